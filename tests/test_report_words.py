@@ -164,7 +164,7 @@ def test_claims_are_counted_and_contradicted_ones_are_named():
 def test_the_summary_has_no_value_that_was_not_measured():
     findings = analyse(*study(source="none"))
     text = " ".join(text_of(findings, name) for name in ("advice", "scaling", "energy", "caps"))
-    assert "Energy was not measured" in text
+    assert "Energy is not known" in text
     assert "kWh" not in text
     assert "energy −" not in text
     assert "nan" not in text.lower()

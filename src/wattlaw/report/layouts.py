@@ -167,7 +167,6 @@ def _scaling(content: Content) -> Parts:
         yield from content.figures("scaling")
     yield scaling.exponents(findings)
     yield scaling.speedups(findings)
-    yield scaling.without_law(findings) if findings.fits.laws else None
 
 
 def _energy(content: Content) -> Parts:
@@ -178,7 +177,6 @@ def _energy(content: Content) -> Parts:
         yield from content.figures("energy")
         yield energy.factors(findings)
         yield energy.factor_terms(findings)
-        yield energy.without_law(findings)
     yield scheduler_energy.energies(findings)
     if findings.footprint is not None:
         yield carbon.totals(findings)

@@ -9,6 +9,7 @@ transparent, so that a dark page can invert the colours. An interactive page dra
 import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -111,15 +112,16 @@ def _page_spec(chart: Chart) -> dict[str, Any]:
 
 
 def _narrow(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a figure for a phone: panels below each other, and a legend of one column."""
-    panels = []
-    for panel in spec["concat"]:
-        layers = [
-            layer for layer in panel["layer"] if layer["mark"]["type"] != "text"
-        ]  # labels are placed for the wide figure
-        panels.append({**panel, "layer": layers, "width": _PHONE_WIDTH})
-    legend = {**spec["config"].get("legend", {}), "columns": 1}
-    return {**spec, "concat": panels, "columns": 1, "config": {**spec["config"], "legend": legend}}
+    """Return a figure for a phone: panels below each other, and a legend of two columns."""
+    panels = deepcopy(spec["concat"])
+    for panel in panels:
+        # Labels are placed for the wide figure.
+        panel["layer"] = [layer for layer in panel["layer"] if layer["mark"]["type"] != "text"]
+        panel["width"] = _PHONE_WIDTH
+        for channel in (part for layer in panel["layer"] for part in layer["encoding"].values()):
+            if isinstance(channel, dict) and channel.get("legend"):
+                channel["legend"]["columns"] = 2
+    return {**spec, "concat": panels, "columns": 1}
 
 
 def _picture(chart: Chart, spec: dict[str, Any], svg: str = "", narrow: str = "") -> Picture:

@@ -50,18 +50,6 @@ def factors(findings: Findings) -> tables.Table | None:
     )
 
 
-def without_law(findings: Findings) -> tables.Table | None:
-    """Return the groups without an energy law, with the reason."""
-    laws = findings.energy_laws
-    columns = [
-        *_group_columns(findings),
-        tables.text("energy is", "energy_is"),
-        tables.text("reason", "reason"),
-    ]
-    rows = laws[laws["reason"].notna()].to_dict("records")
-    return tables.build("without_energy_law", "Energies without a law", columns, rows)
-
-
 def factor_terms(findings: Findings) -> tables.Table | None:
     """Return the terms of the regression of the factor."""
     model = findings.factor_model
@@ -89,8 +77,8 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
     """Yield what is counted, the factor of each workload and hardware, and its drift."""
     if findings.energy is None:
         yield (
-            "Energy was not measured: no meter was available. measure.assume_cpu_w gives an "
-            "estimate, marked as one."
+            "Energy is not known: no meter was available. measure.assume_cpu_w gives an estimate, "
+            "marked as such."
         )
         return
     text = f"Energies count: {findings.energy}."
@@ -114,6 +102,9 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
             f"{power} ({hours} {noun}-hours per {row['unit']}, R² "
             f"{fmt.number(row['r2_log_log'], 4)})."
         )
+    for reason, count in findings.energy_laws["reason"].value_counts().items():
+        groups = fmt.plural(int(count), "group")
+        yield f"{groups} without an energy law: {fmt.full_stop(str(reason))}"
 
 
 def _laws(findings: Findings) -> Any:

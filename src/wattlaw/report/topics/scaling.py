@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,11 +31,11 @@ _ONE_NODE = (
 
 
 def laws(fits: SeriesFits) -> tables.Table | None:
-    """Return the power law, the selected law and the breakpoint of each series."""
+    """Return the power law, the selected law and the breakpoint of each series, for a terminal."""
     columns = [
         *_law_columns("per", "α"),
         tables.text("nodes", _nodes),
-        tables.text("selected", lambda fit: fit.selection.best.law if fit.selection else None),
+        tables.text("selected", _selected),
         tables.text("breakpoint", _breakpoint),
     ]
     rows = [fit for fit in fits.rows if fit.law]
@@ -50,7 +51,7 @@ def exponents(findings: Findings) -> tables.Table | None:
     columns = [
         *_law_columns("time per", "α (s)"),
         tables.text("nodes", _nodes),
-        tables.text("selected law", lambda fit: fit.selection.best.law if fit.selection else None),
+        tables.text("selected law", _selected),
         tables.Column("its holdout error", _holdout_error),
         tables.text("breakpoint", lambda fit: _breakpoint(fit) if fit.breakpoint else None),
         tables.text("residuals", _residual_warnings),
@@ -67,6 +68,10 @@ def exponents(findings: Findings) -> tables.Table | None:
         command=_COMMAND,
         rank=_limit_count,
     )
+
+
+def _selected(fit: SeriesFit) -> str | None:
+    return fit.selection.best.law if fit.selection else None
 
 
 def _published_beta(fit: SeriesFit) -> str | None:
@@ -140,13 +145,6 @@ def speedups(findings: Findings) -> tables.Table | None:
     )
 
 
-def without_law(findings: Findings) -> tables.Table | None:
-    """Return the series without a law, with the reason."""
-    columns = [tables.text("series", series_label), tables.text("reason", lambda fit: fit.refusal)]
-    rows = [fit for fit in findings.fits.rows if not fit.law]
-    return tables.build("without_law", "Series without a law", columns, rows, command=_COMMAND)
-
-
 def scaling_sentences(findings: Findings) -> Iterator[str]:
     """Yield the law and the speedup of each workload, and the prediction error of power laws."""
     noun = worker_noun(findings)
@@ -154,6 +152,10 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
         yield _law(fit, noun) + _fastest(findings, fit, noun)
     if not findings.fits.laws:
         yield _speedup_without_law(findings, noun)
+    refusals = Counter(fit.refusal for fit in findings.fits.rows if not fit.law)
+    if findings.fits.laws:
+        for reason, count in refusals.most_common():
+            yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
     errors = [
         abs(float(error))
         for fit in findings.fits.rows
