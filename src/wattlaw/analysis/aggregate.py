@@ -71,7 +71,7 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     parts = [settings.fillna(np.nan).infer_objects(), grouped.size().rename("n"), kinds]
     parts += [frame.add_suffix(end) for end, frame in columns.items()]
     order = [*by, "n", "energy_is", *(f"{name}{end}" for name in names for end in columns)]
-    return pd.concat(parts, axis=1)[order].reset_index(drop=True)
+    return pd.concat(parts, axis=1)[order].reset_index(drop=True).copy()  # in few blocks
 
 
 def join_energy_kinds(kinds: pd.Series) -> str | None:
