@@ -196,12 +196,12 @@ def test_a_plot_is_the_figure_of_the_report(results):
     assert isinstance(chart, alt.ConcatChart)
     spec = chart.to_dict()
     assert spec["title"]["text"] == "Energy against speed"
-    assert "(simulated: nothing was measured)" in spec["title"]["subtitle"]
+    assert "Simulated values: nothing was measured." in spec["title"]["subtitle"]
     assert "energy_speed" in results.figures
     with pytest.raises(BadInput, match='figure: given "energy_sped"; allowed: pareto, '):
         results.plot("energy_sped")
-    with pytest.raises(Refused, match="figure exponents_by_clock: these runs do not have"):
-        results.plot("exponents_by_clock")
+    with pytest.raises(Refused, match="figure effects_by_clock: these runs do not have"):
+        results.plot("effects_by_clock")
 
 
 def test_a_report_is_a_page_and_its_figures(results, tmp_path):

@@ -8,7 +8,14 @@ import pytest
 from claims_lab import Lab, capped, law
 from made_studies import kit
 from made_tables import frames, run_row
-from wattlaw.analysis.claims import CLAIMS, CONTRADICTED, NOT_DECIDABLE, SUPPORTED, check_claims
+from wattlaw.analysis.claims import (
+    CLAIMS,
+    CONTRADICTED,
+    NOT_DECIDABLE,
+    SIMULATED,
+    SUPPORTED,
+    check_claims,
+)
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference.published import published
@@ -309,7 +316,13 @@ def test_capped_runs_do_not_enter_claims_on_runs_without_caps() -> None:
 
 def test_verdicts_on_simulated_runs_say_simulated() -> None:
     claim = BY_NAME["power-law-describes"].evaluate(Lab().run(launcher="simulated").findings())
+    assert claim.verdict == SIMULATED
+    assert [part.verdict for part in claim.workloads] == [SIMULATED]
     assert "21 simulated runs" in claim.evidence
+    both = Lab().run(launcher="simulated", time_s=knee).run(launcher="local").findings()
+    claim = BY_NAME["power-law-describes"].evaluate(both)
+    assert claim.verdict == SUPPORTED  # by the measured runs alone
+    assert {part.verdict for part in claim.workloads} == {SIMULATED, SUPPORTED}
 
 
 def test_findings_of_a_full_study_are_plain_json() -> None:

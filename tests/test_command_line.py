@@ -162,8 +162,10 @@ def test_a_report_and_its_figures_are_written(store, tmp_path):
     figures = str(tmp_path / "figures")
     assert main(["report", str(store), "-o", str(page), "--figures", figures]) == 0
     assert "needs 99 workers" in page.read_text()
-    written = {p.name for p in (tmp_path / "figures").iterdir()}
-    assert written >= {"data_quality.png", "data_quality.svg"}
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert "predictions" in names
+    kinds = {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == kinds
 
 
 def test_the_same_store_twice_is_refused(store, capsys):

@@ -1,43 +1,8 @@
-"""Charts are drawn by a process of their own; what happens to it loses no figure."""
+"""Scales of figures that contain every value."""
 
 import itertools
 
-import pytest
-
-from wattlaw.report.drawing import Drawing, to_svg
 from wattlaw.report.figures.parts import linear_scale
-
-CHART = {
-    "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-    "data": {"values": [{"a": 1, "b": 2.123456}, {"a": 2, "b": 3}]},
-    "mark": "point",
-    "encoding": {
-        "x": {"field": "a", "type": "quantitative"},
-        "y": {"field": "b", "type": "quantitative", "title": "line\nbreak </script>"},
-    },
-}
-
-
-def test_charts_drawn_in_parallel_keep_their_order():
-    wide = {**CHART, "width": 500}
-    with Drawing() as drawing:
-        one, other = drawing.svg(CHART), drawing.svg(wide)
-        assert (one.result(), other.result()) == (to_svg(CHART), to_svg(wide))
-
-
-def test_a_drawing_process_that_was_killed_loses_no_figure():
-    with Drawing() as drawing:
-        drawing._child.kill()
-        drawing._child.wait()
-        assert drawing.svg(CHART).result() == to_svg(CHART)
-
-
-def test_a_chart_that_cannot_be_drawn_is_an_error_and_the_next_is_drawn():
-    with Drawing() as drawing:
-        wrong, good = drawing.svg({"mark": 3}), drawing.svg(CHART)
-        with pytest.raises(ValueError, match=r"\S"):
-            wrong.result()
-        assert good.result() == to_svg(CHART)
 
 
 def test_a_scale_of_one_value_has_that_tick_and_no_error():

@@ -14,6 +14,8 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.energy_factor import factor_drift, factor_model
 from wattlaw.analysis.energy_laws import INTERCEPT, LOG_LOG, ORIGIN, energy_law, energy_laws
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.series import fit_table
+from wattlaw.api.fits import fit_metrics
 from wattlaw.errors import Refused
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -141,9 +143,15 @@ def test_caps_are_never_mixed_into_one_law():
     assert found[found.index.isna()].to_list() == pytest.approx([300], rel=0.02)
 
 
-def test_estimated_energy_is_marked():
-    law = energy_law(run_metrics(*study((1, 2, 4))))
-    assert "estimated" in law.group["energy_is"] and "estimated" in law.note
+def test_an_energy_that_is_computed_from_time_has_no_law():
+    estimated = run_metrics(*study((1, 2, 4)))
+    with pytest.raises(Refused, match="computed from time"):
+        energy_law(estimated)
+    fits = [fit_table(estimated, "energy_j"), fit_metrics(estimated, "gpu_hours", "energy_j", None)]
+    for rows in fits:
+        assert not rows.laws
+        assert all("computed from time" in reason for _, reason in rows.refusals)
+    assert fit_table(estimated).laws  # of time
     assert energy_law(table()).note is None
 
 
@@ -169,10 +177,6 @@ def test_the_note_of_a_law_names_differences_between_its_runs():
         "the runs of the law differ in precision, fraction of the data set"
     )
     assert "differ in options" in energy_law(pd.concat([table(), other])).note
-    estimated = run_metrics(*study((1, 2, 4)))
-    mixed = pd.concat([estimated, estimated.assign(precision="bf16")])
-    note = energy_law(mixed).note
-    assert "estimated" in note and "differ in precision" in note
 
 
 def test_almost_equal_gpu_hours_give_no_law():

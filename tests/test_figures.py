@@ -6,6 +6,7 @@ The pictures are kept in tests/output/figures, to be looked at.
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -23,7 +24,7 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.prediction.settings import TrainingSetting
-from wattlaw.report.figures import GALLERY, Figure, limits, scaling
+from wattlaw.report.figures import GALLERY, Figure, advice, figures_of, limits
 from wattlaw.report.figures.facets import MAX_PANELS
 from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels
 from wattlaw.report.theme import line_styles
@@ -246,8 +247,10 @@ def test_a_figure_weighs_little_however_many_runs_there_are(kind):
 def test_a_figure_fits_on_a_page_and_says_what_it_shows(kind):
     for figure in drawn(kind):
         assert size(svg(kind, figure))[0] < 1150, figure.name
-        assert figure.title and figure.caption and not figure.caption.endswith(".")
+        assert figure.title and figure.caption.endswith(".")
         assert spec(kind, figure)["title"]["text"] == figure.title
+        notes = " ".join(spec(kind, figure)["title"]["subtitle"])
+        assert notes == "" or re.fullmatch(r"[A-Z0-9].*[.…]", notes), (figure.name, notes)
 
 
 def test_lines_differ_in_shape_and_dash_as_in_colour():
@@ -301,11 +304,9 @@ def test_names_that_are_shortened_to_the_same_text_stay_distinct():
     assert shorten_middle("a\n b\x00") == "a b\ufffd"
 
 
-def test_a_store_with_nothing_done_has_no_figure_but_that_of_its_runs():
-    runs, epochs = frames([run_row("a", status="failed", reason="no")], [])
-    empty = analyse(runs, epochs)
-    there = {figure.name for figure in GALLERY if figure.chart(empty) is not None}
-    assert there == {"data_quality"}
+def test_a_store_with_nothing_done_has_no_figure():
+    empty = analyse(*frames([run_row("a", status="failed", reason="no")], []))
+    assert [figure.name for figure in GALLERY if figure.chart(empty) is not None] == []
 
 
 def test_energies_that_count_different_things_are_different_lines():
@@ -320,13 +321,39 @@ def test_energies_that_count_different_things_are_different_lines():
     assert "cpu, estimated" in text
 
 
-def test_series_of_the_same_name_have_a_panel_each():
-    known = findings("mit")
-    curved = next(
-        fit for fit in known.fits.rows if fit.breakpoint or fit.selection.best.law != "power"
-    )
-    twice = replace(known, fits=replace(known.fits, rows=(curved, curved)))
-    assert len(scaling.alternatives(twice).concat) == 2
+def test_no_figure_of_the_default_page_repeats_another():
+    names = {figure.name for figure in figures_of(None)}
+    assert {"pareto", "epoch_time", "speedup", "energy"} <= names
+    assert not names & {"energy_speed", "strong_scaling", "constant_local_batch", "factor"}
+    assert len(figures_of(None)) + 4 == len(GALLERY)
+
+
+def points_of(findings: Findings) -> Counter[str]:
+    """Return the number of points of each kind in the figure of the advice."""
+    chart = advice.pareto(findings).to_dict()
+    layers = [
+        layer for panel in chart["concat"] for layer in panel["layer"]
+        if layer["mark"]["type"] == "point"
+    ]  # fmt: skip
+    tables = [chart["datasets"][layer["data"]["name"]] for layer in layers]
+    return Counter(row["line"] for table in tables for row in table)
+
+
+def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommendation():
+    known = analyse(*study())
+    (found,) = known.advice
+    drawn = points_of(known)
+    assert drawn["recommended"] == 1
+    assert drawn["baseline"] == (found.baseline != found.recommended)
+    assert drawn["Pareto front"] + drawn["predicted"] == len(found.pareto)
+    assert drawn["predicted"] == sum(option.is_predicted for option in found.pareto)
+    assert drawn["a setting"] == len(known.settings)
+
+
+def test_without_energy_the_first_figure_has_worker_hours():
+    axis = next(part["encoding"]["y"] for part in walk(spec("small", GALLERY[0]))
+                if "y" in part.get("encoding", {}))  # fmt: skip
+    assert axis["title"] == "worker-hours per epoch (h)"
 
 
 def test_every_line_of_the_effects_of_limits_is_in_the_legend():

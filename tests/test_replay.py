@@ -237,12 +237,13 @@ def test_replayed_values_are_labelled_and_never_called_measured(replayed, tmp_pa
     store = str(tmp_path / "store")
     assert main(["advise", store]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "(95 % intervals in brackets; replayed)" in text
-    assert "replayed setting" in text
+    assert "(replayed, not measured here" in text
+    assert "replayed runs" in text
     assert "measured setting" not in text
     assert main(["advise", store, "--json"]) == 0
     advice = json.loads(capsys.readouterr().out)
-    assert (advice["origin"], advice["simulated"]) == ("replayed", False)
+    assert (advice["recommended"]["source"], advice["simulated"]) == ("replayed", False)
+    assert set(advice["rests_on"]["runs"]) == {"replayed"}
     assert {"replayed", "energy-replayed"} <= {row["code"] for row in advice["warnings"]}
     main(["fit", store])
     assert "all runs are replayed: nothing was measured" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+import vl_convert
 
 from made_stores import write_store
 from made_studies import MIT, Caps, kit, mit
@@ -27,8 +28,9 @@ from wattlaw.analysis.footprint import Footprint
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
 from wattlaw.report.figures import GALLERY, Figure
-from wattlaw.report.page import write_report
+from wattlaw.report.page import Options, write_report
 from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
+from wattlaw.report.scripts import explorable
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
 FEW = {"schnet": MIT["schnet"]}
@@ -62,11 +64,11 @@ def kit_findings() -> Findings:
     return analyse(made.runs, made.epochs, footprint=footprint)
 
 
-def written(findings: Findings, template: str | None = None) -> str:
+def written(findings: Findings, template: str | None = None, **options: bool) -> str:
     """Return the page of findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
-        write_report(findings, check_claims(findings), path, template)
+        write_report(findings, check_claims(findings), path, Options(template, **options))
         return path.read_text(encoding="utf-8")
 
 
@@ -78,8 +80,8 @@ def mit_page() -> str:
 @pytest.fixture
 def some(monkeypatch) -> tuple[Figure, ...]:
     """Leave a few figures in the gallery, as all take a while to draw."""
-    few = tuple(figure for figure in GALLERY if figure.name in ("energy", "efficiency", "speedup"))
-    monkeypatch.setattr("wattlaw.report.pictures.GALLERY", few)
+    few = tuple(figure for figure in GALLERY if figure.name in ("energy", "pareto", "speedup"))
+    monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
     return few
 
 
@@ -106,15 +108,26 @@ def test_the_policy_names_the_hash_of_the_pages_own_style():
     assert f"sha256-{digest}" in text
 
 
-def test_contents_lead_to_every_section_in_the_order_of_the_page():
-    text = mit_page()
-    linked = [one["href"][1:] for one in Page(text).of("a")]
-    headings = [one["id"] for one in Page(text).of("h2") if one["id"] != "summary"]
-    assert linked == headings
-    assert headings[:4] == ["advice", "scaling", "prediction", "energy"]
-    assert {"utilisation", "claims", "data", "methods", "environment", "cite"} <= set(headings)
-    ids = [attributes["id"] for _, attributes in Page(text).tags if attributes.get("id")]
+def test_the_first_screen_is_open_and_all_else_is_folded():
+    parsed = Page(mit_page())
+    assert [one["aria-labelledby"] for one in parsed.of("section")] == ["advice"]
+    folded = [one for one in parsed.of("details") if one.get("class") == "section"]
+    names = ["scaling", "energy", "caps", "prediction", "utilisation"]
+    assert [one["id"] for one in folded][: len(names)] == names
+    assert not any("open" in one for one in folded)
+    lines = [one["id"] for one in parsed.of("p") if one.get("class") == "line"]
+    assert lines == ["batch"]  # the made runs were not evaluated
+    ids = [attributes["id"] for _, attributes in parsed.tags if attributes.get("id")]
     assert len(ids) == len(set(ids))
+
+
+def test_the_first_screen_has_a_figure_a_short_table_and_caveats_before_any_detail():
+    screen = Page(mit_page().split('<details class="section"')[0])
+    assert [one["id"] for one in screen.of("figure")] == ["figure-pareto"]
+    assert len(screen.of("table")) == 1
+    assert len(screen.of("tr")) <= 1 + 8
+    assert "media" in screen.of("source")[0]  # the figure for a phone
+    assert not re.search(r"\s", screen.of("source")[0]["srcset"]), "a list of addresses"
 
 
 def test_a_screen_reader_can_read_it():
@@ -123,6 +136,8 @@ def test_a_screen_reader_can_read_it():
     assert all(one.get("scope") in ("col", "row") for one in parsed.of("th"))
     assert all(one["alt"] for one in parsed.of("img"))
     assert len(parsed.of("figure")) == len(parsed.of("figcaption")) == len(parsed.of("img"))
+    scrolling = [one for one in parsed.of("div") if one.get("class") == "scroll"]
+    assert all(one["tabindex"] == "0" and one["aria-label"] for one in scrolling)
     assert len(parsed.of("table")) == len(parsed.of("caption"))
     assert len(parsed.of("h1")) == 1
 
@@ -136,17 +151,50 @@ def test_figures_and_tables_are_numbered_in_their_order():
 
 def test_it_has_its_date_runs_and_version():
     text = mit_page()
-    assert re.search(rf"Written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by wattlaw {__version__}", text)
-    assert "from 50 runs" in text
-    assert "V100-32GB" in text
+    assert re.search(rf"written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by wattlaw {__version__}", text)
+    assert "50 runs; V100-32GB" in text
 
 
-def test_it_prints_with_details_opened_and_wide_tables_not_clipped():
-    text = mit_page()
-    printed = text.split("@media print")[1]
-    assert "details::details-content { content-visibility: visible" in printed
+def test_what_is_folded_is_not_printed_and_dark_figures_are_inverted_on_screens_only():
+    style = mit_page().split("</style>")[0]
+    printed = style.split("@media print")[1]
+    assert "details:not([open]), .line { display: none; }" in printed
     assert ".scroll { overflow: visible; }" in printed
-    assert Page(text).of("details")
+    dark = style.split("@media screen and (prefers-color-scheme: dark)")[1]
+    assert "invert(1)" in dark
+
+
+@pytest.mark.usefixtures("some")
+def test_an_interactive_page_runs_its_own_scripts_only_and_has_its_figures_as_data():
+    text = written(analyse(*hostile()), interactive=True)
+    parsed = Page(text)
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+    assert len(scripts) == 2
+    (policy,) = (one["content"] for one in parsed.of("meta") if "http-equiv" in one)
+    allowed = policy.split("script-src ")[1].split(";")[0].split()
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    assert allowed == [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    assert "unsafe" not in policy
+    assert not parsed.of("img")
+    (data,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)
+    charts = [one["data-figure"] for one in parsed.of("div") if one.get("class") == "chart"]
+    assert set(json.loads(data)) == set(charts)
+    assert {"pareto", "speedup"} <= set(charts)
+    assert not re.search(r"https?://(?!\w*\.?w3\.org|vega\.github\.io|github\.com)", data)
+
+
+def test_the_panels_of_an_interactive_figure_zoom_and_its_legend_selects():
+    chart = next(one for one in make_charts(analyse(*study())) if one.figure.name == "speedup")
+    spec = explorable(chart.spec)
+    params = [part for panel in spec["concat"] for layer in panel["layer"]
+              for part in layer.get("params", ())]  # fmt: skip
+    assert Counter(part["bind"] for part in params) == {"scales": len(spec["concat"]), "legend": 1}
+    lines = [layer for panel in spec["concat"] for layer in panel["layer"]
+             if layer["encoding"].get("color", {}).get("field") == "line"]  # fmt: skip
+    assert lines
+    assert all(one["encoding"]["opacity"]["condition"]["param"] == "pick" for one in lines)
+    assert "params" not in json.dumps(chart.spec)  # the chart itself is as it was
+    assert vl_convert.vegalite_to_vega(spec)["signals"]
 
 
 #: Every column of text that a store takes from outside.
@@ -180,7 +228,7 @@ def test_no_text_of_a_store_becomes_markup():
     assert not any(name.startswith("on") for name in names)
     assert not {"\x00", "\x1b"} & set(text)
     shown = (*TEXTS, "software", "options", "notes", "reason", "run_id", "energy_source")
-    for column in set(shown) - {"precision"}:
+    for column in set(shown) - {"precision", "metric_name"}:
         assert f"{column}&lt;/script&gt;" in text, column
     pictures = [one["src"] for one in parsed.of("img")]
     assert len(pictures) > 3
@@ -203,9 +251,11 @@ def test_figures_are_written_in_the_requested_formats_and_text_is_escaped(tmp_pa
     for path in written_to:
         assert path.read_bytes().startswith(starts[path.suffix])
     text = (tmp_path / "figures" / f"{some[0].name}.html").read_text(encoding="utf-8")
-    assert len(Page(text).of("script")) == 2
+    assert len(Page(text).of("script")) == 3  # its data is one of them
     assert not Page(text).of("img")
-    assert "default-src 'none'" in text
+    (policy,) = (one["content"] for one in Page(text).of("meta") if "http-equiv" in one)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
 
 
 @pytest.mark.parametrize(
@@ -227,7 +277,7 @@ def test_runs_that_are_not_done_are_listed_with_their_reasons():
     text = written(analyse(pd.concat([runs, broken]), epochs))
     assert "200 failed" in text
     assert "rank 1: out of luck" in text
-    assert "140 of 200 rows are not shown; all are in <code>wattlaw status STORE --json" in text
+    assert "bad0, bad1, bad10, …" in text
 
 
 @pytest.mark.usefixtures("some")
@@ -237,7 +287,7 @@ def test_an_estimate_is_marked_and_a_missing_energy_is_not_zero():
     assert text.count("cpu, estimated") > 9
     assert "Simulated means from a model" in written(analyse(*study(source="simulated")))
     without = written(analyse(*study(source="none")))
-    assert "Not available: no energy meter" in without
+    assert "no meter was available" in without
     assert 'id="figure-energy"' not in without
 
 
@@ -248,8 +298,10 @@ def test_the_template_of_a_study_keeps_to_its_sections_figures_and_claims(some, 
     assert shown == {figure.name for figure in some if study_ in figure.studies}
     assert "Claims of" in text
     assert f"Claims of {other}" not in text
-    assert "Layout, figures and claims of" in text
+    assert "layout, figures and claims of" in text
     assert 'id="advice"' not in text
+    sections = [one for one in Page(text).of("details") if one.get("class") == "section"]
+    assert all("open" in one for one in sections)
 
 
 def test_an_unknown_template_or_kind_of_figure_is_refused_with_what_is_allowed():
@@ -268,7 +320,7 @@ def test_carbon_and_cost_state_what_they_include():
     assert "cost (EUR)" in text
     assert "times PUE 1.2" in text
     assert "a lower bound" in text
-    assert "Carbon and cost are not computed" in mit_page()
+    assert 'id="table-totals"' not in mit_page()
 
 
 def counting(figure: Figure, calls: Counter[str]) -> Figure:
@@ -284,7 +336,7 @@ def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(
 ):
     calls: Counter[str] = Counter()
     monkeypatch.setattr(
-        "wattlaw.report.pictures.GALLERY", [counting(figure, calls) for figure in GALLERY]
+        "wattlaw.report.figures.GALLERY", [counting(figure, calls) for figure in GALLERY]
     )
     made = mit(models={"resnet50": MIT["resnet50"]}, counts=(2, 4, 8), repeats=2, clocks=False)
     write_store(tmp_path / "store", made.runs, made.epochs, samples=20)

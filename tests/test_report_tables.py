@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw import formatting
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.footprint import Footprint
@@ -19,7 +20,6 @@ from wattlaw.report import tables
 from wattlaw.report.methods import read_methods
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
-    advice,
     batch,
     carbon,
     claims,
@@ -28,8 +28,8 @@ from wattlaw.report.topics import (
     environment,
     limits,
     measured,
-    published,
     scaling,
+    verdict,
 )
 
 
@@ -54,40 +54,44 @@ def column(table: Table | None, heading: str) -> list[str]:
     return [row[at].replace("\u00a0", " ") for row in table.rows]
 
 
-def test_exponents_are_next_to_the_published_ones_of_the_same_workload():
-    table = published.exponents(mit_findings())
-    ours = {
-        row.group["workload"]: row.law
-        for row in mit_findings().fits.rows
-        if row.group["power_limit_w"] is None and row.group["clock_limit_mhz"] is None
-    }
-    for i, series in enumerate(column(table, "series")):
-        workload = series.split(",")[0]
-        assert column(table, "β")[i] == f"{ours[workload].beta:.3g}"
-        (theirs,) = (one for one in reference.published("mit-2022", "beta", workload)
-                     if one.power_limit_w is None and one.clock_limit_mhz is None)  # fmt: skip
-        assert column(table, "published β")[i] == f"{theirs.value:g}"
-        assert column(table, "published R²")[i] == f"{theirs.r2:g}"
-        assert "Frey et al. 2022" in column(table, "published by")[i]
-    assert "range of N" in table.note
+def test_exponents_have_the_published_one_of_the_same_workload_and_limit():
+    table = scaling.exponents(mit_findings())
+    shown = dict(zip(column(table, "series"), column(table, "published β"), strict=True))
+    for value in reference.published("mit-2022", "beta", "resnet50"):
+        limits_ = [formatting.setting_label(name, getattr(value, name)) for name in LIMITS]
+        series = ", ".join(filter(None, ["resnet50", "local batch 256", *limits_]))
+        if series in shown:
+            assert shown[series] == f"{value.value:g} (Frey et al. 2022, {value.hardware})"
+    assert sum("Frey" in cell for cell in shown.values()) > 6
+    assert "published β" not in scaling.exponents(analyse(*study())).headings
 
 
-def test_exponents_by_cap_have_a_column_per_cap_and_published_rows_below_ours():
-    table = published.by_limit(mit_findings(), "power_limit_w")
-    assert table.headings[2:-1] == ("uncapped", "250 W", "200 W", "100 W")
-    rows = dict(zip(zip(column(table, "series"), column(table, "source"), strict=True),
-                    column(table, "100 W"), strict=True))  # fmt: skip
-    assert rows["dimenet", "published: Frey et al. 2022, V100-32GB"] == "0.93 (R² 0.99)"
-    assert rows["dimenet, local batch 128", "this store"].startswith("0.8")
-    assert ("schnet", "published: Frey et al. 2022, V100-32GB") not in rows
-    clocks = published.by_limit(mit_findings(), "clock_limit_mhz")
-    assert clocks.headings[2:-1] == ("free clock", "1380 MHz", "735 MHz", "135 MHz")
+def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():
+    findings = kit_findings()
+    assert "power cap" not in energy.factors(findings).headings
+    laws = findings.energy_laws
+    capped = pd.concat(
+        [laws, laws.assign(power_limit_w=200.0, exponent_low=1.1, exponent_high=1.2)]
+    )
+    table = energy.factors(replace(findings, energy_laws=capped))
+    assert set(column(table, "power cap")) == {"uncapped", "200 W"}
+    said = zip(column(table, "power cap"), column(table, "proportional"), strict=True)
+    assert {answer for cap, answer in said if cap == "200 W"} == {"no"}
 
 
-def test_a_workload_without_published_values_has_no_published_column():
-    runs, epochs = study()
-    table = published.exponents(analyse(runs, epochs))
-    assert "published β" not in table.headings
+def test_the_table_of_several_workloads_has_savings_and_certainty():
+    findings = mit_findings()
+    table = verdict.table(findings)
+    assert column(table, "workload") == [one.workload for one in findings.advice]
+    for row, advice in zip(table.rows, findings.advice, strict=True):
+        option = advice.recommended
+        assert row[table.headings.index("run on")] == advice.label(option)
+        if option != advice.baseline:
+            change = formatting.change(1 + advice.savings.energy.mean)
+            assert column(table, "energy against baseline")[
+                findings.advice.index(advice)
+            ].startswith(change)
+    assert set(column(table, "known by")) == {"2 runs"}
 
 
 def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
@@ -106,36 +110,15 @@ def test_energy_factors_are_by_model_and_hardware():
     table = energy.factors(kit_findings())
     assert column(table, "hardware") == ["A100", "H100"]
     for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
-        assert float(cell) == pytest.approx(watts, rel=0.05)
+        assert float(cell.split(" (")[0]) == pytest.approx(watts, rel=0.05)
     assert energy.factors(analyse(*study(source="none"))) is None
-
-
-def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():
-    findings = kit_findings()
-    assert "power cap" not in energy.factors(findings).headings
-    laws = findings.energy_laws
-    capped = pd.concat(
-        [laws, laws.assign(power_limit_w=200.0, exponent_low=1.1, exponent_high=1.2)]
-    )
-    table = energy.forms(replace(findings, energy_laws=capped))
-    assert set(column(table, "power cap")) == {"uncapped", "200 W"}
-    said = zip(column(table, "power cap"), column(table, "proportional"), strict=True)
-    assert {answer for cap, answer in said if cap == "200 W"} == {"no"}
-
-
-def test_titles_mention_published_values_only_if_there_are_some():
-    findings = analyse(*study())
-    assert "published" not in published.exponents(findings).title
-    assert "published" not in published.exponents(findings).note
-    assert "published" not in published.speedups(findings).title
-    assert "published" in published.exponents(mit_findings()).title
 
 
 def test_a_column_of_amounts_has_the_unit_of_its_median():
     units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
     assert formatting.choose_unit([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
     assert formatting.choose_unit([], units) == (1.0, "s")
-    headings = advice.recommended(analyse(*study())).headings
+    headings = verdict.table(analyse(*study())).headings
     assert not any("GPU" in heading for heading in headings)
     assert "worker-hours" in headings
 
@@ -163,27 +146,12 @@ def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
     assert not table.is_open
 
 
-def test_utilisation_and_its_variation_are_by_setting():
-    table = measured.utilisation(mit_findings())
-    assert {"SM utilisation", "memory utilisation", "CV of SM utilisation"} <= set(table.headings)
-    assert measured.utilisation(analyse(*study())) is None
-
-
 def test_batches_have_verdicts_and_a_target_has_its_table():
-    table = batch.verdicts(kit_findings())
-    assert "falls" in column(table, "verdict")
+    table = batch.means(kit_findings())
+    assert {"worse", "holds"} <= set(column(table, "verdict"))
     reached = batch.targets(kit_findings())
     assert reached.title == "Time and energy to 0.7"
     assert batch.targets(mit_findings()) is None
-
-
-def test_advice_has_intervals_and_says_whether_it_was_measured():
-    table = advice.recommended(mit_findings())
-    assert len(table.rows) == 3
-    assert set(column(table, "known by")) == {"2 runs"}
-    (heading,) = (one for one in table.headings if one.startswith("epoch time ("))
-    assert all("(" in cell for cell in column(table, heading))
-    assert advice.front(mit_findings()).omitted == 0 or advice.front(mit_findings()).command
 
 
 def test_totals_are_energy_times_the_factors_given():
@@ -208,8 +176,7 @@ def test_claims_have_their_evidence():
 def test_energies_are_counted_by_source_and_verdict():
     table = data_quality.verdicts(analyse(*study()))
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-    assert data_quality.not_done(analyse(*study())) is None
-    assert data_quality.repeats(analyse(*study())).rows == (("digits-cnn", "3", "9"),)
+    assert data_quality.reasons(analyse(*study())) is None
 
 
 def test_each_series_has_its_law_breakpoint_and_alternatives():
@@ -219,21 +186,17 @@ def test_each_series_has_its_law_breakpoint_and_alternatives():
         cell.endswith("*") for cell in column(scaling.exponents(findings), "95 % interval")
     )
     assert marked == sum(law.trusted.interval == "repeats" for _, law in findings.fits.laws)
-    assert scaling.alternatives(findings) is not None
-    assert scaling.without_law(analyse(*study(counts=(1, 2)))) is not None
-    assert environment.models(findings) is not None
+    laws = [row.selection.best.law for row in findings.fits.rows if row.law]
+    assert column(scaling.exponents(findings), "selected law") == laws
     assert environment.facts(findings) is not None
 
 
 def test_without_runs_there_are_no_tables():
     empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
-        published.exponents, published.speedups, scaling.exponents, scaling.speedups,
-        measured.settings, measured.efficiency, measured.utilisation, energy.factors,
-        energy.forms, energy.drifts,
-        limits.effects, limits.comparisons, limits.best, batch.verdicts, batch.means,
-        advice.recommended, advice.front, carbon.totals, data_quality.verdicts,
-        data_quality.not_done, environment.models,
+        scaling.exponents, scaling.speedups, measured.settings, energy.factors, limits.effects,
+        limits.comparisons, limits.best, batch.means, verdict.table, carbon.totals,
+        data_quality.verdicts, data_quality.reasons,
     )  # fmt: skip
     assert [one.__name__ for one in makers if one(empty) is not None] == []
 

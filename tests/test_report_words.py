@@ -1,4 +1,4 @@
-"""The summary: sentences that the data support, the most important first."""
+"""The sentences of the sections: those that the data support, the most important first."""
 
 import re
 from dataclasses import replace
@@ -11,9 +11,21 @@ from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study
 from wattlaw.analysis.batch_effects import NO_FALL
 from wattlaw.analysis.claims import check_claims
+from wattlaw.analysis.claims.verdicts import NOT_DECIDABLE
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.report.page import MAX_SENTENCES, summarise
-from wattlaw.report.topics.advice import merge_equal
+from wattlaw.analysis.result import Caution
+from wattlaw.report.layouts import (
+    DEFAULT,
+    MAX_CAVEATS,
+    MAX_SENTENCES,
+    BulletList,
+    Content,
+    Layout,
+    sections,
+)
+from wattlaw.report.tables import Table
+from wattlaw.report.topics.advice import merge_equal, summary
+from wattlaw.report.topics.verdict import MAX_ROWS, caveats
 
 
 @cache
@@ -29,29 +41,64 @@ def kit_findings() -> Findings:
     return analyse(made.runs, made.epochs)
 
 
-def text_of(findings: Findings, topic: str, claims: tuple = ()) -> str:
-    return " ".join(one.text for one in summarise(findings, claims) if one.topic == topic)
+def text_of(findings: Findings, name: str, claims: tuple = ()) -> str:
+    """Return the sentences of a section, and the items of its lists."""
+    texts: list[str] = []
+    for section in sections(Content(findings, claims, ()), Layout((name,))):
+        texts += section.sentences
+        for block in section.blocks:
+            texts += block.items if isinstance(block, BulletList) else ()
+    return " ".join(texts)
 
 
-def test_topics_come_in_the_order_of_their_importance():
+def test_sections_come_in_the_order_of_their_importance():
     findings = mit_findings()
-    topics = list(dict.fromkeys(one.topic for one in summarise(findings, check_claims(findings))))
-    assert topics == [
-        "What to run", "Scaling", "Breakpoints", "Predictions", "Caps and clocks", "Energy",
-        "Published claims",
-    ]  # fmt: skip
+    shown = sections(Content(findings, check_claims(findings), ()), DEFAULT)
+    expected = [name for name in DEFAULT.sections if name != "decision"]
+    assert [section.name for section in shown] == expected
+    assert shown[0].state == "screen"
+    assert {section.state for section in shown[1:]} == {"folded"}
 
 
-def test_a_recommendation_has_its_interval_and_a_common_reason_appears_once():
-    text = text_of(mit_findings(), "What to run")
-    assert "Run resnet50 on 128 GPUs, 200 W, free clock, batch 256 each (32768 in all)" in text
-    assert re.search(r"\d min \(\d+\.?\d* to \d+\.?\d*\), \d+\.?\d* kWh", text)
-    assert text.count("least energy-delay product") == 1
+def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
+    findings = analyse(*study(counts=(1, 2)))
+    claims = check_claims(findings)
+    assert {claim.verdict for claim in claims} == {NOT_DECIDABLE}
+    assert not sections(Content(findings, claims, ()), Layout(("claims",)))
+    (shown,) = sections(Content(findings, claims, (), all_claims=True), Layout(("claims",)))
+    assert len(shown.blocks[0].rows) == sum(one.study == "mit-2022" for one in claims)
+
+
+def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
+    single = analyse(*study())
+    (screen,) = sections(Content(single, (), ()), Layout(("advice",)))
+    assert screen.sentences[:6] == summary(single.advice[0])
+    (table,) = [block for block in screen.blocks if isinstance(block, Table)]
+    assert table.rows[0][1].startswith("recommended")
+    assert len(table.rows) <= MAX_ROWS
+    (screen,) = sections(Content(mit_findings(), (), ()), Layout(("advice",)))
+    assert isinstance(screen.blocks[0], Table)
+    assert [row[0] for row in screen.blocks[0].rows] == ["resnet50", "schnet"]
+
+
+def test_caveats_of_the_screen_and_of_the_data_are_different():
+    many = replace(analyse(*study()), cautions=tuple(Caution("a", f"note {i}.") for i in range(9)))
+    screen, data = (text_of(many, name) for name in ("advice", "data"))
+    assert len(caveats(many)) > MAX_CAVEATS
+    assert all(text in screen for text in caveats(many)[:MAX_CAVEATS])
+    assert all(text in data for text in caveats(many)[MAX_CAVEATS : MAX_CAVEATS + 2])
+    assert not any(text in screen for text in caveats(many)[MAX_CAVEATS:])
+
+
+def test_a_recommendation_has_its_interval():
+    text = " ".join(summary(mit_findings().advice[0]))
+    assert "Run resnet50 on 2 GPUs, 200 W, free clock, batch 512 (256 each)" in text
+    assert re.search(r"\d (min|h) \(\d+\.?\d* to \d+\.?\d*\), \d+\.?\d* kWh", text)
 
 
 def test_a_law_has_its_interval_range_runs_and_speedup():
     findings = mit_findings()
-    text = text_of(findings, "Scaling")
+    text = text_of(findings, "scaling")
     found = re.search(
         r"resnet50, local batch 256: doubling the GPUs multiplies the time per epoch by 0\.56 "
         r"\(β = (0\.\d+), 95 % interval (0\.\d+) to (0\.\d+); 2 to 128 GPUs, 21 runs\)",
@@ -66,17 +113,17 @@ def test_a_law_has_its_interval_range_runs_and_speedup():
 
 
 def test_a_law_is_never_quoted_beyond_its_range():
-    assert "Beyond the measured range a law is a guess" in text_of(mit_findings(), "Scaling")
+    assert "Beyond the measured range a law is a guess" in text_of(mit_findings(), "scaling")
 
 
 def test_a_breakpoint_is_in_the_summary():
-    text = text_of(mit_findings(), "Breakpoints")
+    text = text_of(mit_findings(), "scaling")
     assert "schnet, local batch 128: the curve flattens beyond 64" in text
-    assert "resnet50" not in text
+    assert "resnet50, local batch 256: the curve" not in text
 
 
 def test_the_effect_of_caps_is_summarised_over_all_workloads():
-    text = text_of(mit_findings(), "Caps and clocks")
+    text = text_of(mit_findings(), "caps")
     assert "Exponent β under each power cap: the same within 0.05 in 2 of 2 series" in text
     found = re.search(
         r"100 W relative to uncapped: time \+(\d+) % to \+(\d+) %, energy −(\d+) %", text
@@ -87,14 +134,14 @@ def test_the_effect_of_caps_is_summarised_over_all_workloads():
 
 
 def test_energy_has_its_scope_and_its_factor():
-    text = text_of(mit_findings(), "Energy")
+    text = text_of(mit_findings(), "energy")
     assert text.startswith("Energies count: gpu, counter.")
     law = mit_findings().energy_laws.set_index("workload").loc["resnet50"]
     assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
 
 
 def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
-    text = text_of(kit_findings(), "Batch size")
+    text = text_of(kit_findings(), "batch")
     assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
     rows = [row for row in kit_findings().quality.rows if row.verdict == NO_FALL]
     assert rows
@@ -104,7 +151,7 @@ def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
 def test_claims_are_counted_and_contradicted_ones_are_named():
     findings = mit_findings()
     claims = check_claims(findings)
-    text = text_of(findings, "Published claims", claims)
+    text = text_of(findings, "claims", claims)
     own = [claim for claim in claims if claim.study == "mit-2022"]
     supported = sum(claim.verdict == "supported" for claim in own)
     assert f"Of {len(own)} claims of Frey et al. 2022: {supported} supported" in text
@@ -115,25 +162,29 @@ def test_claims_are_counted_and_contradicted_ones_are_named():
 
 
 def test_the_summary_has_no_value_that_was_not_measured():
-    text = " ".join(one.text for one in summarise(analyse(*study(source="none"))))
-    assert "Energy was not measured" in text
+    findings = analyse(*study(source="none"))
+    text = " ".join(text_of(findings, name) for name in ("advice", "scaling", "energy", "caps"))
+    assert "Energy is not known" in text
     assert "kWh" not in text
     assert "energy −" not in text
     assert "nan" not in text.lower()
 
 
 def test_an_exponent_that_may_be_zero_shows_no_speedup():
-    assert "no speedup is shown" in text_of(analyse(*study(beta=0.0)), "Scaling")
+    assert "no speedup is shown" in text_of(analyse(*study(beta=0.0)), "scaling")
 
 
 def test_two_counts_of_workers_give_no_law():
-    text = text_of(analyse(*study(counts=(1, 2))), "Scaling")
-    assert "No scaling law is fitted: it needs at least three worker counts" in text
+    text = text_of(analyse(*study(counts=(1, 2))), "scaling")
+    assert "a law needs three worker counts" in text
 
 
 def test_without_a_done_run_there_is_no_result():
-    (only,) = summarise(analyse(*frames([run_row("a", status="planned")], [])))
-    assert "no result yet" in only.text
+    findings = analyse(*frames([run_row("a", status="planned")], []))
+    names = [section.name for section in sections(Content(findings, (), ()), DEFAULT)]
+    assert names[0] == "advice"
+    assert not {"scaling", "energy", "caps", "batch"} & set(names)
+    assert "no result yet" in text_of(findings, "advice")
 
 
 @pytest.mark.parametrize(
@@ -148,16 +199,15 @@ def test_caveats_are_in_the_summary(change, words):
     runs, epochs = study()
     for name, value in change.items():
         runs[name] = [value if i < 3 else one for i, one in enumerate(runs[name])]
-    assert words in text_of(analyse(runs, epochs), "Caveats")
+    assert words in text_of(analyse(runs, epochs), "advice")
 
 
 def test_settings_that_were_run_once_and_suspect_energies_are_counted():
     runs, epochs = study()
     epochs.loc[epochs["run_id"] == runs["run_id"][0], "energy_verdict"] = "suspect"
     once = runs["repeat"] == 0
-    text = text_of(
-        analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])]), "Caveats"
-    )
+    findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
+    text = " ".join(caveats(findings))
     assert "The energy of 1 run is suspect" in text
     assert "9 of 9 settings were run once" in text
     assert "count different things" in text
@@ -168,7 +218,7 @@ def test_the_summary_has_the_stored_reasons_for_suspect_energies_only():
     of_run = epochs["run_id"] == runs["run_id"][0]
     epochs.loc[of_run, "energy_verdict"] = "suspect"
     epochs.loc[of_run, "energy_reason"] = "measured elsewhere, not checked here"
-    text = text_of(analyse(runs, epochs), "Caveats")
+    text = text_of(analyse(runs, epochs), "advice")
     assert "The energy of 1 run is suspect: measured elsewhere, not checked here." in text
     assert "disagree" not in text
 
@@ -177,27 +227,16 @@ def test_energy_laws_are_quoted_with_their_cap():
     findings = mit_findings()
     law = findings.energy_laws.iloc[:1]
     many = pd.concat([law.assign(power_limit_w=100.0 + i, factor_w=90.0 + i) for i in range(6)])
-    text = text_of(replace(findings, energy_laws=many), "Energy")
+    text = text_of(replace(findings, energy_laws=many), "energy")
     assert text.count("energy grows with") == 6
     assert "V100-32GB, 102 W: 92 (" in text
 
 
-def test_a_recommendation_that_was_measured_once_is_marked():
-    runs, epochs = study()
-    once = runs["repeat"] == 0
-    findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
-    text = text_of(findings, "What to run")
-    assert "(no intervals; measured)." in text
-    assert "The recommended setting has the least" in text
-
-
-def test_a_topic_has_a_limited_number_of_sentences():
-    made = mit(
-        models={f"model{i:02}": MIT["resnet50"] for i in range(MAX_SENTENCES + 4)},
-        counts=(2, 4, 8), caps=Caps({}, {}, {135.0: 6.0}, {135.0: 0.3}), clocks=False, repeats=2,
-    )  # fmt: skip
-    sentences = pd.Series([one.topic for one in summarise(analyse(made.runs, made.epochs))])
-    assert sentences.value_counts().max() == MAX_SENTENCES + 1
+def test_a_section_has_a_limited_number_of_sentences():
+    notes = tuple(f"note {i}" for i in range(MAX_CAVEATS + MAX_SENTENCES + 4))
+    findings = replace(analyse(*study()), cautions=tuple(Caution("a", note) for note in notes))
+    (data,) = sections(Content(findings, (), ()), Layout(("data",)))
+    assert len(data.sentences) == MAX_SENTENCES + 1
 
 
 def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
@@ -208,4 +247,4 @@ def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
 def test_without_a_law_of_energy_there_is_no_factor():
     findings = mit_findings()
     none = replace(findings, energy_laws=findings.energy_laws.assign(reason="too few settings"))
-    assert "W per GPU;" not in text_of(none, "Energy")
+    assert "W per GPU;" not in text_of(none, "energy")

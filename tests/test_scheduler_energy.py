@@ -202,7 +202,7 @@ def text_of(findings: Findings, name: str) -> str:
     """Return all text of a section, with the notes and titles of tables."""
     shown = sections(Content(findings, (), ()), DEFAULT)
     (section,) = [section for section in shown if section.name == name]
-    return " ".join(str(block) for block in section.blocks)
+    return " ".join(map(str, (*section.sentences, *section.blocks)))
 
 
 def test_the_page_shows_both_energies_with_their_scope(tmp_path):

@@ -22,6 +22,11 @@ QUANTITIES = (
     "sm_clock_mean_mhz", "power_throttle_share", "metric", "best_metric",
 )  # fmt: skip
 
+#: Quantities that may be 0 or negative; the intervals of the others are computed on logarithms.
+_MAY_BE_ZERO = (
+    "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv", "power_throttle_share",
+    "metric", "best_metric",
+)  # fmt: skip
 _ANY_SIGN = ("metric", "best_metric")
 
 
@@ -29,9 +34,11 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     """Return the repeats in ``table`` (of ``run_metrics``) aggregated by ``by``.
 
     For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd`` (with n - 1), ``q_low`` and
-    ``q_high``, the 95 % interval of the mean by Student's t with n - 1 degrees of freedom. The
-    interval assumes independent repeats that are close to normal. It is missing for a single
-    repeat, and cut at 0 where the quantity cannot be negative. ``n`` counts the repeats.
+    ``q_high``, the 95 % interval of the mean by Student's t with n - 1 degrees of freedom, for
+    independent repeats. It is missing for a single repeat. That of times, energies and other
+    quantities above 0 is mean * exp(-h) to mean * exp(h), with h the half width of the interval of
+    the mean logarithm; others are close to normal, and cut at 0 unless they may be negative. ``n``
+    counts the repeats.
 
     ``energy_is`` names the devices and the source of the energies, or why there is none. The mean
     energy is missing if the energies of the repeats count different devices. A repeat without
@@ -46,20 +53,25 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     values[list(ENERGIES)] = values[list(ENERGIES)].where(is_comparable)
     grouped = values.groupby(setting)
     count, mean, sd = grouped[names].count(), grouped[names].mean(), grouped[names].std(ddof=1)
-    half = special.stdtrit(count.where(count > 1) - 1, (1 + LEVEL) / 2) * sd / np.sqrt(count)
+    t_errors = special.stdtrit(count.where(count > 1) - 1, (1 + LEVEL) / 2) / np.sqrt(count)
+    half = t_errors * sd
     kinds = grouped["energy_is"].first()
     if not is_comparable.all():
         kinds = grouped["energy_is"].agg(join_energy_kinds)
     low, high = mean - half, mean + half
-    positive = [name for name in names if name not in _ANY_SIGN]
-    low[positive] = low[positive].clip(lower=0.0)
+    shares = [name for name in _MAY_BE_ZERO if name not in _ANY_SIGN]
+    low[shares] = low[shares].clip(lower=0.0)
+    above_0 = [name for name in names if name not in _MAY_BE_ZERO]
+    logs = values[above_0].where(values[above_0] > 0).transform(np.log)
+    factor = np.exp((t_errors * logs.groupby(setting).std(ddof=1))[above_0])
+    low[above_0], high[above_0] = mean[above_0] / factor, mean[above_0] * factor
     columns = {"": mean, "_sd": sd, "_low": low, "_high": high}
     first = ~setting.duplicated()
     settings = table.loc[first, list(by)].set_axis(setting[first]).sort_index()
     parts = [settings.fillna(np.nan).infer_objects(), grouped.size().rename("n"), kinds]
     parts += [frame.add_suffix(end) for end, frame in columns.items()]
     order = [*by, "n", "energy_is", *(f"{name}{end}" for name in names for end in columns)]
-    return pd.concat(parts, axis=1)[order].reset_index(drop=True)
+    return pd.concat(parts, axis=1)[order].reset_index(drop=True).copy()  # in few blocks
 
 
 def join_energy_kinds(kinds: pd.Series) -> str | None:

@@ -58,6 +58,13 @@ class BatchQuality(Result):
     holds_to: int | None  # from the best up to this batch, quality is shown to be within the margin
     means: pd.DataFrame
 
+    @property
+    def known_to(self) -> int | None:
+        """Return the largest batch whose quality is known; None if none is."""
+        if self.verdict == NO_FALL:
+            return int(self.means["global_batch"].max())
+        return self.falls_beyond if self.verdict == FALLS else self.holds_to
+
     def warning(self, global_batch: float) -> str | None:
         """Return a warning about this global batch, or None."""
         batches = self.means["global_batch"]

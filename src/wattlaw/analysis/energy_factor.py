@@ -15,7 +15,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.energy_laws import with_energy
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics import HOUR_S, SETTINGS
+from wattlaw.analysis.metrics import ESTIMATED, HOUR_S, SETTINGS
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.series import scaling_series
 from wattlaw.analysis.statistics import ERROR, LeastSquares
@@ -115,6 +115,7 @@ def factor_drift(table: pd.DataFrame) -> pd.DataFrame:
     """
     series = scaling_series(table)
     known = series[(series[FACTOR] > 0) & series["energy_is"].notna()]
+    known = known[~known["energy_is"].str.contains(ESTIMATED)]
     rows = []
     for group, rows_of_group in groups(known, ["series", "rule", "energy_is"]):
         means = np.log(rows_of_group[FACTOR]).groupby(rows_of_group["gpus"]).mean().sort_index()

@@ -18,7 +18,7 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics import HOUR_S, SETTINGS
+from wattlaw.analysis.metrics import ESTIMATED, HOUR_S, SETTINGS, WHY_NO_LAW
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import Floats, Interval, LeastSquares, aicc
 from wattlaw.errors import Refused
@@ -28,7 +28,6 @@ ENERGY, HOURS = "energy_j", "gpu_hours"
 GROUP_COLUMNS = ("workload", "hardware", "energy_is", *LIMITS, "unit")
 ORIGIN, INTERCEPT, LOG_LOG = "through origin", "with intercept", "log-log"
 MIN_SETTINGS = 4
-_ESTIMATED = "the law follows from a power that was estimated, not measured"
 _LEAST_SIGMA = 1e-9
 _MAY_DIFFER = {
     "precision": "precision", "options": "options", "dataset_fraction": "fraction of the data set",
@@ -71,7 +70,7 @@ class EnergyLaw(Result):
     factor_w_ci: Interval
     best: str  # form of the least aicc
     forms: tuple[EnergyForm, ...]
-    note: str | None  # estimated energies; settings that differ among the runs
+    note: str | None  # settings that differ among the runs
 
     def form(self, name: str) -> EnergyForm:
         """Return one of the three forms."""
@@ -134,8 +133,8 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
     Raises
     ------
     Refused
-        There are none (where energies are partial, it says so), or they differ in a column of
-        ``constant``.
+        There are none (where energies are partial, it says so), they are computed from time, or
+        they differ in a column of ``constant``.
     """
     rows = table[table[ENERGY].notna() & (table[HOURS] > 0)]
     for verdict, why in _UNUSABLE.items():
@@ -143,6 +142,8 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
             raise Refused(f"the energies of {count} of {len(table)} runs are {verdict}: {why}")
     if rows.empty:
         raise Refused("no run has an energy; measure on a machine with a meter, or assume_cpu_w")
+    if rows["energy_is"].str.contains(ESTIMATED).any():
+        raise Refused(WHY_NO_LAW)
     for name in constant:
         values = [str(value) for value in rows[name].unique()]
         if len(values) > 1:
@@ -182,10 +183,7 @@ def _row(law: EnergyLaw) -> dict[str, object]:
 def _note(rows: pd.DataFrame) -> str | None:
     """Return the caveats of a law's runs, or None."""
     mixed = [label for name, label in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
-    notes = [_ESTIMATED] if "estimated" in str(rows["energy_is"].iloc[0]) else []
-    if mixed:
-        notes.append(f"the runs of the law differ in {', '.join(mixed)}")
-    return "; ".join(notes) or None
+    return f"the runs of the law differ in {', '.join(mixed)}" if mixed else None
 
 
 def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:

@@ -356,6 +356,9 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
 
 
 _SAID = ["energy_scope", "energy_source", "energy_verdict"]
+#: Why there is no law of an energy whose ``energy_is`` has ``ESTIMATED``.
+ESTIMATED = "estimated"
+WHY_NO_LAW = "its energy is computed from time (busy cores x assumed watts): that has no law"
 
 
 def energy_is(row: Mapping[Any, Any]) -> str | None:

@@ -20,7 +20,7 @@ from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_numbers, groups
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
-from wattlaw.analysis.metrics import unit_of
+from wattlaw.analysis.metrics import ESTIMATED, WHY_NO_LAW, unit_of
 from wattlaw.formatting import group_label, plural
 
 RULES = ("global_batch", "local_batch")
@@ -106,7 +106,9 @@ def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     placed = rows.assign(placement=nodes.astype(object).where(split, None))
     fewest = rows[split & (rows["nodes"] == of_count.transform("min"))]
     grows = fewest["nodes"].groupby(group).transform("nunique") > 1
-    return pd.concat([placed, fewest[grows].assign(placement=FEWEST)]) if grows.any() else placed
+    if not grows.any():
+        return placed
+    return pd.concat([placed, fewest[grows].assign(placement=FEWEST)], ignore_index=True)
 
 
 def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
@@ -154,7 +156,14 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
                     replace(fit, unit=unit_of(y, str(unit)), nodes=of_fit)
                     for fit, of_fit in zip(fitted, nodes, strict=True)
                 ]
-    return SeriesFits(tuple(fits))
+    return SeriesFits(tuple(map(without_estimated, fits)))
+
+
+def without_estimated(fit: SeriesFit) -> SeriesFit:
+    """Return a fit, refused if its energy is computed from time."""
+    if ESTIMATED in str(fit.group.get("energy_is")):
+        return SeriesFit.refused(fit.group, WHY_NO_LAW)
+    return fit
 
 
 def _nodes(rows: pd.DataFrame) -> tuple[int, int] | None:

@@ -43,16 +43,28 @@ class Advice(analysis.Advice):
 
     @property
     def options(self) -> Table | None:
-        """The first options of the front as a table of text; None without any."""
-        return text.options(self)
+        """The recommended setting, the baseline, ties and the Pareto front as a table of text."""
+        from wattlaw.report.topics.verdict import settings
+
+        return settings(self)
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """The explanation, as lines of text."""
+        """What to run, what it saves, how sure that is, and what to measure next."""
         return text.summary(self)
 
+    @property
+    def line(self) -> str:
+        """The summary as one line, for stores of several workloads."""
+        return text.one_line(self)
+
+    @property
+    def details(self) -> tuple[str, ...]:
+        """The reason, what the energy counts, and all warnings."""
+        return text.details(self)
+
     def __str__(self) -> str:
-        return "\n".join([*self.summary, *(f"Warning: {warning}" for warning in self.warnings)])
+        return "\n".join([*self.summary, *self.details])
 
     def _repr_html_(self) -> str:
         table = self.options

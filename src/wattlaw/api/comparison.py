@@ -27,9 +27,9 @@ class Comparison(analysis.Comparison):
 
     def write(self, path: str | PathLike[str]) -> None:
         """Write an HTML page with the table and a figure."""
-        from wattlaw.report.comparison_page import write_page
+        from wattlaw.report.comparison_page import write_comparison
 
-        write_page(self, Path(path))
+        write_comparison(self, Path(path))
 
     def __str__(self) -> str:
         return "\n".join([*text.sentences(self), *(f"Warning: {item}" for item in self.warnings)])

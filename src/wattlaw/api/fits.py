@@ -10,7 +10,7 @@ import pandas as pd
 from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.laws import fits as analysis
 from wattlaw.analysis.metrics import unit_of
-from wattlaw.analysis.series import fit_table
+from wattlaw.analysis.series import fit_table, without_estimated
 from wattlaw.api.display import as_html
 from wattlaw.formatting import group_label
 from wattlaw.report.tables import Table
@@ -101,5 +101,5 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
         names.append("unit")
     fits = fit(table, x, y, names)
     rows = [replace(row, unit=units.get(row.group.get("unit", table["unit"].iloc[0])))
-            for row in fits.rows]  # fmt: skip
+            for row in map(without_estimated, fits.rows)]  # fmt: skip
     return Fits(tuple(rows), fits.left_out)

@@ -77,6 +77,8 @@ class Results(StoreTables):
         max_gpus: int | None = None,
         epochs: int | None = None,
         target: float | None = None,
+        baseline: str | Mapping[str, Any] | None = None,
+        any_batch: bool = False,
         pue: float | None = None,
         grid: str | float | None = None,
         price: str | float | None = None,
@@ -101,6 +103,11 @@ class Results(StoreTables):
         epochs, target
             Epochs to train, by default those of the runs; or the value of the metric until which
             to train. Both need runs of which the time of an epoch is known.
+        baseline
+            The setting that savings refer to, such as ``"gpus=4,global_batch=256"``. By default
+            the fastest one that may be recommended.
+        any_batch
+            Whether global batches of unknown or lower quality may be recommended.
         pue, grid, price, price_per_gpu_hour
             Power usage effectiveness of the data centre; g CO2e per kWh, or a region such as
             ``DE``; and prices of a kWh and of a GPU-hour, such as ``0.21 EUR``.
@@ -111,16 +118,21 @@ class Results(StoreTables):
             There is no done run of the workload, no run reached the target, or epochs are needed
             and the unit is another.
         wattlaw.errors.BadInput
-            A constraint is out of range, or one of several workloads must be named.
+            A constraint is out of range, the baseline is no setting of the runs, or one of several
+            workloads must be named.
 
         Examples
         --------
-        >>> advice = wattlaw.open("results").advise(max_slowdown="10%")
+        >>> advice = wattlaw.open("results").advise(max_slowdown="10%", any_batch=True)
         >>> advice.recommended.gpus <= 8
         True
         >>> advice.simulated
         True
         """
+        if isinstance(baseline, str):
+            from wattlaw.api.predictions import baseline_setting
+
+            baseline = baseline_setting(baseline)
         advice = Advice.of(
             analysis.advise(
                 self.metrics,
@@ -133,6 +145,8 @@ class Results(StoreTables):
                 max_gpus=max_gpus,
                 epochs_to_train=epochs,
                 target=finite("target", target),
+                baseline=baseline,
+                any_batch=any_batch,
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
             )
         )
@@ -227,7 +241,7 @@ class Results(StoreTables):
         --------
         >>> claims = wattlaw.open("results").claims()
         >>> sorted(claims.to_frame()["verdict"].unique())[-1]
-        'supported'
+        'simulated'
         """
         from wattlaw.analysis.claims import check_claims
         from wattlaw.analysis.findings import analyse
@@ -316,6 +330,8 @@ class Results(StoreTables):
         path: str | PathLike[str] = "report.html",
         *,
         template: str | None = None,
+        claims: bool = False,
+        interactive: bool = False,
         figures: str | PathLike[str] | None = None,
         kinds: str | Sequence[str] = ("png", "svg"),
         target: float | None = None,
@@ -332,6 +348,10 @@ class Results(StoreTables):
             The page. Its folder is created if necessary.
         template
             ``mit-2022`` or ``kit-2025`` for the layout of that study.
+        claims
+            Show the published claims even if these runs decide none of them.
+        interactive
+            Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures, kinds
             A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
         target
@@ -346,7 +366,7 @@ class Results(StoreTables):
         """
         from wattlaw.analysis.claims import check_claims
         from wattlaw.report.layouts import layout
-        from wattlaw.report.page import write_report
+        from wattlaw.report.page import Options, write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
         page, chosen = Path(path), layout(template)
@@ -357,9 +377,58 @@ class Results(StoreTables):
             target=finite("target", target),
         )
         for_page, for_files = tee(make_charts(findings, chosen.study))
-        write_report(findings, check_claims(findings), page, template, charts=for_page)
+        options = Options(template, claims, interactive)
+        write_report(findings, check_claims(findings), page, options, for_page)
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
         return Report(page, tuple(files))
+
+    def proposal(
+        self,
+        path: str | PathLike[str] = "proposal.html",
+        *,
+        nodes: int,
+        workload: str | None = None,
+        runs: int = 1,
+        epochs: int | None = None,
+        pue: float | None = None,
+        grid: str | float | None = None,
+        price: str | float | None = None,
+        price_per_gpu_hour: str | float | None = None,
+    ) -> Report:
+        """Write two pages for a compute-time proposal: scaling, planned campaign and method.
+
+        Parameters
+        ----------
+        path
+            The page; Markdown with LaTeX tables where its name ends in ``.md``.
+        nodes
+            The number of nodes of a training. Counts that did not run are predicted.
+        workload
+            The workload. It is not needed if the stores have a single one.
+        runs, epochs
+            The number of trainings, and epochs of each, by default those of most runs.
+        pue, grid, price, price_per_gpu_hour
+            As in ``advise``.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            No run of the workload is done, or the time of a training is not known.
+        wattlaw.errors.BadInput
+            A number is out of range, or the runs do not name their nodes.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").proposal("proposal.html", nodes=4).page.name
+        'proposal.html'
+        """
+        from wattlaw.analysis.proposal import Campaign, propose
+        from wattlaw.report.proposal import write_proposal
+
+        findings = self._findings(footprint=footprint_of(pue, grid, price, price_per_gpu_hour))
+        campaign = Campaign(nodes, runs, epochs)
+        files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
+        return Report(files[0], tuple(files[1:]))
 
     def export(self, table: str, path: str | PathLike[str], *, raw: bool = False) -> int:
         """Write a table to a CSV, Parquet or JSON-lines file; return its number of rows.

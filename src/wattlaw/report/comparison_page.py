@@ -7,10 +7,9 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.comparison import Comparison
-from wattlaw.files import write_text
-from wattlaw.report.drawing import to_svg
 from wattlaw.report.figures import parts
-from wattlaw.report.pictures import environment
+from wattlaw.report.page import write_page
+from wattlaw.report.pictures import to_svg
 from wattlaw.report.theme import line_styles
 from wattlaw.report.topics.comparison import SHOWN, label, origin, sentences, table
 
@@ -41,13 +40,12 @@ def figure(comparison: Comparison) -> alt.ConcatChart:
     return parts.concat(panels, 1, [parts.CI_BARS + origin(comparison)], _WIDTH)
 
 
-def write_page(comparison: Comparison, path: Path) -> None:
+def write_comparison(comparison: Comparison, path: Path) -> None:
     """Write the sentences, the figure, the table and the warnings of a comparison."""
     picture = to_svg(figure(comparison).to_dict(validate=False))
-    page = environment().get_template("comparison.html.j2").render(
+    write_page(
+        path, "comparison.html.j2",
         title=f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}",
         lines=sentences(comparison), warnings=comparison.warnings, table=table(comparison),
         address=f"data:image/svg+xml;charset=utf-8,{quote(picture)}",
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, page, durable=False)

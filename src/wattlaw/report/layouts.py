@@ -1,13 +1,15 @@
 """The blocks of a page, and which sections it has, in which order, with which blocks.
 
-The default layout has all sections. The layout of a study has the sections that the study shows.
+The default page begins with the advice; its other sections are folded, and those without a result
+are a line. The layout of a study has the sections that the study shows, unfolded.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.claims.verdicts import Claim
+from wattlaw.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.formatting import sentence
@@ -16,7 +18,6 @@ from wattlaw.report import tables
 from wattlaw.report.methods import Method, citations, read_methods
 from wattlaw.report.pictures import Picture
 from wattlaw.report.topics import (
-    advice,
     batch,
     carbon,
     claims,
@@ -27,18 +28,13 @@ from wattlaw.report.topics import (
     limits,
     measured,
     prediction,
-    published,
     scaling,
     scheduler_energy,
+    verdict,
 )
 
-
-@dataclass(frozen=True)
-class Paragraph:
-    """A paragraph of text."""
-
-    text: str
-    kind = "paragraph"
+#: A section has at most this number of sentences; the first screen this number of caveats.
+MAX_SENTENCES, MAX_CAVEATS = 8, 5
 
 
 @dataclass(frozen=True)
@@ -50,37 +46,33 @@ class BulletList:
     kind = "list"
 
 
-@dataclass(frozen=True)
-class Missing:
-    """The reason why there is nothing to show."""
-
-    text: str
-    kind = "missing"
-
-
-Block = Paragraph | BulletList | Method | Missing | Picture | tables.Table
+Block = BulletList | Method | Picture | tables.Table
+#: Sentences and blocks of a section; None is left out.
+Parts = Iterable[str | Block | None]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading that the contents link to."""
+    """A part of the page: its results as sentences, the most important first, and its blocks.
+
+    ``state`` is how it is shown first: ``screen`` for the first screen, ``open`` or ``folded``.
+    """
 
     name: str
     title: str
+    sentences: tuple[str, ...]
     blocks: tuple[Block, ...]
-
-
-#: Blocks of a section; None is left out.
-Blocks = Iterable[Block | None]
+    state: Literal["screen", "open", "folded"]
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a page."""
+    """The content of a page; ``all_claims`` shows claims even if none is decided."""
 
     findings: Findings
     claims: Sequence[Claim]
     pictures: Sequence[Picture]
+    all_claims: bool = False
 
     def figures(self, section: str) -> tuple[Picture, ...]:
         """Return the figures of a section."""
@@ -98,23 +90,22 @@ class Layout:
 
 DEFAULT = Layout(
     (
-        "advice", "decision", "scaling", "prediction", "energy", "caps", "utilisation", "batch",
-        "claims", "data", "carbon", "methods", "environment", "cite",
+        "advice", "scaling", "energy", "caps", "batch", "prediction", "decision", "utilisation",
+        "claims", "data", "methods", "environment",
     )
 )  # fmt: skip
-#: By the name that ``--template`` accepts.
+#: The layouts of studies, by the name that ``--template`` accepts.
 TEMPLATES = {
     "mit-2022": Layout(
-        ("environment", "utilisation", "energy", "caps", "scaling", "claims", "data", "methods",
-         "cite"),
+        ("environment", "utilisation", "energy", "caps", "scaling", "claims", "data", "methods"),
         "mit-2022",
         reference=2,
     ),
     "kit-2025": Layout(
-        ("environment", "scaling", "energy", "batch", "claims", "data", "methods", "cite"),
+        ("environment", "scaling", "energy", "batch", "claims", "data", "methods"),
         "kit-2025",
     ),
-}  # fmt: skip
+}
 
 
 def layout(template: str | None) -> Layout:
@@ -128,175 +119,160 @@ def layout(template: str | None) -> Layout:
     if template is None:
         return DEFAULT
     if template not in TEMPLATES:
-        raise BadInput(f"--template: unknown {template!r}; allowed: {', '.join(TEMPLATES)}")
+        allowed = ", ".join([*TEMPLATES, "proposal"])
+        raise BadInput(f"--template: unknown {template!r}; allowed: {allowed}")
     return TEMPLATES[template]
 
 
 def sections(content: Content, layout: Layout) -> tuple[Section, ...]:
-    """Return the sections of a layout that are not empty."""
+    """Return the sections of a layout that have a sentence or a block."""
+    has_runs = not content.findings.runs.empty
     built = (
-        Section(name, title, tuple(block for block in build(content) if block is not None))
+        _section(name, content, layout)
         for name in layout.sections
-        for title, build in [_SECTIONS[name]]
-        if name not in _SECTIONS_OF_RUNS or not content.findings.runs.empty
+        if has_runs or name not in _SECTIONS_OF_RUNS
     )
-    return tuple(section for section in built if section.blocks)
+    return tuple(section for section in built if section.sentences or section.blocks)
 
 
-def _advice(content: Content) -> Blocks:
+def _section(name: str, content: Content, layout: Layout) -> Section:
+    title, build = _SECTIONS[name]
+    parts = [part for part in build(content) if part is not None]
+    sentences = [part for part in parts if isinstance(part, str)]
+    blocks = [part for part in parts if not isinstance(part, str)]
+    if blocks and not sentences:
+        sentences = [sentence(getattr(blocks[0], "title", title))]
+    if (more := len(sentences) - MAX_SENTENCES) > 0:
+        sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
+    state: Literal["screen", "open", "folded"] = "folded" if layout.study is None else "open"
+    state = "screen" if name == "advice" else state
+    return Section(name, title, tuple(sentences), tuple(blocks), state)
+
+
+def _advice(content: Content) -> Parts:
+    findings, figures = content.findings, content.figures("advice")
+    yield from verdict.sentences(findings)
+    table, several = verdict.table(findings), len(findings.advice) > 1
+    yield from (table, *figures) if several else figures
+    if caveats := verdict.caveats(findings)[:MAX_CAVEATS]:
+        yield BulletList("Caveats", tuple(caveats))
+    yield None if several else table
+
+
+def _scaling(content: Content) -> Parts:
     findings = content.findings
-    yield advice.recommended(findings)
-    if rationale := advice.rationale(findings):
-        yield BulletList("Rationale and caveats", rationale)
-    yield from content.figures("advice")
-    yield advice.front(findings)
-
-
-def _decision(content: Content) -> Blocks:
-    yield decision.result(content.findings)
-    yield from content.figures("decision")
-
-
-def _scaling(content: Content) -> Blocks:
-    findings = content.findings
-    yield published.exponents(findings)
-    yield published.speedups(findings)
-    if not findings.fits.rows:
-        noun = measured.worker_noun(findings)
-        yield Missing(f"No series has more than one number of {noun}s.")
-    yield from content.figures("scaling")
+    yield from scaling.scaling_sentences(findings)
+    yield from scaling.breakpoint_sentences(findings)
+    if findings.speedups["gpus"].nunique() > 1:
+        yield from content.figures("scaling")
     yield scaling.exponents(findings)
-    yield scaling.breakpoints(findings)
-    yield scaling.alternatives(findings)
     yield scaling.speedups(findings)
-    yield scaling.without_law(findings)
-    yield measured.settings(findings)
 
 
-def _prediction(content: Content) -> Blocks:
-    yield from content.figures("prediction")
-    yield prediction.check(content.findings)
-
-
-def _energy(content: Content) -> Blocks:
+def _energy(content: Content) -> Parts:
     findings = content.findings
-    if findings.energy is None:
-        yield Missing(
-            "Not available: no energy meter was available. A value that was not measured is "
-            "missing here, not zero. measure.assume_cpu_w (watts per busy core) gives an "
-            "estimate, marked as one."
-        )
-    else:
-        yield Paragraph(f"Counted: {findings.energy}, without evaluation.")
+    yield from energy.energy_sentences(findings)
+    yield from scheduler_energy.agreement_sentences(findings)
+    if findings.energy is not None:
         yield from content.figures("energy")
         yield energy.factors(findings)
-        yield energy.forms(findings)
         yield energy.factor_terms(findings)
-        yield energy.drifts(findings)
-        yield energy.without_law(findings)
-        yield measured.efficiency(findings)
-        if findings.factor_refusal:
-            reason = sentence(findings.factor_refusal)
-            yield Paragraph(f"There is no regression of the factor over all runs: {reason}")
     yield scheduler_energy.energies(findings)
-    if agreements := tuple(scheduler_energy.agreement_sentences(findings)):
-        yield BulletList("Agreement of the two energies", agreements)
+    if findings.footprint is not None:
+        yield carbon.totals(findings)
+        yield BulletList("What carbon and cost count", carbon.counted(findings))
 
 
-def _caps(content: Content) -> Blocks:
+def _caps(content: Content) -> Parts:
     findings = content.findings
-    yield limits.effects(findings)
+    if findings.runs[list(LIMITS)].isna().all(axis=None):
+        yield "No run has a power cap or a locked clock."
+    yield from limits.limit_sentences(findings)
     yield from content.figures("caps")
-    yield from (published.by_limit(findings, kind) for kind in LIMITS)
+    yield limits.effects(findings)
     yield limits.comparisons(findings)
-    yield limits.exponents_by_limit(findings)
     yield limits.best(findings)
-    yield limits.effects_by_setting(findings)
     if findings.comparison_refusals:
         reasons = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
         yield BulletList("Exponents that could not be compared", reasons)
 
 
-def _utilisation(content: Content) -> Blocks:
+def _batch(content: Content) -> Parts:
+    findings = content.findings
+    if findings.has_quality:
+        yield from batch.quality_sentences(findings)
+        yield from content.figures("batch")
+        yield batch.means(findings)
+        yield batch.targets(findings)
+    elif findings.origins_label:
+        yield f"{findings.origins_label.capitalize()} runs have no accuracy."
+    else:
+        yield "The runs were not evaluated, so their quality is not known."
+
+
+def _prediction(content: Content) -> Parts:
+    yield from prediction.sentences(content.findings)
+    yield from content.figures("prediction")
+    yield prediction.check(content.findings)
+
+
+def _decision(content: Content) -> Parts:
+    yield from decision.sentences(content.findings)
+    yield from content.figures("decision")
+    yield decision.result(content.findings)
+
+
+def _utilisation(content: Content) -> Parts:
+    yield from measured.utilisation_sentences(content.findings)
     yield from content.figures("utilisation")
-    yield measured.utilisation(content.findings)
 
 
-def _batch(content: Content) -> Blocks:
+def _claims(content: Content) -> Parts:
+    verdicts = {claim.verdict for claim in content.claims}
+    if content.all_claims or verdicts & {SUPPORTED, CONTRADICTED}:
+        yield from claims.claim_sentences(content.findings, content.claims)
+        yield from (claims.verdicts(content.claims, study) for study in SOURCES)
+        yield claims.by_workload(content.claims)
+
+
+def _data(content: Content) -> Parts:
     findings = content.findings
-    if not findings.has_quality:
-        reason = "The runs were not evaluated"
-        if findings.origins_label:
-            reason = f"{findings.origins_label.capitalize()} runs have no accuracy"
-        yield Missing(f"{reason}, so their quality is not known.")
-        return
-    yield from content.figures("batch")
-    yield batch.verdicts(findings)
-    yield batch.means(findings)
-    yield batch.critical_batches(findings)
-    yield batch.targets(findings)
-
-
-def _claims(content: Content) -> Blocks:
-    yield from content.figures("claims")
-    yield from (claims.verdicts(content.claims, study) for study in SOURCES)
-    yield claims.by_workload(content.claims)
-
-
-def _data(content: Content) -> Blocks:
-    findings = content.findings
-    yield from map(Paragraph, data_quality.status_sentences(findings))
+    yield from data_quality.status_sentences(findings)
+    yield from verdict.caveats(findings)[MAX_CAVEATS:]
     yield data_quality.reasons(findings)
-    yield data_quality.not_done(findings)
+    yield measured.settings(findings)
     yield data_quality.verdicts(findings)
-    yield data_quality.repeats(findings)
-    yield from content.figures("data")
     if findings.notes:
         yield BulletList("Notes of runs", findings.notes)
 
 
-def _carbon(content: Content) -> Blocks:
-    findings = content.findings
-    yield carbon.totals(findings)
-    if findings.footprint is None and not findings.runs.empty:
-        yield Paragraph(
-            "Carbon and cost are not computed: pass --grid (g CO2e per kWh, or a region), --pue, "
-            "--price (per kWh) or --price-per-gpu-hour."
-        )
-    if counted := carbon.counted(findings):
-        yield BulletList("What carbon and cost count", counted)
-    yield from content.figures("carbon")
-
-
-def _methods(content: Content) -> Blocks:  # noqa: ARG001
+def _methods(content: Content) -> Parts:
+    yield "Formulas and sources of each number, and how to cite them."
     yield from read_methods()
+    yield BulletList("How to cite", citations(content.findings))
 
 
-def _environment(content: Content) -> Blocks:
+def _environment(content: Content) -> Parts:
+    facts = content.findings.facts
+    if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
+        yield f"{'; '.join(shown)}."
     yield environment.facts(content.findings)
-    yield environment.models(content.findings)
-    yield from content.figures("environment")
-
-
-def _cite(content: Content) -> Blocks:
-    yield BulletList("", citations(content.findings))
 
 
 #: Sections that are left out where no run is done.
-_SECTIONS_OF_RUNS = ("advice", "scaling", "energy", "batch")
-_SECTIONS: dict[str, tuple[str, Callable[[Content], Blocks]]] = {
+_SECTIONS_OF_RUNS = ("scaling", "energy", "caps", "batch")
+#: Title, and sentences with blocks, of each section. One without blocks is its first sentence.
+_SECTIONS: dict[str, tuple[str, Callable[[Content], Parts]]] = {
     "advice": ("What to run", _advice),
-    "decision": ("Decision", _decision),
     "scaling": ("Scaling", _scaling),
-    "prediction": ("Settings that were not measured", _prediction),
-    "energy": ("Energy", _energy),
+    "energy": ("Energy, carbon and cost", _energy),
     "caps": ("Power caps and clocks", _caps),
+    "batch": ("Batch size", _batch),
+    "prediction": ("Settings that were not measured", _prediction),
+    "decision": ("Decision", _decision),
     "utilisation": ("Utilisation", _utilisation),
-    "batch": ("Batch effects", _batch),
     "claims": ("Published claims on these data", _claims),
-    "data": ("Data quality", _data),
-    "carbon": ("Carbon and cost", _carbon),
+    "data": ("Runs and data quality", _data),
     "methods": ("Methods", _methods),
     "environment": ("Environment", _environment),
-    "cite": ("How to cite", _cite),
 }

@@ -2,14 +2,15 @@
 
 A page contains its figures as SVG images (``data:`` addresses), drawn when the page is written. An
 SVG in an ``<img>`` runs no script and loads nothing, whatever text is in it. So the page needs no
-JavaScript and prints sharply. An SVG larger than ``MAX_SVG_BYTES`` becomes a PNG.
+JavaScript and prints sharply. An SVG larger than ``MAX_SVG_BYTES`` becomes a PNG. The background is
+transparent, so that a dark page can invert the colours. An interactive page draws its figures.
 """
 
 import base64
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,35 +18,42 @@ from urllib.parse import quote
 
 import jinja2
 import vl_convert
-from altair.utils._importers import vl_version_for_vl_convert
 from altair.utils.schemapi import debug_mode
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing
-from wattlaw.formatting import replace_invisible, sentence
-from wattlaw.report.drawing import Drawing
-from wattlaw.report.figures import GALLERY, Figure
+from wattlaw.formatting import replace_invisible
+from wattlaw.report.figures import Figure, figures_of
+from wattlaw.report.scripts import page_scripts, policy_hash, template_text
 
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
 MAX_SVG_BYTES = 400_000
 _PNG_SCALE = 2
+#: Figures that are also drawn for a phone, and the width of a panel there in pixels.
+_FOR_PHONES, _PHONE_WIDTH = ("pareto",), 265
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 
 
+_DIGITS = re.compile(r"(\.\d\d)\d+")
+_TAG = re.compile("<[^>]*>")
+
+
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a page."""
+    """A figure of a page: as an image, for a phone too where it is ``narrow``; or as ``spec``."""
 
     name: str
     title: str
     caption: str
     section: str
-    address: str
-    width: int
-    height: int
+    spec: dict[str, Any] = field(repr=False)
+    address: str = ""
+    narrow: str = ""
+    width: int = 0
+    height: int = 0
 
     kind = "picture"
 
@@ -59,12 +67,9 @@ class Chart:
 
 
 def make_charts(findings: Findings, study: str | None = None) -> Iterator[Chart]:
-    """Yield the figures (of a study, or all) that the findings have data for."""
-    for figure in GALLERY:
-        if study is None or study in figure.studies:
-            chart = chart_of(figure, findings)
-            if chart is not None:
-                yield chart
+    """Yield the figures (of a study, or of the default page) that the findings have data for."""
+    charts = (chart_of(figure, findings) for figure in figures_of(study))
+    return (chart for chart in charts if chart is not None)
 
 
 def chart_of(figure: Figure, findings: Findings) -> Chart | None:
@@ -75,45 +80,66 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
         return None
     spec = _replace_invisible(chart.to_dict(validate=False))
     if findings.origins_label:  # a figure may be seen without its page
-        spec["title"]["subtitle"].append(f"({findings.origins_label}: nothing was measured)")
+        label = findings.origins_label.capitalize()
+        spec["title"]["subtitle"].append(f"{label} values: nothing was measured.")
     return Chart(figure, spec)
 
 
-def draw_charts(charts: Iterable[Chart]) -> tuple[Picture, ...]:
-    """Return charts as pictures; each is drawn while the next chart is made."""
-    with Drawing() as drawing:
-        started = []
-        for chart in charts:
-            # In a page, title and subtitle are in the caption.
-            spec = {name: part for name, part in chart.spec.items() if name != "title"}
-            started.append((chart, spec, drawing.svg(spec)))
-        return tuple(_picture(chart, spec, svg.result()) for chart, spec, svg in started)
+def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:
+    """Return charts as pictures."""
+    if interactive:
+        return tuple(_picture(chart, _page_spec(chart)) for chart in charts)
+    pictures = []
+    for chart in charts:
+        spec = _page_spec(chart)
+        narrow = to_svg(_narrow(spec)) if chart.figure.name in _FOR_PHONES else ""
+        pictures.append(_picture(chart, spec, to_svg(spec), narrow))
+    return tuple(pictures)
 
 
-def _caption(chart: Chart) -> str:
-    subtitle = " ".join(chart.spec["title"]["subtitle"])
-    return " ".join(sentence(text) for text in (chart.figure.caption, subtitle) if text)
+def to_svg(spec: dict[str, Any]) -> str:
+    """Return a chart as SVG, without the labels of single marks for screen readers."""
+    plain = {**spec, "config": {**spec.get("config", {}), "aria": False}}
+    svg: str = vl_convert.vegalite_to_svg(plain)
+    return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
 
 
-def _picture(chart: Chart, spec: dict[str, Any], svg: str) -> Picture:
+def _page_spec(chart: Chart) -> dict[str, Any]:
+    """Return a chart without title and subtitle, which are in the page's caption."""
+    spec = {name: part for name, part in chart.spec.items() if name != "title"}
+    spec["config"] = {**spec.get("config", {}), "background": "transparent"}
+    return spec
+
+
+def _narrow(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a figure for a phone: panels below each other, and a legend of two columns."""
+    panels = deepcopy(spec["concat"])
+    for panel in panels:
+        # Labels are placed for the wide figure.
+        panel["layer"] = [layer for layer in panel["layer"] if layer["mark"]["type"] != "text"]
+        panel["width"] = _PHONE_WIDTH
+        for channel in (part for layer in panel["layer"] for part in layer["encoding"].values()):
+            if isinstance(channel, dict) and channel.get("legend"):
+                channel["legend"]["columns"] = 2
+    return {**spec, "concat": panels, "columns": 1}
+
+
+def _picture(chart: Chart, spec: dict[str, Any], svg: str = "", narrow: str = "") -> Picture:
     figure = chart.figure
     width, height = (
         int(match[1]) if (match := re.search(rf'<svg[^>]*\b{side}="(\d+)', svg)) else 0
         for side in ("width", "height")
     )
+    caption = " ".join(filter(None, [figure.caption, *chart.spec["title"]["subtitle"]]))
     return Picture(
-        figure.name,
-        figure.title,
-        _caption(chart),
-        figure.section,
-        _address(svg, spec),
-        width,
-        height,
-    )
+        figure.name, figure.title, caption, figure.section, spec,
+        _address(svg, spec) if svg else "", _address(narrow, spec, "=:/") if narrow else "",
+        width, height,
+    )  # fmt: skip
 
 
-def _address(svg: str, spec: dict[str, Any]) -> str:
-    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=_UNESCAPED)}"
+def _address(svg: str, spec: dict[str, Any], unescaped: str = _UNESCAPED) -> str:
+    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=unescaped)}"
     if len(address) <= MAX_SVG_BYTES:
         return address
     png = vl_convert.vegalite_to_png(spec, scale=1.5)
@@ -165,7 +191,8 @@ def write_figures(
     return written
 
 
-def _png(path: Path, spec: dict[str, Any]) -> None:
+def png(path: Path, spec: dict[str, Any]) -> None:
+    """Write a chart as a PNG file."""
     path.write_bytes(vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE))
 
 
@@ -175,8 +202,12 @@ def _svg(path: Path, spec: dict[str, Any]) -> None:
 
 def _html(path: Path, spec: dict[str, Any]) -> None:
     """Write a page with an interactive figure. Altair's own page would not escape names."""
+    scripts = page_scripts([Picture("figure", "", "", "", spec)])
+    sources = " ".join(f"'{policy_hash(script.text)}'" for script in scripts if script.runs)
     page = environment().get_template("figure.html.j2")
-    path.write_text(page.render(spec=script_safe_json(spec), script=_script()), encoding="utf-8")
+    style = template_text("report.css")
+    text = page.render(scripts=scripts, sources=sources, style=style, style_hash=policy_hash(style))
+    path.write_text(text, encoding="utf-8")
 
 
 @cache
@@ -196,21 +227,8 @@ def _finalize(value: Any) -> Any:
     return replace_invisible(value) if type(value) is str else value
 
 
-def script_safe_json(value: Any) -> str:
-    """Return JSON in which no text can end a script element or start another."""
-    text = json.dumps(value, allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-
-
-@cache
-def _script() -> str:
-    """Return vega, vega-lite and vega-embed as one script that cannot end its own element."""
-    bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]
-    return bundle.replace("</script", "<\\/script")
-
-
 _WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    "png": _png,
+    "png": png,
     "svg": _svg,
     "html": _html,
 }

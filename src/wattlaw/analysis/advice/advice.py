@@ -1,60 +1,115 @@
-"""Advice: how many GPUs, which cap, clock and batch for a job, from what was measured."""
+"""Advice: the setting to run, what it saves, how sure that is, and what it rests on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advice.choice import Constraints, Decision, decide, pareto
-from wattlaw.analysis.advice.option import Doubling, Option, Quantity, next_doubling
-from wattlaw.analysis.advice.options import measured_options
-from wattlaw.analysis.advice.predicted_options import predicted_options
-from wattlaw.analysis.advice.warnings import collect_warnings
-from wattlaw.analysis.batch_effects import FALLS, BatchQuality, quality_by_batch
-from wattlaw.analysis.comparable_runs import (
-    WHY_NO_EPOCH,
-    ComparableRuns,
-    comparable_runs,
+from wattlaw.analysis.advice.baseline import baseline_of
+from wattlaw.analysis.advice.batches import Batches
+from wattlaw.analysis.advice.choice import (
+    Constraints,
+    Decision,
+    decide,
+    fastest,
+    goal_of,
+    goal_text,
+    pareto,
 )
+from wattlaw.analysis.advice.comparison import (
+    Certainty,
+    NextRun,
+    Savings,
+    Tie,
+    certainty,
+    draw,
+    savings,
+)
+from wattlaw.analysis.advice.epochs import needed_epochs
+from wattlaw.analysis.advice.option import Option
+from wattlaw.analysis.advice.options import options_of_runs
+from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
+from wattlaw.analysis.advice.warnings import collect_warnings
+from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
 from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.planning.question import Question
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import varying_columns
-from wattlaw.analysis.to_target import time_to_target
-from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import MEASURED, origins_label, plural
+from wattlaw.errors import Refused
+from wattlaw.formatting import source_of
+
+
+@dataclass(frozen=True)
+class RestsOn(Result):
+    """What an advice rests on.
+
+    Parameters
+    ----------
+    runs
+        The number of runs of the job, by source: all of them show how much runs scatter.
+    settings
+        The number of settings that are compared, by source; predicted ones, too.
+    repeats
+        The fewest and the most runs of a setting.
+    energy_is
+        What the energies count, such as ``gpu+cpu, counter``; None without energy.
+    energy_verdicts
+        The number of runs by the verdict of their energy.
+    energy_reason
+        The most frequent reason of a verdict that is not ok.
+    """
+
+    runs: Mapping[str, int]
+    settings: Mapping[str, int]
+    repeats: tuple[int, int]
+    energy_is: str | None
+    energy_verdicts: Mapping[str, int]
+    energy_reason: str | None
 
 
 @dataclass(frozen=True)
 class Advice(Result):
-    """The recommended setting, its alternatives, and the limits of the data.
+    """The recommended setting, its savings, how sure it is, and what it rests on.
 
     ``recommended`` is None where no option meets the constraints. ``nearest`` is then the option
-    that exceeds them least.
+    that exceeds them least. ``probability`` is that of being within the tolerance of the best
+    option that is compared; None if the uncertainty is unknown.
     """
 
     rows_field = "pareto"
     properties = ("simulated",)
 
     workload: str
+    unit: str  # what times and energies are of: epoch | sample | step | run
+    goal: str  # what is minimized, in words
     recommended: Option | None
     reason: str
     nearest: Option | None
+    baseline: Option | None
+    savings: Savings | None
+    probability: float | None
+    tolerance: float
+    ties: tuple[Tie, ...]
+    rests_on: RestsOn
+    next_measurement: NextRun | None
     pareto: tuple[Option, ...]
-    next_doubling: Doubling | None
-    counted: str
     warnings: tuple[Caution, ...]
-    unit: str  # what times and energies are of: epoch | sample | step | run
     worker: str = field(repr=False)  # what a "gpu" is called
-    several_nodes: bool = field(repr=False)  # a GPU count was run on several numbers of nodes
-    origin: str  # of the runs' values: measured | replayed | simulated
+    shown: tuple[str, ...] = field(repr=False)  # settings that a label names
+    baseline_is_named: bool = field(repr=False)
     footprint: Footprint | None = field(repr=False)
     decision: Mapping[str, Any] | None = None  # of the store's study with ``decide``
 
     @property
     def simulated(self) -> bool:
         """Whether all runs are simulated."""
-        return self.origin == "simulated"
+        return set(self.rests_on.runs) == {"simulated"}
+
+    def label(self, option: Option) -> str:
+        """Return an option's GPUs and batch, and the settings in which options differ."""
+        return option.label(self.worker, self.shown)
 
 
 def advise(
@@ -70,6 +125,8 @@ def advise(
     epochs_to_train: int | None = None,
     footprint: Footprint | None = None,
     target: float | None = None,
+    baseline: Mapping[str, Any] | None = None,
+    any_batch: bool = False,
 ) -> Advice:
     """Return the recommended setting for a workload.
 
@@ -90,14 +147,18 @@ def advise(
         Factors of cost and carbon.
     target
         Train until the metric reaches this value; the epochs then depend on the global batch.
+    baseline
+        The setting that savings refer to, which has run; by default the fastest that may be
+        recommended.
+    any_batch
+        Whether global batches of unknown or lower quality may be recommended (``batches``).
 
     Returns
     -------
     Advice
-        Settings that were not measured are predicted (``predicted_options``), and recommended only
-        where no measured one meets the constraints (``measured: false``). Bounds of measured
-        options are 95 % t intervals of the mean over repeats; those of predicted ones 95 %
-        intervals of a run.
+        Settings that did not run are predicted (``predicted_options``), and recommended only where
+        no other meets the constraints. Bounds of options are 95 % t intervals of the mean over
+        repeats, on logarithms; those of predicted ones 95 % intervals of a run.
 
     Raises
     ------
@@ -106,7 +167,7 @@ def advise(
         how long an epoch is, and epochs or a target are given; or how long a training is, and a
         deadline or an energy budget is given.
     BadInput
-        A constraint is out of range.
+        A constraint is out of range, or the baseline names no run or several settings.
     """
     constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus, minimize)
     constraints.check_factors(footprint)
@@ -117,168 +178,102 @@ def advise(
             f"{workload!r} has times of one {job.unit}, so how long a training takes is not known: "
             f"{WHY_NO_EPOCH[job.unit]}"
         )
-    quality = quality_by_batch(job.rows).rows
-    measured, predicted = (
-        [_judged(option, quality, footprint) for option in options]
-        for options in (
-            measured_options(job, needed.for_setting),
-            predicted_options(table, job, needed.for_setting, max_gpus),
+    models = models_of(table, job)
+    options = [
+        replace(
+            option, footprint=footprint, model=models.get(tuple(map(option.setting.get, SEPARATE)))
         )
-    )
-    if not measured:
+        for option in options_of_runs(job, needed.for_setting)
+    ]
+    if not options:
         raise Refused(f"no setting of {workload!r} has a time and the epochs to train")
-    near = [option for option in predicted if not option.extrapolates or max_gpus is not None]
-    offered = [*measured, *near]
+    named = None if baseline is None else baseline_of(options, baseline)
+    # Epochs to a target are known where quality is.
+    batches = Batches.of(job.rows, options, named, any_batch=any_batch or target is not None)
+    at = None if named is None else options.index(named)
+    options = [batches.judged(option) for option in options]
+    named = None if at is None else options[at]
+    allowed = [item for item in options if item.gpus <= (max_gpus or item.gpus)]
+    sound = [item for item in allowed if batches.allows(item)]
+
+    def allows(option: Option) -> bool:
+        return option.gpus <= (max_gpus or option.gpus) and batches.allows(batches.judged(option))
+
+    predicted = predicted_options(options, allows, max_gpus, far=max_gpus is not None)
+    offered = [*sound, *map(batches.judged, predicted)] or options
     decision = decide(offered, constraints, job.worker)
-    if deadline_s is not None and not decision.is_sure:
-        offered = [*measured, *predicted]
+    if not sound:
+        least = min(options, key=lambda item: (item.gpus, item.train_time_s.mean))
+        decision = Decision(None, f"Every setting needs more than {max_gpus} {job.worker}s.", least)
+    elif deadline_s is not None and max_gpus is None and decision.option is None:
+        far = predicted_options(options, allows, None, far=True)
+        offered = [*sound, *map(batches.judged, far)]
         decision = decide(offered, constraints, job.worker)
-    shown = [option for option in offered if option.gpus <= (max_gpus or option.gpus)]
-    sound = [option for option in shown if not option.falls]
-    doubling = (
-        None if decision.option is None
-        else next_doubling(decision.option, [*measured, *predicted])
-    )  # fmt: skip
+    by_energy = any(item.energy_j for item in offered if not item.is_predicted)
+    compared = [item for item in offered if item.energy_j or not by_energy]
+    base, best = named or fastest(compared), decision.option
+    is_sure, draws = Certainty(None, (), None), None
+    if best is not None:
+        question = _question(constraints, footprint, fastest(compared))
+        units = (job.rows["train_time_s"] / job.rows["time_s"]).median()
+        others = [] if base in compared else [base]
+        if len(compared) + len(others) > 1:
+            draws = draw([*compared, *others], options)
+        is_sure = certainty(best, compared, draws, question, float(units) if units > 0 else 1.0)
+    rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
         unit=job.unit,
-        recommended=decision.option,
+        goal=goal_text(goal_of(constraints), job.worker, by_energy=by_energy),
+        recommended=best,
         reason=decision.reason,
         nearest=decision.nearest,
-        pareto=tuple(pareto(sound or shown)),
-        next_doubling=doubling,
-        counted=_counted(job, decision, needed.description, footprint),
+        baseline=base,
+        savings=None if best is None else savings(best, base, draws),
+        probability=is_sure.probability,
+        tolerance=Question().tolerance,
+        ties=is_sure.ties,
+        rests_on=rests_on,
+        next_measurement=is_sure.next_run,
+        pareto=tuple(pareto(offered)),
         warnings=(
-            *job.warnings, *needed.warnings,
-            *collect_warnings(decision, measured, predicted, doubling, job, constraints),
+            *batches.warnings(allowed, best), *job.warnings, *needed.warnings,
+            *collect_warnings(decision, options, offered, job, constraints, rests_on.energy_reason),
         ),
         worker=job.worker,
-        several_nodes="nodes" in varying_columns(job.rows),
-        origin=origins_label(job.rows["launcher"]) or MEASURED,
+        shown=tuple(varying_columns(job.rows)),
+        baseline_is_named=named is not None,
         footprint=footprint,
     )  # fmt: skip
 
 
-def _judged(option: Option, quality: Sequence[BatchQuality], footprint: Footprint | None) -> Option:
-    """Add the cost factors, and the warnings about the option's global batch."""
-    option = replace(option, footprint=footprint)
-    batch = option.setting["global_batch"]
-    if batch is None:
-        return option
-    texts = {
-        (row.verdict, text): text
-        for row in quality
-        if all(row.group.get(name) == option.setting[name] for name in ("hardware", "precision"))
-        and (text := row.warning(batch))
-    }
-    falls = any(verdict == FALLS for verdict, _ in texts)
-    return replace(option, quality_warnings=tuple(dict.fromkeys(texts.values())), falls=falls)
-
-
-def _counted(
-    job: ComparableRuns, decision: Decision, epochs: str, footprint: Footprint | None
-) -> str:
-    """Return a text that says what times, energies and costs include."""
-    is_run = bool((job.rows["basis"] == "run").any())
-    start_up = "processes from start to end" if is_run else "training alone, without start-up"
-    parts = [f"{epochs}: {start_up}"]
-    option = decision.option or decision.nearest
-    if option is not None and option.eval_time_s is not None:
-        parts[0] += f" and evaluation ({option.eval_time_s:.3g} s each time, not counted)"
-    elif job.rows["eval_time_s"].notna().any():
-        parts[0] += " and evaluation (not counted)"
+def _question(constraints: Constraints, footprint: Footprint | None, base: Option) -> Question:
+    """Return the question of the constraints; a slow-down is relative to ``base``."""
     factors = footprint or Footprint()
-    energy = factors.counted(job.energy_is) if job.energy_is else "energy was not measured"
-    return "; ".join([*parts, energy])
-
-
-@dataclass(frozen=True)
-class EpochsNeeded:
-    """The epochs to train: a function of the setting (None: unknown), a description, warnings.
-
-    If the unit is not an epoch, the number is 1.
-    """
-
-    for_setting: Callable[[dict[str, Any]], Quantity | None]
-    description: str
-    warnings: tuple[Caution, ...]
-
-
-def needed_epochs(
-    job: ComparableRuns, epochs: pd.DataFrame, wanted: int | None, target: float | None
-) -> EpochsNeeded:
-    """Return the epochs to train.
-
-    Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
-    equally frequent ones, the largest.
-
-    Raises
-    ------
-    BadInput
-        Epochs below 1, or both epochs and a target are given.
-    Refused
-        No run reached the target, the direction of the metric is unknown, or the unit of the runs
-        is not an epoch.
-    """
-    if wanted is not None and target is not None:
-        raise BadInput("given epochs and a target; allowed: one of them")
-    if wanted is not None and wanted < 1:
-        raise BadInput(f"epochs: given {wanted}; allowed: 1 or more")
-    if job.unit != "epoch" and (wanted is not None or target is not None):
-        raise Refused(
-            f"{'epochs' if target is None else 'target'}: what was measured is a {job.unit}, not "
-            f"an epoch: {WHY_NO_EPOCH[job.unit]}"
-        )
-    if job.unit != "epoch":
-        return _fixed(1, (), job.unit)
-    if target is not None:
-        return _to_target(job, epochs, target)
-    if wanted is not None:
-        return _fixed(wanted, ())
-    trained = job.rows["epochs_trained"].dropna()
-    if trained.empty:
-        text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
-        return _fixed(1, (Caution("epochs-unknown", text),))
-    most = int(trained.mode().max())
-    trained_text = f"The runs trained {int(trained.min())} to {int(trained.max())} epochs"
-    text = f"{trained_text}; totals are for {most} epochs. Set --epochs to change it."
-    return _fixed(most, () if trained.nunique() == 1 else (Caution("epochs-differ", text),))
-
-
-def _fixed(count: int, warnings: tuple[Caution, ...], unit: str = "epoch") -> EpochsNeeded:
-    exactly = Quantity(float(count), float(count), float(count))
-    return EpochsNeeded(lambda _: exactly, plural(count, unit), warnings)
-
-
-def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> EpochsNeeded:
-    """Return the epochs that the runs of a global batch took to the target."""
-    settings = time_to_target(job.rows, epochs, target)
-    settings = settings[settings["global_batch"].notna()]
-    by_batch, failed = {}, {}
-    for row in settings.drop_duplicates(_LEARNS).to_dict("records"):
-        count = Quantity.of(row["epochs"], row["epochs_low"], row["epochs_high"])
-        if count is not None:
-            by_batch[tuple(row[name] for name in _LEARNS)] = count
-        else:
-            failed[row["global_batch"]] = str(row["why"])
-    if not by_batch:
-        raise Refused(
-            f"at no global batch did all runs reach a metric of {target:g}; train longer or choose "
-            "an easier target"
-        )
-    warnings = [
-        Caution("target-not-reached", f"Global batch {batch:g} is excluded: {why}.")
-        for batch, why in sorted(failed.items())
-    ]
-    without = job.rows.loc[job.rows["global_batch"].isna(), "run_id"].nunique()
-    if without:
-        text = f"{without} runs without a known global batch are excluded."
-        warnings.append(Caution("batch-unknown", text))
-    return EpochsNeeded(
-        lambda setting: by_batch.get(tuple(setting[name] for name in _LEARNS)),
-        f"the epochs to a metric of {target:g}, by global batch",
-        tuple(warnings),
+    bounds = [constraints.deadline_s] if constraints.deadline_s is not None else []
+    if constraints.max_slowdown is not None:
+        bounds.append((1 + constraints.max_slowdown) * base.train_time_s.mean)
+    return Question(
+        goal_of(constraints),
+        deadline_s=min(bounds, default=None),
+        energy_budget_j=constraints.energy_budget_j,
+        price_per_kwh=(factors.price_per_kwh or 0.0) * (factors.pue or 1.0),
+        price_per_gpu_hour=factors.price_per_gpu_hour or 0.0,
     )
 
 
-_LEARNS = ["precision", "global_batch"]
+def _rests_on(
+    job: ComparableRuns, epochs: pd.DataFrame, options: Sequence[Option], compared: Sequence[Option]
+) -> RestsOn:
+    rows = job.rows
+    repeats = [item.repeats for item in options]
+    reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
+    verdicts = rows["energy_verdict"].value_counts()
+    return RestsOn(
+        runs=dict(Counter(rows["launcher"].map(source_of))),
+        settings=dict(Counter(item.source for item in compared)),
+        repeats=(min(repeats), max(repeats)),
+        energy_is=job.energy_is,
+        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
+        energy_reason=None if reasons.empty else str(reasons.mode()[0]),
+    )

@@ -1,14 +1,17 @@
-"""A setting with its time and energy, and the effect of twice its GPUs."""
+"""A setting with its time and energy, and where these come from."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import HOUR_S
+from wattlaw.analysis.prediction.job import Job
+from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Result, plain
+from wattlaw.analysis.statistics import Floats
 from wattlaw.formatting import limit_label, plural
 
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
@@ -16,6 +19,8 @@ SETTING = (
     "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch", "precision",
     "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker", "run_length",
 )  # fmt: skip
+#: The source of an option that no run has; that of others is ``formatting.source_of``.
+PREDICTED = "predicted"
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Quantity:
             return None
         if not (math.isfinite(low) and math.isfinite(high)):
             return cls(float(mean))
-        return cls(float(mean), max(float(low), 0.0), float(high))
+        return cls(float(mean), float(low), float(high))
 
     @property
     def interval(self) -> list[float] | None:
@@ -64,15 +69,19 @@ class Option(Result):
     time_s: Quantity  # per unit
     energy_j: Quantity | None  # per unit
     amount: Quantity  # units to be trained
-    measured: bool
+    source: str  # measured | imported | replayed | simulated | predicted
     repeats: int
+    training: TrainingSetting = field(repr=False, compare=False)  # for the prediction model
+    model: Job | None = field(default=None, repr=False, compare=False)
+    #: Times and energies of a unit, a row for each repeat; a missing energy is NaN.
+    runs: Floats | None = field(default=None, repr=False, compare=False)
     energy_is: str | None = None
     extrapolates: tuple[str, ...] = ()  # settings outside of the measured range
-    measured_gpus: tuple[int, int] | None = None  # least and most of the runs of a prediction
     eval_time_s: float | None = None  # of an evaluation; no total includes it
     metric: float | None = None
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
+    quality_known: bool = False  # quality is known at its global batch
     footprint: Footprint | None = None  # factors of cost and carbon
     per: Mapping[str, Any] = field(default_factory=dict)  # means of ``PER``
 
@@ -80,6 +89,17 @@ class Option(Result):
     def gpus(self) -> int:
         """Return the GPU count."""
         return int(self.setting["gpus"])
+
+    @property
+    def global_batch(self) -> int | None:
+        """Return the samples of an optimizer step; None if they are unknown."""
+        batch: int | None = self.setting["global_batch"]
+        return batch
+
+    @property
+    def is_predicted(self) -> bool:
+        """Return whether no run has this setting."""
+        return self.source == PREDICTED
 
     @property
     def train_time_s(self) -> Quantity:
@@ -101,27 +121,6 @@ class Option(Result):
         """Return GPUs x hours of the whole amount."""
         return self.train_time_s.times(self.gpus / HOUR_S)
 
-    def label(
-        self, worker: str, names: Collection[str] = (*LIMITS, "precision", "hardware")
-    ) -> str:
-        """Return ``16 GPUs, 200 W, free clock, batch 64 each (1024 in all), fp32``.
-
-        Besides GPUs and batch, it has the settings of ``names``.
-        """
-        setting = self.setting
-        parts = [plural(self.gpus, worker)]
-        if "nodes" in names and setting["nodes"] is not None:
-            parts[0] += f" on {plural(setting['nodes'], 'node')}"
-        parts += [limit_label(name, setting[name]) for name in LIMITS if name in names]
-        if setting["local_batch"] is not None:
-            parts.append(f"batch {setting['local_batch']} each ({setting['global_batch']} in all)")
-        others = [setting[name] for name in ("precision", "hardware") if name in names]
-        return ", ".join([*parts, *(str(value) for value in others if value)])
-
-    def matches(self, other: "Option", *but: str) -> bool:
-        """Say whether all settings except ``but`` equal those of another option."""
-        return all(self.setting[name] == other.setting[name] for name in SETTING if name not in but)
-
     @property
     def cost(self) -> Quantity | None:
         """Return the cost of the whole amount; None without prices."""
@@ -131,6 +130,23 @@ class Option(Result):
     def co2_kg(self) -> Quantity | None:
         """Return the carbon of the whole amount; None without the grid's carbon intensity."""
         return self._footprint("co2_kg")
+
+    def label(self, worker: str, names: Collection[str]) -> str:
+        """Return ``16 GPUs on 4 nodes, 200 W, batch 1024 (64 each), fp32``.
+
+        Besides GPUs and batch, it has the settings of ``names``: those in which options differ.
+        """
+        setting = self.setting
+        parts = [plural(self.gpus, worker)]
+        if "nodes" in names and setting["nodes"] is not None and self.gpus > 1:
+            parts[0] += f" on {plural(setting['nodes'], 'node')}"
+        parts += [limit_label(name, setting[name]) for name in LIMITS if name in names]
+        if setting["global_batch"] is not None:
+            each = f" ({setting['local_batch']} each)" if self.gpus > 1 else ""
+            parts.append(f"batch {setting['global_batch']}{each}")
+        parts += [str(setting[name]) for name in ("precision", "hardware")
+                  if name in names and setting[name]]  # fmt: skip
+        return ", ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python: the settings, each quantity and its ``<name>_ci``, and the rest."""
@@ -168,75 +184,6 @@ PER = (
     "energy_per_step_j",
 )  # fmt: skip
 _FACTS = (
-    "measured", "repeats", "extrapolates", "measured_gpus", "energy_is", "eval_time_s",
-    "metric", "quality_warnings",
+    "source", "repeats", "extrapolates", "energy_is", "eval_time_s", "metric", "quality_known",
+    "quality_warnings",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Doubling(Result):
-    """An option with twice the GPUs of another, and the change over the amount to train."""
-
-    of: Option
-    option: Option
-    rule: str  # the batch that is kept: global_batch or local_batch
-
-    @property
-    def time_ratio(self) -> float:
-        """Return the time as a share of that with half the GPUs."""
-        return self.option.train_time_s.mean / self.of.train_time_s.mean
-
-    @property
-    def energy_ratio(self) -> float | None:
-        """Return the energy likewise; None where either is not known."""
-        larger, smaller = self.option.train_energy_j, self.of.train_energy_j
-        return None if larger is None or smaller is None else larger.mean / smaller.mean
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the option's values, with the ratios and differences of the means."""
-        values, base = self.option.to_dict(), self.of.to_dict()
-        changes = {
-            f"extra_{name}": None if values[name] is None or base[name] is None
-            else values[name] - base[name]
-            for name in _OF_TRAINING
-        }  # fmt: skip
-        saved_s = changes.pop("extra_train_time_s")
-        return values | {
-            "keeps": self.rule, "from_gpus": self.of.gpus, "time_ratio": self.time_ratio,
-            "energy_ratio": self.energy_ratio,
-            "saves_s": None if saved_s is None else -saved_s, **changes,
-        }  # fmt: skip
-
-
-def next_doubling(option: Option, options: Sequence[Option]) -> Doubling | None:
-    """Return the option with twice the GPUs and all else the same; None where there is none.
-
-    A measured option is preferred to a predicted one, and a prediction close to the runs to one
-    that is not. A constant global batch is preferred to a constant local one, because the training
-    is then the same.
-    """
-    batch = option.setting["global_batch"]
-    # Without known batches, all other settings have to be the same.
-    rules = {
-        "global_batch": ("local_batch",) if batch is not None else None,
-        "local_batch": ("global_batch",) if option.setting["local_batch"] is not None else None,
-        "unknown_batch": () if batch is None else None,
-    }
-    doublings = [
-        Doubling(option, other, rule)
-        for rule, may_differ in rules.items()
-        for other in options
-        if may_differ is not None
-        and other.gpus == 2 * option.gpus
-        and other.matches(option, *may_differ, "gpus", "nodes")
-    ]
-    return min(doublings, key=_order, default=None)
-
-
-def _order(doubling: Doubling) -> tuple[bool, int, bool, int]:
-    """Return the sort key: measured, close to the runs, the same global batch, fewest nodes."""
-    option = doubling.option
-    return (
-        not option.measured, len(option.extrapolates), doubling.rule != "global_batch",
-        int(option.setting["nodes"] or 0),
-    )  # fmt: skip

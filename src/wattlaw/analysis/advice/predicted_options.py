@@ -1,9 +1,9 @@
-"""The options of a job that were not measured: settings between and beyond those that were.
+"""The options of a job that were not run: settings between and beyond those that were.
 
-A measured option is never replaced by a predicted one.
+An option that was run is never replaced by a predicted one.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.advice.options import row_setting
+from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
+from wattlaw.analysis.groups import plain_value
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.job import Job, job_of
 from wattlaw.analysis.prediction.predict import extrapolated
@@ -28,33 +28,54 @@ Limits = tuple[float | None, ...]
 
 #: A time is known well enough for an option if its 95 % interval is no wider than this factor.
 WIDEST = 4.0
-#: GPU counts to try, as a multiple of the largest measured one: intervals decide what is kept.
+#: GPU counts to try, as a multiple of the largest one that ran: intervals decide what is kept.
 _REACH = 64
 #: Runs that differ in these columns inform different models.
-_SEPARATE = ("hardware", "launcher", "threads_per_worker")
+SEPARATE = ("hardware", "launcher", "threads_per_worker")
 _LEVEL = 0.95
 #: With more settings, those between measured batches and limits are left out.
 _MOST = 400
 
 
-def predicted_options(
-    table: pd.DataFrame,
-    job: ComparableRuns,
-    epochs: Callable[[dict[str, Any]], Quantity | None],
-    max_gpus: int | None,
-) -> list[Option]:
-    """Return options that were not measured, predicted by the model of ``analysis.prediction``.
+def models_of(table: pd.DataFrame, job: ComparableRuns) -> dict[tuple[Any, ...], Job]:
+    """Return the prediction model's job for each combination of ``SEPARATE``; none without laws.
 
     Parameters
     ----------
     table
         All runs: those that emulate the batch of more GPUs inform the model as well.
     job
-        The runs of the measured options.
-    epochs
-        The number of units to train at a setting; None if it is not known.
+        The runs of the options.
+    """
+    if set(job.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}:
+        return {}
+    workload, informing = str(job.rows["workload"].iloc[0]), job
+    if table["emulated_gpus"].notna().any():
+        with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
+        if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
+            informing = with_emulated
+    return {
+        tuple(map(plain_value, key)): job_of(replace(informing, rows=rows))
+        for key, rows in informing.rows.groupby(list(SEPARATE), dropna=False)
+        if rows["run_id"].isin(job.rows["run_id"]).any()
+    }
+
+
+def predicted_options(
+    options: Sequence[Option], allows: Callable[[Option], bool], max_gpus: int | None, *, far: bool
+) -> list[Option]:
+    """Return options that were not run, predicted by the model of ``analysis.prediction``.
+
+    Parameters
+    ----------
+    options
+        Those that were run, with their models.
+    allows
+        Whether an option may be recommended; the others are not predicted.
     max_gpus
-        The largest GPU count of interest: counts go up to twice it.
+        The largest GPU count of interest.
+    far
+        Whether settings outside of the range of the runs are predicted.
 
     Returns
     -------
@@ -63,51 +84,60 @@ def predicted_options(
         and those half-way between neighbours. Options whose 95 % interval of time is wider than a
         factor of ``WIDEST`` are left out. Means are medians; bounds are 95 % intervals of a run.
     """
-    if set(job.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}:
-        return []
-    workload, informing = str(job.rows["workload"].iloc[0]), job
-    if table["emulated_gpus"].notna().any():
-        with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
-        if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
-            informing = with_emulated
-    options: list[Option] = []
-    for _, rows in informing.rows.groupby(list(_SEPARATE), dropna=False):
-        own = rows[rows["run_id"].isin(job.rows["run_id"])]
-        if len(own):
-            model = job_of(replace(informing, rows=rows))
-            options += _of_job(model, own, job, epochs, max_gpus)
-    return options
+    amounts = {(item.setting["precision"], item.global_batch): item.amount for item in options}
+    by_model: dict[int, list[Option]] = {}
+    for item in options:
+        if item.model is not None:
+            by_model.setdefault(id(item.model), []).append(item)
+    return [
+        option
+        for own in by_model.values()
+        for option in _of_model(own, amounts, allows, max_gpus, far=far)
+    ]
 
 
-def _of_job(
-    model: Job,
-    rows: pd.DataFrame,
-    job: ComparableRuns,
-    epochs: Callable[[dict[str, Any]], Quantity | None],
+def _of_model(
+    own: Sequence[Option],
+    amounts: Mapping[tuple[Any, Any], Quantity],
+    allows: Callable[[Option], bool],
     max_gpus: int | None,
+    *,
+    far: bool,
 ) -> Iterator[Option]:
-    measured = model.settings
-    settings = list(_candidates(measured, model, max_gpus))
-    if not settings:
+    first, fixed = own[0], len({item.amount for item in own}) == 1
+    model = first.model
+    if model is None:
         return
-    time_s, energy_j = model.amounts(settings)
+    predicted = []
+    batches = [item.global_batch for item in own if item.global_batch is not None]
+    for setting in _candidates([item.training for item in own], model, max_gpus):
+        outside = extrapolated(model.observations, setting)
+        if batches and not min(batches) <= (setting.global_batch or 0) <= max(batches):
+            outside = (*outside, "global_batch")
+        values = _setting(first.setting, setting)
+        amount = amounts.get((values["precision"], values["global_batch"]))
+        amount = first.amount if fixed else amount
+        if amount is None or (outside and not far):
+            continue
+        option = replace(
+            first, setting=values, training=setting, source=PREDICTED, repeats=0, runs=None,
+            amount=amount, extrapolates=outside, eval_time_s=None, metric=None, per={},
+            quality_known=False, quality_warnings=(), falls=False,
+        )  # fmt: skip
+        if allows(option):
+            predicted.append(option)
+    if not predicted:
+        return
+    time_s, energy_j = model.amounts([item.training for item in predicted])
     times = quantiles(time_s, _LEVEL)
     energies = None if energy_j is None else quantiles(energy_j, _LEVEL)
-    base = row_setting(rows.iloc[0].to_dict())
-    counts = sorted({item.gpus for item in measured})
-    for index, setting in enumerate(settings):
-        values = _setting(base, setting)
-        needed = epochs(values)
-        if needed is None or times[2, index] > WIDEST * times[0, index]:
-            continue
-        energy = None if energies is None else _quantity(energies[:, index])
-        yield Option(
-            setting=values, unit=job.unit, time_s=_quantity(times[:, index]), energy_j=energy,
-            amount=needed, measured=False, repeats=0,
-            energy_is=job.energy_is if energy else None,
-            extrapolates=extrapolated(model.observations, setting),
-            measured_gpus=(counts[0], counts[-1]),
-        )  # fmt: skip
+    for index, option in enumerate(predicted):
+        if times[2, index] <= WIDEST * times[0, index]:
+            yield replace(
+                option, time_s=_quantity(times[:, index]),
+                energy_j=None if energies is None else _quantity(energies[:, index]),
+                energy_is=None if energies is None else model.energy_is,
+            )  # fmt: skip
 
 
 def _quantity(bounds: Floats) -> Quantity:
@@ -115,13 +145,13 @@ def _quantity(bounds: Floats) -> Quantity:
     return Quantity(mean, low, high)
 
 
-def _setting(base: dict[str, Any], setting: TrainingSetting) -> dict[str, Any]:
+def _setting(base: Mapping[str, Any], setting: TrainingSetting) -> dict[str, Any]:
     """Return the settings of an option; hardware, launcher and so on are those of ``base``."""
     names = ("gpus", "nodes", "local_batch", "global_batch", "precision", *LIMITS)
     values = {name: getattr(setting, name) for name in names}
     for name in ("local_batch", "global_batch"):
         values[name] = None if values[name] is None else int(values[name])
-    return base | values
+    return dict(base) | values
 
 
 def _candidates(
@@ -129,7 +159,7 @@ def _candidates(
 ) -> Iterator[TrainingSetting]:
     """Yield the settings to predict, without measured ones."""
     largest = max(item.gpus for item in measured)
-    reach = _REACH if max_gpus is None else min(_REACH, 2 * max(max_gpus, largest) / largest)
+    reach = _REACH if max_gpus is None else min(_REACH, max(max_gpus, largest) / largest)
     counts = grid.doublings({item.gpus for item in measured}, reach)
     limits = dict.fromkeys(tuple(getattr(item, name) for name in LIMITS) for item in measured)
     between = list(dict.fromkeys([*limits, *_between(list(limits))]))

@@ -10,6 +10,7 @@ from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,
     NOT_DECIDABLE,
+    SIMULATED,
     SUPPORTED,
     Claim,
     WorkloadVerdict,
@@ -17,7 +18,7 @@ from wattlaw.analysis.claims.verdicts import (
 from wattlaw.analysis.findings import Findings
 
 __all__ = (
-    "CLAIMS", "CONTRADICTED", "KIT", "MIT", "NOT_DECIDABLE", "SUPPORTED", "Claim",
+    "CLAIMS", "CONTRADICTED", "KIT", "MIT", "NOT_DECIDABLE", "SIMULATED", "SUPPORTED", "Claim",
     "WorkloadVerdict", "check_claims",
 )  # fmt: skip
 

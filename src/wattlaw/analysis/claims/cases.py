@@ -17,7 +17,7 @@ from wattlaw.analysis.claims import effects
 from wattlaw.analysis.claims.verdicts import Case, Cases, Check, Within
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
-from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.metrics import ESTIMATED, SETTINGS, WHY_NO_LAW
 from wattlaw.analysis.series import FIXED, law_refusals
 from wattlaw.errors import Refused
 from wattlaw.formatting import MEASURED, group_label, origin_of
@@ -180,9 +180,10 @@ def make_case(
     """Return the case with its tests, or with the reason of the analysis that refused."""
     try:
         selected = rows() if callable(rows) else rows
-        if energy and selected["energy_is"].str.contains("estimated", na=False).any():
-            raise Refused("the energies were estimated from an assumed power: that tests no claim")
+        if energy and selected["energy_is"].str.contains(ESTIMATED, na=False).any():
+            raise Refused(WHY_NO_LAW)
         counted = describe_runs(selected, energy=energy)
-        return Case(workload, label, tuple(checks(selected)), counted)
+        simulated = bool((selected["launcher"].map(origin_of) == "simulated").any())
+        return Case(workload, label, tuple(checks(selected)), counted, simulated=simulated)
     except Refused as refused:
         return Case(workload, label, refusal=str(refused))

@@ -7,6 +7,8 @@ Every criterion is a range in which an effect has to lie, stated before the data
   1987, J. Pharmacokinetics and Biopharmaceutics 15, 657-680).
 - *contradicted*: a one-sided test puts the effect outside.
 - *not decidable*: neither, or what the claim is about was not measured.
+- *simulated*: only simulated runs could be tested. They show what the simulator's model says, not
+  whether the claim is true.
 
 A claim about several workloads is about every one of them: it is contradicted by one, and
 supported if all that could be tested support it. Supporting needs no correction for the number of
@@ -28,6 +30,7 @@ from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
+SIMULATED = "simulated"
 MIT, KIT = "mit-2022", "kit-2025"
 #: The evidence of a claim names at most this number of workloads; ``workloads`` has all.
 _MAX_LISTED = 3
@@ -159,6 +162,7 @@ class Case:
     checks: tuple[Check, ...] = ()
     counted: str = ""
     refusal: str | None = None
+    simulated: bool = False  # any of the runs is simulated
 
 
 @dataclass(frozen=True)
@@ -217,11 +221,13 @@ class ClaimDefinition:
     def evaluate(self, findings: Findings) -> Claim:
         """Return the claim with the verdict of each workload, and that of all together."""
         cases = self.cases(findings)
-        tests = max(1, sum(len(case.checks) for case in cases))
+        tests = max(1, sum(len(case.checks) for case in cases if not case.simulated))
         levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)
         parts = tuple(_workload_verdict(case, *levels) for case in cases)
         tested = [part for part, case in zip(parts, cases, strict=True) if case.checks]
-        verdict = _overall([part.verdict for part in tested], self.about)
+        real = [part for part in tested if part.verdict != SIMULATED]
+        verdict = _overall([part.verdict for part in real], self.about)
+        verdict = SIMULATED if tested and not real else verdict
         evidence = f"{self._summary(parts, tested, verdict)} {self.remark}".strip()
         return Claim(self.name, self.claim, self.study, self.criterion, verdict, evidence, parts)
 
@@ -246,6 +252,7 @@ def _workload_verdict(case: Case, support: float, contradict: float) -> Workload
     verdict, text = NOT_DECIDABLE, case.refusal or "nothing measured"
     if case.checks:
         verdict = _overall([check.verdict(support, contradict) for check in case.checks], "every")
+        verdict = SIMULATED if case.simulated else verdict
         text = ", ".join(check.evidence() for check in case.checks)
         text += f"; {case.counted}" if case.counted else ""
     numbers = {name: value for check in case.checks for name, value in check.numbers().items()}

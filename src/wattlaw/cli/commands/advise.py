@@ -6,16 +6,18 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import results
+from wattlaw.api.advice import Advice
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, table_of
 from wattlaw.cli.common.options import option
+from wattlaw.errors import Refused
 
 
 def advise(
     stores: opts.StoreArguments,
     workload: Annotated[
         str | None,
-        typer.Option("--workload", "-w", help="Workload. Required if the stores have several."),
+        typer.Option("--workload", "-w", help="Workload. Default: a line for each."),
     ] = None,
     minimize: Annotated[
         str | None,
@@ -36,6 +38,16 @@ def advise(
     target: Annotated[
         float | None, option("Q", "Train until the metric reaches this value.")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        option("KEY=VALUE,...", "Setting that savings refer to. Default: the fastest."),
+    ] = None,
+    any_batch: Annotated[
+        bool, typer.Option("--any-batch", help="Consider batches of unknown or lower quality.")
+    ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also show the options and all warnings.")
+    ] = False,
     pue: opts.PueOption = None,
     grid: opts.GridOption = None,
     price: opts.PriceOption = None,
@@ -44,22 +56,38 @@ def advise(
     strict: opts.StrictOption = False,
 ) -> int:
     """Recommend a GPU count, power limit, clock and batch size."""
-    advice = results.open(*stores, strict=strict).advise(
-        workload, minimize=minimize, deadline=deadline, max_slowdown=max_slowdown,
-        energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target, pue=pue,
-        grid=grid, price=price, price_per_gpu_hour=price_per_gpu_hour,
-    )  # fmt: skip
+    opened = results.open(*stores, strict=strict)
+    several = workload is None and len(opened.workloads) > 1
+    lines, found = [], []
+    for name in opened.workloads if several else (workload,):
+        try:
+            advice = opened.advise(
+                name, minimize=minimize, deadline=deadline, max_slowdown=max_slowdown,
+                energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target,
+                baseline=baseline, any_batch=any_batch, pue=pue, grid=grid, price=price,
+                price_per_gpu_hour=price_per_gpu_hour,
+            )  # fmt: skip
+        except Refused as refusal:
+            if not several:
+                raise
+            lines.append(f"{name}: no advice: {refusal}")
+        else:
+            found.append(advice)
+            lines += [advice.line] if several else advice.summary
     if as_json:
-        print(json.dumps(advice.to_dict(), allow_nan=False))
+        rows = [advice.to_dict() for advice in found]
+        print(json.dumps(rows if several else rows[0], allow_nan=False))
         return 0
     console = Console()
-    for line in advice.summary:
+    for line in lines:
         console.print(line)
-    if (table := advice.options) is not None:
-        shown = table_of(table)
-        if len(advice.pareto) > len(table.rows):
-            shown.caption = f"{len(advice.pareto) - len(table.rows)} slower options are in the JSON"
-        console.print(shown)
-    for warning in advice.warnings:
-        console.print(f"Warning: {warning}")
+    for advice in found if details else ():
+        _show_details(console, advice)
     return 0
+
+
+def _show_details(console: Console, advice: Advice) -> None:
+    if (table := advice.options) is not None:
+        console.print(table_of(table))
+    for line in advice.details:
+        console.print(line)

@@ -6,14 +6,16 @@ from collections import Counter
 from rich.table import Table
 from rich.text import Text
 
-from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SUPPORTED
+from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SIMULATED, SUPPORTED
 from wattlaw.api import results
 from wattlaw.api.claims import Claims
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.reference.published import SOURCES
 
-_VERDICT_STYLES = {SUPPORTED: "green", CONTRADICTED: "red", NOT_DECIDABLE: "dim"}
+_VERDICT_STYLES = {
+    SUPPORTED: "green", CONTRADICTED: "red", SIMULATED: "yellow", NOT_DECIDABLE: "dim",
+}  # fmt: skip
 
 
 def claims(

@@ -13,7 +13,6 @@ from wattlaw.formatting import LIMIT_NAMES
 from wattlaw.report.figures import (
     advice,
     batch,
-    data,
     decision,
     energy,
     limits,
@@ -32,7 +31,8 @@ class Figure:
     """A chart with the text around it.
 
     ``draw`` returns None if the findings have no data for it. ``studies`` are those that show
-    this figure; ``caption`` explains it, as plain text.
+    this figure; with ``is_of_studies`` no other page does, because another figure has the same
+    data. ``caption`` explains it, in sentences of plain text.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Figure:
     studies: frozenset[str]
     draw: Callable[[Findings], alt.ConcatChart | None]
     caption: str
+    is_of_studies: bool = False
 
     def chart(self, findings: Findings) -> alt.ConcatChart | None:
         """Return the chart with its title."""
@@ -51,147 +52,109 @@ class Figure:
 
 
 def _by_limit(
-    name: str, title: str, section: str, draw: Callable[..., Any], by_cap: str, by_clock: str = ""
+    name: str, title: str, section: str, draw: Callable[..., Any], caption: str
 ) -> Iterator[Figure]:
-    """Yield a figure by power cap and one by SM clock, with their captions."""
-    for (short, limit), caption in zip(_LIMITS, (by_cap, by_clock or by_cap), strict=True):
+    """Yield a figure by power cap and one by SM clock."""
+    for short, limit in _LIMITS:
         by = f"{title} by {LIMIT_NAMES[limit]}"
-        figure = partial(draw, limit=limit)
-        yield Figure(f"{name}_by_{short}", by, section, _MIT, figure, caption)
+        yield Figure(f"{name}_by_{short}", by, section, _MIT, partial(draw, limit=limit), caption)
 
 
 GALLERY: tuple[Figure, ...] = (
     Figure(
         "pareto", "Energy against time, and what to run", "advice", _OURS, advice.pareto,
-        "Each point is a setting: mean energy and time of an epoch, or of the axes' unit. For a "
-        "setting on the Pareto front, no other is both faster and uses less energy. Settings left "
-        "out for quality do not count",
-    ),
-    Figure(
-        "decision", "The course of the decision", "decision", _OURS, decision.course,
-        "After each run: the expected regret of the leading setting, and the probability that it "
-        "is within the tolerance of the best",
+        "Each point is the mean energy and time of a setting. Lower left is better: no setting is "
+        "both faster and uses less energy than one on the Pareto front.",
     ),
     Figure(
         "epoch_time", "Training time", "scaling", _BOTH, scaling.epoch_time,
-        "Training time of an epoch, or of the axis' unit, against workers, both axes logarithmic, "
-        "without caps and clocks: a power law is a straight line. Points of different lines are "
-        "shifted by a few pixels",
+        "The axes are logarithmic, so a power law is a straight line. Runs with caps and clocks "
+        "are left out. Points of different lines are shifted by a few pixels.",
     ),
     *_by_limit(
         "epoch_time", "Training time", "scaling", scaling.epoch_time_by_limit,
-        "By power cap: a cap that moves alpha shifts a line, one that moves beta tilts it",
-        "By locked SM clock",
+        "A limit that changes alpha shifts a line; a limit that changes beta tilts it.",
     ),
     Figure(
         "speedup", "Speedup", "scaling", _BOTH, scaling.speedup,
-        "Ratio of geometric mean times to the reference count of workers",
-    ),
-    Figure(
-        "efficiency", "Parallel efficiency", "scaling", _OURS, scaling.efficiency,
-        "1 is ideal; the loss is time in which GPUs wait or communicate",
-    ),
-    Figure(
-        "alternatives", "Where the power law is not the best law", "scaling", _OURS,
-        scaling.alternatives,
-        "Series for which another law is selected (AICc) or which have a breakpoint",
-    ),
-    Figure(
-        "residuals", "Residuals of the power laws", "scaling", _OURS, scaling.residuals,
-        "A pattern, such as an arch, shows that the power law does not describe the data fully",
-    ),
-    Figure(
-        "exponents", "Exponents and published ones", "scaling", _MIT, scaling.exponents,
-        "Published values are those of Frey et al. 2022, on their hardware and range of N",
+        "The speedup is the ratio of geometric mean times to the reference count of workers.",
     ),
     Figure(
         "predictions", "Predicted training time", "prediction", _OURS, prediction.curves,
-        "Medians and 90 % intervals of the model of a step; it knows nodes and batches, so it "
-        "predicts beyond the runs, where a law of N alone does not hold",
+        "The model of a step knows nodes and batches, so it predicts beyond the runs, where a law "
+        "of N alone does not hold.",
     ),
     Figure(
         "step_parts", "What a step consists of", "prediction", _OURS, prediction.step_parts,
-        "The larger the share that is not compute, the less more GPUs help",
+        "The larger the share that is not compute, the less more GPUs help.",
+    ),
+    Figure(
+        "decision", "The course of the decision", "decision", _OURS, decision.course,
+        "After each run, the expected regret of the leading setting is shown, and the probability "
+        "that it is within the tolerance of the best.",
     ),
     Figure(
         "energy", "Training energy", "energy", _BOTH, energy.energy,
-        "Mean training energy of an epoch, or of the axis' unit, against workers",
-    ),
-    Figure(
-        "energy_parts", "Training energy by part", "energy", _KIT, energy.energy_parts,
-        "Energy of the GPUs and of the other parts of the machines that have a meter",
+        "The mean training energy is drawn against the workers.",
     ),
     Figure(
         "energy_speed", "Energy against speed", "energy", _MIT, energy.energy_speed,
-        "Both relative to the reference count of workers: right is faster, down is less energy",
-    ),
-    Figure(
-        "power", "Power of a GPU", "energy", _OURS, energy.power,
-        "It falls if workers spend more of their time waiting",
+        "Both are relative to the reference count of workers: right is faster, down is less "
+        "energy.", is_of_studies=True,
     ),
     Figure(
         "gpu_hours", "Energy against GPU-hours", "energy", _KIT, energy.gpu_hours,
-        "Both of the same work and on logarithmic axes, on which energy in proportion to GPU-hours "
-        "is a line of slope 1",
+        "The axes are logarithmic: energy in proportion to GPU-hours is a line of slope 1.",
     ),
     Figure(
         "factor", "Power per GPU against samples and steps", "energy", _KIT, energy.factor,
-        "Energy per GPU-hour as a mean power: all counted energy, divided by the GPUs",
+        "Energy per GPU-hour is a mean power: all counted energy, divided by the GPUs.",
+        is_of_studies=True,
     ),
     *_by_limit(
         "effects", "Speed and energy", "caps", limits.effects,
-        "At the smallest and at the largest count of workers that were run under caps",
-        "At the smallest and at the largest count of workers that were run at locked clocks",
-    ),
-    *_by_limit(
-        "exponents", "Exponent", "caps", limits.exponents,
-        "Above each panel: the verdict of the tests of a difference and of equivalence",
+        "Shown are the smallest and the largest count of workers that were run under limits.",
     ),
     Figure(
         "utilisation", "GPU utilisation", "utilisation", _MIT, utilisation.utilisation,
         "SM utilisation is the share of time with a kernel on the GPU, memory utilisation that in "
-        "which device memory was read or written",
+        "which device memory was read or written.",
     ),
     Figure(
         "joint", "Joint utilisation", "utilisation", _MIT, utilisation.joint,
-        "Where the samples of both utilisations lie, at the smallest and at the largest count of "
-        "workers",
-    ),
-    Figure(
-        "variation", "Variation of utilisation", "utilisation", _OURS, utilisation.variation,
-        "Without caps and clocks: the larger, the less evenly the GPUs are used",
+        "Colours show where the samples of both utilisations lie, at the smallest and at the "
+        "largest count of workers.",
     ),
     *_by_limit(
         "variation", "Variation of utilisation", "utilisation", utilisation.variation_by_limit,
-        "By power cap: the larger, the less evenly the GPUs are used",
-        "By locked SM clock",
+        "The larger the variation, the less evenly the GPUs are used.",
     ),
     Figure(
         "strong_scaling", "Strong scaling: constant global batch", "batch", _KIT,
         partial(batch.constant_batch, rule="global_batch"),
-        "More workers share the same global batch, so each has less work in a step",
+        "More workers share the same global batch, so each has less work in a step.",
+        is_of_studies=True,
     ),
     Figure(
         "constant_local_batch", "Constant local batch", "batch", _KIT,
         partial(batch.constant_batch, rule="local_batch"),
-        "The global batch grows with the workers, so an epoch has fewer steps",
+        "The global batch grows with the workers, so an epoch has fewer steps.",
+        is_of_studies=True,
     ),
     Figure(
         "growing_data", "A data set that grows with N", "batch", _KIT, batch.growing_data,
-        "Weak scaling in the samples: a horizontal line is ideal",
+        "The number of samples grows with the workers (weak scaling): a horizontal line is ideal.",
     ),
     Figure(
         "quality", "Quality against global batch", "batch", _KIT, batch.quality,
-        "The metric of the last evaluation; above each panel the verdict of the comparison with "
-        "the best batch",
-    ),
-    Figure(
-        "targets", "To a target quality", "batch", _OURS, batch.targets,
-        "Epochs to the target (statistical efficiency) and the least time to it of all settings of "
-        "a batch (system efficiency)",
-    ),
-    Figure(
-        "data_quality", "Data quality", "data", _OURS, data.data_quality,
-        "The runs and energies that the other figures are based on",
+        "Points show the metric of the last evaluation. Above each panel is the verdict of the "
+        "comparison with the best batch.",
     ),
 )  # fmt: skip
+
+
+def figures_of(study: str | None) -> tuple[Figure, ...]:
+    """Return the figures of a study, or of the default page for None."""
+    if study is None:
+        return tuple(figure for figure in GALLERY if not figure.is_of_studies)
+    return tuple(figure for figure in GALLERY if study in figure.studies)

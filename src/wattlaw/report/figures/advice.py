@@ -1,4 +1,4 @@
-"""Time and energy of all settings, the Pareto front, and the recommended setting."""
+"""Time and energy of settings: the Pareto front, predictions, the baseline, and what to run."""
 
 import math
 from typing import Any
@@ -7,82 +7,112 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.option import Option
+from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import comparable_runs
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.formatting import JOULE_UNITS, choose_unit, plural, setting_label
+from wattlaw.analysis.metrics import HOUR_S, SETTINGS
+from wattlaw.formatting import JOULE_UNITS, choose_unit, group_label, setting_label
 from wattlaw.report.figures import parts
-from wattlaw.report.figures.facets import MAX_PANELS, panel_size
+from wattlaw.report.figures.facets import panel_size
 from wattlaw.report.figures.labels import unique_labels
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT
 
-_SETTING, _FRONT, _RECOMMENDED = "a setting", "Pareto front", "recommended"
-_MAX_SETTINGS = 150
+_SETTING, _FRONT, _PREDICTED, _BASE, _BEST = (
+    "a setting", "Pareto front", "predicted", "baseline", "recommended",
+)  # fmt: skip
+_Look = tuple[str, str, int]
+#: Colour, shape and size of each kind of point, in the order in which they are drawn.
+_KINDS: dict[str, _Look] = {
+    _SETTING: (FAINT, "circle", 26), _PREDICTED: (COLOURS[3], "cross", 46),
+    _BASE: (COLOURS[2], "triangle-up", 200), _BEST: (COLOURS[1], "diamond", 220),
+    _FRONT: (COLOURS[0], "square", 46),
+}  # fmt: skip
+_MAX_SETTINGS, _MAX_PANELS = 150, 6
+_BOX = ("time_low", "time_high", "energy_low", "energy_high")
 
 
 def pareto(findings: Findings) -> alt.ConcatChart | None:
-    """Draw energy against time of all settings, with the Pareto front and the recommendation."""
-    advices = [advice for advice in findings.advice if _options(advice)]
+    """Draw energy (without any, GPU-hours) against time of all settings, and what to run."""
+    advices = [advice for advice in findings.advice if advice.pareto]
     if not advices:
         return None
-    shown = advices[:MAX_PANELS]
+    shown = advices[:_MAX_PANELS]
     names = unique_labels([advice.workload for advice in shown], 36)
-    energies = [option.energy_j.mean for advice in shown for option in _options(advice)
+    energies = [option.energy_j.mean for advice in shown for option in advice.pareto
                 if option.energy_j]  # fmt: skip
     several = len({advice.unit for advice in shown}) > 1
     joules, unit = (1.0, "J") if several else choose_unit(energies, JOULE_UNITS)
-    width, height, columns = panel_size(len(shown))
+    width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
+    tables = [_table(findings, advice, joules) for advice in shown]
+    present = set(pd.concat(tables)["line"])
+    kinds = {kind: look for kind, look in _KINDS.items() if kind in present}
     panels = []
-    for advice in shown:
-        layers = _layers(_table(findings, advice, joules), unit, advice.unit, (width, height))
+    for advice, table in zip(shown, tables, strict=True):
+        spent = f"energy per {advice.unit} ({unit})"
+        spent = spent if _has_energy(advice) else f"{advice.worker}-hours per {advice.unit} (h)"
+        layers = _layers(table, kinds, spent, advice.unit, (width, height))
         best = advice.recommended
         subtitle = f"recommended: N = {_label(best)}" if best else "nothing recommended"
-        panels.append(parts.panel(layers, names[advice.workload], width, height, subtitle))
-    hidden = len(advices) - len(shown)
+        title = names[advice.workload] if len(shown) > 1 else ""
+        panels.append(parts.panel(layers, title, width, height, subtitle if title else ""))
     notes = [
-        "lower left is better", "front: without settings left out for quality", parts.CI_BARS,
-        "numbers: workers, cap and clock, where there is space",
-        f"not shown: {plural(hidden, 'more workload')}" if hidden else "",
-    ]  # fmt: skip
+        "Bars and shaded boxes are 95 % intervals.",
+        "Numbers are workers, cap and clock, where there is space.",
+        parts.not_shown(len(advices) - len(shown), "workload"),
+    ]
     return parts.concat(panels, columns, notes, columns * (width + 60))
 
 
-def _options(advice: Advice) -> list[Option]:
-    return [option for option in advice.pareto if option.energy_j is not None]
+def _has_energy(advice: Advice) -> bool:
+    return any(option.energy_j for option in advice.pareto)
 
 
-def _table(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
-    """Return time and energy of settings, in the order in which they are drawn."""
+def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
+    """Return time and energy (or GPU-hours) of settings, in the order of their importance."""
+    joules = size if _has_energy(advice) else None
     runs = comparable_runs(findings.runs, advice.workload).rows
-    runs = runs[runs["energy_j"].notna()]
-    names = ["time_s", "energy_j"]
-    means = runs.groupby(list(SETTINGS), dropna=False)[names].mean().reset_index(drop=True)
+    runs = runs.assign(spent=runs["time_s"] * runs["gpus"] / HOUR_S)
+    if joules is not None:
+        runs = runs.assign(spent=runs["energy_j"] / joules)
+    runs = runs[runs["spent"].notna()]
+    by = runs.groupby(list(SETTINGS), dropna=False)[["time_s", "spent"]]
+    means = by.mean().reset_index()
     means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
-    settings = pd.DataFrame({"time": means["time_s"], "energy": means["energy_j"] / joules})
-    front = sorted(_options(advice), key=lambda option: option.time_s.mean)
-    rows = [_row(option, joules, _FRONT) for option in front]
-    best = advice.recommended
-    if best is not None and best.energy_j is not None:
-        row = _row(best, joules, _RECOMMENDED)
-        for other in rows:
-            if other["time"] == row["time"]:
-                other["label"] = ""
-        rows.insert(0, row)
-    settings = settings.assign(label="", line=_SETTING)
-    return pd.concat([settings, pd.DataFrame(rows)], ignore_index=True)
+    named: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
+    settings = means[["time_s", "spent"]].set_axis(["time", "energy"], axis=1)
+    settings = settings.assign(setting=[group_label(group) for group in named])
+    best, base = advice.recommended, advice.baseline
+    chosen = [(best, _BEST)] if best else []
+    chosen += [(base, _BASE)] if base and base != best else []
+    front = sorted(advice.pareto, key=lambda option: option.time_s.mean)
+    chosen += [(option, _PREDICTED if option.is_predicted else _FRONT) for option in front]
+    rows: list[dict[str, Any]] = []
+    for option, kind in chosen:
+        spent = _spent(option, joules)
+        if spent is not None:
+            row = _row(option, spent, kind) | {"setting": advice.label(option)}
+            if any(other["time"] == row["time"] for other in rows):
+                row["label"] = ""
+            rows.append(row)
+    return pd.concat([settings.assign(label="", line=_SETTING), pd.DataFrame(rows)],
+                     ignore_index=True)  # fmt: skip
 
 
-def _row(option: Option, joules: float, line: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"label": _label(option), "line": line}
-    for name, quantity, size in (("time", option.time_s, 1.0),
-                                 ("energy", option.energy_j, joules)):  # fmt: skip
+def _spent(option: Option, joules: float | None) -> Quantity | None:
+    if joules is None:
+        return option.time_s.times(option.gpus / HOUR_S)
+    return option.energy_j and option.energy_j.times(1 / joules)
+
+
+def _row(option: Option, spent: Quantity, kind: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"label": _label(option), "line": kind}
+    for name, quantity in (("time", option.time_s), ("energy", spent)):
         for column, end in ((name, "mean"), (f"{name}_low", "low"), (f"{name}_high", "high")):
-            value = getattr(quantity, end, None)
-            row[column] = math.nan if value is None else value / size
+            value = getattr(quantity, end)
+            row[column] = math.nan if value is None else value
     return row
 
 
@@ -92,36 +122,47 @@ def _label(option: Option) -> str:
     return ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
 
 
-def _layers(table: pd.DataFrame, unit: str, of: str, size: tuple[int, int]) -> list[alt.Chart]:
+def _layers(
+    table: pd.DataFrame, kinds: dict[str, _Look], spent: str, of: str, size: tuple[int, int]
+) -> list[alt.Chart]:
+    """Return the layers of a panel; ``kinds`` are those of the legend."""
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
     )
     x = parts.x_axis("time", TIME.format(unit=of), times, log=True)
-    y = parts.y_axis("energy", f"energy per {of} ({unit})", energies, log=True)
-    kinds = [_SETTING, _FRONT, _RECOMMENDED]
-    legend = alt.Legend(title=None, orient="bottom", columns=3)
-    colours = alt.Scale(domain=kinds, range=[FAINT, *COLOURS[:2]])
-    shapes = alt.Scale(domain=kinds, range=["circle", "square", "diamond"])
+    y = parts.y_axis("energy", spent, energies, log=True)
+    legend = alt.Legend(title=None, orient="bottom", columns=5)
+    colours, shapes = (
+        alt.Scale(domain=list(kinds), range=[look[at] for look in kinds.values()]) for at in (0, 1)
+    )
     styles = {
         "color": alt.Color("line:N", legend=legend, scale=colours),
         "shape": alt.Shape("line:N", legend=legend, scale=shapes),
     }
-    front, best, settings = (
-        table[table["line"] == kind] for kind in (_FRONT, _RECOMMENDED, _SETTING)
-    )
-    joined = alt.Chart(parts.compact(front, "time", "energy", "line")).mark_line(strokeWidth=1.4)
+    rows_of = {kind: table[table["line"] == kind] for kind in _KINDS}
+    front = pd.concat([rows_of[_FRONT], rows_of[_PREDICTED]]).sort_values("time")
+    joined = alt.Chart(parts.compact(front.assign(line=_FRONT), "time", "energy", "line"))
+    boxes = alt.Chart(parts.compact(rows_of[_PREDICTED], *_BOX, "line"))
+    certain = table[table["line"].isin([_FRONT, _BASE])]
+    tooltip = {"line": "is", "setting": "setting", "time": "time (s)", "energy": spent}
     layers = [
-        joined.encode(x=x, y=y, color=styles["color"]),
-        *parts.error_bars(front, x, y, styles, "energy_low", "energy_high"),
-        *parts.error_bars(front, x, y, styles, "time_low", "time_high", horizontal=True),
-        *(
-            parts.points(rows, x, y, styles, {"label": "setting"}, area)
-            for rows, area in ((settings, 26), (best, 220), (front, 46))
-            if len(rows)
+        boxes.mark_rect(opacity=0.1).encode(
+            x=parts.with_column(x, "time_low"), x2="time_high:Q",
+            y=parts.with_column(y, "energy_low"), y2="energy_high:Q", color=styles["color"],
         ),
-    ]
+        joined.mark_line(strokeWidth=1.4).encode(x=x, y=y, color=styles["color"]),
+        *parts.error_bars(certain, x, y, styles, "energy_low", "energy_high"),
+        *parts.error_bars(certain, x, y, styles, "time_low", "time_high", horizontal=True),
+        *(
+            parts.points(rows_of[kind], x, y, styles, tooltip, area)
+            for kind, (_, _, area) in _KINDS.items()
+            if len(rows_of[kind])
+        ),
+    ]  # fmt: skip
     # Labels keep clear of the front's line; settings are points without a line.
-    alone = table["line"].where(table["line"] == _FRONT, table.index.astype(str))
+    is_front = table["line"].isin([_FRONT, _PREDICTED])
+    alone = table["line"].where(is_front, table.index.astype(str)).mask(is_front, _FRONT)
+    bars = ("energy_low", "energy_high")
     labelled = [i for i, label in enumerate(table["label"]) if label]
-    return layers + point_labels(table.assign(line=alone), x, y, size, "label", order=labelled)
+    return layers + point_labels(table.assign(line=alone), x, y, size, "label", bars, labelled)

@@ -1,13 +1,10 @@
 """Batches: scaling at a constant batch, growing data sets, quality, and epochs to a target."""
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.batch_effects import FALLS, LEARNING, BatchQuality
-from wattlaw.analysis.critical_batch import CriticalBatch
+from wattlaw.analysis.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
 from wattlaw.report.figures.facets import (
@@ -22,7 +19,7 @@ from wattlaw.report.figures.facets import (
 )
 from wattlaw.report.figures.labels import row_labels, shorten_middle, unique_labels
 from wattlaw.report.figures.scaling import TIME
-from wattlaw.report.theme import CHARACTER_WIDTH, COLOURS, line_styles
+from wattlaw.report.theme import CHARACTER_WIDTH, line_styles
 from wattlaw.report.units import joule_scale
 
 _RULES = {"local_batch": "constant local batch", "global_batch": "constant global batch"}
@@ -35,7 +32,7 @@ def constant_batch(findings: Findings, rule: str) -> alt.ConcatChart | None:
     if rows.empty:
         return None
     quantities = [parts.Quantity("time_s", TIME, log=True)]
-    notes = [f"points: means, {parts.SD_BARS}"]
+    notes = [parts.SD_BARS]
     if rows["energy_j"].notna().any():
         size, unit = joule_scale(rows)
         title = f"energy per {{unit}} ({unit})"
@@ -70,7 +67,7 @@ def growing_data(findings: Findings) -> alt.ConcatChart | None:
             title = shorten_middle(title, int(width / CHARACTER_WIDTH))
             layers = parts.curve(rows, parts.workers_axis(rows["gpus"]), y, styles, unit_title)
             panels.append(parts.panel(layers, title, width, height))
-    notes = ["samples per epoch in proportion to workers", f"points: means, {parts.SD_BARS}"]
+    notes = ["Samples per epoch are in proportion to workers.", parts.SD_BARS]
     notes += [facets.omitted for facets in by_rule.values()]
     return parts.concat(panels, columns_count, notes, columns_count * width)
 
@@ -97,11 +94,11 @@ def quality(findings: Findings) -> alt.ConcatChart | None:
         panels.append(parts.panel(layers, name, width, height, verdict))
     hidden = len(rows) - len(shown)
     notes = [
-        f"points: means after the last epoch, {parts.SD_BARS}",
-        "dashed: the largest batch without a fall"
+        parts.SD_BARS,
+        "The dashed line is at the largest batch without a fall."
         if any(row.verdict == FALLS for row in shown)
         else "",
-        f"not shown: {plural(hidden, 'more group')} (see the tables)" if hidden else "",
+        parts.not_shown(hidden, "group"),
     ]
     return parts.concat(panels, columns, notes, columns * (width + 60))
 
@@ -118,75 +115,3 @@ def _metric(row: BatchQuality) -> str:
     """Return the title of the metric's axis."""
     unit = "share" if row.means["mean"].between(0, 1).all() else "metric's own unit"
     return f"{shorten_middle(str(row.group['metric_name'] or 'metric'), 16)} ({unit})"
-
-
-_WIDTH, _HEIGHT = 400, 230
-_MAX_GROUPS = 4
-_BATCH = "global batch (samples per step)"
-
-
-def targets(findings: Findings) -> alt.ConcatChart | None:
-    """Draw epochs to the target with the law of the critical batch, and the least time to it."""
-    targets = findings.targets
-    if targets is None:
-        return None
-    table = targets.settings
-    table = table[table["epochs"].notna() & table["global_batch"].notna()]
-    if table.empty:
-        return None
-    kinds = table[list(LEARNING)].drop_duplicates()
-    differing = [name for name in LEARNING if kinds[name].nunique(dropna=False) > 1]
-    table = table.assign(group=row_labels(table, differing))
-    laws: dict[str, CriticalBatch] = {}
-    if targets.critical:
-        labels = row_labels(pd.DataFrame([group for group, _ in targets.critical]), differing)
-        laws = dict(zip(labels, (law for _, law in targets.critical), strict=True))
-    batches = table.groupby("group", sort=False)["global_batch"].nunique()
-    names = unique_labels(batches.sort_values(ascending=False, kind="stable").index, 40)
-    panels = []
-    for group, name in list(names.items())[:_MAX_GROUPS]:
-        rows = table[table["group"] == group]
-        panels.append(parts.panel(_epochs(rows, laws.get(group)), name, _WIDTH, _HEIGHT))
-        panels.append(parts.panel(_times(rows), name, _WIDTH, _HEIGHT))
-    hidden = len(names) - _MAX_GROUPS
-    notes = [
-        f"target: {targets.target:g}",
-        parts.CI_BARS,
-        "line on the left: S = S_min (1 + B / B_crit)",
-        f"not shown: {plural(hidden, 'more group')}" if hidden > 0 else "",
-    ]
-    return parts.concat(panels, 2, notes, 2 * _WIDTH)
-
-
-def _epochs(rows: pd.DataFrame, law: CriticalBatch | None) -> list[alt.Chart]:
-    by_batch = rows.drop_duplicates("global_batch").sort_values("global_batch")
-    table = _as_curve(by_batch, "epochs", by_batch["runs_reached"])
-    title, styles = "epochs to the target (count)", line_styles([""])
-    if law is None:
-        x = parts.counts_axis(table["at"], _BATCH)
-        y = parts.y_axis("mean", title, parts.y_values(table), zero=True)
-        return parts.curve(table, x, y, styles, "epochs")
-    x = parts.counts_axis([*table["at"], law.batch_min, law.batch_max], _BATCH)
-    line = law.predict(np.geomspace(law.batch_min, law.batch_max, 25))
-    line = line.rename(columns={"batch": "at", "epochs": "mean"})
-    y = parts.y_axis("mean", title, [*parts.y_values(table), *line["mean"]], zero=True)
-    law_line = alt.Chart(parts.compact(line, "at", "mean")).mark_line(
-        color=COLOURS[1], strokeDash=[6, 3], clip=True
-    )
-    points = parts.curve(table, x, y, styles, "epochs", joined=False)
-    return [law_line.encode(x=x, y=y), *points]
-
-
-def _times(rows: pd.DataFrame) -> list[alt.Chart]:
-    fastest = rows.sort_values("time_to_target_s").drop_duplicates("global_batch")
-    fastest = fastest.sort_values("global_batch")
-    table = _as_curve(fastest, "time_to_target_s", fastest["gpus"])
-    x = parts.counts_axis(table["at"], _BATCH)
-    y = parts.y_axis("mean", "least time to the target (s)", parts.y_values(table), log=True)
-    return parts.curve(table, x, y, line_styles([""]), "seconds")
-
-
-def _as_curve(rows: pd.DataFrame, column: str, gpus: pd.Series) -> pd.DataFrame:
-    table = rows[["global_batch", column, f"{column}_low", f"{column}_high"]].astype(float)
-    table = table.set_axis(["at", "mean", "low", "high"], axis=1)
-    return table.assign(gpus=gpus, line="")

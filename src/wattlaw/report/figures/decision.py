@@ -7,7 +7,6 @@ import pandas as pd
 
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.labels import shorten_middle, unique_labels
 from wattlaw.report.theme import FAINT, line_styles
@@ -46,11 +45,10 @@ def course(findings: Findings) -> alt.ConcatChart | None:
                 _layers(rows, "probability", "probability (%)", 100 * item.confidence, styles),
             )
         ]
-    hidden = len(tables) - len(shown)
     notes = [
-        "points: after each run, by the leading setting",
-        "dashed: tolerance and confidence at which measuring stops",
-        f"not shown: {plural(hidden, 'more decision')}" if hidden else "",
+        "Colours are leading settings.",
+        "Dashed lines are the tolerance and the confidence at which measuring stops.",
+        parts.not_shown(len(tables) - len(shown), "decision"),
     ]
     return parts.concat(panels, 2, notes, 2 * (_WIDTH + 60))
 

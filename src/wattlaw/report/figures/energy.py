@@ -15,7 +15,6 @@ from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     LINE_COLUMNS,
     MAX_LINES,
-    PANEL_COLUMNS,
     Facets,
     facet,
     fixed_dataset,
@@ -25,7 +24,7 @@ from wattlaw.report.figures.facets import (
 from wattlaw.report.figures.labels import shorten_middle
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import reference_label, relative_facets
-from wattlaw.report.theme import COLOURS, line_styles
+from wattlaw.report.theme import line_styles
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.units import joule_scale, unit_name
 
@@ -39,72 +38,13 @@ def energy(findings: Findings) -> alt.ConcatChart | None:
     facets = facet(rows, line_by=(*LINE_COLUMNS, "energy_is"))
     size, unit = joule_scale(facets.rows)
     table = mean_and_sd(facets.rows, "energy_j", 1 / size)
-    notes = [counted_note(findings), "points: means", parts.SD_BARS]
+    notes = [counted_note(findings), parts.SD_BARS]
     return parts.against_workers(facets, table, f"energy per {{unit}} ({unit})", notes, zero=True)
-
-
-def power(findings: Findings) -> alt.ConcatChart | None:
-    """Draw the mean power of a GPU against workers."""
-    rows = without_limits(fixed_dataset(findings.series))
-    rows = rows[rows["power_per_gpu_w"].notna()]
-    if rows.empty:
-        return None
-    facets = facet(rows)
-    table = mean_and_sd(facets.rows, "power_per_gpu_w")
-    notes = ["of the GPU alone, over training windows", "points: means", parts.SD_BARS]
-    return parts.against_workers(facets, table, "mean power of a GPU (W)", notes, zero=True)
 
 
 def counted_note(findings: Findings) -> str:
     """Return a note on what energies count."""
-    return shorten_middle(f"counted: {findings.energy}", 120)
-
-
-def energy_parts(findings: Findings) -> alt.ConcatChart | None:
-    """Draw energy per unit by part, where more than GPUs is measured; one series per job."""
-    rows = without_limits(fixed_dataset(findings.series))
-    rows = rows[rows["gpu_energy_j"].notna() & rows["energy_j"].notna()]
-    rows = rows[rows["energy_is"].str.startswith("gpu+")]
-    if rows.empty:
-        return None
-    panel_by = (*PANEL_COLUMNS, "rule", "batch", "energy_is")
-    facets = facet(_longest_series(rows), panel_by, (), one_panel=False)
-    rows = facets.rows
-    size, unit = joule_scale(rows)
-    others = rows["energy_is"].str.split(",").str[0].str.removeprefix("gpu+").str.upper()
-    gpu = rows["gpu_energy_j"] / size
-    by_part = pd.concat(
-        [rows.assign(part="GPUs", energy=gpu, order=0),
-         rows.assign(part=others.str.replace("+", " + "), order=1,
-                     energy=rows["energy_j"] / size - gpu)]
-    )  # fmt: skip
-    by = ["panel", "part", "order", "gpus"]
-    means = by_part.groupby(by, sort=False)["energy"].mean().reset_index()
-    colour = alt.Color(
-        "part:N",
-        scale=alt.Scale(domain=list(dict.fromkeys(means["part"])),
-                        range=[COLOURS[0], COLOURS[5], COLOURS[2], COLOURS[3]]),
-        legend=alt.Legend(title=None, orient="bottom"),
-    )  # fmt: skip
-
-    def layers(rows: pd.DataFrame) -> list[alt.Chart]:
-        totals = rows.groupby("gpus")["energy"].sum()
-        title = facets.in_unit(f"energy per {{unit}} ({unit})", rows)
-        y = parts.y_axis("energy", title, totals, zero=True)
-        x = alt.X("gpus:O", title=parts.WORKERS, axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
-        bars = alt.Chart(parts.compact(rows, "gpus", "energy", "part", "order"))
-        return [bars.mark_bar(stroke="white").encode(x=x, y=y, color=colour, order="order:O")]
-
-    notes = [counted_note(findings), "means over repeats of each job's longest series"]
-    return parts.draw_panels(facets, means, layers, notes)
-
-
-def _longest_series(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return of each job the series with the most worker counts."""
-    counts = rows.groupby("series")["gpus"].nunique().rename("counts")
-    ranked = rows.join(counts, on="series").sort_values("counts", ascending=False, kind="stable")
-    chosen = ranked.drop_duplicates(list(PANEL_COLUMNS))["series"]
-    return rows[rows["series"].isin(chosen)]
+    return f"Counted: {shorten_middle(str(findings.energy), 110)}."
 
 
 def energy_speed(findings: Findings) -> alt.ConcatChart | None:
@@ -142,7 +82,7 @@ def energy_speed(findings: Findings) -> alt.ConcatChart | None:
             ),
         ]  # fmt: skip
 
-    notes = ["numbers: workers, where there is space", parts.CI_BARS, counted_note(findings)]
+    notes = ["Numbers are workers, where there is space.", parts.CI_BARS, counted_note(findings)]
     return parts.draw_panels(facets, table, layers, notes)
 
 
@@ -167,9 +107,11 @@ def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
     y = parts.y_axis("mean", f"energy per {of} ({unit})", heights, log=True)
     laws = [parts.band(lines, x, y, styles), parts.line(lines, x, y, styles)] if len(lines) else []
     notes = [
-        "points: settings, means over repeats",
+        "Each point is a setting.",
         parts.SD_BARS,
-        f"lines: energy = mean power x {noun}-hours, with 95 % band" if len(lines) else "",
+        f"Lines are energy = mean power x {noun}-hours, with their 95 % bands."
+        if len(lines)
+        else "",
         counted_note(findings),
         facets.omitted,
     ]
@@ -196,7 +138,7 @@ def factor(findings: Findings) -> alt.ConcatChart | None:
         panels.append(parts.panel(_points(rows, x, y, styles), "", _WIDTH, _HEIGHT))
     if not panels:
         return None
-    notes = ["points: settings, means over repeats", parts.SD_BARS, counted_note(findings)]
+    notes = ["Each point is a setting.", parts.SD_BARS, counted_note(findings)]
     return parts.concat(panels, 2, [*notes, *_elasticities(findings), facets.omitted], 2 * _WIDTH)
 
 
@@ -246,7 +188,7 @@ def _elasticities(findings: Findings) -> list[str]:
         return []
     terms = findings.factor_model.terms.set_index("term")
     return [
-        f"elasticity with {rate} {with_interval(term['estimate'], term['low'], term['high'], 2)}"
+        f"Elasticity with {rate}: {with_interval(term['estimate'], term['low'], term['high'], 2)}."
         for rate in ("samples", "steps")
         if f"log_{rate}" in terms.index
         for term in [terms.loc[f"log_{rate}"]]

@@ -141,7 +141,7 @@ def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]
 
 def _omitted_note(panels: int, lines: int) -> str:
     parts = [plural(n, f"more {noun}") for n, noun in ((panels, "panel"), (lines, "line")) if n]
-    return f"not shown: {' and '.join(parts)} (see the tables)" if parts else ""
+    return f"Not shown are {' and '.join(parts)}." if parts else ""
 
 
 def without_limits(series: pd.DataFrame) -> pd.DataFrame:

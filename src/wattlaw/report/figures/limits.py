@@ -10,9 +10,8 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
-from wattlaw.report.figures.facets import MAX_PANELS, PANEL_COLUMNS, facet, panel_size
-from wattlaw.report.figures.labels import shorten_middle
-from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, line_styles
+from wattlaw.report.figures.facets import PANEL_COLUMNS, facet, panel_size
+from wattlaw.report.theme import line_styles
 
 #: With more worker counts, lines are named "smallest count" and "largest count".
 _MAX_COUNTS = 7
@@ -43,7 +42,7 @@ def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
 
     references = sorted({limit_label(limit, value) for value in rows["reference"]})
     notes = [
-        f"100 %: {', '.join(references)}, at the same workers and batch",
+        f"100 % is {', '.join(references)}, at the same workers and batch.",
         parts.CI_BARS,
         counted_note(findings),
     ]
@@ -90,39 +89,3 @@ def _lines(ratios: pd.DataFrame) -> list[str]:
     distinct = ratios[["line", "quantity", "gpus"]].drop_duplicates()
     speed_first = distinct.sort_values(["quantity", "gpus"], ascending=[False, True])
     return list(dict.fromkeys(speed_first["line"]))
-
-
-def exponents(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
-    """Draw exponents by cap or clock, with the margin in which they count as equal."""
-    compared = [row for row in findings.comparisons if row[1].limit == limit]
-    if not compared:
-        return None
-    shown = compared[:MAX_PANELS]
-    width, _, columns = panel_size(max(len(shown), 2))
-    styles = line_styles([""])
-    panels = []
-    for series, comparison in shown:
-        table = comparison.limits[comparison.limits["beta"].notna()]
-        table = table.assign(label=[limit_label(limit, value) for value in table["limit"]], line="")
-        reference = float(table["beta"].iloc[0])
-        ends = [reference - comparison.margin, reference + comparison.margin]
-        values = table[["beta", "beta_ci_low", "beta_ci_high"]].to_numpy(float).ravel()
-        x = parts.x_axis("beta", "exponent \u03b2 (no unit)", [*values, *ends])
-        y = alt.Y("label:N", title=_axis_title(limit), sort=None, axis=_axis(limit))
-        margin = alt.Chart(pd.DataFrame({"beta": ends[:1], "high": ends[1:]}))
-        layers = [
-            margin.mark_rect(color=FAINT, opacity=0.25).encode(x=x, x2="high:Q"),
-            parts.reference_line(reference, "x"),
-            *parts.error_bars(table, x, y, styles, "beta_ci_low", "beta_ci_high", horizontal=True),
-            parts.points(table, x, y, styles, {"label": "limit", "beta": "exponent"}),
-        ]
-        title = shorten_middle(series, int(width / CHARACTER_WIDTH))
-        panels.append(parts.panel(layers, title, width, 36 * len(table), comparison.verdict))
-    smallest_margin = min(comparison.margin for _, comparison in shown)
-    hidden = len(compared) - len(shown)
-    notes = [
-        "bars: 95 % interval of each limit's own law",
-        f"grey: \u00b1{smallest_margin:g} around the first, within which exponents count as equal",
-        f"not shown: {hidden} more (see the tables)" if hidden else "",
-    ]
-    return parts.concat(panels, columns, notes, columns * (width + 80))

@@ -9,13 +9,14 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from wattlaw.formatting import plural
 from wattlaw.report.figures.facets import Facets, dodge, mean_and_sd
 from wattlaw.report.figures.labels import wrap_text
 from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, FONT_SIZE, INK, MARGIN, line_styles, themed
 
 POINT = 55
-SD_BARS = "bars: standard deviation over repeats"
-CI_BARS = "bars: 95 % interval"
+SD_BARS = "Points are means, bars the standard deviation over repeats."
+CI_BARS = "Bars are 95 % intervals."
 _DIGITS = 5
 #: Width of panels side by side, height of a single row, and of one of several rows.
 _ROW_WIDTH, _ROW_HEIGHT, _ROWS_HEIGHT = 400, 260, 200
@@ -128,8 +129,14 @@ def panel(
 def concat(
     panels: Sequence[Any], columns: int, notes: Sequence[str], width: int
 ) -> alt.ConcatChart:
-    """Return panels as a figure; ``notes`` become its subtitle, in lines of ``width`` pixels."""
-    return themed(panels, columns, wrap_text("; ".join(filter(None, notes)), width))
+    """Return panels as a figure; ``notes``, sentences, are its subtitle, in lines of ``width``."""
+    return themed(panels, columns, wrap_text(" ".join(filter(None, notes)), width))
+
+
+def not_shown(count: int, noun: str) -> str:
+    """Return a sentence on what there is no space for; empty if that is nothing."""
+    verb = "is" if count == 1 else "are"
+    return f"{plural(count, f'more {noun}')} {verb} not shown." if count > 0 else ""
 
 
 def draw_panels(

@@ -8,7 +8,6 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.prediction.overview import Overview
-from wattlaw.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import MAX_PANELS, panel_size
 from wattlaw.report.figures.labels import unique_labels
@@ -28,9 +27,9 @@ _PARTS = ("compute", "communication", "input", "waiting")
 def curves(findings: Findings) -> alt.ConcatChart | None:
     """Draw the predicted time of a unit against GPUs with its 90 % interval, and the runs."""
     notes = [
-        "line and band: prediction with 90 % interval, from all runs of the job",
-        "points: runs at the same batch and limits",
-        "dashed vertical: the most GPUs of a run",
+        "Line and band are the prediction with its 90 % interval, from all runs of the job.",
+        "Points are runs at the same batch and limits.",
+        "The dashed line is at the most GPUs of a run.",
     ]
     return _panels(findings, _curve_layers, notes)
 
@@ -38,9 +37,9 @@ def curves(findings: Findings) -> alt.ConcatChart | None:
 def step_parts(findings: Findings) -> alt.ConcatChart | None:
     """Draw the share of compute, communication, input and waiting in a step, by GPU count."""
     notes = [
-        "medians of the prediction, at the batch and limits of most runs",
-        "communication: the part that the backward pass does not hide",
-        "waiting: for the slowest rank",
+        "Shares are medians of the prediction, at the batch and limits of most runs.",
+        "Communication is the part that the backward pass does not hide.",
+        "Ranks wait for the slowest.",
     ]
     return _panels(findings, _bar_layers, notes)
 
@@ -62,7 +61,7 @@ def _panels(findings: Findings, layers_of: _Layers, notes: list[str]) -> alt.Con
         for title, item in zip(titles, shown, strict=True)
     ]
     hidden = len(overviews) - len(shown)
-    notes = [*notes, f"not shown: {plural(hidden, 'more job')}" if hidden else ""]
+    notes = [*notes, parts.not_shown(hidden, "job")]
     return parts.concat(panels, columns, notes, columns * (width + 70))
 
 

@@ -28,22 +28,15 @@ _CV = ["sm_util_cv", "mem_util_cv"]
 
 def utilisation(findings: Findings) -> alt.ConcatChart | None:
     """Draw mean SM and memory utilisation against workers, without caps and clocks."""
-    note = "mean over all samples of a run's training windows"
-    return _sm_and_memory(_facets_without_limits(findings, _MEAN), _MEAN, "", note)
-
-
-def variation(findings: Findings) -> alt.ConcatChart | None:
-    """Draw the CV of both utilisations against workers, without caps and clocks."""
-    return _variation(_facets_without_limits(findings, _CV))
+    note = "Values are means over all samples of a run's training windows."
+    rows = _with_values(without_limits(fixed_dataset(findings.series)), _MEAN)
+    return _sm_and_memory(facet(rows, most=2 * MAX_LINES), _MEAN, "", note)
 
 
 def variation_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
     """Draw the CV of both utilisations against workers, by cap or clock."""
-    return _variation(facets_by_limit(_with_values(findings.series, _CV), limit))
-
-
-def _variation(facets: Facets) -> alt.ConcatChart | None:
-    note = "CV: standard deviation over mean, over all samples of a run"
+    note = "CV is the standard deviation over the mean, over all samples of a run."
+    facets = facets_by_limit(_with_values(findings.series, _CV), limit)
     return _sm_and_memory(facets, _CV, "CV of ", note)
 
 
@@ -58,11 +51,6 @@ def _sm_and_memory(
         for column, part in zip(columns, ("SM", "memory"), strict=True)
     ]
     return parts.side_by_side(facets, quantities, [note, parts.SD_BARS])
-
-
-def _facets_without_limits(findings: Findings, columns: list[str]) -> Facets:
-    rows = _with_values(without_limits(fixed_dataset(findings.series)), columns)
-    return facet(rows, most=2 * MAX_LINES)
 
 
 def _with_values(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
@@ -87,8 +75,8 @@ def joint(findings: Findings) -> alt.ConcatChart | None:
             panels.append(_heat_map(table, shorten_middle(title, 34)))
     hidden = len(facets.panels) - _MAX_JOBS
     notes = [
-        "share of all GPU samples in the training windows of runs without caps and clocks",
-        f"not shown: {plural(hidden, 'more job')}" if hidden > 0 else "",
+        "Shares are of all GPU samples in the training windows of runs without caps and clocks.",
+        parts.not_shown(hidden, "job"),
     ]
     columns = min(4, len(panels))
     return parts.concat(panels, columns, notes, columns * (_PANEL_SIZE + 60))

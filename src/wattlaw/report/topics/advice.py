@@ -1,121 +1,197 @@
-"""What to run, as text and tables: of one advice, and of all workloads of a report."""
+"""What to run, as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.option import Doubling, Option, Quantity
-from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.report import tables
+from wattlaw.analysis.advice.option import Option
+from wattlaw.analysis.footprint import Footprint
 
-if TYPE_CHECKING:
-    from wattlaw.analysis.findings import Findings
-
-_COMMAND = "wattlaw advise STORE --workload W --json"
-_SETTINGS = ("hardware", "precision", "nodes", *LIMITS)
-_MAX_OPTIONS = 20  # of one advice; its JSON has all
-
-
-class _Row(NamedTuple):
-    advice: Advice
-    option: Option
+_MAX_TIES = 2
+_MAX_REASON = 60
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
-    """Return the recommendation, its cost, the reason, the next doubling, and what is counted."""
+    """Return what to run, what it takes and saves, how sure that is, and what to measure next.
+
+    These are at most 12 lines of 80 columns, unless names are very long.
+    """
     option = advice.recommended
     if option is None:
-        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}"]
+        caveats = "".join(f" ({caveat})" for caveat in _caveats(advice))
+        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}{caveats}"]
         if advice.nearest is not None:
-            lines.append(f"Nearest: {_label(advice, advice.nearest)}.")
-            lines.append(_cost(advice, advice.nearest))
-    else:
-        lines = [
-            f"Run {advice.workload} on {_label(advice, option)}.",
-            _cost(advice, option),
-            advice.reason,
-            _doubling(advice, advice.next_doubling),
-        ]
-    return (*lines, f"Counted: {advice.counted}.")
+            lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
+        return (*lines, _basis(advice))
+    return (
+        _verdict(advice, option), _takes(advice, option), _saves(advice, option), _sure(advice),
+        _basis(advice), _next(advice),
+    )  # fmt: skip
 
 
-def options(advice: Advice) -> tables.Table | None:
-    """Return the first options of the Pareto front; ``*`` marks the recommended one."""
-    shown = list(advice.pareto[:_MAX_OPTIONS])
-    if advice.recommended is not None and advice.recommended not in shown:
-        shown.append(advice.recommended)
-    differing = [name for name in _SETTINGS if len({option.setting[name] for option in shown}) > 1]
-    kept = [name for name in differing if name != "nodes" or advice.several_nodes]
-    per = "" if advice.unit == "epoch" else f" per {advice.unit}"  # else they are of the training
-    columns = [
-        tables.Column(f"{advice.worker}s", lambda row: f"{row.option.gpus}"
-                      + " *" * (row.option == advice.recommended)),
-        *_setting_columns(kept),
-        tables.Column("batch", lambda row: row.option.setting["global_batch"]),
-        tables.Column(f"time{per}", lambda row: _short(fmt.duration_text, row.option.train_time_s)),
-        tables.Column(f"energy{per}",
-                      lambda row: _short(fmt.energy_text, row.option.train_energy_j)),
-        *_OUTCOME,
+def one_line(advice: Advice) -> str:
+    """Return the recommendation, its savings and probability in one line."""
+    option = advice.recommended
+    if option is None:
+        return f"{advice.workload}: nothing to recommend. {advice.reason}"
+    parts = [advice.label(option), _changes(advice, ("energy", "time"), intervals=False)]
+    if advice.probability is not None:
+        parts.append(f"{_percent(advice.probability)} sure")
+    parts.append("" if option.source == fmt.MEASURED else option.source)
+    return f"{advice.workload}: {'; '.join(filter(None, parts))}"
+
+
+def details(advice: Advice) -> tuple[str, ...]:
+    """Return the reason, what the energy counts, and all warnings."""
+    lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
+    if (energy := advice.rests_on.energy_is) is not None:
+        lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
+    return (*lines, *(f"Warning: {warning}" for warning in advice.warnings))
+
+
+def _verdict(advice: Advice, option: Option) -> str:
+    caveats = "; ".join(_caveats(advice))
+    text = f"Run {advice.workload} on {advice.label(option)}"
+    return f"{text} ({caveats})." if caveats else f"{text}."
+
+
+def _caveats(advice: Advice) -> list[str]:
+    """Return what a reader must know before following the advice, the most serious first."""
+    option, codes = advice.recommended, {warning.code for warning in advice.warnings}
+    source = "" if option is None else option.source
+    if option is not None and option.is_predicted:
+        of = " and ".join(advice.rests_on.runs)
+        source = f"predicted from {of} runs"
+    elif source not in ("", fmt.MEASURED):
+        source += ", not measured here"
+    caveats = [] if source in ("", fmt.MEASURED) else [source]
+    caveats += [text for code, text in _CAVEATS.items() if code in codes]
+    if "energy-suspect" in codes:
+        reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
+        caveats.append(f"energies are suspect: {_shortened(reason)}")
+    return caveats
+
+
+_CAVEATS = {
+    "quality-falls": "quality is lower at this batch",
+    "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
+    "only-the-mean-meets": "only the mean meets the constraints",
+    "energy-estimated": "energies are estimated from CPU use, not measured",
+    "no-energy": "energy is not known",
+}
+
+
+def _takes(advice: Advice, option: Option) -> str:
+    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit.
+
+    The relative interval of GPU-hours is that of time, and that of carbon is that of energy.
+    """
+    cost, carbon = option.cost, option.co2_kg
+    currency = (advice.footprint.currency if advice.footprint else None) or ""
+    amounts = [
+        fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j),
+        fmt.estimate_text(option.gpu_hours.mean, f"{advice.worker}-hours"),
+        fmt.estimate_text(cost, currency),
+        fmt.estimate_text(carbon and carbon.mean, "kg CO2e"),
     ]  # fmt: skip
-    spent = "energy" if any(option.energy_j for option in shown) else f"{advice.worker}-hours"
-    title = f"Pareto front of time and {spent} (* recommended)"
-    return tables.build("options", title, columns, [_Row(advice, option) for option in shown])
+    count = option.amount.mean
+    subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
+    return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
 
 
-def recommended(findings: Findings) -> tables.Table | None:
-    """Return the recommended setting of each workload."""
-    rows = [_Row(advice, advice.recommended) for advice in findings.advice if advice.recommended]
-    return tables.build(
-        "recommended",
-        "What to run, by workload",
-        _columns(findings, rows),
-        rows,
-        note="Without a deadline or a budget. Batch: of a worker / of all. Time and energy of an "
-        "epoch (or other unit) have 95 % intervals; training is all epochs, or a run, without "
-        "evaluation.",
-        command=_COMMAND,
+def _saves(advice: Advice, option: Option) -> str:
+    base = advice.baseline
+    named = "the baseline" if advice.baseline_is_named else "the fastest setting compared"
+    if base is None or option.setting == base.setting:
+        return f"It is {named}, so it saves nothing."
+    return f"{_changes(advice)} against {advice.label(base)} ({named})."
+
+
+def _changes(
+    advice: Advice,
+    shown: Sequence[str] = ("energy", "time", "gpu_hours", "cost"),
+    *,
+    intervals: bool = True,
+) -> str:
+    """Return ``−31 % energy (−28 to −34), +4 % time``; empty at the baseline itself."""
+    savings, option, base = advice.savings, advice.recommended, advice.baseline
+    if savings is None or option is None or base is None or option.setting == base.setting:
+        return ""
+    texts = []
+    for name in shown:
+        change = getattr(savings, name)
+        if change is None or (name == "gpu_hours" and option.gpus == base.gpus):
+            continue  # these hours change as time does
+        low, high = change.interval or (0.0, 0.0)
+        ends = (low, high) if high > 0 else (high, low)
+        bounds = [fmt.change(1 + end).removesuffix(" %") for end in ends]
+        interval = f" ({' to '.join(bounds)})" if intervals and len(set(bounds)) > 1 else ""
+        noun = f"{advice.worker}-hours" if name == "gpu_hours" else name
+        noun += " and carbon" if name == "energy" and intervals and savings.carbon else ""
+        texts.append(f"{fmt.change(1 + change.mean)} {noun}{interval}")
+    return ", ".join(texts)
+
+
+def _sure(advice: Advice) -> str:
+    of = " and ".join(f"{count} {source}" for source, count in advice.rests_on.settings.items())
+    if sum(advice.rests_on.settings.values()) == 1:
+        return "It is the only setting that can be compared."
+    text = f"the least {advice.goal} of {of} settings"
+    if advice.probability is None:
+        return f"It has {text}; how sure that is, is not known: there are too few repeats."
+    sure = (
+        f"{_percent(advice.probability)} sure to be within {_percent(advice.tolerance)} of {text}"
     )
+    return f"{sure}; {_ties(advice)}."
 
 
-def front(findings: Findings) -> tables.Table | None:
-    """Return the Pareto front of time and energy of each workload."""
-    rows = [_Row(advice, option) for advice in findings.advice for option in advice.pareto]
-    return tables.build(
-        "pareto",
-        "Pareto front of time and energy",
-        _columns(findings, rows),
-        rows,
-        note="No other setting is both faster and uses less energy. Settings that were left out "
-        "for their quality do not count.",
-        command=_COMMAND,
-    )
+def _ties(advice: Advice) -> str:
+    if not advice.ties:
+        return "no other setting ties with it"
+    shown = advice.ties[:_MAX_TIES]
+    texts = [_difference(advice, tie.option) for tie in shown]
+    more = len(advice.ties) - len(shown)
+    return f"tied with {' and '.join(texts)}" + (f", and {more} more" if more else "")
 
 
-def rationale(findings: Findings) -> tuple[str, ...]:
-    """Return why each setting is recommended, what was counted, and all warnings."""
-    texts = [
-        (advice.workload, fmt.sentence(text))
-        for advice in findings.advice
-        for text in (*summary(advice)[2 if advice.recommended else 0 :], *map(str, advice.warnings))
-    ]
-    texts += [(workload, f"no advice: {reason}") for workload, reason in findings.advice_refusals]
-    return tuple(merge_equal(texts, len(findings.advice)))
+def _difference(advice: Advice, option: Option) -> str:
+    """Return an option's GPUs, and those of its other settings that the recommended one lacks."""
+    best = advice.recommended
+    known = "" if best is None else advice.label(best)
+    gpus, *others = advice.label(option).split(", ")
+    text = ", ".join([gpus, *(part for part in others if part not in known)])
+    return f"{text} (predicted)" if option.is_predicted else text
 
 
-def advice_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the recommendation of each workload with its cost, the reasons, and first warnings."""
-    for advice in findings.advice:
-        yield " ".join(summary(advice)[: 2 if advice.recommended else 1])
-    chosen = [advice for advice in findings.advice if advice.recommended]
-    for text in merge_equal([(advice.workload, advice.reason) for advice in chosen], len(chosen)):
-        yield text.replace("It has ", "The recommended setting has ", 1)
-    warnings = [(a.workload, str(warning)) for a in findings.advice for warning in a.warnings[:1]]
-    yield from merge_equal(warnings, len(findings.advice))
-    for workload, reason in findings.advice_refusals:
-        yield f"{workload}: no advice: {reason}."
+def _basis(advice: Advice) -> str:
+    basis = advice.rests_on
+    runs = " and ".join(f"{count} {source}" for source, count in basis.runs.items())
+    least, most = basis.repeats
+    repeats = f"{least}" if least == most else f"{least} to {most}"
+    energy = basis.energy_is or "not known"
+    return f"Rests on {runs} runs, {repeats} of each setting; energy: {energy}."
+
+
+def _next(advice: Advice) -> str:
+    run = advice.next_measurement
+    if run is None:
+        return "Measure next: nothing, the decision is certain enough."
+    is_same = advice.recommended is not None and run.option.setting == advice.recommended.setting
+    what = "this setting" if is_same else advice.label(run.option)
+    again = " again" if run.is_repeat else ""
+    hours = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"
+    return f"Measure next: {what}{again} (about {hours})."
+
+
+def _percent(share: float) -> str:
+    """Return a probability in whole per cent, never as certain."""
+    return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1].rstrip()}…"
 
 
 def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
@@ -127,128 +203,3 @@ def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
         text if len(of_text) == count else f"{', '.join(of_text)}: {text}"
         for text, of_text in names.items()
     ]
-
-
-def _label(advice: Advice, option: Option) -> str:
-    nodes = ["nodes"] * advice.several_nodes
-    return option.label(advice.worker, (*LIMITS, "precision", "hardware", *nodes))
-
-
-def _cost(advice: Advice, option: Option) -> str:
-    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit."""
-    currency = (advice.footprint.currency if advice.footprint else None) or ""
-    units = {"gpu_hours": f"{advice.worker}-hours", "cost": currency, "co2_kg": "kg CO2e"}
-    amounts = [fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j)]
-    amounts += [fmt.estimate_text(getattr(option, name), unit) for name, unit in units.items()]
-    interval = "95 % intervals in brackets" if option.train_time_s.interval else "no intervals"
-    source = advice.origin
-    if not option.measured:
-        source = f"not {source}: predicted"
-    count = option.amount.mean
-    subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
-    listed = ", ".join(amount for amount in amounts if amount != fmt.MISSING)
-    return f"{subject} {listed} ({interval}; {source})."
-
-
-def _doubling(advice: Advice, doubling: Doubling | None) -> str:
-    """Return what twice as many GPUs change."""
-    if doubling is None:
-        return (
-            f"The effect of twice as many {advice.worker}s is not known: it was not measured, "
-            "and its prediction is too uncertain."
-        )
-    option, base = doubling.option, doubling.of
-    saved_s = base.train_time_s.mean - option.train_time_s.mean
-    text = (
-        f"Twice as many {advice.worker}s ({option.gpus}, same {doubling.rule.replace('_', ' ')}, "
-        f"{advice.origin if option.measured else 'predicted'}) take "
-        f"{doubling.time_ratio:.2f} times the time "
-        f"({fmt.duration_text(abs(saved_s))} {'less' if saved_s >= 0 else 'more'})"
-    )
-    if doubling.energy_ratio is not None and option.train_energy_j and base.train_energy_j:
-        extra_j = option.train_energy_j.mean - base.train_energy_j.mean
-        text += (
-            f" and {doubling.energy_ratio:.2f} times the energy "
-            f"({fmt.energy_text(abs(extra_j))} {'more' if extra_j >= 0 else 'less'})"
-        )
-    hours = option.gpu_hours.mean - base.gpu_hours.mean
-    return f"{text}, {hours:+,.3g} {advice.worker}-hours."
-
-
-def _columns(findings: Findings, rows: Sequence[_Row]) -> list[tables.Column]:
-    units = {row.advice.unit for row in rows}
-    of = units.pop() if len(units) == 1 else "unit"
-    noun = rows[0].advice.worker if rows else "worker"
-    hours = tables.number(f"{noun}-hours", lambda row: row.option.gpu_hours.mean)
-    # The page is narrow: cost and carbon replace the GPU-hours.
-    has_footprint = any(row.advice.footprint for row in rows)
-    return [
-        tables.text("workload", lambda row: row.advice.workload),
-        *([tables.text("unit", lambda row: row.advice.unit)] if of == "unit" else []),
-        tables.number("N", lambda row: row.option.gpus),
-        *_setting_columns([name for name in _SETTINGS if name in findings.varying_settings]),
-        tables.Column("batch", _batch),
-        _amounts(f"{of} time", rows, "time_s", fmt.TIME_UNITS),
-        _amounts(f"{of} energy", rows, "energy_j", fmt.ENERGY_UNITS),
-        tables.Column("epochs", lambda row: fmt.estimate_text(row.option.epochs)),
-        _amounts("training time", rows, "train_time_s", fmt.TIME_UNITS),
-        _amounts("training energy", rows, "train_energy_j", fmt.ENERGY_UNITS),
-        *([] if has_footprint else [hours]),
-        *_OUTCOME,
-    ]
-
-
-def _setting_columns(names: Sequence[str]) -> list[tables.Column]:
-    def column(name: str) -> tables.Column:
-        def cell(row: _Row) -> object:
-            value = row.option.setting[name]
-            return fmt.limit_label(name, value) if name in LIMITS else value or None
-
-        return tables.text(fmt.LIMIT_NAMES.get(name, name), cell)
-
-    return [column(name) for name in names]
-
-
-def _amounts(heading: str, rows: Sequence[_Row], name: str, units: fmt.Units) -> tables.Column:
-    """Return a column; the interval of training is shown only if the number of epochs has one."""
-
-    def amount(row: _Row) -> Quantity | None:
-        quantity: Quantity | None = getattr(row.option, name)
-        if quantity is None or not name.startswith("train_"):
-            return quantity
-        if row.option.unit in ("sample", "step"):
-            return None
-        epochs = row.option.amount
-        return Quantity(quantity.mean) if epochs.low in (None, epochs.high) else quantity
-
-    return tables.in_unit(heading, rows, amount, units)
-
-
-def _batch(row: _Row) -> str:
-    setting = row.option.setting
-    return " / ".join(fmt.number(setting[name], 9) for name in ("local_batch", "global_batch"))
-
-
-def _short(text_of: Callable[[Quantity | None], str], quantity: Quantity | None) -> str:
-    return text_of(quantity).replace(" to ", "–")  # a terminal is narrow
-
-
-def _money(row: _Row) -> str:
-    cost, footprint = row.option.cost, row.advice.footprint
-    if cost is None or footprint is None:
-        return fmt.MISSING
-    return f"{fmt.number(cost.mean)} {footprint.currency or ''}".rstrip()
-
-
-def _known_by(row: _Row) -> str:
-    option = row.option
-    if option.measured:
-        return fmt.plural(option.repeats, "run")
-    return "prediction" + (", beyond the runs" if option.extrapolates else "")
-
-
-_OUTCOME = (
-    tables.Column("cost", _money),
-    tables.number("kg CO2e", lambda row: row.option.co2_kg and row.option.co2_kg.mean),
-    tables.text("known by", _known_by),
-)

@@ -1,7 +1,6 @@
 """Batch effects: quality against global batch, and the cost of reaching a target quality."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
@@ -14,27 +13,6 @@ from wattlaw.report.topics.measured import setting_columns, with_labels
 _CRITICAL = (
     "the critical batch B_crit (samples per step at which epochs to the target have doubled)"
 )
-
-
-def verdicts(findings: Findings) -> tables.Table | None:
-    """Return up to which global batch the quality holds, and beyond which it falls."""
-    columns = [
-        tables.text("runs of", lambda row: _label(findings, row)),
-        tables.text("metric", lambda row: row.group["metric_name"] or "metric"),
-        tables.text("better", lambda row: row.better or "not known"),
-        tables.text("verdict", lambda row: row.verdict),
-        tables.number("no fall up to", lambda row: row.holds_to, 9),
-        tables.number("falls beyond", lambda row: row.falls_beyond, 9),
-        tables.text("result", lambda row: row.sentence),
-    ]
-    return tables.build(
-        "batch_verdicts",
-        "Quality against global batch: verdicts",
-        columns,
-        findings.quality.rows,
-        note="Multiple comparisons with the best (Hsu): a fall is shown at 95 % for all batches "
-        "together; no fall is shown within a margin of 1 % of the best.",
-    )
 
 
 def means(findings: Findings) -> tables.Table | None:
@@ -91,37 +69,6 @@ def targets(findings: Findings) -> tables.Table | None:
     )
 
 
-def critical_batches(findings: Findings) -> tables.Table | None:
-    """Return the critical batch of each group of runs with the same learning curve."""
-    targets = findings.targets
-    if targets is None:
-        return None
-    rows: list[dict[str, Any]] = [
-        {
-            "label": _target_label(group), "result": law.sentence, "form": law.best_form,
-            "epochs": fmt.with_interval(law.s_min, *law.s_min_ci),
-            "batch": fmt.with_interval(law.b_crit, *law.b_crit_ci), "runs": fmt.number(law.n),
-        }
-        for group, law in targets.critical
-    ]  # fmt: skip
-    rows += [{"label": _target_label(group), "result": why} for group, why in targets.refusals]
-    columns = [
-        tables.text("runs of", "label"),
-        tables.Column("least epochs", lambda row: row.get("epochs")),
-        tables.Column("critical batch (samples per step)", lambda row: row.get("batch")),
-        tables.Column("runs", lambda row: row.get("runs")),
-        tables.text("best form", lambda row: row.get("form")),
-        tables.text("result", "result"),
-    ]
-    return tables.build(
-        "critical",
-        f"Epochs to {fmt.number(targets.target, 6)} against global batch: "
-        "S = S_min (1 + B / B_crit)",
-        columns,
-        rows,
-    )
-
-
 def quality_sentences(findings: Findings) -> Iterator[str]:
     """Yield where quality falls with the global batch, and the critical batches."""
     rows = [row for row in findings.quality.rows if len(row.means)]
@@ -140,6 +87,8 @@ def quality_sentences(findings: Findings) -> Iterator[str]:
         for group, law in findings.targets.critical:
             yield f"{group['workload']}: {fmt.full_stop(law.sentence.replace('B_crit', name, 1))}"
             name = "B_crit"
+        for group, reason in findings.targets.refusals:
+            yield f"{group['workload']}: no critical batch: {fmt.full_stop(reason)}"
 
 
 def _label(findings: Findings, row: BatchQuality) -> str:
@@ -155,8 +104,3 @@ def _label(findings: Findings, row: BatchQuality) -> str:
     if findings.runs["epochs_trained"].nunique() > 1:
         settings["epochs_trained"] = row.group.get("epochs_trained")
     return fmt.group_label(settings)
-
-
-def _target_label(group: dict[str, Any]) -> str:
-    names = ("workload", "precision", "dataset_fraction")
-    return fmt.group_label({name: group.get(name) for name in names})

@@ -3,7 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from wattlaw.analysis.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SUPPORTED, Claim
+from wattlaw.analysis.claims.verdicts import (
+    CONTRADICTED,
+    NOT_DECIDABLE,
+    SIMULATED,
+    SUPPORTED,
+    Claim,
+)
 from wattlaw.analysis.findings import Findings
 from wattlaw.reference.published import SOURCES
 from wattlaw.report import tables
@@ -27,7 +33,8 @@ def verdicts(claims: Sequence[Claim], study: str) -> tables.Table | None:
         columns,
         [claim for claim in claims if claim.study == study],
         note="Supported: one-sided tests at 5 % show the effect inside the tested range. "
-        "Contradicted: they show it outside. Not decidable: neither, or it was not measured.",
+        "Contradicted: they show it outside. Not decidable: neither, or it was not measured. "
+        "Simulated: only simulated runs could be tested, which show what the simulator assumes.",
         command=_COMMAND,
         max_open_rows=40,
     )
@@ -55,6 +62,8 @@ def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str
             f"{counts[CONTRADICTED]} contradicted, {counts[NOT_DECIDABLE]} not decidable from "
             "these data."
         )
+        if counts[SIMULATED]:
+            text += f" {counts[SIMULATED]} were tested on simulated runs alone and are not scored."
         if "estimated" in (findings.energy or ""):
             text += " Energies are estimated, so claims about energy are not tested by measurement."
         for verdict, most in ((CONTRADICTED, len(in_study)), (SUPPORTED, _MAX_NAMED)):

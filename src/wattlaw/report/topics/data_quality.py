@@ -21,35 +21,13 @@ _VERDICTS = {
 _ORIGINS = {"replayed": "a table", "simulated": "a model of a cluster"}
 
 
-def not_done(findings: Findings) -> tables.Table | None:
-    """Return the runs that are damaged, failed, interrupted, skipped or not started."""
-    columns = [
-        tables.text("run", "run_id"),
-        tables.text("status", "status"),
-        tables.text("workload", "workload"),
-        tables.number("N", "gpus"),
-        tables.number("global batch", "global_batch", 9),
-        tables.number("repeat", "repeat"),
-        tables.text("reason", "reason"),
-    ]
-    order = {"damaged": 0, "failed": 1, "interrupted": 2, "skipped": 3}
-    return tables.build(
-        "not_done",
-        "Runs that are not done",
-        columns,
-        findings.not_done.to_dict("records"),
-        command=_COMMAND,
-        rank=lambda row: order.get(row["status"], 4),
-    )
-
-
 def reasons(findings: Findings) -> tables.Table | None:
     """Return how many runs are in no result, by reason, with the first few run ids.
 
     They are not done, or done without a training window that counts.
     """
     not_timed = findings.not_timed.assign(status=_NOT_TIMED)
-    if len(findings.not_done) <= 1 and not_timed.empty:
+    if findings.not_done.empty and not_timed.empty:
         return None
     columns = ["run_id", "status", "reason"]
     runs = pd.concat([findings.not_done[columns], not_timed[columns]], ignore_index=True)
@@ -114,23 +92,6 @@ def verdicts(findings: Findings) -> tables.Table | None:
     )
 
 
-def repeats(findings: Findings) -> tables.Table | None:
-    """Return how often settings were repeated."""
-    counts = findings.settings.groupby(["workload", "n"], as_index=False).size()
-    columns = [
-        tables.text("workload", "workload"),
-        tables.number("repeats of a setting", "n"),
-        tables.number("settings", "size"),
-    ]
-    return tables.build(
-        "repeats",
-        "Repeats",
-        columns,
-        counts.to_dict("records"),
-        note="A setting that was run once has no interval of its own.",
-    )
-
-
 def status_sentences(findings: Findings) -> Iterator[str]:
     """Yield how many runs have which status, were interrupted, and how far clocks differed."""
     total = sum(findings.statuses.values())
@@ -182,9 +143,7 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         yield f"{once} of {settings} {was} run once: their uncertainty is not known."
     origins = runs["launcher"].map(fmt.origin_of)
     for origin, source in _ORIGINS.items():
-        is_of = origins == origin
-        if is_of.any():
-            which = "All" if is_of.all() else "Some"
-            yield f"{which} runs are {origin}: from {source}, not measured."
+        if (origins == origin).any() and not findings.origins_label:
+            yield f"Some runs are {origin}: from {source}, not measured."
     yield from (caution.text for caution in findings.cautions)
     yield from findings.notes[:2]

@@ -22,14 +22,16 @@ _TERMS = {
 
 
 def factors(findings: Findings) -> tables.Table | None:
-    """Return the factor between energy and GPU-hours, per workload and hardware."""
+    """Return the factor between energy and GPU-hours, and whether they are proportional."""
     noun = worker_noun(findings)
     columns = [
         *_group_columns(findings),
         tables.text("energy is", "energy_is"),
-        tables.number(f"factor (W per {noun})", "factor_w", 4),
-        tables.interval("95 % interval", "factor_w", 4),
+        tables.Column(f"factor (W per {noun})", lambda row: tables.with_interval(row, "factor_w")),
         tables.number("R²", "r2_origin", 4),
+        tables.text("proportional", _proportional),
+        tables.estimate("exponent", "exponent"),
+        tables.text("best form", "best"),
         tables.number("settings", "n"),
         tables.interval(
             f"{noun}-hours per {unit_name(_laws(findings))}", "hours", ends=("_min", "_max")
@@ -41,68 +43,10 @@ def factors(findings: Findings) -> tables.Table | None:
         f"Energy factor by workload and hardware: E = factor · {noun}-hours",
         columns,
         _laws(findings).to_dict("records"),
-        note=f"The slope through the origin: mean power of a {noun} (and its share of the host, "
-        f"where that is counted) while training.{suspect_note(findings)}",
-    )
-
-
-def forms(findings: Findings) -> tables.Table | None:
-    """Return whether energy is proportional to GPU-hours: three forms of the law."""
-    laws = _laws(findings)
-    size, unit = fmt.choose_unit(laws["intercept_j"], fmt.JOULE_UNITS)
-    columns = [
-        *_group_columns(findings),
-        tables.text("proportional", _proportional),
-        tables.text("best form", "best"),
-        tables.number("R² through origin", "r2_origin", 4),
-        tables.estimate(f"intercept ({unit})", "intercept_j", size),
-        tables.number("R² with intercept", "r2_intercept", 4),
-        tables.estimate("exponent", "exponent"),
-        tables.number("R² of the power law", "r2_log_log", 4),
-    ]  # fmt: skip
-    return tables.build(
-        "energy_forms",
-        f"Is energy proportional to {worker_noun(findings)}-hours?",
-        columns,
-        laws.to_dict("records"),
-        note="Proportional: yes if the 95 % interval of the exponent is within "
-        f"{_MARGIN:g} of 1; no if it does not contain 1; else undecided (cannot tell). Best form: "
-        "lowest AICc.",
-    )
-
-
-def without_law(findings: Findings) -> tables.Table | None:
-    """Return the groups without an energy law, with the reason."""
-    laws = findings.energy_laws
-    columns = [
-        *_group_columns(findings),
-        tables.text("energy is", "energy_is"),
-        tables.text("reason", "reason"),
-    ]
-    rows = laws[laws["reason"].notna()].to_dict("records")
-    return tables.build("without_energy_law", "Energies without a law", columns, rows)
-
-
-def drifts(findings: Findings) -> tables.Table | None:
-    """Return the drift of the factor with the number of GPUs in each series."""
-    columns = [
-        tables.text("series", "series"),
-        tables.interval("N", "gpus", ends=("_min", "_max")),
-        tables.number("factor at the smallest N (W)", "factor_first_w"),
-        tables.number("at the largest (W)", "factor_last_w"),
-        tables.number("slope of ln factor on ln N", "slope", 2),
-        tables.interval("95 % interval", "slope", 2),
-        tables.p_value("p", "p_value"),
-        tables.text("verdict", "verdict"),
-        tables.text("reason", "why"),
-    ]
-    return tables.build(
-        "drifts",
-        "Drift of the energy factor with N",
-        columns,
-        findings.factor_drift.to_dict("records"),
-        note="No drift: the interval contains 0 and is within 2 % per doubling of N.",
-        rank=lambda row: re.search(r" (W|MHz)(,|$)", str(row["series"])) is not None,
+        note=f"The factor is the mean power of a {noun} (and its share of the host, where that is "
+        "counted) while training. Proportional: yes if the 95 % interval of the exponent is within "
+        f"{_MARGIN:g} of 1; no if it does not contain 1; else undecided (cannot tell)."
+        f"{suspect_note(findings)}",
     )
 
 
@@ -133,8 +77,8 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
     """Yield what is counted, the factor of each workload and hardware, and its drift."""
     if findings.energy is None:
         yield (
-            "Energy was not measured: no meter was available. measure.assume_cpu_w gives an "
-            "estimate, marked as one."
+            "Energy is not known: no meter was available. measure.assume_cpu_w gives an estimate, "
+            "marked as such."
         )
         return
     text = f"Energies count: {findings.energy}."
@@ -158,6 +102,9 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
             f"{power} ({hours} {noun}-hours per {row['unit']}, R² "
             f"{fmt.number(row['r2_log_log'], 4)})."
         )
+    for reason, count in findings.energy_laws["reason"].value_counts().items():
+        groups = fmt.plural(int(count), "group")
+        yield f"{groups} without an energy law: {fmt.full_stop(str(reason))}"
 
 
 def _laws(findings: Findings) -> Any:

@@ -45,35 +45,6 @@ def comparisons(findings: Findings) -> tables.Table | None:
     )
 
 
-def exponents_by_limit(findings: Findings) -> tables.Table | None:
-    """Return β and the factor on time of each limit of each comparison."""
-    columns = [
-        tables.text("series", "series"),
-        tables.text("limit", "label"),
-        tables.number("β", "beta"),
-        tables.number("SE", "beta_se", 2),
-        tables.interval("95 % interval", "beta_ci"),
-        tables.number("R²", "r2", 4),
-        tables.number("β minus reference", "beta_difference", 2),
-        tables.interval("90 % interval", "beta_difference", 2),
-        tables.number("factor on time", "alpha_ratio"),
-        tables.interval("95 % interval", "alpha_ratio"),
-        tables.number("runs", "n"),
-    ]
-    rows = [
-        {"series": series, "label": fmt.limit_label(comparison.limit, row["limit"]), **row}
-        for series, comparison in findings.comparisons
-        for row in comparison.limits.to_dict("records")
-    ]
-    return tables.build(
-        "exponents_by_limit",
-        "Exponents by limit, and the factor of a limit on the time",
-        columns,
-        rows,
-        note="The first limit of a series is its reference.",
-    )
-
-
 def effects(findings: Findings) -> tables.Table | None:
     """Return the change of time and energy under each limit, over all settings of a workload."""
     columns = [
@@ -95,31 +66,6 @@ def effects(findings: Findings) -> tables.Table | None:
         note="Changes of time and energy of the same work relative to the same setting without the "
         "limit (or with the highest one).",
         max_open_rows=40,
-    )
-
-
-def effects_by_setting(findings: Findings) -> tables.Table | None:
-    """Return the change of time and energy under each limit at each setting, with intervals."""
-    rows = _limited_effects(findings)
-    columns = [
-        *setting_columns(_other_settings(findings)),
-        tables.text("limit", lambda row: fmt.limit_label(row["limit_kind"], row["limit"])),
-        tables.change("time", "time_ratio"),
-        _change_interval_column("time_ratio"),
-        tables.change("energy", "energy_ratio"),
-        _change_interval_column("energy_ratio"),
-        tables.number("runs", "n"),
-    ]
-    smallest = rows.groupby("workload")["gpus"].transform("min") == rows["gpus"]
-    largest = rows.groupby("workload")["gpus"].transform("max") == rows["gpus"]
-    rows = with_labels(rows, _other_settings(findings))
-    rows = rows.assign(_rank=(~(smallest | largest)).astype(int))
-    return tables.build(
-        "effects_by_setting",
-        "Change of time and energy under a limit, by setting",
-        columns,
-        rows.to_dict("records"),
-        rank=lambda row: row["_rank"],
     )
 
 
@@ -252,11 +198,6 @@ def _limited_effects(findings: Findings) -> pd.DataFrame:
 
 def _other_settings(findings: Findings) -> tuple[str, ...]:
     return tuple(name for name in findings.varying_settings if name not in ("workload", *LIMITS))
-
-
-def _change_interval_column(key: str) -> tables.Column:
-    ends = (f"{key}_low", f"{key}_high")
-    return tables.Column("95 % interval", lambda row: _changes(*(row[end] for end in ends)))
 
 
 def _range(row: dict[str, Any], name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
 
 _COMMAND = "wattlaw export STORE settings -o settings.csv"
-_THROTTLED = " Throttled by cap: share of time in which the power limit lowered the clocks."
 
 
 def settings(findings: Findings) -> tables.Table | None:
@@ -51,66 +50,13 @@ def settings(findings: Findings) -> tables.Table | None:
     )
 
 
-def efficiency(findings: Findings) -> tables.Table | None:
-    """Return energy per sample and step, energy-delay products and GPU-hours by setting."""
-    cells = with_labels(findings.settings, findings.varying_settings)
-    cells = cells[cells["energy_j"].notna()]
-    if cells.empty:
-        return None
-    noun = worker_noun(findings)
-    has_power = cells["power_per_gpu_w"].notna().any()
-    (size, unit), of = joule_scale(cells), unit_name(cells)
-    sample_size, sample_unit = fmt.choose_unit(cells["energy_per_sample_j"], fmt.JOULE_UNITS)
-    step_size, step_unit = fmt.choose_unit(cells["energy_per_step_j"], fmt.JOULE_UNITS)
-    columns = [
-        *setting_columns(findings.varying_settings),
-        tables.estimate(f"{unit} per {of} (95 % interval)", "energy_j", size),
-        tables.scaled(f"{sample_unit} per sample", "energy_per_sample_j", sample_size),
-        tables.scaled(f"{step_unit} per step", "energy_per_step_j", step_size),
-        tables.number(f"{noun}-hours per {of}", "gpu_hours"),
-        tables.number("W per GPU", "power_per_gpu_w"),
-        tables.scaled(f"E·T ({unit} s)", "energy_delay_js", size),
-        tables.scaled(f"E·T² ({unit} s²)", "energy_delay2_js2", size),
-        tables.text("energy is", "energy_is"),
-    ]  # fmt: skip
-    return tables.build(
-        "efficiency",
-        "Energy by setting (mean over repeats)",
-        columns,
-        cells.to_dict("records"),
-        note="E·T and E·T²: energy-delay products of one "
-        f"{of} (Gonzalez and Horowitz 1996); lower is better."
-        + (" W per GPU: of the GPUs alone." if has_power else "")
-        + suspect_note(findings),
-        command=_COMMAND,
-        rank=limit_count,
-    )
-
-
-def utilisation(findings: Findings) -> tables.Table | None:
-    """Return GPU utilisation by setting; None where no run has it."""
-    cells = with_labels(findings.settings, findings.varying_settings)
-    cells = cells[cells[["sm_util_mean", "mem_util_mean"]].notna().any(axis=1)]
-    columns = [
-        *setting_columns(findings.varying_settings),
-        tables.number("SM utilisation", "sm_util_mean"),
-        tables.number("CV of SM utilisation", "sm_util_cv"),
-        tables.number("memory utilisation", "mem_util_mean"),
-        tables.number("CV of memory utilisation", "mem_util_cv"),
-        tables.number("SM clock (MHz)", "sm_clock_mean_mhz", 4),
-        tables.number("throttled by cap", "power_throttle_share"),
-        tables.number("runs", "n"),
-    ]
-    return tables.build(
-        "utilisation",
-        "Utilisation by setting (shares of time, 0 to 1; mean over repeats)",
-        columns,
-        cells.to_dict("records"),
-        note="CV: coefficient of variation over all samples of a run's training windows."
-        + (_THROTTLED if cells["power_throttle_share"].notna().any() else ""),
-        command=_COMMAND,
-        rank=limit_count,
-    )
+def utilisation_sentences(findings: Findings) -> Iterator[str]:
+    """Yield the range of the mean utilisations over settings."""
+    for name, column in (("SM", "sm_util_mean"), ("Memory", "mem_util_mean")):
+        shares = findings.settings[column].dropna()
+        if len(shares):
+            low, high = fmt.percent(shares.min(), 2), fmt.percent(shares.max(), 2)
+            yield f"{name} utilisation is {low} to {high} (means of settings)."
 
 
 def interruption_note(findings: Findings) -> str:

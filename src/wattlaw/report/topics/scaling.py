@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
 from wattlaw.analysis.laws.power_law import PowerLaw
+from wattlaw.reference.published import published
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 
@@ -29,11 +31,11 @@ _ONE_NODE = (
 
 
 def laws(fits: SeriesFits) -> tables.Table | None:
-    """Return the power law, the selected law and the breakpoint of each series."""
+    """Return the power law, the selected law and the breakpoint of each series, for a terminal."""
     columns = [
         *_law_columns("per", "α"),
         tables.text("nodes", _nodes),
-        tables.text("selected", lambda fit: fit.selection.best.law if fit.selection else None),
+        tables.text("selected", _selected),
         tables.text("breakpoint", _breakpoint),
     ]
     rows = [fit for fit in fits.rows if fit.law]
@@ -45,11 +47,15 @@ def laws(fits: SeriesFits) -> tables.Table | None:
 
 
 def exponents(findings: Findings) -> tables.Table | None:
-    """Return the power law of each series."""
+    """Return law, selected law, breakpoint and the published exponent of each series."""
     columns = [
         *_law_columns("time per", "α (s)"),
         tables.text("nodes", _nodes),
+        tables.text("selected law", _selected),
+        tables.Column("its holdout error", _holdout_error),
+        tables.text("breakpoint", lambda fit: _breakpoint(fit) if fit.breakpoint else None),
         tables.text("residuals", _residual_warnings),
+        tables.text("published β", _published_beta),
     ]
     return tables.build(
         "exponents",
@@ -57,11 +63,24 @@ def exponents(findings: Findings) -> tables.Table | None:
         columns,
         [fit for fit in findings.fits.rows if fit.law],
         note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
-        "its nodes only; a high R² is no proof that it holds beyond. SE and interval: "
-        f"{_FROM_MEANS}",
+        "its nodes only. Holdout error: the selected law (AICc) is fitted without the largest N "
+        f"and predicts it. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
         command=_COMMAND,
         rank=_limit_count,
     )
+
+
+def _selected(fit: SeriesFit) -> str | None:
+    return fit.selection.best.law if fit.selection else None
+
+
+def _published_beta(fit: SeriesFit) -> str | None:
+    """Return the published exponent of a fit's workload, cap and clock, with its source."""
+    group = fit.group
+    for value in published(quantity="beta", workload=str(group.get("workload"))):
+        if all(getattr(value, name) == group.get(name) for name in LIMITS):
+            return f"{fmt.number(value.value)} ({value.source.name}, {value.hardware})"
+    return None
 
 
 def _law_columns(unit: str, alpha: str) -> list[tables.Column]:
@@ -99,56 +118,6 @@ def _breakpoint(fit: SeriesFit) -> str:
     return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"
 
 
-def alternatives(findings: Findings) -> tables.Table | None:
-    """Return the selected law of each series and its prediction error at the largest count."""
-    columns = [
-        tables.text("series", series_label),
-        tables.text("selected law", lambda fit: fit.selection.best.law),
-        tables.text("parameters", lambda fit: _parameters(fit.selection.best)),
-        tables.number(
-            "weight", lambda fit: _selection_value(fit, fit.selection.best.law, "weight"), 2
-        ),
-        tables.Column("holdout error", lambda fit: _holdout_error(fit, fit.selection.best.law)),
-        tables.Column("power law's holdout error", lambda fit: _holdout_error(fit, "power")),
-        tables.text("reason", lambda fit: fit.selection.reason),
-    ]
-    return tables.build(
-        "alternatives",
-        "Selected law of each series",
-        columns,
-        [fit for fit in findings.fits.rows if fit.selection],
-        note="Holdout error: the law is fitted without the largest count and predicts it; below "
-        "zero, the predicted time is shorter than the measured one. Weight: the law's share of "
-        "the evidence by AICc.",
-        command=_COMMAND,
-        rank=_limit_count,
-    )
-
-
-def breakpoints(findings: Findings) -> tables.Table | None:
-    """Return the counts at which series leave their power law."""
-    columns = [
-        tables.text("series", series_label),
-        tables.number("breakpoint at N", lambda fit: fit.breakpoint.at),
-        tables.Column("may be at", lambda fit: fmt.interval(*fit.breakpoint.at_range)),
-        tables.Column("β before", lambda fit: fmt.with_interval(
-            fit.breakpoint.beta_before, *fit.breakpoint.beta_before_ci)),
-        tables.Column("β after", lambda fit: fmt.with_interval(
-            fit.breakpoint.beta_after, *fit.breakpoint.beta_after_ci)),
-        tables.p_value("p", lambda fit: fit.breakpoint.p_value),
-    ]  # fmt: skip
-    return tables.build(
-        "breakpoints",
-        "Series with a breakpoint",
-        columns,
-        [fit for fit in findings.fits.rows if fit.breakpoint],
-        note="Two power laws that meet at one of the counts; p is corrected for the search of the "
-        "count.",
-        command=_COMMAND,
-        rank=_limit_count,
-    )
-
-
 def speedups(findings: Findings) -> tables.Table | None:
     """Return speedup, efficiency and normalised energy relative to each reference count."""
     rows = findings.speedups
@@ -176,20 +145,17 @@ def speedups(findings: Findings) -> tables.Table | None:
     )
 
 
-def without_law(findings: Findings) -> tables.Table | None:
-    """Return the series without a law, with the reason."""
-    columns = [tables.text("series", series_label), tables.text("reason", lambda fit: fit.refusal)]
-    rows = [fit for fit in findings.fits.rows if not fit.law]
-    return tables.build("without_law", "Series without a law", columns, rows, command=_COMMAND)
-
-
 def scaling_sentences(findings: Findings) -> Iterator[str]:
     """Yield the law and the speedup of each workload, and the prediction error of power laws."""
     noun = worker_noun(findings)
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
     if not findings.fits.laws:
-        yield f"No scaling law is fitted: it needs at least three {noun} counts."
+        yield _speedup_without_law(findings, noun)
+    refusals = Counter(fit.refusal for fit in findings.fits.rows if not fit.law)
+    if findings.fits.laws:
+        for reason, count in refusals.most_common():
+            yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
     errors = [
         abs(float(error))
         for fit in findings.fits.rows
@@ -211,6 +177,17 @@ def breakpoint_sentences(findings: Findings) -> Iterator[str]:
     for fit in [*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)]:
         if fit.breakpoint is not None:
             yield f"{fmt.group_label(fit.group)}: {fit.breakpoint.sentence}."
+
+
+def _speedup_without_law(findings: Findings, noun: str) -> str:
+    """Return the range of speedups on the most workers of each series."""
+    rows = findings.speedups
+    most = rows[rows["gpus"] == rows.groupby("series")["gpus"].transform("max")]
+    if (most["gpus"] == most["reference"]).all():
+        return f"No series has more than one number of {noun}s."
+    low, high = fmt.number(most["speedup"].min()), fmt.number(most["speedup"].max())
+    shown = low if low == high else f"{low} to {high}"
+    return f"The speedup on the most {noun}s is {shown}; a law needs three {noun} counts."
 
 
 def _law(fit: SeriesFit, noun: str) -> str:
@@ -308,19 +285,12 @@ def _residual_warnings(fit: SeriesFit) -> str:
     return fmt.MISSING if "consistent with the law" in text or "too few runs" in text else text
 
 
-def _parameters(curve: Any) -> str:
-    return ", ".join(f"{name} {fmt.number(value)}" for name, value in curve.params.items())
-
-
-def _selection_value(fit: SeriesFit, law: str, column: str) -> Any:
+def _holdout_error(fit: SeriesFit) -> str:
+    """Return the error at the largest count of the selected law, fitted without that count."""
     if fit.selection is None:
-        return None
+        return fmt.MISSING
     rows = fit.selection.table
-    return next(iter(rows.loc[rows["law"] == law, column]), None)
-
-
-def _holdout_error(fit: SeriesFit, law: str) -> str:
-    error = _selection_value(fit, law, "holdout_error")
+    error: Any = next(iter(rows.loc[rows["law"] == fit.selection.best.law, "holdout_error"]), None)
     if not fmt.known(error):
         return fmt.MISSING
     return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)
