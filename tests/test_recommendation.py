@@ -54,48 +54,48 @@ def spread(mean: float, share: float = 0.01, count: int = 3) -> list[float]:
 
 def test_savings_are_changes_with_the_interval_of_the_log_ratio():
     slow, fast = spread(100.0), spread(70.0, 0.02)
-    found = advice_of(caps(slow, fast), baseline={"power_limit_w": None, "gpus": 1})
-    assert found.recommended.setting["power_limit_w"] == 200
-    assert found.savings.time.mean == pytest.approx(np.mean(fast) / np.mean(slow) - 1)
+    result = advice_of(caps(slow, fast), baseline={"power_limit_w": None, "gpus": 1})
+    assert result.recommended.setting["power_limit_w"] == 200
+    assert result.savings.time.mean == pytest.approx(np.mean(fast) / np.mean(slow) - 1)
     logs = [np.log(values) for values in (fast, slow)]
     test = stats.ttest_ind(*logs).confidence_interval(0.95)  # pooled, on logarithms
     expected = np.exp([test.low, test.high]) - 1
-    assert found.savings.time.interval == pytest.approx(expected, rel=0.05)
-    assert found.savings.energy.interval == pytest.approx(expected, rel=0.05)
-    plain = found.to_dict()["savings"]
-    assert plain["time"] == found.savings.time.mean
-    assert plain["energy_ci"] == found.savings.energy.interval
+    assert result.savings.time.interval == pytest.approx(expected, rel=0.05)
+    assert result.savings.energy.interval == pytest.approx(expected, rel=0.05)
+    plain = result.to_dict()["savings"]
+    assert plain["time"] == result.savings.time.mean
+    assert plain["energy_ci"] == result.savings.energy.interval
     assert plain["cost"] is plain["cost_ci"] is None
 
 
 def test_intervals_of_wide_repeats_stay_above_zero():
-    found = advice_of(caps([1.0, 40.0], [30.0, 31.0]))
-    for option in found.pareto:
+    result = advice_of(caps([1.0, 40.0], [30.0, 31.0]))
+    for option in result.pareto:
         assert option.time_s.low > 0
         assert option.time_s.low < option.time_s.mean < option.time_s.high
 
 
 def test_equal_settings_tie_and_different_ones_do_not():
-    found = advice_of(caps(spread(100.0), spread(100.1), spread(130.0)))
-    assert [tie.option.setting["power_limit_w"] for tie in found.ties if tie.option.repeats] == [
+    result = advice_of(caps(spread(100.0), spread(100.1), spread(130.0)))
+    assert [tie.option.setting["power_limit_w"] for tie in result.ties if tie.option.repeats] == [
         200
     ]
-    assert found.probability > 0.5
+    assert result.probability > 0.5
     sure = advice_of(caps(spread(100.0), spread(130.0, 0.01), spread(150.0)))
     assert sure.probability > 0.9
     assert not [tie for tie in sure.ties if not tie.option.is_predicted]
-    near = found.to_dict()["ties"][0]
+    near = result.to_dict()["ties"][0]
     assert 0 <= near["probability_better"] <= 1
     assert near["source"] in ("measured", "predicted")
 
 
 def test_the_next_run_is_of_a_setting_that_may_be_the_best():
-    found = advice_of(caps(spread(100.0, 0.1), spread(100.1, 0.1), spread(300.0, 0.1)))
-    following = found.next_measurement
-    assert found.probability < 0.9
+    result = advice_of(caps(spread(100.0, 0.1), spread(100.1, 0.1), spread(300.0, 0.1)))
+    following = result.next_measurement
+    assert result.probability < 0.9
     assert following.option.setting["power_limit_w"] != 150
     assert following.regret_after <= following.expected_regret
-    plain = found.to_dict()["next_measurement"]
+    plain = result.to_dict()["next_measurement"]
     assert plain["gpus"] == 1
     assert plain["gpu_hours"] > 0
 
@@ -124,8 +124,8 @@ def test_the_baseline_is_a_setting_of_the_runs():
      ("replay", "replayed"), ("simulated", "simulated")],
 )  # fmt: skip
 def test_every_value_names_its_source(launcher, source):
-    found = advice_of(caps(spread(100.0), spread(70.0), launcher=launcher))
-    plain = found.to_dict()
+    result = advice_of(caps(spread(100.0), spread(70.0), launcher=launcher))
+    plain = result.to_dict()
     sources = {plain[name]["source"] for name in ("recommended", "baseline")}
     assert sources == {source}
     assert {row["source"] for row in plain["pareto"]} <= {source, "predicted"}
@@ -133,21 +133,21 @@ def test_every_value_names_its_source(launcher, source):
     assert set(plain["rests_on"]["settings"]) <= {source, "predicted"}
     assert "measured" not in plain["recommended"]
     if source != "measured":
-        first = results_text(found)[0]
+        first = results_text(result)[0]
         assert f"{source}, not measured" in first
 
 
-def results_text(found: Advice) -> tuple[str, ...]:
+def results_text(result: Advice) -> tuple[str, ...]:
     from wattlaw.api.advice import Advice as Shown
 
-    return Shown.of(found).summary
+    return Shown.of(result).summary
 
 
 def test_suspect_energies_say_why_in_the_first_sentence():
-    found = advice_of(caps(spread(100.0), spread(70.0), launcher="imported"))
-    assert {"energy-suspect", "energy-reason"} <= {warning.code for warning in found.warnings}
-    assert "from elsewhere" in results_text(found)[0]
-    assert found.rests_on.energy_verdicts == {"suspect": 6}
+    result = advice_of(caps(spread(100.0), spread(70.0), launcher="imported"))
+    assert {"energy-suspect", "energy-reason"} <= {warning.code for warning in result.warnings}
+    assert "from elsewhere" in results_text(result)[0]
+    assert result.rests_on.energy_verdicts == {"suspect": 6}
 
 
 def test_batches_of_unknown_quality_need_to_be_asked_for():
@@ -155,10 +155,10 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
         [{"gpus": n, "global_batch": 64 * n, "local_batch": 64} for n in (1, 2, 4)],
         [spread(100.0 / n**0.9) for n in (1, 2, 4)],
     )
-    found = advice_of(tables)
-    assert found.recommended.setting["global_batch"] == 64
-    assert found.warnings[0].code == "batch-quality-unknown"
-    assert "--any-batch" in results_text(found)[0]
+    result = advice_of(tables)
+    assert result.recommended.setting["global_batch"] == 64
+    assert result.warnings[0].code == "batch-quality-unknown"
+    assert "--any-batch" in results_text(result)[0]
     in_use = advice_of(tables, baseline={"gpus": 2})
     assert in_use.recommended.setting["global_batch"] == 128
     every = advice_of(tables, any_batch=True)
@@ -169,10 +169,20 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
 def test_batches_up_to_the_largest_of_known_quality_are_recommended():
     made = kit(watts={"A100": 300.0}, growing=False)  # quality falls beyond 512
     table = run_metrics(made.runs, made.epochs)
-    found = advise(table, made.epochs, "resnet50")
-    assert found.recommended.setting["global_batch"] == 512
-    assert found.recommended.to_dict()["quality_known"]
-    assert "batch-excluded" in {warning.code for warning in found.warnings}
+    result = advise(table, made.epochs, "resnet50")
+    assert result.recommended.setting["global_batch"] == 512
+    assert result.recommended.to_dict()["quality_known"]
+    assert "batch-excluded" in {warning.code for warning in result.warnings}
+
+
+def test_a_limit_that_leaves_no_batch_of_known_quality_is_answered_by_the_nearest():
+    made = kit(watts={"A100": 300.0}, growing=False)
+    large = made.runs[(made.runs["gpus"] > 1) | (made.runs["global_batch"] == 1024)]
+    result = advise(run_metrics(large, made.epochs), made.epochs, "resnet50", max_gpus=1)
+    assert result.recommended is None
+    assert result.nearest.gpus == 1
+    assert result.nearest.setting["global_batch"] == 1024
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 def test_machines_without_gpus_have_workers_and_no_limits():
@@ -189,12 +199,12 @@ def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation()
     runs = [run_row(f"{n}", gpus=n, **names) for n in (1, 2, 4, 8)]
     windows = [window_row(f"{n}", 0, duration_s=100 / n**0.9, samples=None, steps=None)
                for n in (1, 2, 4, 8)]  # fmt: skip
-    found = advice_of(frames(runs, windows))
-    assert found.recommended.gpus == 8
-    assert 0.5 < found.probability <= 1
-    assert found.savings.energy is None
-    assert found.next_measurement.option.gpus == 8  # it ran once
-    json.dumps(found.to_dict(), allow_nan=False)
+    result = advice_of(frames(runs, windows))
+    assert result.recommended.gpus == 8
+    assert 0.5 < result.probability <= 1
+    assert result.savings.energy is None
+    assert result.next_measurement.option.gpus == 8  # it ran once
+    json.dumps(result.to_dict(), allow_nan=False)
 
 
 @pytest.fixture(scope="module")
@@ -253,14 +263,14 @@ def test_the_first_screen_has_twelve_lines_and_the_rest_is_on_demand(
 def test_the_command_prints_json_that_is_the_advice(store, capsys):
     code = advise_command([store], "dimenet", deadline="30min", epochs=3, grid="400",
                           baseline="gpus=2", any_batch=True, as_json=True)  # fmt: skip
-    told = json.loads(capsys.readouterr().out)
+    plain = json.loads(capsys.readouterr().out)
     assert code == 0
     asked = {"deadline": 1800, "epochs": 3, "grid": 400, "baseline": {"gpus": 2}}
-    assert told == results.open(store).advise(**asked, any_batch=True).to_dict()
+    assert plain == results.open(store).advise(**asked, any_batch=True).to_dict()
     assert {"recommended", "baseline", "savings", "probability", "ties", "rests_on",
-            "next_measurement", "pareto", "warnings"} <= set(told)  # fmt: skip
-    assert set(told["pareto"][0]) == set(told["recommended"])
-    assert all(row["code"] for row in told["warnings"])
+            "next_measurement", "pareto", "warnings"} <= set(plain)  # fmt: skip
+    assert set(plain["pareto"][0]) == set(plain["recommended"])
+    assert all(row["code"] for row in plain["warnings"])
 
 
 def test_several_workloads_have_a_line_each(two, capsys, monkeypatch):

@@ -56,7 +56,7 @@ class Advice(analysis.Advice):
     @property
     def line(self) -> str:
         """The summary as one line, for stores of several workloads."""
-        return text.one_line(self)
+        return text.brief(self)
 
     @property
     def details(self) -> tuple[str, ...]:

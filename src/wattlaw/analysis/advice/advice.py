@@ -203,8 +203,11 @@ def advise(
     offered = [*sound, *map(batches.judged, predicted)] or options
     decision = decide(offered, constraints, job.worker)
     if not sound:
-        least = min(options, key=lambda item: (item.gpus, item.train_time_s.mean))
-        decision = Decision(None, f"Every setting needs more than {max_gpus} {job.worker}s.", least)
+        least = min(allowed or options, key=lambda item: (item.gpus, item.train_time_s.mean))
+        reason = f"Every setting needs more than {max_gpus} {job.worker}s."
+        if allowed:
+            reason = f"No setting on at most {max_gpus} {job.worker}s has a batch of known quality."
+        decision = Decision(None, reason, least)
     elif deadline_s is not None and max_gpus is None and decision.option is None:
         far = predicted_options(options, allows, None, far=True)
         offered = [*sound, *map(batches.judged, far)]

@@ -21,24 +21,24 @@ def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
     if unknown := set(values) - {*SETTING}:
         raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(SETTING)}")
     text = ",".join(f"{name}={value}" for name, value in values.items())
-    found = [item for item in options if all(item.setting[n] == v for n, v in values.items())]
-    if not found:
+    matching = [item for item in options if all(item.setting[n] == v for n, v in values.items())]
+    if not matching:
         ran = {n: sorted({str(item.setting[n]) for item in options}, key=_size) for n in values}
         listed = "; ".join(f"{name}={' | '.join(of[:12])}" for name, of in ran.items())
         raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
-    free = [i for i in found if all(i.setting[n] is None for n in LIMITS if n not in values)]
-    found = free or found
-    if len(found) > 1:
+    free = [i for i in matching if all(i.setting[n] is None for n in LIMITS if n not in values)]
+    matching = free or matching
+    if len(matching) > 1:
         differing = [
-            f"{name}={found[0].setting[name]} or {found[1].setting[name]}"
+            f"{name}={matching[0].setting[name]} or {matching[1].setting[name]}"
             for name in SETTING
-            if found[0].setting[name] != found[1].setting[name]
+            if matching[0].setting[name] != matching[1].setting[name]
         ] or ["the energy or the job"]
         raise BadInput(
-            f"baseline: {len(found)} settings have {text}; allowed: one of them, for instance by "
+            f"baseline: {len(matching)} settings have {text}; allowed: one of them, such as by "
             f"{', '.join(differing)}"
         )
-    return found[0]
+    return matching[0]
 
 
 def _size(text: str) -> tuple[int, str]:

@@ -35,14 +35,14 @@ class Batches:
         Allowed are the batch of the baseline, which is in use, and smaller ones, and those up to
         the largest of known quality. Without both, the smallest batch of the runs is allowed.
         """
-        found = cls(quality_by_batch(rows).rows, None)
+        batches = cls(quality_by_batch(rows).rows, None)
         if any_batch:
-            return found
+            return batches
         if baseline is not None and baseline.global_batch is not None:
-            return replace(found, bound=baseline.global_batch)
-        known = any(found.judged(option).quality_known for option in options)
-        batches = [option.global_batch for option in options if option.global_batch is not None]
-        return replace(found, bound=0 if known else min(batches, default=0))
+            return replace(batches, bound=baseline.global_batch)
+        known = any(batches.judged(option).quality_known for option in options)
+        sizes = [option.global_batch for option in options if option.global_batch is not None]
+        return replace(batches, bound=0 if known else min(sizes, default=0))
 
     def judged(self, option: Option) -> Option:
         """Return an option with what is known of the quality at its global batch."""
@@ -74,10 +74,9 @@ class Batches:
         unknown = sorted({item.global_batch or 0 for item in left if not item.falls})
         falling = sorted({item.global_batch or 0 for item in left if item.falls})
         if unknown:
-            allowed = max(item.global_batch or 0 for item in options if self.allows(item))
             text = (
-                f"Global batches above {allowed} ({_listed(unknown)}) are left out: their quality "
-                "is not known. --any-batch includes them."
+                f"Global batches of unknown quality are left out ({_listed(unknown)}). "
+                "--any-batch includes them."
             )
             yield Caution("batch-quality-unknown", text)
         if falling:

@@ -28,6 +28,8 @@ _LEAST_FREEDOM = 3
 _DRAWS, _POSTERIOR_DRAWS = 4000, 1000
 #: An option ties if it is better than the recommended one with more than this probability.
 TIE = 0.10
+#: A predicted option that is better with more than this probability is what to measure next.
+_PROBABLY = 0.5
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,8 @@ def certainty(
     # Where no single run is expected to help, the uncertainty of what it shows decides.
     gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
     chosen = int((gain / hours).argmax())
+    if ties and ties[0].option.is_predicted and ties[0].probability_better > _PROBABLY:
+        chosen = options.index(ties[0].option)
     run = NextRun(options[chosen], float(hours[chosen]), now, float(after[chosen]))
     return Certainty(probability, tuple(ties), run)
 

@@ -57,7 +57,7 @@ def advise(
     """Recommend a GPU count, power limit, clock and batch size."""
     opened = results.open(*stores)
     several = workload is None and len(opened.workloads) > 1
-    lines, found = [], []
+    lines, advices = [], []
     for name in opened.workloads if several else (workload,):
         try:
             advice = opened.advise(
@@ -71,16 +71,16 @@ def advise(
                 raise
             lines.append(f"{name}: no advice: {refusal}")
         else:
-            found.append(advice)
+            advices.append(advice)
             lines += [advice.line] if several else advice.summary
     if as_json:
-        rows = [advice.to_dict() for advice in found]
+        rows = [advice.to_dict() for advice in advices]
         print(json.dumps(rows if several else rows[0], allow_nan=False))
         return 0
     console = Console()
     for line in lines:
         console.print(line)
-    for advice in found if details else ():
+    for advice in advices if details else ():
         _show_details(console, advice)
     return 0
 

@@ -31,7 +31,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def one_line(advice: Advice) -> str:
+def brief(advice: Advice) -> str:
     """Return the recommendation, its savings and probability in one line."""
     option = advice.recommended
     if option is None:
