@@ -84,8 +84,8 @@ def test_speedup_is_a_ratio_of_geometric_means_with_a_pooled_interval():
 
 
 def test_a_law_of_energy_says_what_the_energy_is():
-    fits = fit_series(scaling_series(run_metrics(*study())), "energy_per_epoch_j")
-    assert {group["energy_is"] for group, _ in fits.laws} == {"cpu, estimated"}
+    fits = fit_series(scaling_series(run_metrics(*study(source="counter"))), "energy_per_epoch_j")
+    assert {group["energy_is"] for group, _ in fits.laws} == {"cpu, counter"}
 
 
 def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():

@@ -44,6 +44,7 @@ def page_scripts(pictures: Iterable[Any]) -> tuple[Script, ...]:
 def explorable(spec: dict[str, Any]) -> dict[str, Any]:
     """Return a figure whose panels zoom, and whose lines a click on the legend selects."""
     spec = deepcopy(spec)
+    spec["config"] = {**spec.get("config", {}), "aria": False}  # the page describes the figure
     picks = False
     for i, panel in enumerate(spec.get("concat", ())):
         layers: list[dict[str, Any]] = panel.get("layer", [panel])

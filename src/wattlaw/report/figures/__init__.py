@@ -62,9 +62,10 @@ def _by_limit(
 
 GALLERY: tuple[Figure, ...] = (
     Figure(
-        "pareto", "Energy against time, and what to run", "advice", _OURS, advice.pareto,
-        "Each point is the mean energy and time of a setting. Lower left is better: no setting is "
-        "both faster and uses less energy than one on the Pareto front.",
+        "pareto", "Settings by time and energy", "advice", _OURS, advice.pareto,
+        "Each point is the mean time of a setting and its mean energy or, without energies, its "
+        "GPU-hours. Lower left is better: no setting is better in both than one on the Pareto "
+        "front.",
     ),
     Figure(
         "epoch_time", "Training time", "scaling", _BOTH, scaling.epoch_time,

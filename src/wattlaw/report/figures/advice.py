@@ -143,14 +143,15 @@ def _layers(
     rows_of = {kind: table[table["line"] == kind] for kind in _KINDS}
     front = pd.concat([rows_of[_FRONT], rows_of[_PREDICTED]]).sort_values("time")
     joined = alt.Chart(parts.compact(front.assign(line=_FRONT), "time", "energy", "line"))
-    boxes = alt.Chart(parts.compact(rows_of[_PREDICTED], *_BOX, "line"))
+    predicted = rows_of[_PREDICTED]
+    boxes = alt.Chart(parts.compact(predicted, *_BOX, "line")).mark_rect(opacity=0.1)
     certain = table[table["line"].isin([_FRONT, _BASE])]
     tooltip = {"line": "is", "setting": "setting", "time": "time (s)", "energy": spent}
     layers = [
-        boxes.mark_rect(opacity=0.1).encode(
+        *([boxes.encode(
             x=parts.with_column(x, "time_low"), x2="time_high:Q",
             y=parts.with_column(y, "energy_low"), y2="energy_high:Q", color=styles["color"],
-        ),
+        )] if len(predicted) else []),
         joined.mark_line(strokeWidth=1.4).encode(x=x, y=y, color=styles["color"]),
         *parts.error_bars(certain, x, y, styles, "energy_low", "energy_high"),
         *parts.error_bars(certain, x, y, styles, "time_low", "time_high", horizontal=True),

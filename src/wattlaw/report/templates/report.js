@@ -6,7 +6,10 @@ const options = {
 };
 function draw(target) {
   if (target.childElementCount) return;
-  window.vegaEmbed(target, specs[target.dataset.figure], options).catch((error) => {
+  window.vegaEmbed(target, specs[target.dataset.figure], options).then(() => {
+    // The chart has a label; its marks have none that say more.
+    target.querySelector("svg").setAttribute("aria-hidden", "true");
+  }).catch((error) => {
     target.textContent = `This figure cannot be drawn: ${error.message}`;
   });
 }
