@@ -196,7 +196,7 @@ def test_a_plot_is_the_figure_of_the_report(results):
     assert isinstance(chart, alt.ConcatChart)
     spec = chart.to_dict()
     assert spec["title"]["text"] == "Energy against speed"
-    assert "Simulated values: nothing was measured." in spec["title"]["subtitle"]
+    assert "Simulated values: nothing was measured here." in spec["title"]["subtitle"]
     assert "energy_speed" in results.figures
     with pytest.raises(BadInput, match='figure: given "energy_sped"; allowed: pareto, '):
         results.plot("energy_sped")

@@ -206,9 +206,10 @@ def test_a_table_without_a_good_row_makes_no_store(tmp_path, home):
 
 
 WRONG = {
-    "gpus=n": "epoch_time_s is missing; required: gpus, epoch_time_s",
+    "gpus=n": "epoch_time_s or step_time_s is missing; required: gpus, epoch_time_s or step_time_s",
+    MAP + ",step_time_s=t": "given both step_time_s and epoch_time_s; allowed: one of them",
     "gpus=n,epoch_time_s=time": 'no column "time"; the table has: n, t',
-    MAP + ",speed=t": 'no field "speed"; allowed: gpus, epoch_time_s,',
+    MAP + ",speed=t": 'no field "speed"; allowed: gpus, epoch_time_s, step_time_s,',
     MAP + ",gpus=t": "gpus is given twice",
     MAP + ",nodes": "allowed: field=column or field=@value",
     MAP + ",nodes=": "allowed: field=column or field=@value",
@@ -293,6 +294,17 @@ def test_importing_again_changes_nothing_and_more_rows_add(tmp_path, home, capsy
     assert found["epoch_time_s"].tolist() == [10, 11, 12, 6, 3]
     assert found["repeat"].tolist() == [0, 1, 2, 0, 0]
     assert before.items() <= files(home).items()
+
+
+def test_times_of_a_step_compare_by_sample(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t,b,w", "1,0.5,8,100", "2,0.6,8,120")
+    assert bring(table, "gpus=n,step_time_s=t,local_batch=b,power_w=w", home) == 0
+    found = metrics(home)
+    assert found["unit"].tolist() == ["sample", "sample"]
+    assert found["time_s"].tolist() == pytest.approx([0.5 / 8, 0.6 / 16])
+    assert found["step_time_s"].tolist() == [0.5, 0.6]
+    assert found["energy_j"].tolist() == pytest.approx([100 * 0.5 / 8, 120 * 0.6 / 16])
+    assert found["epoch_time_s"].isna().all()
 
 
 def test_the_same_settings_of_another_file_are_other_runs(tmp_path, home):
@@ -401,18 +413,22 @@ CELLS = st.one_of(
     st.lists(st.integers(), max_size=2), st.integers(1, 64), st.floats(0.001, 1e6),
     st.floats(1e-320, 1e308),
 )  # fmt: skip
+TIMES = ("epoch_time_s", "step_time_s")
+OF_EPOCHS = ("epochs", "samples", "steps", "loss", "metric", "eval_time_s")
 TABLE = st.lists(st.fixed_dictionaries(dict.fromkeys("abcdef", CELLS)), max_size=6)
 
 
 @settings(max_examples=150)
-@given(TABLE, st.permutations(sorted({*FIELDS} - {"gpus", "epoch_time_s"})), st.data())
-def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, data):
+@given(TABLE, st.permutations(sorted({*FIELDS} - {"gpus", *TIMES})), st.sampled_from(TIMES))
+def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, time):
     chosen = [name for name in names[:4] if not {name, "gpu_energy_j"} >= {"power_w"}]
+    if time == "step_time_s":
+        chosen = [name for name in chosen if name not in OF_EPOCHS]
     chosen = [name for name in chosen if not name.endswith("_percent")]
     if "metric" in chosen and "epochs" not in chosen:
         chosen.remove("metric")
     text = ",".join(f"{field}={column}" for field, column in
-                    zip(["gpus", "epoch_time_s", *chosen], "abcdef", strict=False))  # fmt: skip
+                    zip(["gpus", time, *chosen], "abcdef", strict=False))  # fmt: skip
     fields = parse_map(text)
     given_rows = [Row(line, cells) for line, cells in enumerate(rows, 1)]
     runs, refused = parse_runs(given_rows, fields, "t.jsonl", "study")
@@ -424,13 +440,13 @@ def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, data)
     again, _ = parse_runs(given_rows, fields, "t.jsonl", "study")
     assert [run.record for run in again] == [run.record for run in runs]
     for run in runs:
-        if run.record.spec.measure.epochs > 100:
+        if run.record.spec.measure.epoch_count > 100:
             continue
         record = run.record.model_validate_json(run.record.model_dump_json())
         assert record == run.record
         windows = run.epochs().to_pylist()
-        train = [row for row in windows if row["phase"] == "train"]
-        assert len(train) == record.spec.measure.epochs
+        train = [row for row in windows if row["phase"] in ("train", "steps")]
+        assert len(train) == (record.spec.measure.epoch_count or 1)
         for row in train:
             assert 0 < row["duration_s"] < math.inf
             for name in ("gpu_energy_j", "cpu_energy_j", "dram_energy_j", "gpu_power_mean_w"):

@@ -178,6 +178,12 @@ def origins_label(launchers: Iterable[Any]) -> str:
     return "" if MEASURED in origins else " and ".join(origins)
 
 
+def sources_label(launchers: Iterable[Any]) -> str:
+    """Return the sources of runs, such as ``imported``, if none was measured here, else ""."""
+    sources = sorted({source_of(launcher) for launcher in launchers})
+    return "" if MEASURED in sources else " and ".join(sources)
+
+
 #: The code of the warning ``uncooperative_text``.
 UNCOOPERATIVE = "workers-do-not-cooperate"
 

@@ -51,6 +51,7 @@ from wattlaw.formatting import (
     origins_label,
     plural,
     setting_label,
+    sources_label,
     uncooperative_text,
 )
 
@@ -101,6 +102,11 @@ class Findings:
     def origins_label(self) -> str:
         """Return ``simulated`` or ``replayed`` if no run is measured, else nothing."""
         return origins_label(self.runs["launcher"])
+
+    @property
+    def sources_label(self) -> str:
+        """Return the sources of the runs, such as ``imported``, if none was measured here."""
+        return sources_label(self.runs["launcher"])
 
     @cached_property
     def best_limits(self) -> pd.DataFrame:

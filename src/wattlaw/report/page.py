@@ -94,8 +94,8 @@ def _title(findings: Findings) -> str:
 
 
 def _origin(findings: Findings) -> str:
-    """Return what follows a title if no run is measured: `` (simulated)``."""
-    return f" ({findings.origins_label})" if findings.origins_label else ""
+    """Return what follows a title if no run was measured here: `` (simulated)``."""
+    return f" ({findings.sources_label})" if findings.sources_label else ""
 
 
 def _subtitle(findings: Findings, layout: Layout) -> str:

@@ -79,9 +79,9 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
     if chart is None:
         return None
     spec = _replace_invisible(chart.to_dict(validate=False))
-    if findings.origins_label:  # a figure may be seen without its page
-        label = findings.origins_label.capitalize()
-        spec["title"]["subtitle"].append(f"{label} values: nothing was measured.")
+    if findings.sources_label:  # a figure may be seen without its page
+        label = findings.sources_label.capitalize()
+        spec["title"]["subtitle"].append(f"{label} values: nothing was measured here.")
     return Chart(figure, spec)
 
 

@@ -119,6 +119,7 @@ _PERCENT = in_range(0, 100, "a number from 0 to 100")
 FIELDS: Mapping[str, Field] = {
     "gpus": _COUNT,
     "epoch_time_s": _POSITIVE,
+    "step_time_s": _POSITIVE,
     "workload": _TEXT,
     "hardware": _TEXT,
     "global_batch": _COUNT,
@@ -148,12 +149,15 @@ FIELDS: Mapping[str, Field] = {
     "eval_time_s": _POSITIVE,
 }
 OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")
-REQUIRED = ("gpus", "epoch_time_s")
+#: At least one field of each is required.
+REQUIRED = (("gpus",), ("epoch_time_s", "step_time_s"))
 _EXCLUSIVE = (
+    *(("step_time_s", name)
+      for name in ("epoch_time_s", "epochs", "samples", "steps", "loss", "metric", "eval_time_s")),
     ("gpu_energy_j", "power_w"),
     ("sm_util", "sm_util_percent"),
     ("mem_util", "mem_util_percent"),
-)
+)  # fmt: skip
 
 
 class InvalidCell(ValueError):
@@ -181,6 +185,10 @@ class FieldMap:
 
     columns: Mapping[str, str]
     constants: Mapping[str, Any]
+
+    def has(self, name: str) -> bool:
+        """Say whether a field has a column or a constant."""
+        return name in self.columns or name in self.constants
 
     def require_columns(self, available: Iterable[str]) -> None:
         """Check that a table has all columns.
@@ -237,9 +245,10 @@ def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> Fie
         except InvalidCell as error:
             raise BadInput(f"--map: {error}") from None
     mapped = {*columns, *constants}
-    for field in REQUIRED:
-        if field not in mapped:
-            raise BadInput(f"--map: {field} is missing; required: {', '.join(REQUIRED)}")
+    for names in REQUIRED:
+        if mapped.isdisjoint(names):
+            required = ", ".join(" or ".join(each) for each in REQUIRED)
+            raise BadInput(f"--map: {' or '.join(names)} is missing; required: {required}")
     if "metric" in mapped and "epochs" not in mapped:
         raise BadInput(
             "--map: metric needs epochs, the number of epochs after which it was measured, such as "

@@ -62,10 +62,12 @@ class ImportedRun:
 
     def epochs(self) -> pa.Table:
         """Return the windows, with the schema ``store.schema.EPOCHS``."""
-        count = self.record.spec.measure.epoch_count
+        measure = self.record.spec.measure
+        count = measure.epoch_count or 1
         shared = {"run_id": self.record.run_id, "host": HOST, "warmup": False}
         shared |= {"interrupted": False, "from_step": 0}
-        rows = [{**shared, "phase": "train", "epoch": 0, **self.train}]
+        phase = "steps" if measure.is_by_steps else "train"
+        rows = [{**shared, "phase": phase, "epoch": 0, **self.train}]
         if self.evaluate is not None:
             rows.append({**shared, "phase": "evaluate", "epoch": count - 1, **self.evaluate})
         table = pa.Table.from_pylist(rows, schema=EPOCHS)
@@ -159,12 +161,15 @@ def _spec(values: Mapping[str, Any], fields: FieldMap, study: str) -> RunSpec:
         if _NAME_OPTION in options:
             raise InvalidCell(f"options.{_NAME_OPTION} is reserved for the workload's full name")
         options[_NAME_OPTION] = name
+    measure = Measure(epochs=values.get("epochs", 1), warmup_epochs=0)
+    if fields.has("step_time_s"):
+        measure = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
     try:
         return RunSpec(
             workload=WorkloadSpec(name=slug(name) or KIND, options=options),
             setting=Setting(**setting),
             repeat=values.get("repeat", 0),
-            measure=Measure(epochs=values.get("epochs", 1), warmup_epochs=0),
+            measure=measure,
             launch_kind=KIND,
             hardware=values.get("hardware"),
             nodes=values.get("nodes", 1),
@@ -178,13 +183,15 @@ def _windows(
 ) -> tuple[dict[str, Any], dict[str, Any] | None, str | None]:
     """Return the training window, the evaluation's, and the name of the metric."""
     values = fields.parse_row(row.cells, lambda name: not _is_spec_field(name))
-    time_s = values.get("epoch_time_s")
+    is_by_steps = spec.measure.is_by_steps
+    time_field = "step_time_s" if is_by_steps else "epoch_time_s"
+    time_s = values.get(time_field)
     if time_s is None:
-        raise InvalidCell("epoch_time_s is missing")
+        raise InvalidCell(f"{time_field} is missing")
     train = {
         "duration_s": time_s,
-        "samples": values.get("samples"),
-        "steps": values.get("steps"),
+        "samples": spec.setting.global_batch if is_by_steps else values.get("samples"),
+        "steps": 1 if is_by_steps else values.get("steps"),
         **_energy(values, time_s, spec.setting.gpus),
     }
     for name in ("sm_util", "mem_util"):

@@ -18,7 +18,11 @@ _VERDICTS = {
     "implausible": "is physically impossible, and is left out",
 }
 
-_ORIGINS = {"replayed": "a table", "simulated": "a model of a cluster"}
+_ORIGINS = {
+    "imported": "a table",
+    "replayed": "a table of measurements",
+    "simulated": "a model of a cluster",
+}
 
 
 def reasons(findings: Findings) -> tables.Table | None:
@@ -141,9 +145,9 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         settings = fmt.plural(len(findings.settings), "setting")
         was = "was" if once == 1 else "were"
         yield f"{once} of {settings} {was} run once: their uncertainty is not known."
-    origins = runs["launcher"].map(fmt.origin_of)
+    origins = runs["launcher"].map(fmt.source_of)
     for origin, source in _ORIGINS.items():
-        if (origins == origin).any() and not findings.origins_label:
-            yield f"Some runs are {origin}: from {source}, not measured."
+        if (origins == origin).any() and not findings.sources_label:
+            yield f"Some runs are {origin}: from {source}, not measured here."
     yield from (caution.text for caution in findings.cautions)
     yield from findings.notes[:2]
