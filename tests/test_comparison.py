@@ -279,7 +279,7 @@ def test_a_page_says_in_title_and_table_what_is_not_measured(tmp_path):
         comparison.write(tmp_path / "page.html")
         text = (tmp_path / "page.html").read_text(encoding="utf-8")
         assert re.search(rf"<h1>.* {re.escape(label)}</h1>", text)
-        assert f"<caption>B relative to A {label}</caption>" in text
+        assert f"</b> B relative to A {label}</caption>" in text
 
 
 def test_results_are_compared_in_python(stores):

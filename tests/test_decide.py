@@ -438,9 +438,13 @@ def test_a_damaged_decision_is_kept_under_another_name(write, tmp_path, capsys, 
         path.mkdir()
     else:
         path.write_bytes(content)
-    assert main(["advise", str(store), "--json"]) == 2
+    assert main(["advise", str(store), "--json", "--strict"]) == 2
     error = capsys.readouterr().err
     assert str(path) in error and len(error.splitlines()) == 1
+    assert main(["advise", str(store), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert str(path) in shown.err
+    assert json.loads(shown.out)["decision"] is None
     outcome = run(study, store)
     assert sum(str(kept) in warning for warning in outcome.warnings) == 1
     decision = outcome.results.decision
@@ -471,7 +475,7 @@ def test_two_campaigns_on_one_store_make_each_run_once(write, tmp_path):
 def test_the_report_shows_the_decision_and_its_course(write, tmp_path, monkeypatch):
     folder = tmp_path / "figures"
     few = tuple(figure for figure in GALLERY if figure.name == "decision")
-    monkeypatch.setattr("wattlaw.report.pictures.GALLERY", few)
+    monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
     run(write(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
     opened = results.open(tmp_path / "store")
     table = decision_result(opened._findings())

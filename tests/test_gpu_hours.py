@@ -3,12 +3,14 @@
 import datetime
 import json
 
+import pyarrow.parquet as pq
 import pytest
 
 from conftest import study_of
 from wattlaw.cli.main import main
 from wattlaw.launch.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
+from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.study.plan import PlannedRun, expand
@@ -35,6 +37,14 @@ def record(run: PlannedRun, hours: float, status: str = "done") -> RunRecord:
         started_at=BEGUN,
         finished_at=BEGUN + datetime.timedelta(hours=hours),
     )
+
+
+def write_done(store: Store, done: RunRecord) -> None:
+    """Write a done run with empty tables."""
+    folder = store.folder(done.run_id)
+    folder.write(done)
+    pq.write_table(EPOCHS.empty_table(), folder.epochs_path)
+    pq.write_table(TELEMETRY.empty_table(), folder.telemetry_path)
 
 
 def workload(name: str) -> WorkloadSpec:
@@ -107,7 +117,7 @@ def test_a_dry_run_prints_remaining_gpu_hours_by_source(write_study, tmp_path, c
     store.create()
     (run,) = plan(workloads=[narrow], sweeps=[{"gpus": [2], "local_batch": [8]}])
     known = record(run, hours=0.5)
-    store.folder(known.run_id).write(known)
+    write_done(store, known)
     line = ["run", str(path), "--store", str(store.path), "--dry-run"]
     assert main([*line, "--assume-tflops", "10"]) == 0
     told = [one for one in capsys.readouterr().out.splitlines() if one.startswith("GPU-hours")]
@@ -137,7 +147,7 @@ def test_a_store_that_has_all_runs_leaves_no_hours(write_study, tmp_path, capsys
     store = Store(tmp_path / "store")
     store.create()
     (run,) = plan()
-    store.folder(run.run_id).write(record(run, 1))
+    write_done(store, record(run, 1))
     assert main(["run", str(path), "--store", str(store.path), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "1 runs: 1 done. Nothing was run." in shown

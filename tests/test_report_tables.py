@@ -120,7 +120,7 @@ def test_a_column_of_amounts_has_the_unit_of_its_median():
     assert formatting.choose_unit([], units) == (1.0, "s")
     headings = verdict.table(analyse(*study())).headings
     assert not any("GPU" in heading for heading in headings)
-    assert "worker-hours" in headings
+    assert "worker-hours of training" in headings
 
 
 def test_the_effect_of_limits_has_the_test_of_equivalence():

@@ -95,6 +95,7 @@ class Advice(Result):
     rests_on: RestsOn
     next_measurement: NextRun | None
     pareto: tuple[Option, ...]
+    batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
     shown: tuple[str, ...] = field(repr=False)  # settings that a label names
@@ -239,6 +240,7 @@ def advise(
         rests_on=rests_on,
         next_measurement=is_sure.next_run,
         pareto=tuple(pareto(offered)),
+        batches_left_out=batches.left_out(allowed),
         warnings=(
             *batches.warnings(allowed, best), *job.warnings, *needed.warnings,
             *collect_warnings(decision, options, offered, job, constraints, rests_on.energy_reason),

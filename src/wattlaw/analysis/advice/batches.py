@@ -68,6 +68,11 @@ class Batches:
             return True
         return batch <= self.bound or (option.quality_known and not option.falls)
 
+    def left_out(self, options: Sequence[Option]) -> tuple[int, ...]:
+        """Return the global batches of options that may not be recommended."""
+        left = (item.global_batch or 0 for item in options if not self.allows(item))
+        return tuple(sorted(set(left)))
+
     def warnings(self, options: Sequence[Option], best: Option | None) -> Iterator[Caution]:
         """Yield what is left out for its batch, and what is wrong with that of the best option."""
         left = [item for item in options if not self.allows(item)]

@@ -20,13 +20,14 @@ from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT
 
-_SETTING, _FRONT, _PREDICTED, _BASE, _BEST = (
-    "a setting", "Pareto front", "predicted", "baseline", "recommended",
+_LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _BEST = (
+    "a batch left out", "a setting", "Pareto front", "predicted", "baseline", "recommended",
 )  # fmt: skip
 _Look = tuple[str, str, int]
 #: Colour, shape and size of each kind of point, in the order in which they are drawn.
 _KINDS: dict[str, _Look] = {
-    _SETTING: (FAINT, "circle", 26), _PREDICTED: (COLOURS[3], "cross", 46),
+    _LEFT_OUT: (FAINT, "triangle-down", 26), _SETTING: (COLOURS[4], "circle", 26),
+    _PREDICTED: (COLOURS[3], "cross", 46),
     _BASE: (COLOURS[2], "triangle-up", 200), _BEST: (COLOURS[1], "diamond", 220),
     _FRONT: (COLOURS[0], "square", 46),
 }  # fmt: skip
@@ -84,6 +85,8 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
     named: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
     settings = means[["time_s", "spent"]].set_axis(["time", "energy"], axis=1)
     settings = settings.assign(setting=[group_label(group) for group in named])
+    is_left_out = means["global_batch"].isin(advice.batches_left_out)
+    settings["line"] = is_left_out.map({True: _LEFT_OUT, False: _SETTING})
     best, base = advice.recommended, advice.baseline
     chosen = [(best, _BEST)] if best else []
     chosen += [(base, _BASE)] if base and base != best else []
@@ -97,7 +100,7 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
             if any(other["time"] == row["time"] for other in rows):
                 row["label"] = ""
             rows.append(row)
-    return pd.concat([settings.assign(label="", line=_SETTING), pd.DataFrame(rows)],
+    return pd.concat([settings.assign(label=""), pd.DataFrame(rows)],
                      ignore_index=True)  # fmt: skip
 
 

@@ -137,7 +137,9 @@ def _changes(
 def _sure(advice: Advice) -> str:
     of = " and ".join(f"{count} {source}" for source, count in advice.rests_on.settings.items())
     if sum(advice.rests_on.settings.values()) == 1:
-        return "It is the only setting that can be compared."
+        left = len(advice.batches_left_out)
+        others = f"; {left} other global batches are left out (--any-batch)" if left else ""
+        return f"It is the only setting that is compared{others}."
     text = f"the least {advice.goal} of {of} settings"
     if advice.probability is None:
         return f"It has {text}; how sure that is, is not known: there are too few repeats."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from wattlaw import formatting as fmt
+from wattlaw.analysis.planning.question import Question
 from wattlaw.report import tables
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.data_quality import caveat_sentences
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from wattlaw.analysis.advice.option import Option, Quantity
     from wattlaw.analysis.findings import Findings
 
-#: Rows of the table of one workload.
+#: Workloads of which the recommendation is a sentence, and rows of the table of one workload.
+_MAX_LINES = 6
 MAX_ROWS = 8
 _COMMAND = "wattlaw advise STORE --workload W"
 
@@ -33,10 +35,8 @@ def sentences(findings: Findings) -> Iterator[str]:
     if len(findings.advice) == 1:
         yield from text.summary(findings.advice[0])
     elif findings.advice:
-        yield (
-            f"The table has the recommended setting of each of {len(findings.advice)} workloads. "
-            f"{_COMMAND} explains one."
-        )
+        yield from (f"{text.brief(advice)}." for advice in findings.advice[:_MAX_LINES])
+        yield f"{_COMMAND} explains each."
     for workload, reason in findings.advice_refusals:
         yield f"{workload}: no advice, because {fmt.full_stop(reason)}"
 
@@ -53,18 +53,15 @@ def table(findings: Findings) -> tables.Table | None:
         *_amounts(rows),
         tables.Column("energy against baseline", lambda row: _saving(row.advice, "energy")),
         tables.Column("time against baseline", lambda row: _saving(row.advice, "time")),
-        tables.Column("near the best", lambda row: _probability(row.advice)),
-        tables.number("ties", lambda row: len(row.advice.ties) or None),
+        tables.Column(
+            f"sure to be within {fmt.percent(Question().tolerance, 2)} of the best",
+            lambda row: _probability(row.advice),
+        ),
+        tables.number("others as good", lambda row: len(row.advice.ties) or None),
         tables.text("measure next", _next),
         tables.text("known by", lambda row: _known_by(row.option)),
     ]
-    note = (
-        "Time and energy are of a training, or of the unit in the column. The baseline is the "
-        "fastest setting that may be recommended. Near the best: the probability that no other "
-        f"setting is better by more than {fmt.percent(rows[0].advice.tolerance, 2)}."
-        if rows
-        else ""
-    )
+    note = "The baseline is the fastest setting that may be recommended."
     return tables.build("recommended", "What to run, by workload", columns, rows, note=note,
                         command=_COMMAND)  # fmt: skip
 
@@ -103,7 +100,8 @@ def caveats(findings: Findings) -> list[str]:
 
 def _amounts(rows: list[_Row]) -> list[tables.Column]:
     units = {row.advice.unit for row in rows}
-    of = f" of a {units.pop()}" if units in ({"sample"}, {"step"}) else ""
+    unit = units.pop() if len(units) == 1 else ""
+    of = {"epoch": " of training", "run": " of a run", "": ""}.get(unit, f" of a {unit}")
     noun = rows[0].advice.worker if rows else "worker"
     currency = next((row.advice.footprint.currency for row in rows if row.advice.footprint), None)
 
@@ -123,8 +121,10 @@ def _amounts(rows: list[_Row]) -> list[tables.Column]:
 
 def _saving(advice: Advice, name: str) -> str | None:
     change: Quantity | None = getattr(advice.savings, name, None)
-    if change is None or advice.recommended == advice.baseline:
+    if change is None:
         return None
+    if advice.recommended == advice.baseline:
+        return "is the baseline"
     text_of = fmt.change(1 + change.mean)
     if change.interval is None:
         return text_of
