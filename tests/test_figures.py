@@ -347,7 +347,9 @@ def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommenda
     assert drawn["baseline"] == (found.baseline != found.recommended)
     assert drawn["Pareto front"] + drawn["predicted"] == len(found.pareto)
     assert drawn["predicted"] == sum(option.is_predicted for option in found.pareto)
-    assert drawn["a setting"] == len(known.settings)
+    left_out = known.settings["global_batch"].isin(found.batches_left_out).sum()
+    assert 0 < left_out == drawn["a batch left out"]
+    assert drawn["a setting"] == len(known.settings) - left_out
 
 
 def test_without_energy_the_first_figure_has_worker_hours():
