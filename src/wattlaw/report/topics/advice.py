@@ -40,6 +40,8 @@ def brief(advice: Advice) -> str:
     if advice.probability is not None:
         parts.append(f"{_percent(advice.probability)} sure")
     parts.append("" if option.source == fmt.MEASURED else option.source)
+    if "batch-quality-unknown" in {warning.code for warning in advice.warnings}:
+        parts.append("larger batches are left out (--any-batch)")
     return f"{advice.workload}: {'; '.join(filter(None, parts))}"
 
 

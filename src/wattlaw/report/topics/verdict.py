@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
 
 #: Workloads of which the recommendation is a sentence, and rows of the table of one workload.
-_MAX_LINES = 6
+_MAX_LINES = 4
 MAX_ROWS = 8
 _COMMAND = "wattlaw advise STORE --workload W"
 
@@ -35,7 +35,11 @@ def sentences(findings: Findings) -> Iterator[str]:
     if len(findings.advice) == 1:
         yield from text.summary(findings.advice[0])
     elif findings.advice:
-        yield from (f"{text.brief(advice)}." for advice in findings.advice[:_MAX_LINES])
+        count = len(findings.advice)
+        if count <= _MAX_LINES:
+            yield from (f"{text.brief(advice)}." for advice in findings.advice)
+        else:
+            yield f"The table has the recommended setting of each of {count} workloads."
         yield f"{_COMMAND} explains each."
     for workload, reason in findings.advice_refusals:
         yield f"{workload}: no advice, because {fmt.full_stop(reason)}"
@@ -53,15 +57,15 @@ def table(findings: Findings) -> tables.Table | None:
         *_amounts(rows),
         tables.Column("energy against baseline", lambda row: _saving(row.advice, "energy")),
         tables.Column("time against baseline", lambda row: _saving(row.advice, "time")),
-        tables.Column(
-            f"sure to be within {fmt.percent(Question().tolerance, 2)} of the best",
-            lambda row: _probability(row.advice),
-        ),
+        tables.Column("sure", lambda row: _probability(row.advice)),
         tables.number("others as good", lambda row: len(row.advice.ties) or None),
         tables.text("measure next", _next),
         tables.text("known by", lambda row: _known_by(row.option)),
     ]
-    note = "The baseline is the fastest setting that may be recommended."
+    note = (
+        "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
+        f"within {fmt.percent(Question().tolerance, 2)} of the best setting."
+    )
     return tables.build("recommended", "What to run, by workload", columns, rows, note=note,
                         command=_COMMAND)  # fmt: skip
 
