@@ -28,7 +28,9 @@ _CAPTION = (
 
 
 def _title(proposal: Proposal) -> str:
-    return f"{proposal.job.workload} on {fmt.plural(proposal.campaign.nodes, 'node')}"
+    label = proposal.findings.sources_label
+    nodes = fmt.plural(proposal.campaign.nodes, "node")
+    return f"{proposal.job.workload} on {nodes}" + (f" ({label})" if label else "")
 
 
 def scaling_table(proposal: Proposal) -> tables.Table | None:
