@@ -10,12 +10,6 @@ import pandas as pd
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
 from wattlaw.analysis.batch_effects import QualityFindings, quality_by_batch
-from wattlaw.analysis.caps.choice import (
-    LeastEnergy,
-    LeastEnergyDelay,
-    LeastEnergyWithin,
-    best_limits,
-)
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
@@ -54,9 +48,6 @@ from wattlaw.formatting import (
     sources_label,
     uncooperative_text,
 )
-
-#: How the best cap and clock of each setting are chosen.
-RULES = (LeastEnergy(), LeastEnergyWithin(0.10), LeastEnergyDelay())
 
 
 @dataclass(frozen=True)
@@ -107,16 +98,6 @@ class Findings:
     def sources_label(self) -> str:
         """Return the sources of the runs, such as ``imported``, if none was measured here."""
         return sources_label(self.runs["launcher"])
-
-    @cached_property
-    def best_limits(self) -> pd.DataFrame:
-        """Return ``analysis.caps.choice.best_limits`` by ``limit_kind`` and ``rule``."""
-        chosen = [
-            best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.description)
-            for kind in LIMITS
-            for rule in RULES
-        ]
-        return pd.concat(chosen, ignore_index=True)
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:

@@ -147,19 +147,13 @@ class Pooled(Generic[Key]):
         share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
         return float(total), float(np.sqrt(self.variance * share))
 
-    def difference(self, first_key: Key, other: Key) -> tuple[float, float]:
-        """Return the ``contrast`` of one mean with another; a mean does not differ from itself."""
-        return (0.0, 0.0) if first_key == other else self.contrast({first_key: 1.0, other: -1.0})
-
     def interval(self, first_key: Key, other: Key) -> tuple[float, float, float]:
         """Return the difference of two means with its 95 % t interval."""
-        change, error = self.difference(first_key, other)
-        half = self.t((1 + LEVEL) / 2) * error if error else error
+        if first_key == other:
+            return 0.0, 0.0, 0.0
+        change, error = self.contrast({first_key: 1.0, other: -1.0})
+        half = error * float(special.stdtrit(self.freedom, (1 + LEVEL) / 2))
         return change, change - half, change + half
-
-    def t(self, share: float) -> float:
-        """Return the quantile of Student's t; missing without freedom."""
-        return float(special.stdtrit(self.freedom, share)) if self.freedom else np.nan
 
 
 def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
@@ -177,12 +171,6 @@ def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
     freedom = 0 if is_identical else freedom
     variance = squares / freedom if freedom else np.nan
     return Pooled(means, sizes, variance, freedom, is_identical)
-
-
-def geometric_mean(values: Floats) -> float:
-    """Return exp of the mean of logarithms; of equal values exactly that value."""
-    first = float(values[0])
-    return first * float(np.exp(np.log(values / first).mean()))
 
 
 _NODES = 64
