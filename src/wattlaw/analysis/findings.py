@@ -14,8 +14,7 @@ from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.decision import Decision
-from wattlaw.analysis.energy_factor import FactorModel, factor_drift, factor_model
-from wattlaw.analysis.energy_laws import energy_laws
+from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_model
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import SeriesFits
@@ -75,7 +74,6 @@ class Findings:
     energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
     factor_refusal: str | None
-    factor_drift: pd.DataFrame  # analysis.energy_factor.factor_drift
     quality: QualityFindings
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
@@ -183,7 +181,6 @@ def analyse(
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
         factor_model=model,
         factor_refusal=model_refusal,
-        factor_drift=factor_drift(table),
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),

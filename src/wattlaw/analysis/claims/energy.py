@@ -22,8 +22,7 @@ from wattlaw.analysis.claims.verdicts import (
     Tested,
     Within,
 )  # fmt: skip
-from wattlaw.analysis.energy_factor import FACTOR, factor_model
-from wattlaw.analysis.energy_laws import LOG_LOG, ORIGIN, energy_law
+from wattlaw.analysis.energy_laws import FACTOR, energy_law, factor_model
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.errors import Refused
@@ -94,16 +93,16 @@ def _linear(rows: pd.DataFrame) -> Iterator[Check]:
     if counts < MIN_COUNTS:
         raise Refused(f"{counts} GPU counts; measure {MIN_COUNTS} or more")
     law = energy_law(rows)
-    power = law.form(LOG_LOG)
-    if power.r2 is None:
+    r2, factor_w = law["r2_log_log"], law["factor_w"]
+    if r2 is None:
         raise Refused("all energies are the same, so there is no R^2")
     exponent = effects.from_interval(
-        power.parameters["exponent"], power.intervals["exponent"], law.n - 2
+        law["exponent"], (law["exponent_low"], law["exponent_high"]), law["n"] - 2
     )
     yield Within("exponent", "exponent", exponent, 1 - EXPONENT_MARGIN, 1 + EXPONENT_MARGIN)
     yield Tested(
-        f"R^2 {power.r2:.3f}, {law.factor_w:.4g} W per GPU", power.r2 >= MIN_R2, None,
-        {"r2": power.r2, "r2_through_origin": law.form(ORIGIN).r2, "factor_w": law.factor_w},
+        f"R^2 {r2:.3f}, {factor_w:.4g} W per GPU", r2 >= MIN_R2, None,
+        {"r2": r2, "r2_through_origin": law["r2_origin"], "factor_w": factor_w},
     )  # fmt: skip
 
 
