@@ -23,7 +23,6 @@ COUNTS = (1, 2, 4, 8, 16)
 def table(
     watts: float = 300.0,
     base_j: float = 0.0,
-    drift: float = 0.0,
     noise: float = 0.01,
     *,
     batches: tuple[int, ...] = (256, 1024),
