@@ -28,7 +28,7 @@ _P_VALUES = ("difference_p", "equivalence_p")
 
 def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> ClaimDefinition:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        compared = compare_limits(rows, limit, TIME, MARGIN)
+        compared = compare_limits(rows, limit, MARGIN)
         labels = [limit_label(limit, value) for value in compared.limits["limit"]]
         betas = dict(zip(labels, compared.limits["beta"].tolist(), strict=True))
         p_values = {name: plain(getattr(compared, name)) for name in _P_VALUES}
