@@ -3,35 +3,24 @@
 McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv 1812.06162): with B_crit
 the critical batch, a target takes E_min (1 + B / B_crit) samples, S_min (1 + B_crit / B) steps.
 Epochs are samples over the samples of the data set, so they follow the first: S = S_min (1 + B /
-B_crit) with S in epochs; small batches need S_min, a batch of B_crit needs twice that. The law is
-compared with other forms of ln S: flat, a line in ln B (a power of B), a parabola in ln B.
+B_crit) with S in epochs; small batches need S_min, a batch of B_crit needs twice that.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from scipy import special
 
 from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, aicc, f_test_p
+from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, f_test_p
 from wattlaw.errors import Refused
 
 Ends = tuple[float | None, float | None]
 MIN_BATCHES = 3
-LAW = "critical batch"
-#: For each form: ln S as a function of ln B without the first parameter, which is added; and the
-#: start values of the other parameters, computed from ln B.
-_FORMS: dict[str, tuple[Callable[[Floats, Floats], Floats], Callable[[Floats], Floats]]] = {
-    LAW: (lambda b, p: np.logaddexp(0.0, b - p[0]), lambda b: np.array([b.mean()])),
-    "flat": (lambda b, _p: np.zeros_like(b), lambda _b: np.zeros(0)),
-    "power": (lambda b, p: p[0] * b, lambda _b: np.zeros(1)),
-    "parabola": (lambda b, p: p[0] * b + p[1] * b**2, lambda _b: np.zeros(2)),
-}
 #: The search for the critical batch extends beyond the measured batches by this factor.
 _SEARCH_FACTOR = 1e4
 _LEAST_SIGMA = 1e-6
@@ -41,7 +30,7 @@ _LOG_ROUNDING = 1e-9  # means of logs differ by rounding
 
 @dataclass(frozen=True)
 class CriticalBatch(Result):
-    """The fit of S = S_min (1 + B / B_crit), and its comparison with other forms.
+    """The fit of S = S_min (1 + B / B_crit).
 
     Intervals are at 95 %, by profile likelihood. A bound is None if the data do not determine it:
     the upper one if S does not rise measurably, the lower one if it rises in proportion to B.
@@ -61,15 +50,7 @@ class CriticalBatch(Result):
     batch_min: float
     batch_max: float
     lack_of_fit_p: float | None
-    best_form: str  # the form with the lowest AICc; LAW if there are too few runs for its AICc
-    forms: pd.DataFrame  # form, k (parameters, sigma too), log_likelihood, aicc, weight (Akaike)
     sentence: str
-
-    def predict(self, batch: Sequence[float] | Floats) -> pd.DataFrame:
-        """Return columns ``batch`` and ``epochs`` = S_min (1 + B / B_crit)."""
-        at = np.asarray(batch, dtype=float)
-        rise = 0.0 if self.b_crit is None else at / self.b_crit
-        return pd.DataFrame({"batch": at, "epochs": self.s_min * (1 + rise)})
 
 
 def critical_batch(
@@ -97,8 +78,7 @@ def critical_batch(
         all runs took the same number of epochs.
     """
     data = _Runs.read(batch, epochs_to_target, epochs_trained)
-    fits = {name: _fit(name, data) for name in _FORMS}
-    law = fits[LAW]
+    law = _fit(data)
     edges = _search_bounds(data)
     lack_of_fit_p_value, spread, freedom = _lack_of_fit(data, law)
     allowed_deviance = data.n * math.log1p(float(special.fdtri(1, freedom, LEVEL)) * spread)
@@ -108,8 +88,6 @@ def critical_batch(
     least = None if crit_low is None else _profile_bound(data, law, 0, lowest, allowed_deviance)
     most = _profile_bound(data, law, 0, float(data.y.max()) + 1.0, allowed_deviance)
     is_inside = edges[0] + 0.01 < law.parameters[1] < edges[1] - 0.01
-    forms = _table(fits, data.n)
-    has_aicc = forms.loc[forms["form"] == LAW, "aicc"].notna().all()
     fitted = CriticalBatch(
         s_min=math.exp(law.parameters[0]),
         s_min_ci=(_exp(least), _exp(most)),
@@ -122,8 +100,6 @@ def critical_batch(
         batch_min=math.exp(data.b.min()),
         batch_max=math.exp(data.b.max()),
         lack_of_fit_p=lack_of_fit_p_value,
-        best_form=str(forms["form"].iloc[0]) if has_aicc else LAW,
-        forms=forms,
         sentence="",
     )
     return replace(fitted, sentence=_sentence(fitted))
@@ -165,27 +141,24 @@ class _Runs:
 
 
 @dataclass(frozen=True)
-class _FormFit:
-    name: str
-    parameters: Floats  # ln S_min or the like first; sigma is apart
+class _Fit:
+    parameters: Floats  # ln S_min and ln B_crit
     sigma: float
     log_likelihood: float
 
 
-def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _FormFit:
-    """Maximise the likelihood of a form, with one parameter fixed or none.
+def _fit(data: _Runs, fixed: tuple[int, float] | None = None) -> _Fit:
+    """Maximise the likelihood, with one parameter fixed or none.
 
     Without censored runs this is least squares; with them, least squares is the start value.
     """
     from scipy import optimize
 
-    mean, start_at = _FORMS[name]
-    b = data.b if name == LAW else data.b - data.b.mean()
-    shape = start_at(b)
-    start = np.array([float((data.y - mean(b, shape)).mean()), *shape])
+    middle = float(data.b.mean())
+    start = np.array([float((data.y - np.logaddexp(0.0, data.b - middle)).mean()), middle])
     if fixed is not None:
         start[fixed[0]] = fixed[1]
-    free = [i for i in range(len(start)) if fixed is None or i != fixed[0]]
+    free = [i for i in (0, 1) if fixed is None or i != fixed[0]]
 
     def with_fixed(p: Floats) -> Floats:
         all_parameters = start.copy()
@@ -193,30 +166,26 @@ def _fit(name: str, data: _Runs, fixed: tuple[int, float] | None = None) -> _For
         return all_parameters
 
     def residuals(p: Floats) -> Floats:
-        first, *others = with_fixed(p)
-        return np.asarray(data.y - first - mean(b, np.array(others)))
+        log_s, log_b = with_fixed(p)
+        return np.asarray(data.y - log_s - np.logaddexp(0.0, data.b - log_b))
 
     def loss(p: Floats) -> float:
         z = residuals(p[:-1]) * math.exp(-p[-1])
         density = -(z[~data.is_censored] ** 2) / 2 - _LOG_ROOT_2_PI - p[-1]
         return -float(density.sum() + special.log_ndtr(-z[data.is_censored]).sum())
 
-    best = start[free]
-    low, high = (np.full(len(free), sign * np.inf) for sign in (-1, 1))
-    if name == LAW and 1 in free:
-        low[free.index(1)], high[free.index(1)] = _search_bounds(data)
-    if free == [0]:  # the first parameter is added, so it is the mean of what is left
-        best = best + residuals(best).mean()
+    bounds = np.array([(-np.inf, np.inf), _search_bounds(data)])[free]
+    if free == [0]:  # ln S_min is added, so it is the mean of what is left
+        best = start[free] + residuals(start[free]).mean()
     else:
-        best = optimize.least_squares(residuals, best, bounds=(low, high), xtol=1e-10).x
+        best = optimize.least_squares(residuals, start[free], bounds=bounds.T, xtol=1e-10).x
     sigma = float(np.sqrt(np.mean(residuals(best) ** 2)))
     log_sigma = math.log(max(sigma, _LEAST_SIGMA))
     if data.is_censored.any():
-        within = [*zip(low, high, strict=True), (math.log(_LEAST_SIGMA), math.log(10.0))]
+        within = [*bounds, (math.log(_LEAST_SIGMA), math.log(10.0))]
         fitted = optimize.minimize(loss, [*best, log_sigma], method="L-BFGS-B", bounds=within)
         best, log_sigma = fitted.x[:-1], float(fitted.x[-1])
-    log_likelihood = -loss(np.array([*best, log_sigma]))
-    return _FormFit(name, with_fixed(best), math.exp(log_sigma), log_likelihood)
+    return _Fit(with_fixed(best), math.exp(log_sigma), -loss(np.array([*best, log_sigma])))
 
 
 def _search_bounds(data: _Runs) -> tuple[float, float]:
@@ -225,15 +194,16 @@ def _search_bounds(data: _Runs) -> tuple[float, float]:
     return float(data.b.min()) - reach, float(data.b.max()) + reach
 
 
-def _lack_of_fit(data: _Runs, law: _FormFit) -> tuple[float | None, float, float]:
+def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
     """Return the p value of the lack-of-fit test, and two numbers for the profile intervals.
 
     These are s^2 / (sum of squared residuals) and the degrees of freedom of s^2. s^2 is the
     variance of the residuals or, if the law does not fit, of the batches' means around the law.
     """
     from_residuals = 1 / (data.n - 2), data.n - 2
-    means = data.y - pd.Series(data.y).groupby(data.b).transform("mean").to_numpy()
-    batches = len(np.unique(data.b))
+    distinct, which = np.unique(data.b, return_inverse=True)
+    batches = len(distinct)
+    means = data.y - (np.bincount(which, data.y) / np.bincount(which))[which]
     if data.is_censored.any() or data.n == batches:
         return None, *from_residuals
     pure, total = float((means**2).sum()), data.n * law.sigma**2
@@ -245,7 +215,7 @@ def _lack_of_fit(data: _Runs, law: _FormFit) -> tuple[float | None, float, float
 
 
 def _profile_bound(
-    data: _Runs, law: _FormFit, at: int, edge: float, allowed_deviance: float
+    data: _Runs, law: _Fit, at: int, edge: float, allowed_deviance: float
 ) -> float | None:
     """Return the value of parameter ``at`` at which the deviance exceeds the allowed one.
 
@@ -254,25 +224,13 @@ def _profile_bound(
     from scipy import optimize
 
     def beyond(value: float) -> float:
-        fixed = _fit(law.name, data, (at, value))
+        fixed = _fit(data, (at, value))
         return 2 * (law.log_likelihood - fixed.log_likelihood) - allowed_deviance
 
     best = float(law.parameters[at])
     if abs(edge - best) < 1e-9 or beyond(edge) <= 0:
         return None
     return float(optimize.brentq(beyond, best, edge, xtol=1e-6))
-
-
-def _table(fits: dict[str, _FormFit], n: int) -> pd.DataFrame:
-    sizes = {name: len(fit.parameters) + 1 for name, fit in fits.items()}
-    rows = [
-        (name, sizes[name], fit.log_likelihood, aicc(fit.log_likelihood, n, sizes[name]))
-        for name, fit in fits.items()
-    ]
-    forms = pd.DataFrame(rows, columns=["form", "k", "log_likelihood", "aicc"])
-    forms["aicc"] = forms["aicc"].astype(float)
-    weight = np.exp(-(forms["aicc"] - forms["aicc"].min()) / 2)
-    return forms.assign(weight=weight / weight.sum()).sort_values("aicc", ignore_index=True)
 
 
 def _exp(value: float | None) -> float | None:
@@ -292,8 +250,6 @@ def _sentence(fitted: CriticalBatch) -> str:
         text = f"B_crit {fitted.b_crit:.3g} ({low:.3g} to {high:.3g}), from batches {span}"
         if fitted.b_crit > fitted.batch_max:
             text += ", beyond the measured range"
-    if fitted.best_form != LAW:
-        text += f"; a {fitted.best_form} form fits better"
     if fitted.lack_of_fit_p is not None and fitted.lack_of_fit_p < ERROR:
         text += f"; the batches' means deviate from the law (p = {fitted.lack_of_fit_p:.2g})"
     if fitted.censored:
