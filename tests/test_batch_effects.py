@@ -13,7 +13,7 @@ from made_tables import frames, run_row, window_row
 from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL, quality_by_batch
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.statistics import compare_with_best
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import Refused
 
 BATCHES = (256, 1024, 4096, 8192, 16384, 65536)
 
@@ -120,14 +120,6 @@ def test_an_undecided_result_has_a_reason(table, why):
     (row,) = quality_by_batch(table).rows
     assert row.verdict == CANNOT_TELL and row.falls_beyond is None
     assert why in row.sentence
-
-
-def test_the_direction_can_be_given():
-    table = learned({8: 1.0, 16: 1.0, 32: 0.5}, sd=0.01, metric_name="goodness")
-    (row,) = quality_by_batch(table, better={"digits-cnn": "higher"}).rows
-    assert (row.verdict, row.falls_beyond) == (FALLS, 16)
-    with pytest.raises(BadInput, match="allowed: higher, lower"):
-        quality_by_batch(table, better={"digits-cnn": "up"})
 
 
 def test_runs_of_one_repeat_on_other_gpus_count_once():

@@ -12,7 +12,7 @@ from scipy import optimize
 from wattlaw.analysis.laws.curves import LAWS, Curve, fit_curve
 from wattlaw.analysis.laws.observations import observe
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.analysis.laws.selection import select
+from wattlaw.analysis.laws.selection import Selection, selection
 from wattlaw.errors import Refused
 
 COUNTS = np.array([1.0, 2, 4, 8, 16, 32, 64])
@@ -45,6 +45,10 @@ def noisy(name: str, sd: float, repeats: int = 1, seed: int = 0) -> tuple[np.nda
     x = np.repeat(COUNTS, repeats)
     noise = np.random.default_rng(seed).normal(0, sd, x.size)
     return x, FORMULAS[name](x, *TRUTHS[name]) * np.exp(noise)
+
+
+def select(x, y) -> Selection:
+    return selection(observe(x, y))
 
 
 def fitted(name: str, x, y) -> Curve:

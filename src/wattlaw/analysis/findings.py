@@ -73,7 +73,6 @@ class Findings:
     limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
-    factor_refusal: str | None
     quality: QualityFindings
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
@@ -155,7 +154,6 @@ def analyse(
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
     compared, refused = _comparisons(series)
-    model, model_refusal = _factor_model(without_limits(table))
     return Findings(
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
@@ -179,8 +177,7 @@ def analyse(
             ignore_index=True,
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
-        factor_model=model,
-        factor_refusal=model_refusal,
+        factor_model=_factor_model(without_limits(table)),
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
@@ -243,11 +240,11 @@ def _comparisons(
     return tuple(compared), tuple(refused)
 
 
-def _factor_model(table: pd.DataFrame) -> tuple[FactorModel | None, str | None]:
+def _factor_model(table: pd.DataFrame) -> FactorModel | None:
     try:
-        return factor_model(table), None
-    except Refused as refusal:
-        return None, str(refusal)
+        return factor_model(table)
+    except Refused:
+        return None
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:

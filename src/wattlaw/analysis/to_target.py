@@ -18,13 +18,13 @@ from wattlaw.analysis.critical_batch import CriticalBatch, critical_batch
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS, direction
 from wattlaw.analysis.statistics import LEVEL, Floats
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import Refused
 
 _LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
 
 
 def epochs_to_target(
-    epochs: pd.DataFrame, target: float, better: str | Mapping[str, str]
+    epochs: pd.DataFrame, target: float, better: Mapping[str, str]
 ) -> pd.DataFrame:
     """Return for each run the number of epochs after which it first reached a target.
 
@@ -36,25 +36,16 @@ def epochs_to_target(
     target
         In the metric's unit; reached is at least (better ``higher``) or at most (``lower``) this.
     better
-        For all runs, or by ``run_id``; runs that are not in it are left out.
+        By ``run_id``; runs that are not in it are left out.
 
     Returns
     -------
     DataFrame
         ``run_id, epochs_to_target`` (missing when never reached), ``reached, epochs_evaluated``
         (up to the last evaluation), ``best``.
-
-    Raises
-    ------
-    BadInput
-        A direction is neither ``higher`` nor ``lower``.
     """
     evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
-    by_row = evaluated["run_id"].map(better) if isinstance(better, Mapping) else better
-    evaluated = evaluated.assign(better=by_row).dropna(subset="better")
-    for result in evaluated["better"].unique():
-        if result not in ("higher", "lower"):
-            raise BadInput(f"better: given {result!r}; allowed: higher, lower")
+    evaluated = evaluated.assign(better=evaluated["run_id"].map(better)).dropna(subset="better")
     metric, higher = evaluated["metric"], evaluated["better"] == "higher"
     evaluated = evaluated.assign(
         number=evaluated["epoch"] + 1,  # the first epoch is 0
@@ -72,12 +63,7 @@ def epochs_to_target(
     ).reset_index()
 
 
-def time_to_target(
-    table: pd.DataFrame,
-    epochs: pd.DataFrame,
-    target: float | Mapping[str, float],
-    better: Mapping[str, str] | None = None,
-) -> pd.DataFrame:
+def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return time and energy to a target quality, one row per setting.
 
     Parameters
@@ -85,9 +71,7 @@ def time_to_target(
     table, epochs
         Rows of ``run_metrics`` and the windows of the same runs.
     target
-        For all workloads, or by workload.
-    better
-        ``higher`` or ``lower`` by workload; by default from the metric's name.
+        The metric's value to reach.
 
     Returns
     -------
@@ -118,12 +102,11 @@ def time_to_target(
         known which way is better.
     """
     table = table[table["epoch_time_s"].notna()]
-    better_by_run = _directions(table, better)
-    runs = _reached(table, epochs, target, better_by_run)
+    runs = _reached(table, epochs, target)
     if runs.empty:
         raise Refused(
             "no run with a metric that is known to be better high or low was evaluated: evaluate "
-            "(measure.evaluate), or say which way is better"
+            "(measure.evaluate), and name a metric such as accuracy or loss"
         )
     repeats_of_group = {
         tuple(group.values()): rows
@@ -141,25 +124,11 @@ def time_to_target(
     return result.assign(statistical_efficiency=least / result["epochs"])
 
 
-def _directions(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
-    of_name = table["metric_name"].map(direction, na_action="ignore")
-    by_row = table["workload"].map(dict(better or {})).fillna(of_name)
-    return {run: way for run, way in zip(table["run_id"], by_row, strict=True) if pd.notna(way)}
-
-
-def _reached(
-    table: pd.DataFrame,
-    epochs: pd.DataFrame,
-    target: float | Mapping[str, float],
-    better_by_run: Mapping[str, str],
-) -> pd.DataFrame:
-    parts = []
-    for workload, runs in table.groupby("workload"):
-        wanted = target.get(str(workload)) if isinstance(target, Mapping) else target
-        if wanted is not None:
-            windows = epochs[epochs["run_id"].isin(runs["run_id"])]
-            parts.append(runs.merge(epochs_to_target(windows, wanted, better_by_run), on="run_id"))
-    return pd.concat(parts) if parts else table.iloc[:0]
+def _reached(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return the runs whose metric has a known direction, with their epochs to the target."""
+    better = table["metric_name"].map(direction, na_action="ignore").set_axis(table["run_id"])
+    known = {str(run_id): way for run_id, way in better.dropna().items()}
+    return table.merge(epochs_to_target(epochs, target, known), on="run_id")
 
 
 def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
@@ -279,10 +248,10 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     Parameters and errors are those of ``time_to_target``.
     """
     settings = time_to_target(table, epochs, target)
-    reached = epochs_to_target(epochs, target, _directions(table, None))
+    runs_reached = _reached(table, epochs, target)
     kept_groups, critical, refusals = [], [], []
     for group, runs in groups(table, LEARNING):
-        evaluated = runs.merge(reached, on="run_id")
+        evaluated = runs_reached[runs_reached["run_id"].isin(runs["run_id"])]
         try:
             _require_target_reached(runs, evaluated, target)
             kept_groups.append(group)

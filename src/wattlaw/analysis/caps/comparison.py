@@ -18,10 +18,11 @@ from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LEVEL, ROUNDING, Floats, LeastSquares, f_test_p
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label, plural
 
 TIME = "time_s"
+#: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.
 MARGIN = 0.05
 RUNS = "runs"
 MEANS = "means of each cell, GPU counts as blocks"
@@ -41,7 +42,6 @@ class LimitComparison(Result):
     rows_field = "limits"
 
     limit: Limit
-    margin: float
     verdict: str
     sentence: str
     difference_p: float | None
@@ -50,9 +50,7 @@ class LimitComparison(Result):
     limits: pd.DataFrame
 
 
-def compare_limits(
-    series_rows: pd.DataFrame, limit: Limit = "power_limit_w", margin: float = MARGIN
-) -> LimitComparison:
+def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") -> LimitComparison:
     """Compare the scaling laws of the time of one family under its limits.
 
     Parameters
@@ -63,9 +61,6 @@ def compare_limits(
         fewer than three GPU counts are left out.
     limit
         The column of the limit.
-    margin
-        Exponents that differ by less count as equal. 0.05 is a factor of 1.2 in time over a
-        factor of 40 in GPUs.
 
     Returns
     -------
@@ -90,10 +85,8 @@ def compare_limits(
     ------
     Refused
         Fewer than two limits with three GPU counts.
-    BadInput
-        Times or GPUs that are not above 0, a margin that is not, or several families.
     """
-    rows = _usable_rows(series_rows, limit, margin)
+    rows = _usable_rows(series_rows, limit)
     limits = distinct_limits(rows[limit])
     parts = [at_limit(rows, limit, value).assign(code=i) for i, value in enumerate(limits)]
     logs = pd.concat(parts, ignore_index=True)[["code", "gpus", TIME]]
@@ -105,7 +98,7 @@ def compare_limits(
         for _, part in logs.groupby("code")
     ]
     basis, model = _fitted(logs, len(limits))
-    differences = _differences(model, len(limits), margin)
+    differences = _differences(model, len(limits))
     frame = pd.DataFrame({"limit": limits, "beta": betas}, dtype=float).join(differences)
     difference_p = _difference_p(model, len(limits), logs)
     equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
@@ -115,21 +108,12 @@ def compare_limits(
         verdict = DIFFERENT
     else:
         verdict = UNKNOWN
-    sentence = _sentence(verdict, frame, limit, margin)
-    return LimitComparison(
-        limit, margin, verdict, sentence, difference_p, equivalence_p, basis, frame
-    )
+    sentence = _sentence(verdict, frame, limit)
+    return LimitComparison(limit, verdict, sentence, difference_p, equivalence_p, basis, frame)
 
 
-def _usable_rows(rows: pd.DataFrame, limit: Limit, margin: float) -> pd.DataFrame:
-    if not margin > 0:
-        raise BadInput(f"margin {margin:g}; allowed: above 0")
-    for name in ("family", "rule"):
-        if name in rows and rows[name].nunique() > 1:
-            raise BadInput(f"compare_limits: rows of several values of {name}; give those of one")
-    rows = varying_only(rows, limit).dropna(subset=TIME)
-    if (rows[[TIME, "gpus"]] <= 0).any(axis=None):
-        raise BadInput(f"compare_limits: {TIME} and gpus must be above 0")
+def _usable_rows(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+    rows = varying_only(rows, limit)
     counts = rows.groupby(limit, dropna=False)["gpus"].transform("nunique")
     usable, few = rows[counts >= MIN_DISTINCT], rows[counts < MIN_DISTINCT]
     if (number := usable[limit].nunique(dropna=False)) < 2:
@@ -180,7 +164,7 @@ def _design(logs: pd.DataFrame, limits: int, *, blocks: bool) -> Floats:
     return np.column_stack([*shifts, *(shift * x for shift in shifts), *shared])
 
 
-def _differences(model: LeastSquares, limits: int, margin: float) -> pd.DataFrame:
+def _differences(model: LeastSquares, limits: int) -> pd.DataFrame:
     """Return beta minus the reference's, with 90 % intervals and the equivalence test."""
     names = ["beta_difference", "beta_difference_low", "beta_difference_high", "equivalence_p"]
     rows = [[0.0, 0.0, 0.0, np.nan]]
@@ -188,7 +172,7 @@ def _differences(model: LeastSquares, limits: int, margin: float) -> pd.DataFram
     for i in range(limits - 1, 2 * (limits - 1)):
         change, error = -float(model.params[i]), float(errors[i])
         half = float(special.stdtrit(freedom, LEVEL)) * error
-        distance = margin - abs(change)
+        distance = MARGIN - abs(change)
         with np.errstate(divide="ignore"):
             p = float(special.stdtr(freedom, -np.divide(distance, error)))
         rows.append([change, change - half, change + half, p])
@@ -201,7 +185,7 @@ def _difference_p(model: LeastSquares, limits: int, logs: pd.DataFrame) -> float
     return model.joint_p(slice(limits - 1, 2 * (limits - 1)))
 
 
-def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) -> str:
+def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit) -> str:
     others = frame.iloc[1:]
     row = others.iloc[int(others["beta_difference"].abs().argmax())]
     most = (
@@ -210,10 +194,10 @@ def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) ->
     )
     against = limit_label(limit, frame["limit"].iloc[0])
     if verdict == SAME:
-        return f"The exponent is the same as {against} within {margin:g}: it differs by {most}."
+        return f"The exponent is the same as {against} within {MARGIN:g}: it differs by {most}."
     if verdict == DIFFERENT:
         return f"The exponents differ: from that of {against} by {most}."
     return (
-        f"These data do not show whether the exponents differ by more than {margin:g}: from that "
+        f"These data do not show whether the exponents differ by more than {MARGIN:g}: from that "
         f"of {against} by {most}."
     )

@@ -47,24 +47,24 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     return known
 
 
-def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
-    """Return beta of y = alpha x^-beta, by the interval that ``PowerLaw.trusted`` names.
+def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
+    """Return beta of y = alpha N^-beta, by the interval that ``PowerLaw.trusted`` names.
 
     Raises
     ------
     Refused
-        ``y`` was not measured at three values of ``x``.
+        ``y`` was not measured at three GPU counts.
     """
     known = require_measured(rows, y)
-    law = fit_power_law(known[x].to_numpy(float), known[y].to_numpy(float))
+    law = fit_power_law(known["gpus"].to_numpy(float), known[y].to_numpy(float))
     if law.trusted.interval == "repeats" and law.beta_se_repeats is not None:
-        return Effect(law.beta, law.beta_se_repeats, known[x].nunique() - 2)
+        return Effect(law.beta, law.beta_se_repeats, known["gpus"].nunique() - 2)
     return Effect(law.beta, law.beta_se, law.n - 2)
 
 
-def slope(rows: pd.DataFrame, y: str, x: str = "gpus") -> Effect:
-    """Return the change of ln y per ln x: ``exponent`` with the other sign."""
-    return scaled(exponent(rows, y, x), -1.0)
+def slope(rows: pd.DataFrame, y: str) -> Effect:
+    """Return the change of ln y per ln N: ``exponent`` with the other sign."""
+    return scaled(exponent(rows, y), -1.0)
 
 
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.caps.comparison import SAME, compare_limits
+from wattlaw.analysis.caps.comparison import MARGIN, SAME, compare_limits
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits
 from wattlaw.analysis.claims import cases, effects
 from wattlaw.analysis.claims.effects import ENERGY, TIME
@@ -15,8 +15,6 @@ from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
-#: Exponents that differ by less are equal; the margin of ``compare_limits``.
-MARGIN = 0.05
 #: The least change of alpha that counts as one.
 MIN_TIME_INCREASE = 0.02
 MAX_SLOWDOWN, CLEAR_SLOWDOWN, MIN_SAVING = 0.05, 0.10, 0.10
@@ -28,7 +26,7 @@ _P_VALUES = ("difference_p", "equivalence_p")
 
 def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> ClaimDefinition:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        compared = compare_limits(rows, limit, MARGIN)
+        compared = compare_limits(rows, limit)
         labels = [limit_label(limit, value) for value in compared.limits["limit"]]
         betas = dict(zip(labels, compared.limits["beta"].tolist(), strict=True))
         p_values = {name: plain(getattr(compared, name)) for name in _P_VALUES}

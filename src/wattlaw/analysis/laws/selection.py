@@ -1,6 +1,5 @@
 """Select a law for a series by Akaike's criterion."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +10,6 @@ from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, aicc, fit_curve
 from wattlaw.analysis.laws.observations import Observations
 from wattlaw.analysis.result import Result, plain
-from wattlaw.analysis.statistics import Floats
 from wattlaw.errors import Refused
 
 #: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).
@@ -54,23 +52,13 @@ class Selection(Result):
         }
 
 
-def select(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Selection:
-    """Fit all laws of ``curves.LAWS`` and select one.
+def selection(data: Observations) -> Selection:
+    """Fit all laws of ``curves.LAWS`` to observations, and select one.
 
     Taken is the law with the lowest AICc; of laws within 2 of it, the one with fewest constants,
     then the lowest. Where the criterion is undefined for all (fewer than five observations), the
     power law is taken.
-
-    Raises
-    ------
-    Refused
-        A value is not above zero, or fewer than three distinct x are left.
     """
-    return selection(obs.observe(x, y))
-
-
-def selection(data: Observations) -> Selection:
-    """Take a law for observations."""
     fitted: dict[str, Curve] = {}
     reasons: dict[str, str] = {}
     for law in LAWS:

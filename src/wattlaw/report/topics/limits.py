@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.comparison import DIFFERENT, SAME, LimitComparison
+from wattlaw.analysis.caps.comparison import DIFFERENT, MARGIN, SAME, LimitComparison
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
 from wattlaw.report import tables
@@ -28,7 +28,7 @@ def comparisons(findings: Findings) -> tables.Table | None:
         tables.number("largest difference of β", "beta_difference", 2),
         tables.interval("90 % interval", "beta_difference", 2),
         tables.text("at", lambda row: fmt.limit_label(row["comparison"].limit, row["limit"])),
-        tables.number("margin", lambda row: row["comparison"].margin),
+        tables.number("margin", lambda _: MARGIN),
         tables.text("computed from", lambda row: row["comparison"].basis),
     ]
     return tables.build(
@@ -108,7 +108,7 @@ def _comparison_counts(compared: Sequence[LimitComparison], name: str) -> str:
     counts = Counter(comparison.verdict for comparison in compared)
     undecided = len(compared) - counts[SAME] - counts[DIFFERENT]
     verdicts = (
-        (counts[SAME], f"the same within {compared[0].margin:g}"),
+        (counts[SAME], f"the same within {MARGIN:g}"),
         (counts[DIFFERENT], "different"),
         (undecided, "undecided"),
     )
@@ -139,14 +139,10 @@ def _largest_difference(comparison: LimitComparison) -> dict[str, Any]:
 
 
 def _limited_effects(findings: Findings) -> pd.DataFrame:
-    """Return the effects of limits without the rows of the references, each setting once.
-
-    A setting can be in two series.
-    """
+    """Return the effects of limits without the rows of the references."""
     rows = findings.limit_effects
     same = (rows["limit"] == rows["reference"]) | (rows["limit"].isna() & rows["reference"].isna())
-    columns = [name for name in rows.columns if name not in ("family", "rule", "batch")]
-    return rows[~same].drop_duplicates(columns)
+    return rows[~same]
 
 
 def _range(row: dict[str, Any], name: str) -> str:
