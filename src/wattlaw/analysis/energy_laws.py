@@ -56,9 +56,9 @@ def energy_law(table: pd.DataFrame) -> dict[str, Any]:
         The values of ``GROUP_COLUMNS``; ``n`` settings of ``runs``; ``hours_min, hours_max``;
         ``factor_w`` of E = factor_w 3600 h by least squares weighted with 1 / h^2, as errors grow
         with E: the mean of E / h over settings, in W per GPU; ``exponent`` of E ~ h^exponent by
-        least squares in logs; their 95 % intervals ``_low`` and ``_high``; ``r2_origin`` and
-        ``r2_log_log``, 1 - sum (E - fit)^2 / sum (E - mean E)^2, None where all energies are the
-        same; and ``note``, the settings that differ among the runs.
+        least squares in logs; their standard errors ``_se`` and 95 % intervals ``_low`` and
+        ``_high``; ``r2_origin`` and ``r2_log_log``, 1 - sum (E - fit)^2 / sum (E - mean E)^2, None
+        where all energies are the same; and ``note``, the settings that differ among the runs.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def energy_law(table: pd.DataFrame) -> dict[str, Any]:
         "n": len(points), "runs": len(rows), "hours_min": hours.min(), "hours_max": hours.max(),
     }  # fmt: skip
     for name, fit, i in (("factor_w", origin, 0), ("exponent", power, 1)):
-        row[name] = float(fit.params[i])
+        row[name], row[f"{name}_se"] = float(fit.params[i]), float(fit.errors[i])
         row[f"{name}_low"], row[f"{name}_high"] = fit.interval(i)
     about = float(((energy - energy.mean()) ** 2).sum())
     for name, fitted in (

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from wattlaw.analysis.batch_effects import LEARNING
 from wattlaw.analysis.critical_batch import CriticalBatch, critical_batch
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS, direction
-from wattlaw.analysis.statistics import LEVEL, Floats
+from wattlaw.analysis.statistics import Mean
 from wattlaw.errors import Refused
 
 _LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
@@ -167,11 +166,11 @@ def _without_batch() -> dict[str, object]:
 def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, object]:
     reached = int(repeats_of_group["reached"].sum())
     all_reached = reached == len(repeats_of_group)
-    count = _LogMean.of(repeats_of_group["log_epochs"].to_numpy(float)) if all_reached else None
+    count = Mean.of(repeats_of_group["log_epochs"].to_numpy(float)) if all_reached else None
     kinds = rows["energy_is"].dropna().unique()
     is_known = len(kinds) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
-    time = _LogMean.of(np.log(rows["epoch_time_s"].to_numpy(float)))
-    energy = _LogMean.of(np.log(rows["energy_per_epoch_j"].to_numpy(float))) if is_known else None
+    time = Mean.of(np.log(rows["epoch_time_s"].to_numpy(float)))
+    energy = Mean.of(np.log(rows["energy_per_epoch_j"].to_numpy(float))) if is_known else None
     why = f"{reached} of {len(repeats_of_group)} repeats reached the target"
     return {
         "epochs_trained": int(repeats_of_group["epochs_trained"].iloc[0]),
@@ -183,47 +182,16 @@ def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, 
     }
 
 
-@dataclass(frozen=True)
-class _LogMean:
-    """A mean of logs: its variance (missing for one value) and degrees of freedom."""
-
-    mean: float
-    variance: float
-    freedom: float
-
-    @classmethod
-    def of(cls, logs: Floats) -> "_LogMean":
-        n = len(logs)
-        variance = float(logs.var(ddof=1)) / n if n > 1 else math.nan
-        return cls(float(logs.mean()), variance, n - 1)
-
-    def times(self, other: "_LogMean") -> "_LogMean":
-        """Return the mean of a product, degrees of freedom by Welch and Satterthwaite."""
-        variance = self.variance + other.variance
-        parts = math.nan
-        if self.freedom and other.freedom:
-            parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
-        freedom = variance**2 / parts if parts else self.freedom + other.freedom
-        return _LogMean(self.mean + other.mean, variance, freedom)
-
-    def interval(self) -> tuple[float, float, float]:
-        """Return the geometric mean and its 95 % interval by Student's t."""
-        half = float(special.stdtrit(self.freedom, (1 + LEVEL) / 2)) * math.sqrt(self.variance)
-        return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
-
-
-def _products(
-    count: _LogMean | None, time: _LogMean | None, energy: _LogMean | None
-) -> dict[str, object]:
-    """Return the columns of the epochs, and of their products with time and energy."""
+def _products(count: Mean | None, time: Mean | None, energy: Mean | None) -> dict[str, object]:
+    """Return the columns of the epochs, and of their products with time and energy, from logs."""
     row: dict[str, object] = {}
     for name, mean in {
         "epochs": count,
-        "time_to_target_s": count and time and count.times(time),
-        "energy_to_target_j": count and energy and count.times(energy),
+        "time_to_target_s": count and time and Mean.combined((count, time), (1, 1)),
+        "energy_to_target_j": count and energy and Mean.combined((count, energy), (1, 1)),
     }.items():
-        values = (math.nan,) * 3 if mean is None else mean.interval()
-        row |= zip((name, f"{name}_low", f"{name}_high"), values, strict=True)
+        logs = (math.nan,) * 3 if mean is None else (mean.value, *mean.interval)
+        row |= zip((name, f"{name}_low", f"{name}_high"), map(math.exp, logs), strict=True)
     return row
 
 

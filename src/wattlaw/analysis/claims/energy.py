@@ -77,7 +77,7 @@ def _carbon(findings: Findings) -> Sequence[Case]:
         hourly = known.assign(kg_per_h=np.array(kg, dtype=float) / (known[TIME] / HOUR_S))
         effect = effects.contrast(hourly, "kg_per_h", "gpus", {CO2_GPUS: 1.0})
         label = f"kg CO2e per hour of {CO2_GPUS} GPUs ({footprint.counted()})"
-        yield Within("co2_kg_per_h", label, effect, low, high, effects.ratio)
+        yield Within("co2_kg_per_h", label, effect, low, high, math.exp)
 
     def select(group: RunGroup) -> pd.DataFrame:
         selected = without_limits(group.runs[group.runs["gpus"] == CO2_GPUS])
@@ -96,9 +96,7 @@ def _linear(rows: pd.DataFrame) -> Iterator[Check]:
     r2, factor_w = law["r2_log_log"], law["factor_w"]
     if r2 is None:
         raise Refused("all energies are the same, so there is no R^2")
-    exponent = effects.from_interval(
-        law["exponent"], (law["exponent_low"], law["exponent_high"]), law["n"] - 2
-    )
+    exponent = Effect(law["exponent"], law["exponent_se"], law["n"] - 2)
     yield Within("exponent", "exponent", exponent, 1 - EXPONENT_MARGIN, 1 + EXPONENT_MARGIN)
     yield Tested(
         f"R^2 {r2:.3f}, {factor_w:.4g} W per GPU", r2 >= MIN_R2, None,
@@ -134,7 +132,7 @@ def _pair(first: RunGroup, other: RunGroup, but: tuple[str, ...] | None) -> Case
         yield Outside(
             "factor_ratio", f"energy per GPU-hour, {names[0]} over {names[1]}",
             effects.paired(rows, FACTOR, rows["which"] == 1, cell),
-            math.log(1 - FACTOR_MARGIN), math.log(1 + FACTOR_MARGIN), effects.ratio,
+            math.log(1 - FACTOR_MARGIN), math.log(1 + FACTOR_MARGIN), math.exp,
         )  # fmt: skip
 
     both = pd.concat(

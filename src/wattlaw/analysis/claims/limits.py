@@ -38,7 +38,7 @@ def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> 
         yield Within(
             "alpha_ratio", f"time under {limit_label(limit, lowest)} over that without",
             effects.change_under_limit(effects.limited_and_reference(rows, limit), TIME, limit),
-            math.log(1 + MIN_TIME_INCREASE), show=effects.ratio, shape="{:.3f}",
+            math.log(1 + MIN_TIME_INCREASE), show=math.exp, shape="{:.3f}",
         )  # fmt: skip
 
     return ClaimDefinition(
@@ -62,7 +62,7 @@ def _under_cap(
         change = effects.change_under_limit(rows, y, "power_limit_w")
         yield Within(
             f"{quantity}_ratio", f"{quantity} per epoch under {cap_w:g} W", change,
-            low, high, effects.relative_change, "{:+.1%}",
+            low, high, math.expm1, "{:+.1%}",
         )  # fmt: skip
 
     needs = f"runs with a cap of {cap_w:g} W beside runs of the same settings without cap, repeated"
@@ -103,8 +103,8 @@ def _slow_down(rows: pd.DataFrame) -> Iterator[Check]:
     yield Within(
         "slow_down_factor",
         f"the slow-down by {limits[-1]:g} W at {shared[0]} GPUs "
-        f"(a factor of {effects.ratio(slower.estimate):.3f}) over that at {MANY_GPUS}",
-        change, math.log(1 + MIN_SHRINKAGE), show=effects.ratio, shape="{:.3f}",
+        f"(a factor of {math.exp(slower.estimate):.3f}) over that at {MANY_GPUS}",
+        change, math.log(1 + MIN_SHRINKAGE), show=math.exp, shape="{:.3f}",
     )  # fmt: skip
 
 

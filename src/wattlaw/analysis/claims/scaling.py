@@ -56,7 +56,7 @@ def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
         "extrapolation_error", f"time at {largest} GPUs against the law of the smaller counts",
         effects.beyond_law(rows, largest - 1), math.log(1 - LAW_MARGIN),
         math.log(1 + LAW_MARGIN),
-        effects.relative_change, "{:+.1%}",
+        math.expm1, "{:+.1%}",
     )  # fmt: skip
     try:
         bend = find_breakpoint(counts, times_s)
@@ -104,7 +104,7 @@ def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
     yield Within(
         "over_law", f"time at {rows['gpus'].max()} GPUs against the law up to {SCHNET_REACH}",
         effects.beyond_law(rows, SCHNET_REACH), math.log(1 + LAW_MARGIN), math.inf,
-        effects.relative_change, "{:+.1%}",
+        math.expm1, "{:+.1%}",
     )  # fmt: skip
     before = rows[rows["gpus"] <= SCHNET_REACH]
     try:
@@ -138,7 +138,7 @@ def _speedup(least: float, most: float = math.inf, enough: float = FULL_RANGE) -
                 "so the effect of more GPUs is unknown: measure counts that span a factor of "
                 f"{needed:g}"
             )
-        yield Within("speedup", label, effect, low, high, effects.ratio)
+        yield Within("speedup", label, effect, low, high, math.exp)
 
     return checks
 

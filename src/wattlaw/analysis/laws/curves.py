@@ -25,7 +25,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from wattlaw.analysis import statistics
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
 from wattlaw.analysis.result import Result
@@ -184,12 +183,16 @@ def _parameters(
 
 
 def aicc(squares: float, n: int, k: int) -> float | None:
-    """Return ``statistics.aicc`` of normal noise, without the constant that ``n`` values share.
+    """Return -2 ln L + 2 k + 2 k (k + 1) / (n - k - 1) of normal noise; None if ``n <= k + 1``.
 
-    ln L = -n / 2 ln(squares / n). Squares are taken as no smaller than rounding makes them.
+    Akaike's criterion as corrected for few values by Hurvich & Tsai 1989, Biometrika 76, 297-307,
+    with ln L = -n / 2 ln(squares / n), without the constant that ``n`` values share. ``k`` counts
+    the noise too. Squares are taken as no smaller than rounding makes them.
     """
-    least = n * ROUNDING**2
-    return statistics.aicc(-n / 2 * math.log(max(squares, least) / n), n, k)
+    if n <= k + 1:
+        return None
+    squares = max(squares, n * ROUNDING**2)
+    return n * math.log(squares / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 
 def _inverse(design: Floats) -> Floats:

@@ -7,7 +7,6 @@ the error of the estimates. See Searle, Casella & McCulloch 1992, "Variance Comp
 & Smith 1998, "Applied Regression Analysis", section 2.1 (lack of fit).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, Interval, f_test_p
+from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, Interval, f_test_p, t_interval
 from wattlaw.errors import Refused
 
 MIN_DISTINCT = 3
@@ -97,14 +96,9 @@ class Noise:
         """Say whether the law's error comes from the counts' means, not from the runs."""
         return self.share < 1
 
-    def t(self, df: float) -> float:
-        """Return Student's t of a two-sided interval at ``LEVEL``; infinite without freedom."""
-        return float(special.stdtrit(df, (1 + LEVEL) / 2)) if df > 0 else math.inf
-
     def interval(self, estimate: float, se: float) -> Interval:
         """Return the interval of an estimate with standard error ``se``."""
-        half = self.t(self.df) * se if self.df > 0 else math.inf
-        return estimate - half, estimate + half
+        return t_interval(estimate, se, self.df)
 
     def frame(self, x: Floats, log_mean: Floats, leverage: Floats) -> pd.DataFrame:
         """Return ``x, mean, low, high, prediction_low, prediction_high`` in the units of y.
@@ -114,7 +108,7 @@ class Noise:
         together are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114).
         """
         with np.errstate(all="ignore"):  # without freedom bounds are infinite, not an error
-            half = self.t(self.df) * np.sqrt(self.scale * leverage)
+            half = t_interval(0.0, 1.0, self.df)[1] * np.sqrt(self.scale * leverage)
             between, within = self.scale * (leverage + self.share), self.within * (1 - self.share)
             spread = between + within
             freedom = np.full_like(spread, self.df)
