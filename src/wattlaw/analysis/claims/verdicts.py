@@ -20,7 +20,7 @@ something differs somewhere, it is the other way round.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from scipy import special
 
@@ -63,19 +63,6 @@ class Effect:
         """Return the two one-sided bounds at ``level``: together an interval at 1 - 2 level."""
         half = float(special.stdtrit(self.df, 1 - level)) * self.se
         return self.estimate - half, self.estimate + half
-
-
-class Check(Protocol):
-    """One test of a claim on one workload."""
-
-    def verdict(self, support: float, contradict: float) -> str:
-        """Return the verdict at these two levels."""
-
-    def evidence(self) -> str:
-        """Return what was found, with numbers."""
-
-    def numbers(self) -> Numbers:
-        """Return the numbers by name."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +138,10 @@ class Tested:
     def numbers(self) -> Numbers:
         """Return the numbers by name."""
         return dict(self.values)
+
+
+#: One test of a claim on one workload.
+Check = Within | Tested
 
 
 @dataclass(frozen=True)
