@@ -138,7 +138,7 @@ def test_energy_has_its_scope_and_its_factor():
 def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
     text = text_of(kit_findings(), "batch")
     assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
-    rows = [row for row in kit_findings().quality.rows if row.verdict == NO_FALL]
+    rows = [row for row in kit_findings().quality if row.verdict == NO_FALL]
     assert rows
     assert all(row.sentence in text for row in rows[:2])
 

@@ -5,10 +5,8 @@ is a finding of Hsu's multiple comparisons with the best (``analysis.statistics`
 hold for all batches together. How many epochs a target takes is ``analysis.critical_batch``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -81,29 +79,7 @@ class BatchQuality(Result):
         return self.sentence
 
 
-@dataclass(frozen=True)
-class QualityFindings(Result):
-    """One finding per group of runs with the same settings in ``LEARNING``."""
-
-    rows_field = "rows"
-
-    rows: tuple[BatchQuality, ...]
-
-    def warnings(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return the warnings about the global batch of ``settings``, a row of ``run_metrics``.
-
-        Only findings with the workload, options, training settings, precision and data set of
-        ``settings`` count, on any hardware.
-        """
-        wanted_batch = settings["global_batch"]
-        if pd.isna(wanted_batch):
-            return []
-        relevant = (row for row in self.rows if _matches(row.group, settings))
-        outcome = (row.warning(float(wanted_batch)) for row in relevant)
-        return list(dict.fromkeys(text for text in outcome if text is not None))
-
-
-def quality_by_batch(table: pd.DataFrame) -> QualityFindings:
+def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
     """Find for each group of runs up to which global batch quality holds and where it falls.
 
     Parameters
@@ -114,12 +90,13 @@ def quality_by_batch(table: pd.DataFrame) -> QualityFindings:
 
     Returns
     -------
-    QualityFindings
-        ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
-        and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is
-        within the margin with that confidence, and no run diverged from the best batch on.
-        Otherwise ``cannot tell``, with the reason: a direction that is unknown, one batch, no
-        repeats, too much spread, runs that diverged.
+    tuple of BatchQuality
+        One per group of runs with the same settings in ``LEARNING``. Verdict ``falls``: a batch and
+        all that are larger are worse than the best with 95 % confidence, and their loss may exceed
+        the margin. ``no fall seen``: the loss at the largest batch is within the margin with that
+        confidence, and no run diverged from the best batch on. Otherwise ``cannot tell``, with the
+        reason: a direction that is unknown, one batch, no repeats, too much spread, runs that
+        diverged.
 
     Notes
     -----
@@ -129,7 +106,7 @@ def quality_by_batch(table: pd.DataFrame) -> QualityFindings:
     evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
     """
     known = table[table["global_batch"].notna()]
-    return QualityFindings(tuple(_group_quality(*item) for item in groups(known, _BY)))
+    return tuple(_group_quality(*item) for item in groups(known, _BY))
 
 
 def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
@@ -246,10 +223,3 @@ def _with_verdict(group: Group, means: pd.DataFrame, better: str) -> BatchQualit
         holds_to=batches[holding[-1]] if holding else None,
         means=means,
     )  # fmt: skip
-
-
-def _matches(group: Group, settings: Mapping[str, Any]) -> bool:
-    def known(value: Any) -> Any:
-        return None if value is None or pd.isna(value) else value
-
-    return all(group[name] == known(settings.get(name)) for name in LEARNING)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
-from wattlaw.analysis.batch_effects import QualityFindings, quality_by_batch
+from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
@@ -73,7 +73,7 @@ class Findings:
     limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
-    quality: QualityFindings
+    quality: tuple[BatchQuality, ...]  # analysis.batch_effects.quality_by_batch
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
