@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,6 @@ from wattlaw.analysis.claims.verdicts import (
     Check,
     ClaimDefinition,
     Effect,
-    Outside,
     Tested,
     Within,
 )  # fmt: skip
@@ -108,40 +106,27 @@ def _factor_depends(
     on: str, differ: str, needs: str, are_pair: Callable[[RunGroup, RunGroup], bool],
     but: tuple[str, ...] | None,
 ) -> ClaimDefinition:  # fmt: skip
-    def pairs(findings: Findings) -> list[Case]:
-        groups = combinations(cases.run_groups(findings), 2)
-        return [_pair(first, other, but) for first, other in groups if are_pair(first, other)]
+    """Return the claim on jobs at the same settings ``but`` these or, if None, the same GPUs."""
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        first, other = rows.groupby("which")["workload" if but is None else "hardware"].first()
+        cell = rows.groupby("gpus").ngroup() if but is None else effects.settings(rows, but)
+        yield Within(
+            "factor_ratio", f"energy per GPU-hour, {other} over {first}",
+            effects.paired(rows, FACTOR, rows["which"] == 1, cell),
+            math.log(1 - FACTOR_MARGIN), math.log(1 + FACTOR_MARGIN), math.exp, inside=False,
+        )  # fmt: skip
 
     return ClaimDefinition(
         f"factor-depends-on-{on}", f"The energy of a GPU-hour depends on the {on}.", KIT,
         f"there are two {differ} differs by more than {FACTOR_MARGIN:.0%}; contradicted if all "
         "differ by less",
         needs=f"{needs}, repeated",
-        cases=pairs,
+        cases=cases.on_pairs(
+            are_pair, lambda group: without_limits(group.runs), checks, energy=True
+        ),
         about="some",
     )  # fmt: skip
-
-
-def _pair(first: RunGroup, other: RunGroup, but: tuple[str, ...] | None) -> Case:
-    """Compare two jobs at the same settings ``but`` for these or, if None, at the same GPUs."""
-    is_model = but is None
-    names = (other.workload, first.workload) if is_model else (other.hardware, first.hardware)
-
-    def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        cell = rows.groupby("gpus").ngroup() if but is None else effects.settings(rows, but)
-        yield Outside(
-            "factor_ratio", f"energy per GPU-hour, {names[0]} over {names[1]}",
-            effects.paired(rows, FACTOR, rows["which"] == 1, cell),
-            math.log(1 - FACTOR_MARGIN), math.log(1 + FACTOR_MARGIN), math.exp,
-        )  # fmt: skip
-
-    both = pd.concat(
-        [without_limits(group.runs).assign(which=i) for i, group in enumerate((first, other))],
-        ignore_index=True,
-    )
-    workload = f"{first.workload}, {other.workload}" if is_model else first.workload
-    label = f"{first.label} and {other.label}"
-    return cases.make_case(workload, label, both, checks, energy=True)
 
 
 def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
@@ -153,7 +138,7 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
         estimate, error = (float(value) for value in term[["estimate", "se"]].to_numpy(float))
         effect = Effect(estimate, error, model.settings - 1)
         label = f"energy per GPU-hour per doubling of {rate} per GPU-hour"
-        yield Outside(rate, label, effect, -least, least, effects.growth, "{:+.1%}")
+        yield Within(rate, label, effect, -least, least, effects.growth, "{:+.1%}", inside=False)
 
     return ClaimDefinition(
         f"factor-moves-with-{rate}", f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
@@ -224,7 +209,7 @@ CLAIMS = (
         "model",
         "models whose energy per GPU-hour on the same hardware and GPU counts",
         "the energy of two workloads on the same hardware and GPU counts",
-        lambda one, other: one.workload != other.workload and one.hardware == other.hardware,
+        cases.are_models,
         but=None,
     ),
     _factor_moves("samples", "steps"),

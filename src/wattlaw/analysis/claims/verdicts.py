@@ -67,7 +67,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Within:
-    """The effect has to lie between ``low`` and ``high``.
+    """The effect has to lie between ``low`` and ``high`` or, without ``inside``, elsewhere.
 
     ``show`` converts the effect (often a logarithm or an exponent) to the reported number; it is an
     increasing function.
@@ -80,14 +80,17 @@ class Within:
     high: float = math.inf
     show: Callable[[float], float] = float
     shape: str = "{:.3g}"
+    inside: bool = True
 
     def verdict(self, support: float, contradict: float) -> str:
         """Return the verdict at these two levels."""
-        low, high = self.effect.bounds(support)
+        levels = (support, contradict) if self.inside else (contradict, support)
+        verdicts = (SUPPORTED, CONTRADICTED) if self.inside else (CONTRADICTED, SUPPORTED)
+        low, high = self.effect.bounds(levels[0])
         if self.low <= low and high <= self.high:
-            return SUPPORTED
-        low, high = self.effect.bounds(contradict)
-        return CONTRADICTED if low > self.high or high < self.low else NOT_DECIDABLE
+            return verdicts[0]
+        low, high = self.effect.bounds(levels[1])
+        return verdicts[1] if low > self.high or high < self.low else NOT_DECIDABLE
 
     def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
@@ -102,17 +105,6 @@ class Within:
 
     def _shown(self) -> list[float]:
         return [self.show(value) for value in (self.effect.estimate, *self.effect.bounds(ERROR))]
-
-
-@dataclass(frozen=True)
-class Outside(Within):
-    """The effect has to lie outside of the range."""
-
-    def verdict(self, support: float, contradict: float) -> str:
-        """Return the verdict at these two levels."""
-        opposites = {SUPPORTED: CONTRADICTED, CONTRADICTED: SUPPORTED}
-        inside = super().verdict(contradict, support)
-        return opposites.get(inside, inside)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ class Selection(Result):
     rows_field = "table"
 
     best: Curve
-    curves: tuple[Curve, ...]
     table: pd.DataFrame = field(compare=False)
     observations: str
     reason: str
@@ -87,7 +86,7 @@ def selection(data: Observations) -> Selection:
         table["law"].map(reasons).astype(object).where(lambda text: text.notna(), None)
     )
     best, reason = _select_law(table)
-    return Selection(fitted[best], tuple(fitted.values()), table, unit, reason)
+    return Selection(fitted[best], table, unit, reason)
 
 
 def _has_lack_of_fit(curve: Curve, data: Observations) -> bool:

@@ -148,15 +148,7 @@ def _limited_effects(findings: Findings) -> pd.DataFrame:
 def _range(row: dict[str, Any], name: str) -> str:
     if not fmt.known(row[name]) or row["settings"] < 2:
         return fmt.MISSING
-    return _changes(row[f"{name}_least"], row[f"{name}_most"])
-
-
-def _changes(low: Any, high: Any) -> str:
-    return (
-        f"{fmt.change(low)} to {fmt.change(high)}"
-        if fmt.known(low) and fmt.known(high)
-        else fmt.MISSING
-    )
+    return f"{fmt.change(row[f'{name}_least'])} to {fmt.change(row[f'{name}_most'])}"
 
 
 def _change_range(ratios: Iterable[float]) -> str:

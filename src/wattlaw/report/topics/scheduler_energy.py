@@ -1,5 +1,6 @@
 """Energy by the scheduler's accounting, next to the measured energy."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,7 +63,7 @@ def _setting_row(runs: pd.DataFrame) -> dict[Any, Any]:
     ratios = runs["ratio"].dropna()
     row: dict[Any, Any] = runs.iloc[0].to_dict()
     row |= runs[["ours_j", "site_energy_j", "covered"]].astype(float).mean().to_dict()
-    ends = (ratios.min(), ratios.max()) if len(ratios) > 1 else (None, None)
+    ends = (ratios.min(), ratios.max()) if len(ratios) > 1 else (math.nan, math.nan)
     ratio = {"ratio": ratios.median(), "ratio_low": ends[0], "ratio_high": ends[1]}
     return row | {"n": len(runs)} | ratio
 
