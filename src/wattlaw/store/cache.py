@@ -92,7 +92,7 @@ def read_through(
     """
     path = store / FOLDER / f"{name}.parquet"
     hits = _valid_rows(_load(path, schema), keys)
-    known = set(hits["run_id"].unique().to_pylist())
+    known = set(hits["run_id"].unique().to_numpy(zero_copy_only=False).tolist())
     missing = [run_id for run_id in keys if run_id not in known]
     rows, kept = [hits.drop_columns("key")], [hits]
     for first in range(0, len(missing), _BATCH):
@@ -118,7 +118,8 @@ def _load(path: Path, schema: pa.Schema) -> pa.Table:
     full = schema.append(_KEY)
     try:
         with open_regular(path, follow_links=False) as file:
-            table = pq.read_table(file, page_checksum_verification=True)
+            # read_table would import pyarrow.dataset and with it pandas
+            table = pq.ParquetFile(file, page_checksum_verification=True).read()
         if table.schema == full:
             table.validate(full=True)
             return table
@@ -128,6 +129,10 @@ def _load(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _valid_rows(table: pa.Table, keys: Mapping[str, int]) -> pa.Table:
+    if len(table) <= len(keys):  # pa.array would import pandas
+        pairs = zip(*(table[name].to_numpy().tolist() for name in ("run_id", "key")), strict=True)
+        if all(keys.get(run_id) == key for run_id, key in pairs):
+            return by_run(table)
     ids = pa.array(keys, pa.string())
     now = pa.array(keys.values(), pa.int64()).take(pc.index_in(table["run_id"], ids))
     is_valid = pc.fill_null(pc.equal(now, table["key"]), fill_value=False)

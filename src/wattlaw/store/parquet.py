@@ -176,7 +176,8 @@ def read_checked(
     writes. The text ends with ``repair``.
     """
     with _errors_name_file(path, repair):
-        table = _with_schema(schema, pq.read_table(path))
+        with pq.ParquetFile(path) as file:  # read_table would import pandas
+            table = _with_schema(schema, file.read())
         table.validate(full=True)  # also finds text that is not UTF-8
         others = set(table["run_id"].unique().to_pylist()) - {*(run_ids or ()), None}
         if others and run_ids is not None:

@@ -80,7 +80,7 @@ def read_snapshot(store: Path) -> Snapshot:
                 damage[run_id] = folder.record_path, reason
         return _fitting(rows, runs, damage), changing
 
-    tables = [read_through(store, "runs", RUNS, keys, read)]
+    tables = [read_through(store, "runs", RUNS, keys, read)] if keys else []
     imports = []
     seen = set(keys)
     for path in sorted((store / "imports").glob("*/")):
@@ -99,7 +99,9 @@ def read_snapshot(store: Path) -> Snapshot:
             damage[path.name] = path / "epochs.parquet", fault
             table = _marked(table, dict.fromkeys(folder.run_ids, str(fault)), {"done"})
         tables.append(table)
-    table = by_run(pa.concat_tables(tables)) if len(tables) > 1 else tables[0]
+    table = (
+        tables[0] if len(tables) == 1 else by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
+    )
     return Snapshot(table, damage, keys, tuple(imports))
 
 
