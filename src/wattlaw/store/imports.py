@@ -213,7 +213,7 @@ def _sample_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
 
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     try:
-        return rows_table(rows) if schema is RUNS else pa.Table.from_pylist(rows, schema=schema)
+        return rows_table(rows, schema)
     except (pa.ArrowException, OverflowError) as error:
         raise BadInput(f"a value does not fit its column: {error}") from None
 

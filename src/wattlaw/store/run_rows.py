@@ -1,7 +1,7 @@
 """The row of a run in the table ``runs``, from its record."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +18,16 @@ _OF_SETTING = tuple(Setting.model_fields)
 _ENERGIES = tuple(name for name in Site.model_fields if name.startswith("energy_"))
 
 
-def rows_table(rows: Iterable[dict[str, Any]]) -> pa.Table:
+def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> pa.Table:
     """Return rows as a table; raise ArrowException or OverflowError if one does not fit."""
-    return pa.Table.from_pylist(list(rows), schema=RUNS)
+    used = set[str]().union(*rows)
+    columns = [
+        pa.array([row.get(field.name) for row in rows], field.type)
+        if field.name in used
+        else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
 
 
 def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[str, Any]:
