@@ -145,7 +145,7 @@ def read_all(
     tables = [schema.empty_table()]
     for path in paths:
         try:
-            run_ids = [path.parent.name]
+            run_ids = [path.parent.name] if path.parents[1].name == "runs" else None
             tables.append(read_checked(path, schema, run_ids, validate=validate))
         except BadInput as error:
             on_damage(path, error)

@@ -176,20 +176,30 @@ class Store:
         return records
 
     def arrow(
-        self, table: str, *, validate: bool = False, snapshot: "Snapshot | None" = None
-    ) -> "pa.Table":
+        self, table: str, run_ids: Collection[str] | None = None, *, validate: bool = False,
+        snapshot: "Snapshot | None" = None,
+    ) -> "pa.Table":  # fmt: skip
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
-        With ``validate``, a run whose table has a value that no run writes is left out. The
-        ``snapshot`` is by default that of this moment.
+        Parameters
+        ----------
+        table
+            The name of the table.
+        run_ids
+            Runs with telemetry; by default all.
+        validate
+            Whether a run whose table has a value that no run writes is left out.
+        snapshot
+            The runs; by default those of this moment.
         """
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         from wattlaw.store.cache import by_run, read_through
         from wattlaw.store.parquet import read_all
         from wattlaw.store.schema import TABLES, find_faults
 
-        snapshot = self._without_damaged(snapshot)
+        snapshot = self.without_damaged(snapshot)
         if table == "runs":
             return snapshot.marked(self.damaged)
         schema = TABLES[table]
@@ -201,21 +211,26 @@ class Store:
             return rows, {run_id for column in masks for run_id in column.to_pylist()}
 
         done = set(snapshot.done()).difference(self.damaged)
+        done = done if run_ids is None else done.intersection(run_ids)
         keys = {run_id: key for run_id, key in snapshot.keys.items() if run_id in done}
         if table == "epochs":
             tables = [read_through(self.path, table, schema, keys, read)]
         else:
             tables = [read(list(keys))[0]]
         for folder in snapshot.imports:
+            if self._is_damaged(folder) or done.isdisjoint(folder.run_ids):
+                continue
             try:
-                tables += (
-                    [] if self._is_damaged(folder) else [folder.read(table, validate=validate)]
-                )
+                rows = folder.read(table, validate=validate)
             except BadInput as error:
                 self.leave_out(folder.table_path(table), error)
+            else:
+                is_chosen = pc.is_in(rows["run_id"], pa.array(done, pa.string()))
+                tables.append(rows if run_ids is None else rows.filter(is_chosen))
         return by_run(pa.concat_tables(tables)) if len(tables) > 1 else tables[0]
 
-    def _without_damaged(self, snapshot: "Snapshot | None") -> "Snapshot":
+    def without_damaged(self, snapshot: "Snapshot | None" = None) -> "Snapshot":
+        """Return the runs at this moment, or of a snapshot, after damaged ones are left out."""
         snapshot = snapshot or self.snapshot()
         for _, (path, error) in sorted(snapshot.damage.items()):
             self.leave_out(path, error)
@@ -252,7 +267,7 @@ class Store:
 
         Those of imports follow; they have the runs of several folders.
         """
-        snapshot = self._without_damaged(snapshot)
+        snapshot = self.without_damaged(snapshot)
         done = [run_id for run_id in snapshot.done() if run_id in snapshot.keys]
         paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]
         paths += [folder.path for folder in snapshot.imports if not self._is_damaged(folder)]
