@@ -382,8 +382,12 @@ def test_a_killed_process_of_the_pool_fails_active_runs_and_is_replaced(write_st
     study, store = write_study(**MANY | {"repeats": 40}), tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: some_done(store), "some runs to be done")
-        simulating = [one for one in children(campaign) if "spawn_main" in " ".join(one.cmdline())]
-        simulating[0].kill()
+        first, *others = [
+            one for one in children(campaign) if "spawn_main" in " ".join(one.cmdline())
+        ]
+        for other in others:  # their results would keep the pool from noticing an idle one's end
+            other.suspend()
+        first.kill()
         output, _ = campaign.communicate(timeout=60)
     assert campaign.returncode == 1, output
     found = records(store).values()
