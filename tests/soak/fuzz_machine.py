@@ -97,7 +97,7 @@ def environments(dice: random.Random, seed: str) -> Case:
 _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("check", "STUDY"): (),
     ("run", "STUDY", "--dry-run"): ("--store", "--launch", "--assume-tflops", "--hardware",
-    "--calibration", "--fail-share"),
+    "--fail-share"),
     ("status", "STORE"): ("--json",), ("cancel", "STORE"): (),
     ("fit", "TABLE"): ("--x", "--y", "--by", "--json"),
     ("fit", "STORE"): ("--x", "--y", "--by", "--json"),
@@ -126,9 +126,8 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--global-batch",
         "--power-limits", "--clock-limits", "--power-limit", "--clock-limit", "--precision",
         "--fraction", "--epochs", "--gradient-accumulation",
-        "--epochs-to-target", "--critical-batch", "--calibration", "--as", "-o", "--json",
+        "-o", "--json",
     ),
-    ("calibrate", "STORE"): ("--hardware", "-o", "--profile", "--as", "--json"),
     ("VALUE",): ("--version", "--help"),
 }  # fmt: skip
 _FLAGS = {"--json", "--dry-run", "--version", "--help", "--list-hardware"}
@@ -143,7 +142,7 @@ _GOOD = (
 def arguments(dice: random.Random, seed: str) -> Case:
     """Return a command line with options of random values."""
     command = dice.choice(list(_OPTIONS))
-    if command[0] in ("advise", "claims", "report", "calibrate") and dice.random() < 0.7:
+    if command[0] in ("advise", "claims", "report") and dice.random() < 0.7:
         command = ("simulate", "--list-hardware")
     argv = [_word(dice, word) for word in command]
     options = _OPTIONS[command]
@@ -175,7 +174,7 @@ def arguments(dice: random.Random, seed: str) -> Case:
         "store": _FILES["store"],
     }
     outputs = (
-        "out", "out.csv", "wattlaw-store", "wattlaw-results", "report.html", "calibration.json",
+        "out", "out.csv", "wattlaw-store", "wattlaw-results", "report.html",
         "dir", "wattlaw-measure",
     )  # fmt: skip
     if command[-1] == "DIR":  # an empty one is the folder of work

@@ -17,9 +17,8 @@ AtLeastZero = Annotated[float, Field(ge=0, le=10**6)]
 class Parameters(Model):
     """The free parameters: the shares of the hardware's peaks that runs achieve.
 
-    They describe machines and software, never a model. ``wattlaw calibrate`` fits them to measured
-    runs. Without calibration the defaults apply, and results say "uncalibrated". The description of
-    each is the source of its default.
+    They describe machines and software, never a model. The description of each is the source of its
+    default.
     """
 
     compute_fp32: Share = field(0.7, "assumed: large float32 products reach 70-90 % of peak")
@@ -55,10 +54,6 @@ class Parameters(Model):
         "2022, Not All GPUs Are Created Equal, SC22) is about five standard deviations",
     )
     run_spread: AtLeastZero = field(0.01, "assumed: of whole runs of one setting")
-    #: Minimum voltage over that at the highest clock, and the share of that clock up to which the
-    #: voltage is at its minimum; None: as in the hardware's file.
-    least_voltage: Share | None = field(None, "as the hardware's file says")
-    knee: Share | None = field(None, "as the hardware's file says")
     #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of running kernels, of
     #: arithmetic at its achievable rate, of memory at its achievable bandwidth.
     power_busy: AtLeastZero = field(0.4, "assumed: GPUs that train draw 80-100 % of their limit")
@@ -93,8 +88,6 @@ class SimulatedJob:
     gpus_per_node: int | None = None  # None: all GPUs of the node
     loader_workers: int | None = None  # of each rank; None: an equal share of the cores
     parameters: Parameters = dataclasses.field(default_factory=Parameters)
-    #: Operations and bytes of a sample over those of the profile, fitted by a calibration.
-    work_factor: float = 1.0
 
     @property
     def global_batch(self) -> int:

@@ -1,16 +1,7 @@
-"""Predictions as plain rows for tables and files, with their scaling.
-
-The epochs that a global batch B needs to a target follow the critical-batch model,
-
-    E(B) = E_min (1 + B / B_crit)
-
-E_min is the number of epochs of small batches, and B_crit the batch that needs twice as many
-(McCandlish et al. 2018, arXiv 1812.06162, in epochs of a fixed data set: steps are E times samples
-over B). The user gives both; ``wattlaw report`` fits them to measured studies.
-"""
+"""Predictions as plain rows for tables and files, with their scaling."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import log
 from typing import Any
 
@@ -19,27 +10,9 @@ from wattlaw.simulator.job import Prediction, Split
 HOUR_S = 3600.0
 #: Names of the parts of a step in a row: ``compute_s`` and so on.
 PARTS = tuple(part.name for part in fields(Split))
-Intervals = Mapping[str, tuple[float, float]]
 
 
-@dataclass(frozen=True)
-class Target:
-    """A target quality: the epochs of small batches, and the batch at which they double."""
-
-    least_epochs: float
-    critical_batch: float
-
-    def epochs(self, global_batch: int) -> float:
-        """Return the epochs that a global batch needs."""
-        return self.least_epochs * (1 + global_batch / self.critical_batch)
-
-
-def prediction_row(
-    prediction: Prediction,
-    epochs: int = 1,
-    target: Target | None = None,
-    intervals: Intervals | None = None,
-) -> dict[str, Any]:
+def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
     """Return a prediction as a flat row.
 
     Parameters
@@ -48,10 +21,6 @@ def prediction_row(
         The prediction.
     epochs
         The number of epochs to train.
-    target
-        The target quality, if any.
-    intervals
-        95 % intervals of a calibrated prediction: ``epoch_time_s, gpu_power_w, gpu_energy_j``.
 
     Returns
     -------
@@ -59,15 +28,11 @@ def prediction_row(
         The setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all epochs
         ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of an
         evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add
-        up to ``step_time_s``, and ``roofline_s``; time and energy to the target. A value that was
-        not requested or is not known is None.
+        up to ``step_time_s``, and ``roofline_s``. A value that is not known is None.
     """
     job, train = prediction.job, prediction.train
-    intervals = intervals or {}
     energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
     evaluation = prediction.evaluation
-    # An epoch on a fraction of the data counts as that fraction.
-    needed = None if target is None else target.epochs(job.global_batch) / job.dataset_fraction
     return {
         "workload": job.profile.workload,
         "options": dict(job.profile.options),
@@ -84,14 +49,11 @@ def prediction_row(
         "memory_gb": prediction.memory_gb,
         "fits_memory": prediction.memory_gb <= job.cluster.gpu.memory_gb,
         "epoch_time_s": train.duration_s,
-        "epoch_time_s_ci": _pair(intervals.get("epoch_time_s")),
         "train_time_s": train.duration_s * epochs,
         "samples_per_s": train.samples / train.duration_s,
         "steps_per_epoch": train.steps,
         "power_per_gpu_w": train.gpu_power_w,
-        "power_per_gpu_w_ci": _pair(intervals.get("gpu_power_w")),
         "gpu_energy_per_epoch_j": train.gpu_energy_j,
-        "gpu_energy_per_epoch_j_ci": _pair(intervals.get("gpu_energy_j")),
         "cpu_energy_per_epoch_j": train.cpu_energy_j,
         "dram_energy_per_epoch_j": train.dram_energy_j,
         "energy_per_epoch_j": energy_j,
@@ -113,9 +75,6 @@ def prediction_row(
         "roofline_s": prediction.roofline_s,
         "startup_s": prediction.startup_s,
         "bottleneck": prediction.bottleneck,
-        "epochs_to_target": needed,
-        "time_to_target_s": None if needed is None else needed * train.duration_s,
-        "energy_to_target_j": None if needed is None else needed * energy_j,
         "warnings": list(prediction.warnings),
     }
 
@@ -149,7 +108,3 @@ def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _beta(smaller: Mapping[str, Any], row: Mapping[str, Any]) -> float:
     return -log(row["epoch_time_s"] / smaller["epoch_time_s"]) / log(row["gpus"] / smaller["gpus"])
-
-
-def _pair(interval: tuple[float, float] | None) -> list[float] | None:
-    return None if interval is None else list(interval)

@@ -53,9 +53,6 @@ class Simulation(Model):
         min_length=1,
         max_length=1000,
     )
-    calibration: str | None = field(
-        None, "a file of 'wattlaw calibrate', or null for none", min_length=1, max_length=1000
-    )
     fail_share: float = field(0.0, "the share of attempts that fail, 0 to 1", ge=0, le=1)
     seed: int = field(0, "a whole number >= 0 and <= 2^31", ge=0, le=2**31)
     critical_batch: float | None = field(None, "samples (> 0), or null for no quality", gt=0)

@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wattlaw.simulator.job import Prediction, Window
-from wattlaw.simulator.what_if import Target
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure
@@ -313,6 +312,22 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
 def nanoseconds(since_begin_s: Floats) -> Integers:
     """Return times of a run on the simulated clock, in ns since 1970."""
     return BEGIN_NS + np.rint(since_begin_s * 1e9).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target quality: the epochs of small batches, and the batch at which they double.
+
+    The critical-batch model, E(B) = E_min (1 + B / B_crit) epochs (McCandlish et al. 2018, arXiv
+    1812.06162, in epochs of a fixed data set: steps are E times samples over B).
+    """
+
+    least_epochs: float
+    critical_batch: float
+
+    def epochs(self, global_batch: int) -> float:
+        """Return the epochs that a global batch needs."""
+        return self.least_epochs * (1 + global_batch / self.critical_batch)
 
 
 def _progress(windows: Windows, simulation: Simulation) -> dict[str, pa.Array]:

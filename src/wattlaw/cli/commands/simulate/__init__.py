@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -17,14 +17,11 @@ from wattlaw.launch.simulated import machine as inputs
 from wattlaw.simulator.job import SimulatedJob
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import Target, add_scaling, prediction_row
+from wattlaw.simulator.what_if import add_scaling, prediction_row
 from wattlaw.study.base import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Setting, Train
-from wattlaw.workloads import catalogue
-
-if TYPE_CHECKING:
-    from wattlaw.simulator.calibration import Calibration
 from wattlaw.terminal import print_note
+from wattlaw.workloads import catalogue
 
 #: The largest sweep; its table is already too long to read.
 _MAX_SETTINGS = 10_000
@@ -34,10 +31,6 @@ _KINDS = (".csv", ".parquet", ".jsonl")
 
 def _count(metavar: str, text: str, most: int = MAX_COUNT) -> Any:
     return option(metavar, text, min=1, max=most)
-
-
-def _positive_number(metavar: str, text: str) -> Any:
-    return option(metavar, text, min=1e-9, max=1e9)
 
 
 def simulate(
@@ -76,16 +69,6 @@ def simulate(
     ] = 1.0,
     epochs: Annotated[int, _count("E", "Epochs to train.", 100_000)] = 1,
     gradient_accumulation: Annotated[int, _count("K", "Gradient-accumulation steps.", 100_000)] = 1,
-    target_epochs: Annotated[
-        float | None, _positive_number("E", "Epochs that small batches need to reach the target.")
-    ] = None,
-    critical_batch: Annotated[
-        float | None, _positive_number("B", "Global batch that needs twice as many epochs.")
-    ] = None,
-    calibration: Annotated[Path | None, option("FILE", "File from 'wattlaw calibrate'.")] = None,
-    measured_as: Annotated[
-        str | None, option("NAME", "Use the factors of this workload of the calibration.", "--as")
-    ] = None,
     list_hardware: Annotated[
         bool,
         typer.Option(
@@ -107,28 +90,15 @@ def simulate(
         return show_hardware(hardware, as_json=as_json)
     if (local_batch is None) == (global_batch is None):
         raise BadInput("simulate: exactly one of --local-batch and --global-batch is required")
-    if measured_as is not None and calibration is None:
-        raise BadInput("--as: requires --calibration")
     if output is not None and output.suffix.lower() not in _KINDS:
         listed = ", ".join(_KINDS)
         raise BadInput(f"{output}: unknown file type {output.suffix!r}; expected {listed}")
-    target = None
-    if target_epochs is not None and critical_batch is not None:
-        target = Target(target_epochs, critical_batch)
-    elif target_epochs is not None or critical_batch is not None:
-        raise BadInput("simulate: --target-epochs and --critical-batch require each other")
     template = _job_template(
         workload, hardware, options=options, profile_path=profile, samples=samples,
         gpus_per_node=gpus_per_node,
         setting=Setting(gpus=1, precision=precision, dataset_fraction=dataset_fraction),
         train=Train(gradient_accumulation=gradient_accumulation),
     )  # fmt: skip
-    calibrated = None
-    if calibration is not None:
-        from wattlaw.simulator.calibration import apply_calibration
-
-        calibrated = _read_calibrated(calibration, template, measured_as)
-        template = apply_calibration(template, *calibrated)
     jobs = [
         replace(
             template,
@@ -139,7 +109,7 @@ def simulate(
         )
         for power_limit_w, clock_limit_mhz, count in _settings(power_limit, clock_limit, gpus)
     ]
-    rows = add_scaling(_rows(jobs, epochs, target, calibrated))
+    rows = add_scaling(_rows(jobs, epochs))
     if output is not None:
         _write(output, rows, raw=raw)
     if as_json:
@@ -147,15 +117,8 @@ def simulate(
     else:
         from wattlaw.cli.commands.simulate.text import show
 
-        show(rows, template, None if calibrated is None else calibrated.calibration)
+        show(rows, template)
     return 0 if len(rows) == len(jobs) else 1
-
-
-class _Calibrated(NamedTuple):
-    """A calibration, and which of its workloads the simulated one is."""
-
-    calibration: "Calibration"
-    key: str
 
 
 def _job_template(
@@ -209,32 +172,6 @@ def _job_template(
         raise BadInput(f"simulate: {error}") from None
 
 
-def _read_calibrated(path: Path, job: SimulatedJob, measured_as: str | None) -> _Calibrated:
-    """Return the calibration of a file, for the workload of a job.
-
-    A warning says so if the calibration has no single factor for this workload.
-    """
-    from wattlaw.simulator.calibration import read_calibration
-
-    calibration = read_calibration(path, job.cluster.gpu)
-    key, known = inputs.workload_key(job.profile), calibration.work_factors
-    listed = "; ".join(known)
-    if measured_as is not None:
-        if measured_as not in known:
-            raise BadInput(f"--as: {measured_as!r:.80} is unknown; expected one of: {listed}")
-        return _Calibrated(calibration, measured_as)
-    chosen = inputs.calibrated_key(calibration, key)
-    if chosen not in known:
-        several = inputs.matching_keys(calibration, key)
-        reason = (
-            f"it has several factors for {key} (choose one with --as): {'; '.join(several)}"
-            if several
-            else f"it has no factor for {key} (--as uses another one): {listed}"
-        )
-        print_note(f"{path}: no work factor is applied: {reason}")
-    return _Calibrated(calibration, chosen)
-
-
 def _settings(
     power_limits: str | None, clock_limits: str | None, gpus: str
 ) -> list[tuple[float | None, float | None, int]]:
@@ -253,17 +190,14 @@ def _local_batch(global_batch: int, gpus: int) -> int:
     return 0 if global_batch % gpus else global_batch // gpus
 
 
-def _rows(
-    jobs: Sequence[SimulatedJob],
-    epochs: int,
-    target: Target | None,
-    calibrated: _Calibrated | None,
-) -> list[dict[str, Any]]:
+def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
     """Return the predictions; print the settings that cannot be simulated on standard error."""
     rows, errors = [], []
     for job in jobs:
         try:
-            rows.append(_row(job, epochs, target, calibrated))
+            if not job.local_batch:
+                raise BadInput("--global-batch: is not a multiple of the GPU count")
+            rows.append({"simulated": True, **prediction_row(predict(job), epochs)})
         except BadInput as error:
             if len(jobs) == 1:
                 raise
@@ -273,21 +207,6 @@ def _rows(
     if not rows:
         raise BadInput(f"simulate: none of the {len(jobs)} settings can be simulated")
     return rows
-
-
-def _row(
-    job: SimulatedJob, epochs: int, target: Target | None, calibrated: _Calibrated | None
-) -> dict[str, Any]:
-    if not job.local_batch:
-        raise BadInput("--global-batch: is not a multiple of the GPU count")
-    source, intervals = "uncalibrated", None
-    if calibrated is not None:
-        from wattlaw.simulator.calibration import prediction_intervals
-
-        source = f"calibrated {calibrated.calibration.digest}"
-        intervals = prediction_intervals(job, *calibrated)
-    prediction = prediction_row(predict(job), epochs, target, intervals)
-    return {"simulated": True, "calibration": source, **prediction}
 
 
 def _label(job: SimulatedJob) -> str:
