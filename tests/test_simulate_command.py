@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from made_jobs import job, profile
+from wattlaw.cli.commands.simulate import PARTS, add_scaling, prediction_row
 from wattlaw.cli.main import main
 from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import PARTS, add_scaling, prediction_row
 
 BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "64")
 KEYS = (
@@ -223,9 +223,9 @@ def test_the_bottleneck_is_the_part_whose_speed_matters(of, held):
     found = predict(of)
     assert found.bottleneck == held
     easier = {
-        "compute": replace(of, parameters=of.parameters.model_copy(update={"compute_fp32": 1.0})),
-        "launch": replace(of, parameters=of.parameters.model_copy(update={"launch_us": 1.0})),
-        "communication": replace(of, parameters=of.parameters.model_copy(update={"network": 1.0})),
+        "compute": replace(of, parameters=replace(of.parameters, compute_fp32=1.0)),
+        "launch": replace(of, parameters=replace(of.parameters, launch_us=1.0)),
+        "communication": replace(of, parameters=replace(of.parameters, network=1.0)),
         "input": replace(of, profile=profile(input_cpu_s_per_sample=0.001)),
     }
     assert predict(easier[held]).split.step_s < found.split.step_s

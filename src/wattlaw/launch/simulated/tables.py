@@ -314,29 +314,12 @@ def nanoseconds(since_begin_s: Floats) -> Integers:
     return BEGIN_NS + np.rint(since_begin_s * 1e9).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Target:
-    """A target quality: the epochs of small batches, and the batch at which they double.
-
-    The critical-batch model, E(B) = E_min (1 + B / B_crit) epochs (McCandlish et al. 2018, arXiv
-    1812.06162, in epochs of a fixed data set: steps are E times samples over B).
-    """
-
-    least_epochs: float
-    critical_batch: float
-
-    def epochs(self, global_batch: int) -> float:
-        """Return the epochs that a global batch needs."""
-        return self.least_epochs * (1 + global_batch / self.critical_batch)
-
-
 def _progress(windows: Windows, simulation: Simulation) -> dict[str, pa.Array]:
     """Return the progress at each evaluation, as a share of the epochs to the target."""
-    if simulation.critical_batch is None or simulation.epochs_to_target is None:
-        return {}
     job = windows.prediction.job
-    target = Target(simulation.epochs_to_target, simulation.critical_batch)
-    needed = target.epochs(job.global_batch)
+    needed = simulation.epochs_needed(job.global_batch)
+    if needed is None:
+        return {}
     share = (windows.epoch + 1) * job.dataset_fraction / needed
     metrics = [json.dumps({PROGRESS: float(value)}) for value in share]
     return {
