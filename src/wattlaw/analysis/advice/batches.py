@@ -39,7 +39,7 @@ class Batches:
         Allowed are the batch of the baseline, which is in use, and smaller ones, and those up to
         the largest of known quality. Without both, the smallest batch of the runs is allowed.
         """
-        batches = cls(quality_by_batch(rows).rows, None)
+        batches = cls(quality_by_batch(rows), None)
         if any_batch:
             return batches
         if baseline is not None and baseline.global_batch is not None:
