@@ -12,7 +12,7 @@ OPTUNA := .peers-optuna
 SLURM_PACKAGES := slurm-wlm munge
 
 .PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
-  bench-scripts bench-analysis bench-prediction bench-decisions bench-simulator bench-gpu clean
+  bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
@@ -117,6 +117,10 @@ bench-analysis: setup
 	$(BIN)/python benchmarks/fits.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/telemetry.py
+
+# Commands on 3,402 simulated runs, and on 100,000 imported and 100,000 made runs; takes half an hour.
+bench-store: setup
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/large_store.py
 
 # The contest of predictions; it needs the public data (docs/public-data.md).
 bench-prediction: setup

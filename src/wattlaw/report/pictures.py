@@ -24,6 +24,7 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing
 from wattlaw.formatting import replace_invisible
+from wattlaw.progress import track
 from wattlaw.report.figures import Figure, figures_of
 from wattlaw.report.scripts import page_scripts, policy_hash, template_text
 
@@ -90,7 +91,7 @@ def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[
     if interactive:
         return tuple(_picture(chart, _page_spec(chart)) for chart in charts)
     pictures = []
-    for chart in charts:
+    for chart in track(charts, "drawing figures"):
         spec = _page_spec(chart)
         narrow = to_svg(_narrow(spec)) if chart.figure.name in _FOR_PHONES else ""
         pictures.append(_picture(chart, spec, to_svg(spec), narrow))

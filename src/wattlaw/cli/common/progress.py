@@ -7,6 +7,7 @@ from functools import partial
 from rich import progress as bars
 from rich.text import Text
 
+from wattlaw import progress as work
 from wattlaw.api.progress import LineProgress, Tally, title, waiting_text
 from wattlaw.cli.common.console import Console
 from wattlaw.launch.campaign import Observer
@@ -18,6 +19,7 @@ from wattlaw.text import collapse_whitespace
 @contextmanager
 def observer_for(console: Console, runs: int) -> Iterator[Observer]:
     """Yield the observer that suits the output: a live bar or plain lines."""
+    work.observer.set(None)  # the bar of the study is the only one
     if not console.is_terminal:
         yield LineProgress(partial(console.print, soft_wrap=True), runs)
         return
