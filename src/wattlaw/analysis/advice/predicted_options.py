@@ -17,7 +17,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.job import Job, job_of
-from wattlaw.analysis.prediction.predict import extrapolated
+from wattlaw.analysis.prediction.predict import MeasuredRange
 from wattlaw.analysis.prediction.results import quantiles
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import plain
@@ -110,8 +110,9 @@ def _of_model(
         return
     predicted = []
     batches = [item.global_batch for item in own if item.global_batch is not None]
+    measured = MeasuredRange.of(model.observations)
     for setting in _candidates([item.training for item in own], model, max_gpus):
-        outside = extrapolated(model.observations, setting)
+        outside = measured.exceeded_by(setting)
         if batches and not min(batches) <= (setting.global_batch or 0) <= max(batches):
             outside = (*outside, "global_batch")
         values = _setting(first.setting, setting)
