@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advice.baseline import baseline_of
 from wattlaw.analysis.advice.batches import Batches
 from wattlaw.analysis.advice.choice import (
     Constraints,
@@ -29,7 +28,7 @@ from wattlaw.analysis.advice.comparison import (
 )
 from wattlaw.analysis.advice.epochs import needed_epochs
 from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.advice.options import options_of_runs
+from wattlaw.analysis.advice.options import baseline_of, options_of_runs
 from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs

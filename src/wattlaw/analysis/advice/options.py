@@ -1,19 +1,21 @@
-"""The options of a job that were run."""
+"""The options of a job that were run, and the one that savings refer to."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
 from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import are_imported_without_nodes
+from wattlaw.errors import BadInput
 from wattlaw.formatting import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
@@ -76,3 +78,40 @@ def _training(
 
 def _quantity(row: Mapping[Any, Any], name: str) -> Quantity | None:
     return Quantity.of(row[name], row[f"{name}_low"], row[f"{name}_high"])
+
+
+def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
+    """Return the option of runs that has some settings.
+
+    A limit that is not named means no limit, if settings with the same names differ in it.
+
+    Raises
+    ------
+    BadInput
+        A name is not one of ``SETTING``, or no option or several have these settings.
+    """
+    if unknown := set(values) - {*SETTING}:
+        raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(SETTING)}")
+    text = ",".join(f"{name}={value}" for name, value in values.items())
+    matching = [item for item in options if all(item.setting[n] == v for n, v in values.items())]
+    if not matching:
+        ran = {n: sorted({str(item.setting[n]) for item in options}, key=_size) for n in values}
+        listed = "; ".join(f"{name}={' | '.join(of[:12])}" for name, of in ran.items())
+        raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
+    free = [i for i in matching if all(i.setting[n] is None for n in LIMITS if n not in values)]
+    matching = free or matching
+    if len(matching) > 1:
+        differing = [
+            f"{name}={matching[0].setting[name]} or {matching[1].setting[name]}"
+            for name in SETTING
+            if matching[0].setting[name] != matching[1].setting[name]
+        ] or ["the energy or the job"]
+        raise BadInput(
+            f"baseline: {len(matching)} settings have {text}; allowed: one of them, such as by "
+            f"{', '.join(differing)}"
+        )
+    return matching[0]
+
+
+def _size(text: str) -> tuple[int, str]:
+    return len(text), text
