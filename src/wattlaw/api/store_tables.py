@@ -15,9 +15,8 @@ from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.formatting import origins_label
+from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
-from wattlaw.store.parquet import read_all
-from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
 from wattlaw.text import quote
@@ -82,17 +81,29 @@ class StoreTables:
         wattlaw.errors.BadInput
             A run is not done or does not exist.
         """
-        paths = [(store, store.finished("telemetry")) for store in self._stores]
-        done = {path.parent.name for _, of_store in paths for path in of_store}
-        wanted = done if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
-        if missing := wanted - done:
+        done = [(store, set(store.done())) for store in self._stores]
+        known = {run_id for _, of_store in done for run_id in of_store}
+        wanted = known if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
+        if missing := wanted - known:
             raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
-        tables = []
-        for store, of_store in paths:
-            chosen = [path for path in of_store if path.parent.name in wanted]
-            tables.append(read_all(chosen, TABLES["telemetry"], store.leave_out))
+        tables = [
+            store.arrow("telemetry", run_ids=sorted(of_store & wanted)) for store, of_store in done
+        ]
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
+
+    def arrow(self, table: str) -> pa.Table:
+        """Return the table ``runs``, ``epochs`` or ``telemetry`` as an Arrow table."""
+        return pa.concat_tables([store.arrow(table) for store in self._stores])
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """The study files and the decision of the stores, by name; of equal names the first."""
+        return {
+            name: content
+            for store in reversed(self._stores)
+            for name, content in store.documents.items()
+        }
 
     @property
     def decision(self) -> dict[str, Any] | None:
@@ -115,9 +126,9 @@ class StoreTables:
         return origins_label(self.metrics["launcher"])
 
     def _decisions(self) -> Iterator[Decision]:
-        for path in self.paths:
+        for store in self._stores:
             try:
-                decision = stored_decision(path)
+                decision = stored_decision(store.documents_path)
             except BadInput as error:
                 if self.strict:
                     raise
@@ -128,7 +139,7 @@ class StoreTables:
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:
-        return tuple(Store.existing(path, strict=self.strict) for path in self.paths)
+        return tuple(open_store(path, strict=self.strict) for path in self.paths)
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:

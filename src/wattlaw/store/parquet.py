@@ -163,15 +163,24 @@ def check_all(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage = ra
 
 def _read(path: Path, schema: pa.Schema, *, validate: bool) -> pa.Table:
     with _errors_name_file(path):
-        table = _with_schema(schema, pq.read_table(path))
-        table.validate(full=True)  # also finds text that is not UTF-8
+        table = checked(pq.read_table(path), schema, validate=validate)
         others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
         if others:
             raise pa.ArrowInvalid(f"it is of run {others.pop()!a}, not {path.parent.name}")
-        for fault, is_bad in find_faults(table) if validate else ():
-            row = pc.index(is_bad, value=True).as_py() + 1
-            raise pa.ArrowInvalid(f"row {row}: {fault}")
         return table
+
+
+def checked(table: pa.Table, schema: pa.Schema, *, validate: bool) -> pa.Table:
+    """Return the columns of a schema; raise ArrowException or KeyError for a damaged table.
+
+    With ``validate``, a value that no run writes counts as damage.
+    """
+    table = _with_schema(schema, table)
+    table.validate(full=True)  # also finds text that is not UTF-8
+    for fault, is_bad in find_faults(table) if validate else ():
+        row = pc.index(is_bad, value=True).as_py() + 1
+        raise pa.ArrowInvalid(f"row {row}: {fault}")
+    return table
 
 
 def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:

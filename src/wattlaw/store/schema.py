@@ -1,6 +1,12 @@
-"""The three tables of a store, as Arrow schemas. A value that was not measured is null."""
+"""The three tables of a store, as Arrow schemas. A value that was not measured is null.
 
+``columns.csv`` has the unit and the meaning of each column.
+"""
+
+import csv
+import json
 from collections.abc import Collection
+from importlib.resources import files
 from typing import get_args, get_type_hints
 
 import pyarrow as pa
@@ -33,60 +39,60 @@ RUNS = _schema(
     run_id=_TEXT,
     study=_TEXT,
     workload=_TEXT,
-    options=_TEXT,  # JSON
-    metric_name=_TEXT,  # what the workload's metric is, such as accuracy
-    parameters=_INT,  # trainable parameters of the model
-    gradient_bytes=_INT,  # what the ranks exchange in one step
-    flops_per_sample=_FLOAT,  # of one forward and backward pass, counted
-    dataset_samples=_INT,  # of an epoch of the full data set
-    world_size=_INT,  # processes of the process group
-    backend=_TEXT,  # of torch.distributed
-    parallelism=_TEXT,  # a store.record.Parallelism
-    workers_cooperate=_BOOL,  # false: several processes trained without a process group
-    instrumented=_BOOL,  # the steps of a command were counted in its processes
+    options=_TEXT,
+    metric_name=_TEXT,
+    parameters=_INT,
+    gradient_bytes=_INT,
+    flops_per_sample=_FLOAT,
+    dataset_samples=_INT,
+    world_size=_INT,
+    backend=_TEXT,
+    parallelism=_TEXT,
+    workers_cooperate=_BOOL,
+    instrumented=_BOOL,
     gpus=_INT,
     power_limit_w=_FLOAT,
-    power_limit_enforced_w=_FLOAT,  # as read back; the least of the devices
+    power_limit_enforced_w=_FLOAT,
     clock_limit_mhz=_FLOAT,
     global_batch=_INT,
     local_batch=_INT,
     precision=_TEXT,
     dataset_fraction=_FLOAT,
-    emulated_gpus=_INT,  # GPUs of the job whose local batch was trained; null for a real job
+    emulated_gpus=_INT,
     nodes=_INT,
-    train=_TEXT,  # JSON: settings of the training loop, with defaults
-    loader_workers=_INT,  # loader processes of each worker
-    threads_per_worker=_INT,  # processor threads that the workers used
+    train=_TEXT,
+    loader_workers=_INT,
+    threads_per_worker=_INT,
     repeat=_INT,
     seed=_INT,
     order_seed=_INT,
     epochs=_INT,
     warmup_epochs=_INT,
-    measure_steps=_INT,  # optimizer steps that the study requests, after the warm-up
-    measure_seconds=_FLOAT,  # the same as a time
-    warmup_steps=_INT,  # null where epochs are measured
+    measure_steps=_INT,
+    measure_seconds=_FLOAT,
+    warmup_steps=_INT,
     sample_hz=_FLOAT,
     assume_cpu_w=_FLOAT,
     launcher=_TEXT,
     hardware=_TEXT,
     device_ids=pa.list_(_TEXT),
-    sampler_cpu_share=_FLOAT,  # share of a core that the sampler used, maximum over hosts
-    software=_TEXT,  # JSON: package -> version
+    sampler_cpu_share=_FLOAT,
+    software=_TEXT,
     git_commit=_TEXT,
-    status=_TEXT,  # planned | running | interrupted | done | damaged | failed | skipped
+    status=_TEXT,
     reason=_TEXT,
     notes=pa.list_(_TEXT),
     attempts=_INT,
     started_at=_MOMENT,
     finished_at=_MOMENT,
-    job_id=_TEXT,  # the scheduler's, as the next two
+    job_id=_TEXT,
     partition=_TEXT,
     node_names=pa.list_(_TEXT),
-    interruptions=_INT,  # attempts that were ended from outside and continued by another
-    clock_offset_max_s=_FLOAT,  # largest |offset| + uncertainty between the clocks of its hosts
-    site_energy_j=_FLOAT,  # of the whole job, by the scheduler's accounting
-    site_energy_source=_TEXT,  # such as "sacct ConsumedEnergyRaw"
-    site_energy_start_at=_MOMENT,  # the period of that energy
+    interruptions=_INT,
+    clock_offset_max_s=_FLOAT,
+    site_energy_j=_FLOAT,
+    site_energy_source=_TEXT,
+    site_energy_start_at=_MOMENT,
     site_energy_end_at=_MOMENT,
 )
 
@@ -100,19 +106,19 @@ WINDOW_ENERGY = _schema(
     gpu_energy_integral_j=_FLOAT,
     cpu_energy_j=_FLOAT,
     dram_energy_j=_FLOAT,
-    energy_source=_TEXT,  # counter | integral | estimated | simulated | replayed | none
-    energy_verdict=_TEXT,  # one of store.record.VERDICTS
-    energy_reason=_TEXT,  # of a verdict that is not ok: which device, and why
+    energy_source=_TEXT,
+    energy_verdict=_TEXT,
+    energy_reason=_TEXT,
     gpu_power_mean_w=_FLOAT,
     sm_util_mean=_FLOAT,
     sm_util_cv=_FLOAT,
     mem_util_mean=_FLOAT,
     mem_util_cv=_FLOAT,
     sm_clock_mean_mhz=_FLOAT,
-    power_limit_mean_w=_FLOAT,  # enforced limit of the GPUs
-    power_throttle_share=_FLOAT,  # share of the window in which the power limit lowered the clocks
-    cpu_cores_mean=_FLOAT,  # busy cores of the run's processes
-    mem_used_max_bytes=_INT,  # resident memory of the run's processes
+    power_limit_mean_w=_FLOAT,
+    power_throttle_share=_FLOAT,
+    cpu_cores_mean=_FLOAT,
+    mem_used_max_bytes=_INT,
 )
 
 #: What the sampler writes: the time series of each device.
@@ -159,3 +165,39 @@ def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tu
             faults.append(("columns start_ns, duration_s: out of range", pc.invert(is_in_range)))
     masks = ((text, pc.fill_null(is_bad, fill_value=False)) for text, is_bad in faults)
     return [(text, is_bad) for text, is_bad in masks if pc.any(is_bad).as_py()]
+
+
+def describe_columns() -> list[dict[str, str]]:
+    """Return the ``table``, ``column``, ``unit`` and ``meaning`` of each column of ``TABLES``."""
+    text = files("wattlaw.store").joinpath("columns.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
+
+
+#: Columns of runs that are never null, and those of them that hold JSON objects.
+_OF_EACH_RUN = (
+    "run_id", "study", "workload", "options", "train", "gpus", "nodes", "repeat", "launcher",
+    "precision", "dataset_fraction", "software", "status",
+)  # fmt: skip
+_OBJECTS = ("options", "train", "software")
+_STATUSES = ("planned", "running", "interrupted", "done", "damaged", "failed", "skipped")
+
+
+def check_runs(runs: pa.Table) -> None:
+    """Check a table of runs that another wattlaw wrote; raise ValueError if a value is invalid."""
+    for field in runs.schema:
+        column = runs[field.name]
+        if field.name in _OF_EACH_RUN and column.null_count:
+            raise ValueError(f"column {field.name}: no value")
+        if field.type in (_INT, _FLOAT):
+            least = 1 if field.name in ("gpus", "nodes") else 0
+            is_good = pc.and_(pc.is_finite(column), pc.greater_equal(column, least))
+            if not pc.all(is_good, min_count=0).as_py():
+                raise ValueError(f"column {field.name}: allowed: numbers >= {least}")
+    if pc.count_distinct(runs["run_id"]).as_py() < len(runs):
+        raise ValueError("column run_id: a value occurs twice")
+    if unknown := set(runs["status"].unique().to_pylist()) - {*_STATUSES}:
+        raise ValueError(f"column status: {unknown.pop()!a}; allowed: {', '.join(_STATUSES)}")
+    for name in _OBJECTS:
+        for text in runs[name].unique().to_pylist():
+            if not isinstance(json.loads(text), dict):
+                raise ValueError(f"column {name}: allowed: a JSON object")

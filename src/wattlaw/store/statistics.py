@@ -50,7 +50,8 @@ with timed as (
     select run_id, host, start_ns,
            start_ns + cast(round_even(duration_s * 1e9, 0) as bigint) as end_ns
     from read_parquet($files, hive_partitioning = false)
-    where phase in ('train', 'steps', 'run') and warmup is not true and interrupted is not true
+    where ($run_ids is null or list_contains($run_ids, run_id))
+          and phase in ('train', 'steps', 'run') and warmup is not true and interrupted is not true
           and isfinite(duration_s) and start_ns is not null
 ),
 marked as (
@@ -202,7 +203,8 @@ def _query(store: Store, run_ids: Sequence[str] | None, query: str) -> pd.DataFr
     """
     tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
     while True:
-        paths = {name: _selected(store, run_ids, name) for name in tables}
+        chosen = None if run_ids is None else _done(store, run_ids)
+        paths = {name: store.finished(name, chosen) for name in tables}
         if not paths["epochs"]:
             return None
         damaged_before = len(store.damaged)
@@ -214,7 +216,7 @@ def _query(store: Store, run_ids: Sequence[str] | None, query: str) -> pd.DataFr
                         check_all(paths[name], schema, store.leave_out)
                 if len(store.damaged) > damaged_before:
                     continue
-                database.execute(_WINDOWS, {"files": files["epochs"]})
+                database.execute(_WINDOWS, {"files": files["epochs"], "run_ids": chosen})
                 ((shift,),) = database.execute(_SHIFT).fetchall()
                 database.execute(_BUCKETS.format(shift=int(shift)))
                 sql = query.format(shift=int(shift))
@@ -232,12 +234,9 @@ def _query(store: Store, run_ids: Sequence[str] | None, query: str) -> pd.DataFr
                 return result
 
 
-def _selected(store: Store, run_ids: Sequence[str] | None, table: str) -> list[Path]:
-    paths = store.finished(table)
-    if run_ids is None:
-        return paths
-    known = {path.parent.name: path for path in paths}
-    unknown = set(run_ids) - {*known, *store.damaged}
-    if unknown:
+def _done(store: Store, run_ids: Sequence[str]) -> list[str]:
+    """Return the runs that are not damaged, once each."""
+    done = set(store.done())
+    if unknown := set(run_ids) - done - store.damaged.keys():
         raise BadInput(f"run {min(unknown)!a} is not a done run of this store")
-    return [known[run_id] for run_id in dict.fromkeys(run_ids) if run_id in known]
+    return [run_id for run_id in dict.fromkeys(run_ids) if run_id in done]

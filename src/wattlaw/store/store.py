@@ -17,7 +17,7 @@ from wattlaw.errors import (
     WattlawError,
     one_line,
 )
-from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
+from wattlaw.files import abandoned, is_old, read_bytes, read_text, remove_abandoned, write_text
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import REPLACE, RunFolder
 from wattlaw.text import quote
@@ -176,10 +176,13 @@ class Store:
                 records |= {folder.run_id: record} if record is not None else {}
         return records
 
-    def arrow(self, table: str, *, validate: bool = False) -> "pa.Table":
+    def arrow(
+        self, table: str, *, validate: bool = False, run_ids: Collection[str] | None = None
+    ) -> "pa.Table":
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
-        With ``validate``, a run whose table has a value that no run writes is left out.
+        With ``validate``, a run whose table has a value that no run writes is left out. With
+        ``run_ids``, ``epochs`` or ``telemetry`` of these done runs.
         """
         import pyarrow as pa
 
@@ -192,7 +195,8 @@ class Store:
                 return pa.Table.from_pylist(rows, schema=RUNS)
             except (pa.ArrowException, OverflowError):
                 return pa.concat_tables([RUNS.empty_table(), *self._fitting(rows)])
-        return read_all(self.finished(table), TABLES[table], self.leave_out, validate=validate)
+        paths = self.finished(table, run_ids)
+        return read_all(paths, TABLES[table], self.leave_out, validate=validate)
 
     def _row(self, record: RunRecord) -> dict[str, Any]:
         damage = self.damaged.get(record.run_id)
@@ -236,13 +240,32 @@ class Store:
         files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
         return duckdb.from_arrow(files)
 
-    def finished(self, table: str) -> list[Path]:
-        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id."""
+    def done(self) -> list[str]:
+        """Return the sorted ids of the runs that are done and not damaged."""
         return [
-            self.folder(record.run_id).path / f"{table}.parquet"
+            record.run_id
             for record in self.records()
             if record.status == "done" and record.run_id not in self.damaged
         ]
+
+    def finished(self, table: str, run_ids: Collection[str] | None = None) -> list[Path]:
+        """Return the files of ``epochs`` or ``telemetry`` of all done runs, or of some of them."""
+        chosen = self.done() if run_ids is None else run_ids
+        return [self.folder(run_id).path / f"{table}.parquet" for run_id in chosen]
+
+    @property
+    def documents_path(self) -> Path:
+        """The folder with the decision and the study files."""
+        return self.path
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """The study files and the decision, by their path in a store."""
+        folder = self.documents_path
+        paths = [folder / "decision.json", *sorted((folder / "studies").glob("*.yaml"))]
+        return {
+            str(path.relative_to(folder)): read_bytes(path) for path in paths if path.is_file()
+        }
 
 
 def version_path(store: Path) -> Path:

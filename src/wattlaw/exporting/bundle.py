@@ -1,0 +1,186 @@
+"""Bundles: a ZIP file with the tables of a study and what an archive needs to explain them.
+
+``wattlaw.store.bundle`` reads them. Equal results give equal bytes.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+
+from wattlaw.errors import BadInput
+from wattlaw.exporting import Exported, Options, Tables
+from wattlaw.files import read_input, replacing
+from wattlaw.formatting import plural, replace_invisible, source_of
+from wattlaw.store.bundle import MANIFEST, VERSIONS
+from wattlaw.store.schema import TABLES, describe_columns
+from wattlaw.store.tables import write_csv
+from wattlaw.text import collapse_whitespace
+
+_MAX_INCLUDED_BYTES = 64 * 2**20
+#: Files of the user that replace those that a bundle has anyway.
+_REPLACED = ("README.md", "CITATION.cff")
+#: Columns of runs that say where they ran.
+_ENVIRONMENT = ("hardware", "launcher", "git_commit", "partition", "backend")
+#: The date of all members.
+_DATE = (1980, 1, 1, 0, 0, 0)
+
+
+class Bundle:
+    """Tables as Parquet and CSV, study files, environment, description and citation."""
+
+    endings = (".zip",)
+
+    def write(self, tables: Tables, path: Path, options: Options) -> Exported:
+        """Write the bundle."""
+        from wattlaw import __version__
+
+        arrow = {name: tables.arrow(name) for name in TABLES}
+        runs = arrow["runs"].to_pylist()
+        texts: dict[str, bytes] = {**tables.documents}
+        texts["columns.csv"] = _columns_csv()
+        texts["environment.json"] = _as_json(_environment(runs))
+        texts["README.md"] = _readme(runs, arrow, __version__).encode()
+        texts["CITATION.cff"] = _citation(runs, __version__)
+        rows = {name: len(table) for name, table in arrow.items()}
+        texts[MANIFEST] = _as_json({**VERSIONS, "wattlaw": __version__, "rows": rows})
+        for file in options.include:
+            if file.name in texts and file.name not in _REPLACED:
+                raise BadInput(f"{file}: a bundle has a file of this name; rename it")
+            texts[file.name] = read_input(file, _MAX_INCLUDED_BYTES)
+        with (
+            replacing(path, durable=False) as temporary,
+            zipfile.ZipFile(temporary, "w") as bundle,
+        ):
+            for name in sorted(texts):
+                bundle.writestr(_member(name), texts[name], zipfile.ZIP_DEFLATED)
+            for name, table in arrow.items():
+                with bundle.open(_member(f"{name}.parquet"), "w", force_zip64=True) as file:
+                    pq.write_table(table, file, compression="zstd")
+                member = _member(f"{name}.csv", zipfile.ZIP_DEFLATED)
+                with (
+                    bundle.open(member, "w", force_zip64=True) as file,
+                    io.TextIOWrapper(file, "utf-8", newline="") as text,
+                ):
+                    write_csv(text, table, raw=options.raw)
+        return Exported((path,), sum(rows.values()))
+
+
+def _member(name: str, compression: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo:
+    member = zipfile.ZipInfo(name, _DATE)
+    member.compress_type = compression
+    member.external_attr = 0o100644 << 16
+    return member
+
+
+def _as_json(value: object) -> bytes:
+    return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _columns_csv() -> bytes:
+    text = io.StringIO()
+    write_csv(text, pa.Table.from_pylist(describe_columns()))
+    return text.getvalue().encode()
+
+
+def _environment(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the environments of the runs, with the number of runs of each."""
+    counts: dict[str, int] = {}
+    for run in runs:
+        software = json.loads(run["software"])
+        key = json.dumps({name: run[name] for name in _ENVIRONMENT} | {"software": software})
+        counts[key] = counts.get(key, 0) + 1
+    return [{**json.loads(key), "runs": count} for key, count in sorted(counts.items())]
+
+
+def _studies(runs: Iterable[Mapping[str, Any]]) -> str:
+    return ", ".join(sorted({_line(run["study"]) for run in runs})) or "no runs"
+
+
+def _line(text: str) -> str:
+    return collapse_whitespace(replace_invisible(text))
+
+
+def _citation(runs: Iterable[Mapping[str, Any]], version: str) -> bytes:
+    """Return a citation file whose authors are to be filled in."""
+    studies = _studies(runs)
+    software = {
+        "type": "software", "title": "wattlaw", "version": version,
+        "authors": [{"name": "wattlaw developers"}],
+    }  # fmt: skip
+    content = {
+        "cff-version": "1.2.0",
+        "message": "If you use these data, please cite them as below.",
+        "title": f"Time and energy of training: {studies}",
+        "type": "dataset",
+        "authors": [{"name": f"The authors of {studies}"}],
+        "references": [software],
+    }
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
+
+
+def _readme(
+    runs: list[dict[str, Any]], arrow: Mapping[str, pa.Table], version: str
+) -> str:
+    sources: dict[str, int] = {}
+    for run in runs:
+        if run["status"] == "done":
+            source = source_of(run["launcher"])
+            sources[source] = sources.get(source, 0) + 1
+    said = ", ".join(f"{plural(count, 'run')} {name}" for name, count in sorted(sources.items()))
+    sizes = "\n".join(f"| `{name}` | {len(table):,} |" for name, table in arrow.items())
+    return _README.format(
+        studies=_studies(runs), sources=said or "no runs", sizes=sizes, version=version,
+        columns=columns_in_markdown(),
+    )  # fmt: skip
+
+
+def columns_in_markdown() -> str:
+    """Return the columns of the tables of a store with their units, as Markdown tables."""
+    lines = []
+    for table, schema in TABLES.items():
+        lines += [f"## {table}", "", "| column | type | unit | meaning |", "|---|---|---|---|"]
+        for row in describe_columns():
+            if row["table"] == table:
+                kind = str(schema.field(row["column"]).type).split("[")[0]
+                lines.append(f"| `{row['column']}` | {kind} | {row['unit']} | {row['meaning']} |")
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_README = """\
+# {studies}
+
+Time, energy and utilisation of training runs, written by wattlaw {version}. Done runs: {sources}.
+Simulated, replayed and imported values were not measured by wattlaw.
+
+| file | content |
+|---|---|
+| `runs.parquet`, `runs.csv` | a row per run: what was requested, where it ran, its status |
+| `epochs.parquet`, `epochs.csv` | a row per measured window and host of the done runs: time, energy, utilisation, quality |
+| `telemetry.parquet`, `telemetry.csv` | a row per device and moment of the done runs |
+| `columns.csv` | unit and meaning of every column, as below |
+| `environment.json` | versions of software, hardware and commit of the user's code, with the number of runs |
+| `studies/`, `decision.json` | the study files, and the decision of a study with `decide`, if there are any |
+| `bundle.json` | versions of the format |
+| `CITATION.cff` | how to cite; replace the authors before you publish |
+
+| table | rows |
+|---|---|
+{sizes}
+
+Read the tables with any Parquet or CSV reader, or the file as it is:
+
+    import wattlaw
+    results = wattlaw.open("study.zip")
+
+A value that was not measured is null, in CSV empty, never 0. A measured value that is no number is `NaN`. Lists are JSON
+in CSV, and a text that a spreadsheet would take for a formula begins with an apostrophe there. The key of a run is `run_id`.
+
+{columns}"""
