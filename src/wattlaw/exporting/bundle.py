@@ -7,6 +7,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,10 @@ class Bundle:
         """Write the bundle."""
         from wattlaw import __version__
 
-        arrow = {name: tables.arrow(name) for name in TABLES}
+        arrow = {
+            name: tables.arrow(name).cast(schema).combine_chunks()
+            for name, schema in TABLES.items()
+        }
         runs = arrow["runs"].to_pylist()
         texts: dict[str, bytes] = {**tables.documents}
         texts["columns.csv"] = _columns_csv()
@@ -61,12 +65,12 @@ class Bundle:
             for name in sorted(texts):
                 bundle.writestr(_member(name), texts[name], zipfile.ZIP_DEFLATED)
             for name, table in arrow.items():
-                with bundle.open(_member(f"{name}.parquet"), "w", force_zip64=True) as file:
-                    pq.write_table(table, file, compression="zstd")
-                member = _member(f"{name}.csv", zipfile.ZIP_DEFLATED)
+                with bundle.open(_member(f"{name}.parquet"), "w", force_zip64=True) as member:
+                    pq.write_table(table, member, compression="zstd")
+                info = _member(f"{name}.csv", zipfile.ZIP_DEFLATED)
                 with (
-                    bundle.open(member, "w", force_zip64=True) as file,
-                    io.TextIOWrapper(file, "utf-8", newline="") as text,
+                    bundle.open(info, "w", force_zip64=True) as member,
+                    io.TextIOWrapper(member, "utf-8", newline="") as text,
                 ):
                     write_csv(text, table, raw=options.raw)
         return Exported((path,), sum(rows.values()))
@@ -125,9 +129,7 @@ def _citation(runs: Iterable[Mapping[str, Any]], version: str) -> bytes:
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True).encode()
 
 
-def _readme(
-    runs: list[dict[str, Any]], arrow: Mapping[str, pa.Table], version: str
-) -> str:
+def _readme(runs: list[dict[str, Any]], arrow: Mapping[str, pa.Table], version: str) -> str:
     sources: dict[str, int] = {}
     for run in runs:
         if run["status"] == "done":
@@ -135,7 +137,8 @@ def _readme(
             sources[source] = sources.get(source, 0) + 1
     said = ", ".join(f"{plural(count, 'run')} {name}" for name, count in sorted(sources.items()))
     sizes = "\n".join(f"| `{name}` | {len(table):,} |" for name, table in arrow.items())
-    return _README.format(
+    template = files("wattlaw.exporting").joinpath("bundle_readme.md").read_text(encoding="utf-8")
+    return template.format(
         studies=_studies(runs), sources=said or "no runs", sizes=sizes, version=version,
         columns=columns_in_markdown(),
     )  # fmt: skip
@@ -152,35 +155,3 @@ def columns_in_markdown() -> str:
                 lines.append(f"| `{row['column']}` | {kind} | {row['unit']} | {row['meaning']} |")
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
-
-
-_README = """\
-# {studies}
-
-Time, energy and utilisation of training runs, written by wattlaw {version}. Done runs: {sources}.
-Simulated, replayed and imported values were not measured by wattlaw.
-
-| file | content |
-|---|---|
-| `runs.parquet`, `runs.csv` | a row per run: what was requested, where it ran, its status |
-| `epochs.parquet`, `epochs.csv` | a row per measured window and host of the done runs: time, energy, utilisation, quality |
-| `telemetry.parquet`, `telemetry.csv` | a row per device and moment of the done runs |
-| `columns.csv` | unit and meaning of every column, as below |
-| `environment.json` | versions of software, hardware and commit of the user's code, with the number of runs |
-| `studies/`, `decision.json` | the study files, and the decision of a study with `decide`, if there are any |
-| `bundle.json` | versions of the format |
-| `CITATION.cff` | how to cite; replace the authors before you publish |
-
-| table | rows |
-|---|---|
-{sizes}
-
-Read the tables with any Parquet or CSV reader, or the file as it is:
-
-    import wattlaw
-    results = wattlaw.open("study.zip")
-
-A value that was not measured is null, in CSV empty, never 0. A measured value that is no number is `NaN`. Lists are JSON
-in CSV, and a text that a spreadsheet would take for a formula begins with an apostrophe there. The key of a run is `run_id`.
-
-{columns}"""

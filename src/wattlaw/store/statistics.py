@@ -6,7 +6,6 @@ energy of a window (``telemetry.energy``). A sample that is in several windows c
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import duckdb
 import pandas as pd

@@ -1,5 +1,6 @@
 """A store: the folder with the runs of one machine or cluster, and its three tables."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -17,7 +18,15 @@ from wattlaw.errors import (
     WattlawError,
     one_line,
 )
-from wattlaw.files import abandoned, is_old, read_bytes, read_text, remove_abandoned, write_text
+from wattlaw.files import (
+    abandoned,
+    is_old,
+    read_bytes,
+    read_text,
+    remove_abandoned,
+    replacing,
+    write_text,
+)
 from wattlaw.store.record import RunRecord, Site, now
 from wattlaw.store.run_folder import REPLACE, RunFolder
 from wattlaw.text import quote
@@ -94,6 +103,13 @@ class Store:
         except OSError as error:
             raise BadInput(f"{self.path}: cannot be a store: {error.strerror}") from None
 
+    def keep_study(self, name: str, file: Path) -> None:
+        """Copy a study file into the store, for archives: runs have their own specification."""
+        with contextlib.suppress(OSError):  # a run does not need the copy
+            (self.path / "studies").mkdir(exist_ok=True)
+            with replacing(self.path / "studies" / f"{name}.yaml", durable=False) as copy:
+                copy.write_bytes(read_bytes(file))
+
     def cancel(self) -> None:
         """Request that every campaign on this store stops."""
         if self._cancelled.exists() and not self._cancelled.is_file():
@@ -130,6 +146,7 @@ class Store:
     def remove_abandoned(self) -> None:
         """Remove temporary files of killed writers and folders of killed imports."""
         remove_abandoned(self.path)
+        remove_abandoned(self.path / "studies")
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
                 if is_abandoned or (not (path / "lock").exists() and is_old(path)):
@@ -263,9 +280,7 @@ class Store:
         """The study files and the decision, by their path in a store."""
         folder = self.documents_path
         paths = [folder / "decision.json", *sorted((folder / "studies").glob("*.yaml"))]
-        return {
-            str(path.relative_to(folder)): read_bytes(path) for path in paths if path.is_file()
-        }
+        return {str(path.relative_to(folder)): read_bytes(path) for path in paths if path.is_file()}
 
 
 def version_path(store: Path) -> Path:

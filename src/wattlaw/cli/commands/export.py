@@ -21,8 +21,9 @@ def export(
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output",
-            help="A .csv, .parquet or .jsonl file; .txt, .json or .jsonl of extrap; .zip of bundle.",
+            "-o",
+            "--output",
+            help="A .csv, .parquet or .jsonl file; extrap: .txt, .json, .jsonl; bundle: .zip.",
         ),
     ],
     raw: opts.RawOption = False,
