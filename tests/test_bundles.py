@@ -27,8 +27,10 @@ from wattlaw.api.results import Results
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.exporting.bundle import columns_in_markdown
+from wattlaw.report.stores import read_accounting_windows
 from wattlaw.store.bundle import Bundle, open_store
 from wattlaw.store.schema import TABLES, describe_columns
+from wattlaw.store.statistics import read_telemetry
 from wattlaw.store.store import Store
 
 STUDY = """\
@@ -91,11 +93,13 @@ def test_commands_print_the_same_json_of_a_bundle(line, store, bundle, capsys):
     assert of_store
 
 
-def test_a_report_of_a_bundle_has_the_figures_of_its_store(store, bundle, tmp_path):
-    pages = [wattlaw.open(path).report(tmp_path / f"{i}.html", figures=tmp_path / str(i))
-             for i, path in enumerate((store, bundle))]  # fmt: skip
-    names = [sorted(path.name for path in page.figures) for page in pages]
-    assert names[0] == names[1] != []
+def test_a_report_reads_the_same_from_a_bundle(store, bundle):
+    runs = wattlaw.open(store).runs
+    first, again = (read_telemetry([open_store(path)], runs) for path in (store, bundle))
+    for one, other in zip(first, again, strict=True):
+        assert_frame_equal(one, other)
+        assert len(one) > 0
+    assert read_accounting_windows([open_store(bundle)]).empty
 
 
 def test_a_bundle_of_a_bundle_is_the_same_file(bundle, tmp_path):
