@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self
 
-from wattlaw.analysis.metrics import BASES, HOUR_S
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.formatting import MEASURED, origin_of
@@ -35,6 +34,7 @@ _METRICS = {
         "gauge", "seconds", "Mean time of a step in the last window of each workload.",
     ),
 }  # fmt: skip
+_TRAINING = ("train", "steps", "run")  # phases
 _ENDED = ("done", "failed", "skipped", "interrupted")
 _DEVICES = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _READ = ["phase", "start_ns", "step_time_mean_s", "energy_source", "energy_verdict",
@@ -130,7 +130,8 @@ class MetricsFile:
                 if record.status == "done":
                     with contextlib.suppress(*unreadable):  # the commands that read it report it
                         path = self._store.folder(record.run_id).epochs_path
-                        windows = pq.read_table(path, columns=_READ).to_pylist()
+                        with pq.ParquetFile(path) as file:
+                            windows = file.read(_READ, use_threads=False).to_pylist()
                         self._add_energy(windows)
                         self._take_last_step(record, windows)
         for record in list(self._active.values()):
@@ -144,7 +145,7 @@ class MetricsFile:
         is_measured = origin_of(record.spec.launch_kind) == MEASURED  # others use no GPUs
         if is_measured and record.started_at is not None and record.finished_at is not None:
             duration_s = (record.finished_at - record.started_at).total_seconds()
-            hours = record.spec.setting.gpus * max(0.0, duration_s) / HOUR_S
+            hours = record.spec.setting.gpus * max(0.0, duration_s) / 3600.0
             self._totals["wattlaw_gpu_hours", ()] += hours
 
     def _add_energy(self, windows: Iterable[dict[str, Any]]) -> None:
@@ -160,7 +161,7 @@ class MetricsFile:
         steps = [
             (window["start_ns"], window["step_time_mean_s"])
             for window in windows
-            if window["phase"] in BASES and window["step_time_mean_s"] is not None
+            if window["phase"] in _TRAINING and window["step_time_mean_s"] is not None
         ]
         self._last_steps[labels] = max([*steps, self._last_steps.get(labels, (0, 0.0))])
         if not self._last_steps[labels][0]:
