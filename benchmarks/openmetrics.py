@@ -1,6 +1,6 @@
 """Processor time of ``run --openmetrics`` per run that ends and per update, on a simulated study.
 
-    python benchmarks/openmetrics.py
+Run: ``python benchmarks/openmetrics.py``.
 """
 
 import tempfile
