@@ -19,11 +19,11 @@ from wattlaw.api.results import EXPORTS, Results
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 from wattlaw.exporting import GROUP, Exported
-from wattlaw.exporting.extrap import _as_json, _as_json_lines, _as_text, _Series
+from wattlaw.exporting.extrap import _as_json_lines, _as_text, _Series
 
 COUNTS = (1, 2, 4, 8, 16)
 EXTRAP = Path(os.environ.get("WATTLAW_EXTRAP_PYTHON") or ".venv-extrap/bin/python")
-FORMATS = (".txt", ".json", ".jsonl")
+FORMATS = (".txt", ".jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +40,7 @@ def read_all(written: Exported) -> dict[tuple[str, str], dict[tuple[float, ...],
 def read(path: Path) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
     """Return the values of a file in any of Extra-P's formats, by call path and metric."""
     values: dict[tuple[str, str], dict[tuple[float, ...], list[float]]] = {}
-    if path.suffix == ".json":
-        for callpath, metrics in json.loads(path.read_text())["measurements"].items():
-            for metric, points in metrics.items():
-                values[callpath, metric] = {tuple(p["point"]): p["values"] for p in points}
-    elif path.suffix == ".jsonl":
+    if path.suffix == ".jsonl":
         for line in map(json.loads, path.read_text().splitlines()):
             series = values.setdefault((line.get("callpath", ""), line["metric"]), {})
             series.setdefault(tuple(line["params"].values()), []).append(line["value"])
@@ -110,12 +106,10 @@ def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, resu
 
 
 def test_the_batch_becomes_the_second_parameter(results, tmp_path):
-    path = tmp_path / "x.json"
-    assert (
-        main(["export", str(results.paths[0]), "extrap", "-o", str(path), "--batch", "global"]) == 0
-    )
-    content = json.loads(path.read_text())
-    assert content["parameters"] == ["gpus", "global_batch"]
+    path = tmp_path / "x.jsonl"
+    line = ["export", str(results.paths[0]), "extrap", "-o", str(path), "--batch", "global"]
+    assert main(line) == 0
+    assert [*json.loads(path.read_text().splitlines()[0])["params"]] == ["gpus", "global_batch"]
     points = read(path)["digits-cnn", "time_s per epoch"]
     assert set(points) == {(float(n), float(b)) for n in COUNTS for b in (32, 64, 128)}
 
@@ -175,7 +169,7 @@ def test_every_number_survives_in_every_format(counts, data, tmp_path_factory):
         for metric in ("time_s", "energy_j")
     ]
     folder = tmp_path_factory.mktemp("x")
-    for kind, text in zip(FORMATS, (_as_text, _as_json, _as_json_lines), strict=True):
+    for kind, text in zip(FORMATS, (_as_text, _as_json_lines), strict=True):
         path = folder / f"x{kind}"
         path.write_text(text(["gpus"], series))
         assert read(path) == {(one.callpath, one.metric): one.values for one in series}

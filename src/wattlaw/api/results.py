@@ -438,7 +438,6 @@ class Results(StoreTables):
         *,
         raw: bool = False,
         batch: Batch | None = None,
-        include: Sequence[str | PathLike[str]] = (),
     ) -> Exported:
         """Write a table, or a file of another format; return the files and their number of rows.
 
@@ -453,8 +452,6 @@ class Results(StoreTables):
             Write CSV cells that a spreadsheet takes for a formula unchanged.
         batch
             For ``extrap``: ``global`` or ``local``, the batch that is a second parameter.
-        include
-            For ``bundle``: further files, such as a licence.
 
         Examples
         --------
@@ -473,7 +470,7 @@ class Results(StoreTables):
             raise BadInput(f"batch: given {quote(batch)}; allowed: global, local")
         output.parent.mkdir(parents=True, exist_ok=True)
         if exporter is not None:
-            return exporter.write(self, output, Options(raw, batch, tuple(map(Path, include))))
+            return exporter.write(self, output, Options(raw, batch))
         if what in TABLES:
             rows = self.arrow(what)
         else:

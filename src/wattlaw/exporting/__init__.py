@@ -20,7 +20,6 @@ class Options:
 
     raw: bool = False  # write CSV cells that a spreadsheet takes for a formula unchanged
     batch: Batch | None = None  # the batch that is a second parameter of the series
-    include: tuple[Path, ...] = ()  # further files of an archive
 
 
 @dataclass(frozen=True)

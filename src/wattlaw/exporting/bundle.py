@@ -15,18 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from wattlaw.errors import BadInput
 from wattlaw.exporting import Exported, Options, Tables
-from wattlaw.files import read_input, replacing
+from wattlaw.files import replacing
 from wattlaw.formatting import plural, replace_invisible, source_of
 from wattlaw.store.bundle import MANIFEST, VERSIONS
 from wattlaw.store.schema import TABLES, describe_columns
 from wattlaw.store.tables import write_csv
 from wattlaw.text import collapse_whitespace
 
-_MAX_INCLUDED_BYTES = 64 * 2**20
-#: Files of the user that replace those that a bundle has anyway.
-_REPLACED = ("README.md", "CITATION.cff")
 #: Columns of runs that say where they ran.
 _ENVIRONMENT = ("hardware", "launcher", "git_commit", "partition", "backend")
 #: The date of all members.
@@ -48,16 +44,12 @@ class Bundle:
         }
         runs = arrow["runs"].to_pylist()
         texts: dict[str, bytes] = {**tables.documents}
-        texts["columns.csv"] = _columns_csv()
+        texts["columns.csv"] = files("wattlaw.store").joinpath("columns.csv").read_bytes()
         texts["environment.json"] = _as_json(_environment(runs))
         texts["README.md"] = _readme(runs, arrow, __version__).encode()
         texts["CITATION.cff"] = _citation(runs, __version__)
         rows = {name: len(table) for name, table in arrow.items()}
         texts[MANIFEST] = _as_json({**VERSIONS, "wattlaw": __version__, "rows": rows})
-        for file in options.include:
-            if file.name in texts and file.name not in _REPLACED:
-                raise BadInput(f"{file}: a bundle has a file of this name; rename it")
-            texts[file.name] = read_input(file, _MAX_INCLUDED_BYTES)
         with (
             replacing(path, durable=False) as temporary,
             zipfile.ZipFile(temporary, "w") as bundle,
@@ -85,12 +77,6 @@ def _member(name: str, compression: int = zipfile.ZIP_STORED) -> zipfile.ZipInfo
 
 def _as_json(value: object) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _columns_csv() -> bytes:
-    text = io.StringIO()
-    write_csv(text, pa.Table.from_pylist(describe_columns()))
-    return text.getvalue().encode()
 
 
 def _environment(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -146,12 +132,15 @@ def _readme(runs: list[dict[str, Any]], arrow: Mapping[str, pa.Table], version: 
 
 def columns_in_markdown() -> str:
     """Return the columns of the tables of a store with their units, as Markdown tables."""
-    lines = []
-    for table, schema in TABLES.items():
-        lines += [f"## {table}", "", "| column | type | unit | meaning |", "|---|---|---|---|"]
-        for row in describe_columns():
-            if row["table"] == table:
-                kind = str(schema.field(row["column"]).type).split("[")[0]
-                lines.append(f"| `{row['column']}` | {kind} | {row['unit']} | {row['meaning']} |")
-        lines.append("")
-    return "\n".join(lines).rstrip() + "\n"
+    lines: list[str] = []
+    for row in describe_columns():
+        if f"## {row['table']}" not in lines:
+            lines += [
+                "",
+                f"## {row['table']}",
+                "",
+                "| column | type | unit | meaning |",
+                "|---|---|---|---|",
+            ]
+        lines.append(f"| `{row['column']}` | {row['type']} | {row['unit']} | {row['meaning']} |")
+    return "\n".join(lines[1:]) + "\n"

@@ -1,4 +1,4 @@
-"""Scaling series as input of Extra-P: text, JSON or JSON lines.
+"""Scaling series as input of Extra-P: text or JSON lines.
 
 Extra-P (https://github.com/extra-p/extrap) models a metric of a call path over parameters. Every
 metric and call path of a file has the same points, so series with other points are in a file of
@@ -39,7 +39,7 @@ class _Series:
 class ExtraP:
     """The scaling series of done runs, with the metrics time and energy."""
 
-    endings = (".txt", ".json", ".jsonl")
+    endings = (".txt", ".jsonl")
 
     def write(self, tables: Tables, path: Path, options: Options) -> Exported:
         """Write the series to ``path``, or to numbered files if they differ in their points."""
@@ -50,7 +50,7 @@ class ExtraP:
         if not by_points:
             raise Refused(f"extrap: no scaling series of done runs has {_MIN_POINTS} points")
         parameters = ["gpus", *([] if batch is None else [batch])]
-        text_of = {".txt": _as_text, ".json": _as_json, ".jsonl": _as_json_lines}
+        text_of = {".txt": _as_text, ".jsonl": _as_json_lines}
         files = []
         for number, same in enumerate(by_points.values(), 1):
             stem = path.stem if len(by_points) == 1 else f"{path.stem}-{number}"
@@ -123,15 +123,6 @@ def _as_text(parameters: Sequence[str], series: Sequence[_Series]) -> str:
         lines += [f"METRIC {one.metric}"]
         lines += [f"DATA {' '.join(map(repr, values))}" for values in one.values.values()]
     return "\n".join(lines) + "\n"
-
-
-def _as_json(parameters: Sequence[str], series: Sequence[_Series]) -> str:
-    measurements: dict[str, dict[str, list[dict[str, object]]]] = defaultdict(dict)
-    for one in series:
-        measurements[one.callpath][one.metric] = [
-            {"point": list(point), "values": values} for point, values in one.values.items()
-        ]
-    return json.dumps({"parameters": parameters, "measurements": measurements}, indent=1) + "\n"
 
 
 def _as_json_lines(parameters: Sequence[str], series: Sequence[_Series]) -> str:

@@ -6,11 +6,9 @@ UNIT and EOF lines as comments.
 
 import contextlib
 import threading
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Self
 
 from wattlaw.errors import BadInput
@@ -57,10 +55,11 @@ class MetricsFile:
                 ".prom, since node_exporter reads no other"
             )
         self._path, self._store, self._runs, self._other = path, store, runs, other
+        self.waiting, self.note, self.decided = other.waiting, other.note, other.decided
         self._common = (("study", study), ("store", str(store.path.resolve())))
         self._active: dict[str, RunRecord] = {}
         self._states: Counter[str] = Counter()
-        self._ended: SimpleQueue[RunRecord] = SimpleQueue()
+        self._ended: deque[RunRecord] = deque()
         self._totals: dict[tuple[str, Labels], float] = defaultdict(float)
         self._last_steps: dict[Labels, tuple[int, float]] = {}  # start of the window, value
         self.warnings: tuple[str, ...] = ()
@@ -81,28 +80,13 @@ class MetricsFile:
         """Count a run that ended."""
         self._active.pop(record.run_id, None)
         self._states[record.state] += 1
-        self._ended.put(record)
+        self._ended.append(record)
         self._other.ended(record, is_new=is_new)
-
-    def waiting(self, runs: int) -> None:
-        """Pass a wait on."""
-        self._other.waiting(runs)
-
-    def note(self, message: str) -> None:
-        """Pass a message on."""
-        self._other.note(message)
-
-    def decided(self, message: str) -> None:
-        """Pass the state of the decision on."""
-        self._other.decided(message)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:  # fmt: skip
+    def __exit__(self, *_: object) -> None:
         """Write the last state."""
         self._stop.set()
         self._thread.join()
@@ -123,17 +107,16 @@ class MetricsFile:
         import pyarrow.parquet as pq
 
         unreadable = (pa.ArrowException, OSError, LookupError, ValueError)
-        with contextlib.suppress(Empty):
-            while True:
-                record = self._ended.get_nowait()
-                self._add_gpu_hours(record)
+        while self._ended:
+            record = self._ended.popleft()
+            self._add_gpu_hours(record)
+            with contextlib.suppress(*unreadable):  # the commands that read it report it
                 if record.status == "done":
-                    with contextlib.suppress(*unreadable):  # the commands that read it report it
-                        path = self._store.folder(record.run_id).epochs_path
-                        with pq.ParquetFile(path) as file:
-                            windows = file.read(_READ, use_threads=False).to_pylist()
-                        self._add_energy(windows)
-                        self._take_last_step(record, windows)
+                    path = self._store.folder(record.run_id).epochs_path
+                    with pq.ParquetFile(path) as file:
+                        windows = file.read(_READ, use_threads=False).to_pylist()
+                    self._add_energy(windows)
+                    self._take_last_step(record, windows)
         for record in list(self._active.values()):
             folder = self._store.folder(record.run_id)
             with contextlib.suppress(*unreadable):
@@ -158,14 +141,11 @@ class MetricsFile:
     def _take_last_step(self, record: RunRecord, windows: Iterable[dict[str, Any]]) -> None:
         workload = record.spec.workload.name
         labels = (("workload", workload), ("origin", origin_of(record.spec.launch_kind)))
-        steps = [
-            (window["start_ns"], window["step_time_mean_s"])
-            for window in windows
-            if window["phase"] in _TRAINING and window["step_time_mean_s"] is not None
-        ]
-        self._last_steps[labels] = max([*steps, self._last_steps.get(labels, (0, 0.0))])
-        if not self._last_steps[labels][0]:
-            del self._last_steps[labels]
+        for window in windows:
+            start_ns, value = window["start_ns"], window["step_time_mean_s"]
+            is_newer = start_ns > self._last_steps.get(labels, (0, 0.0))[0]
+            if window["phase"] in _TRAINING and value is not None and is_newer:
+                self._last_steps[labels] = start_ns, value
 
     def _text(self) -> str:
         """Return the file."""

@@ -23,20 +23,16 @@ def export(
         typer.Option(
             "-o",
             "--output",
-            help="A .csv, .parquet or .jsonl file; extrap: .txt, .json, .jsonl; bundle: .zip.",
+            help="A .csv, .parquet or .jsonl file; extrap: .txt, .jsonl; bundle: .zip.",
         ),
     ],
     raw: opts.RawOption = False,
     batch: Annotated[
         Batch | None, opts.option("KIND", "Second parameter of extrap: global or local batch.")
     ] = None,
-    include: Annotated[
-        list[Path] | None, opts.option("FILE", "Add a file to a bundle, such as LICENSE.")
-    ] = None,
     strict: opts.StrictOption = False,
 ) -> int:
     """Write a table, Extra-P input or an archive of a store to a file."""
-    opened = results.open(store, strict=strict)
-    exported = opened.export(what, output, raw=raw, batch=batch, include=include or ())
+    exported = results.open(store, strict=strict).export(what, output, raw=raw, batch=batch)
     print(f"{', '.join(map(str, exported.files))}: {exported.rows} rows of {what}")
     return 0
