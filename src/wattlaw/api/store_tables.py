@@ -81,13 +81,14 @@ class StoreTables:
         wattlaw.errors.BadInput
             A run is not done or does not exist.
         """
-        done = [(store, set(store.done())) for store in self._stores]
-        known = {run_id for _, of_store in done for run_id in of_store}
-        wanted = known if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
-        if missing := wanted - known:
+        snapshots = [store.without_damaged() for store in self._stores]
+        done = {run_id for snapshot in snapshots for run_id in snapshot.done()}
+        wanted = done if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
+        if missing := wanted - done:
             raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
         tables = [
-            store.arrow("telemetry", run_ids=sorted(of_store & wanted)) for store, of_store in done
+            store.arrow("telemetry", wanted, snapshot=snapshot)
+            for store, snapshot in zip(self._stores, snapshots, strict=True)
         ]
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
@@ -128,7 +129,7 @@ class StoreTables:
     def _decisions(self) -> Iterator[Decision]:
         for store in self._stores:
             try:
-                decision = stored_decision(store.documents_path)
+                decision = stored_decision(store.path)
             except BadInput as error:
                 if self.strict:
                     raise
