@@ -2,16 +2,18 @@
 # make test         set up if needed, run the tests
 # make docs         build the documentation site
 # make dist         build the sdist and the wheel, and try the wheel
+# make test-extrap  install Extra-P beside the project, run the tests of exporters with it
 # make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 OPTUNA := .peers-optuna
+EXTRAP := .venv-extrap
 
 SLURM_PACKAGES := slurm-wlm munge
 
-.PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
+.PHONY: setup quickstart test test-extrap test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
   bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
@@ -44,6 +46,15 @@ quickstart: $(firstword $(wildcard $(VENV)/.installed-all) $(VENV)/.installed-tr
 # Three at a time, since some wait; each file in one process: its tests share what is slow to make.
 test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# Extra-P needs an older numpy than the project, so it has an environment of its own.
+$(EXTRAP)/.installed:
+	test -x $(EXTRAP)/bin/python || $(PYTHON) -m venv $(EXTRAP)
+	$(EXTRAP)/bin/python -m pip install --quiet extrap==4.2.5
+	@touch $@
+
+test-extrap: setup $(EXTRAP)/.installed
+	$(BIN)/python -m pytest tests/test_exporters.py
 
 # Debian's Slurm as four nodes on this machine; the tests start it and end it. Three at a time,
 # each process with a Slurm of its own.

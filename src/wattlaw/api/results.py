@@ -6,11 +6,12 @@ from datetime import timedelta
 from itertools import tee
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pyarrow as pa
 
+from wattlaw import registry
 from wattlaw.analysis.advice import advice as analysis
 from wattlaw.api.advice import Advice
 from wattlaw.api.display import Report, as_html
@@ -18,9 +19,9 @@ from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.errors import BadInput, Refused
+from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
 from wattlaw.quantities import duration_s, energy_j, finite, share
 from wattlaw.store.schema import TABLES
-from wattlaw.store.store import Store
 from wattlaw.store.tables import KINDS, write_table
 from wattlaw.text import join_names, quote
 
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from wattlaw.api.predictions import Predictions
 
 
-TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
-EXPORTS = get_args(TableName)
+#: The tables that ``export`` writes.
+EXPORTS = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
 
 
 @dataclass(frozen=True)
@@ -430,31 +431,53 @@ class Results(StoreTables):
         files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
         return Report(files[0], tuple(files[1:]))
 
-    def export(self, table: str, path: str | PathLike[str], *, raw: bool = False) -> int:
-        """Write a table to a CSV, Parquet or JSON-lines file; return its number of rows.
+    def export(
+        self,
+        what: str,
+        path: str | PathLike[str],
+        *,
+        raw: bool = False,
+        batch: Batch | None = None,
+    ) -> Exported:
+        """Write a table, or a file of another format; return the files and their number of rows.
 
         Parameters
         ----------
-        table
-            A name of ``EXPORTS``, such as ``runs``.
+        what
+            A table of ``EXPORTS``, such as ``runs``; or an exporter: ``extrap``, ``bundle``, or
+            one of another package.
         path
             The file. Its ending selects the kind.
         raw
             Write CSV cells that a spreadsheet takes for a formula unchanged.
+        batch
+            For ``extrap``: ``global`` or ``local``, the batch that is a second parameter.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").export("bundle", "study.zip").files[0].name
+        'study.zip'
         """
         output = Path(path)
-        if table not in EXPORTS:
-            raise BadInput(f"table: given {quote(table)}; allowed: {', '.join(EXPORTS)}")
-        if (end := output.suffix).lower() not in KINDS:
-            raise BadInput(f"{output}: unknown ending {end!r}; allowed: {', '.join(KINDS)}")
-        if table in TABLES:
-            rows = pa.concat_tables([store.arrow(table) for store in self._stores])
-        else:
-            frame = self.fit().to_frame() if table == "fits" else getattr(self, table)
-            rows = pa.Table.from_pandas(frame, preserve_index=False)
+        names = registry.names(GROUP)
+        if what not in (*EXPORTS, *names):
+            raise BadInput(f"export: given {quote(what)}; allowed: {', '.join((*EXPORTS, *names))}")
+        exporter: Exporter | None = registry.load(GROUP, what)() if what in names else None
+        endings = KINDS if exporter is None else exporter.endings
+        if (end := output.suffix).lower() not in endings:
+            raise BadInput(f"{output}: unknown ending {end!r}; allowed: {', '.join(endings)}")
+        if batch not in (None, "global", "local"):
+            raise BadInput(f"batch: given {quote(batch)}; allowed: global, local")
         output.parent.mkdir(parents=True, exist_ok=True)
+        if exporter is not None:
+            return exporter.write(self, output, Options(raw, batch))
+        if what in TABLES:
+            rows = self.arrow(what)
+        else:
+            frame = self.fit().to_frame() if what == "fits" else getattr(self, what)
+            rows = pa.Table.from_pandas(frame, preserve_index=False)
         write_table(output, rows, raw=raw)
-        return len(rows)
+        return Exported((output,), len(rows))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python: the stores, and the number of runs by workload and status."""
@@ -486,10 +509,11 @@ class Results(StoreTables):
 
 
 def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
-    """Open one or several stores.
+    """Open one or several stores, or bundles that ``Results.export`` wrote.
 
-    ``BadInput`` names a folder that is not a store. A run with a missing or damaged file is left
-    out, with a ``DamagedFileWarning``; it is ``BadInput`` too if ``strict``.
+    ``BadInput`` names a folder that is not a store, or a file that is not a bundle. A run with a
+    missing or damaged file is left out, with a ``DamagedFileWarning``; it is ``BadInput`` too if
+    ``strict``.
 
     Examples
     --------
@@ -500,8 +524,8 @@ def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
     [1, 2, 4, 8]
     """
     if not stores:
-        raise BadInput("open: given no store; allowed: one or more folders")
+        raise BadInput("open: given no store; allowed: one or more folders or bundles")
     paths = tuple(Path(store) for store in stores)
-    for path in paths:
-        Store.existing(path)
-    return Results(paths, strict)
+    results = Results(paths, strict)
+    _ = results._stores
+    return results

@@ -15,6 +15,7 @@ from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.formatting import origins_label
+from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
@@ -92,6 +93,19 @@ class StoreTables:
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 
+    def arrow(self, table: str) -> pa.Table:
+        """Return the table ``runs``, ``epochs`` or ``telemetry`` as an Arrow table."""
+        return pa.concat_tables([store.arrow(table) for store in self._stores])
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """The study files and the decision of the stores, by name; of equal names the first."""
+        return {
+            name: content
+            for store in reversed(self._stores)
+            for name, content in store.documents.items()
+        }
+
     @property
     def decision(self) -> dict[str, Any] | None:
         """The last decision of ``wattlaw run`` in the first store that has one, or None."""
@@ -113,9 +127,9 @@ class StoreTables:
         return origins_label(self.metrics["launcher"])
 
     def _decisions(self) -> Iterator[Decision]:
-        for path in self.paths:
+        for store in self._stores:
             try:
-                decision = stored_decision(path)
+                decision = stored_decision(store.path)
             except BadInput as error:
                 if self.strict:
                     raise
@@ -126,7 +140,7 @@ class StoreTables:
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:
-        return tuple(Store.existing(path, strict=self.strict) for path in self.paths)
+        return tuple(open_store(path, strict=self.strict) for path in self.paths)
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -23,7 +23,7 @@ COMMANDS = {
     "compare": "Compare two stores: machines, code versions, before and after.",
     "predict": "Predict time, power and energy of settings that were not measured.",
     "import": "Import measurements from a table into a store.",
-    "export": "Write a table of a store to a file.",
+    "export": "Write a table, Extra-P input or an archive of a store to a file.",
     "simulate": "Predict time, energy and power without the hardware.",
     "devices": "List the devices that can be measured and limited.",
     "selftest": "Check the overhead and accuracy of measurements.",

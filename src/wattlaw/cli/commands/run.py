@@ -54,6 +54,9 @@ def run(
     table: Annotated[
         Path | None, option("FILE", "Table of measurements for --launch replay.")
     ] = None,
+    openmetrics: Annotated[
+        Path | None, option("FILE", "A .prom file for node_exporter's textfile collector.")
+    ] = None,
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
@@ -65,7 +68,7 @@ def run(
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
         return 0
     with observer_for(console, len(loaded)) as observer:
-        outcome = studies.run(loaded, store, progress=observer)
+        outcome = studies.run(loaded, store, progress=observer, openmetrics=openmetrics)
     _print_outcome(outcome, console)
     return 0 if outcome.is_success else 1
 
