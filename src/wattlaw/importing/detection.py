@@ -13,7 +13,7 @@ from wattlaw.text import join_names, shorten
 
 HEAD_BYTES = 65_536
 #: What readers raise for damaged content, apart from ``BadInput``.
-_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
+_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error)
 _TABLES = (".csv", ".jsonl", ".parquet")
 
 

@@ -4,6 +4,7 @@ Energies of windows come from the code that computes those of our own measuremen
 have the same verdicts.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,12 @@ class SampleRows:
         hardware = next(iter(self.names)) if len(self.names) == 1 else None
         return Readings(samples, self.facts, hardware)
 
+
+_PHASES = (
+    ("train", re.compile(r"epoch|train", re.IGNORECASE)),
+    ("evaluate", re.compile(r"eval|valid|test", re.IGNORECASE)),
+    ("steps", re.compile(r"step|iter|batch", re.IGNORECASE)),
+)
 
 _IDENTITY = ("host", "device", "kind", "t_ns")
 
@@ -244,6 +251,13 @@ def _run_of_marks(
     run = single_run(path, RunMaker(path, options), values, rows, measure_of(rows))
     windows, telemetry = measured(run.record.run_id, run.windows, readings)
     return ImportedRun(record=run.record, windows=windows, telemetry=telemetry)
+
+
+def phase_of(name: str) -> str:
+    """Return the phase of a window that a user has named: ``epoch`` is one of training."""
+    known = (phase for phase, pattern in _PHASES if pattern.search(name))
+    clean = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:50]
+    return next(known, clean or "window")
 
 
 def measure_of(windows: Iterable[Mapping[str, Any]]) -> Measure:

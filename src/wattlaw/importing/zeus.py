@@ -12,7 +12,7 @@ from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import csv_rows, dict_rows, moment_ns, ns_of, number, positive
 from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
-from wattlaw.importing.timeseries import SampleRows, describe, measure_of
+from wattlaw.importing.timeseries import SampleRows, describe, measure_of, phase_of
 from wattlaw.store.imports import ImportedRun
 
 _COLUMNS = ("start_time", "window_name", "elapsed_time")
@@ -20,11 +20,6 @@ _GPU = re.compile(r"gpu(\d{1,4})_energy")
 _LIMIT = re.compile(r"__GlobalPowerLimitOptimizer_(\d{1,5})")
 #: Earlier starts, 2001, are of a clock that began when the machine was booted.
 _UNIX_S = 1e9
-_PHASES = (
-    ("train", re.compile(r"epoch|train", re.IGNORECASE)),
-    ("evaluate", re.compile(r"eval|valid|test", re.IGNORECASE)),
-    ("steps", re.compile(r"step|iter|batch", re.IGNORECASE)),
-)
 
 
 class WindowsImporter:
@@ -54,7 +49,7 @@ class WindowsImporter:
             energy_j = sum(each for each in energies if each is not None)
             start_s = number(row["start_time"])
             window = {
-                "phase": "run" if limit else _phase(name),
+                "phase": "run" if limit else phase_of(name),
                 "start_ns": ns_of(start_s) if start_s is not None and start_s > _UNIX_S else None,
                 "duration_s": duration_s,
                 **checked_energy({"gpu_energy_j": energy_j}, "counter", NOT_CHECKED),
@@ -78,12 +73,6 @@ class WindowsImporter:
             runs=tuple(runs),
             notes=(f"{torn:,} torn lines left out",) if torn else (),
         )
-
-
-def _phase(name: str) -> str:
-    known = (phase for phase, pattern in _PHASES if pattern.search(name))
-    clean = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:50]
-    return next(known, clean or "window")
 
 
 def _run(
