@@ -85,10 +85,13 @@ class RunMaker:
         if key not in self._specs:
             self._specs[key] = self._spec(values, measure)
         spec, setting, assumed = self._specs[key]
-        if not self._are_numbered:
-            spec = spec.model_copy(update={"repeat": self._repeats[setting]})
-            self._repeats[setting] += 1
-        run_id = identity(spec, self.source)
+        text = setting
+        if not self._are_numbered and (repeat := self._repeats[setting]):
+            spec = spec.model_copy(update={"repeat": repeat})
+            # The canonical form of one of very many runs; the first place is that of the field.
+            text = setting.replace('"repeat":0,"setting":', f'"repeat":{repeat},"setting":', 1)
+        self._repeats[setting] += not self._are_numbered
+        run_id = _identity(text, self.source)
         if run_id in self._lines:
             raise InvalidCell(f"has the setting and repeat of line {self._lines[run_id]}")
         self._lines[run_id] = line
@@ -162,9 +165,9 @@ def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> Impo
         raise BadInput(f"{path}: {error}") from None
 
 
-def identity(spec: RunSpec, source: str) -> str:
+def _identity(canonical_spec: str, source: str) -> str:
     """Return the run id of an imported run, a hash of its specification and its file's name."""
-    text = json.dumps([canonical(spec), source])
+    text = json.dumps([canonical_spec, source])
     return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
 

@@ -1,9 +1,7 @@
 """TensorBoard event files: scalars with their step and the time at which they were written.
 
-A file is a sequence of TFRecords, each a protocol buffer ``Event``
-(https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto). Only
-the fields of scalars are read. Windows are the steps between evaluations, by the times of the
-scalar of training that was written most often.
+A file is a sequence of TFRecords, each an ``Event``; tensorboardX decodes it. Windows are the steps
+between evaluations, by the times of the scalar of training that was written most often.
 """
 
 import re
@@ -15,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import read_input
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, ns_of
@@ -116,12 +114,19 @@ def _evaluations(scalars: list[Scalar]) -> list[dict[str, Any]]:
 
 def _scalars(path: Path) -> tuple[list[Scalar], str | None]:
     """Return the scalars up to the first record that is damaged or cut off, and where that is."""
-    data, at, scalars = memoryview(read_input(path, MAX_BYTES)), 0, list[Scalar]()
+    try:
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+        from tensorboardX import proto  # noqa: F401 - the reason below if it is missing
+    except ImportError:
+        raise NotAvailable(
+            f"{path}: tensorboardX is needed; install it with pip install 'wattlaw[import]'"
+        ) from None
+    data, at, scalars = read_input(path, MAX_BYTES), 0, list[Scalar]()
     while at < len(data):
         try:
             record, end = _record(data, at)
             scalars += _event(record)
-        except (ValueError, struct.error, IndexError):
+        except (ValueError, struct.error, DecodeError):
             if at == 0:
                 raise BadInput(f"{path}: not an event file: its first record is damaged") from None
             return scalars, f"damaged or cut off at byte {at:,} of {len(data):,}"
@@ -131,115 +136,42 @@ def _scalars(path: Path) -> tuple[list[Scalar], str | None]:
     return scalars, None
 
 
-def _record(data: memoryview, at: int) -> tuple[memoryview, int]:
+def _record(data: bytes, at: int) -> tuple[bytes, int]:
     """Return the content of the TFRecord at a place, and where the next one begins."""
+    from tensorboardX.record_writer import masked_crc32c
+
     length, crc = struct.unpack_from("<QI", data, at)
-    if crc != _masked_crc(data[at : at + 8]) or at + 16 + length > len(data):
+    if crc != masked_crc32c(data[at : at + 8]) or at + 16 + length > len(data):
         raise ValueError("a record is damaged")
     content = data[at + 12 : at + 12 + length]
+    (crc,) = struct.unpack_from("<I", data, at + 12 + length)
     # Scalars are small; the sums of images and graphs would take long.
-    if length <= _MAX_CHECKED and struct.unpack_from("<I", data, at + 12 + length)[0] != (
-        _masked_crc(content)
-    ):
+    if length <= _MAX_CHECKED and crc != masked_crc32c(content):
         raise ValueError("a record is damaged")
     return content, at + 16 + length
 
 
-def _event(data: memoryview) -> Iterator[Scalar]:
-    """Yield the scalars of an ``Event``: wall_time = 1, step = 2, summary = 5."""
-    time_s, step, summaries = 0.0, 0, []
-    for number, value in _fields(data):
-        if number == 1 and isinstance(value, memoryview):
-            (time_s,) = struct.unpack("<d", value)
-        elif number == 2 and isinstance(value, int):
-            step = value
-        elif number == 5 and isinstance(value, memoryview):
-            summaries.append(value)
-    if not 0 <= step < _MAX_STEPS:
+def _event(record: bytes) -> Iterator[Scalar]:
+    """Yield the scalars of an ``Event``; TensorFlow 2 writes them as tensors."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    event = Event.FromString(record)
+    if not (0 <= event.step < _MAX_STEPS and event.wall_time > 0):
         return
-    for summary in summaries:
-        for number, value in _fields(summary):
-            if number == 1 and isinstance(value, memoryview):
-                yield from _value(value, step, time_s)
+    for value in event.summary.value:
+        number = value.simple_value if value.HasField("simple_value") else _tensor(value.tensor)
+        if value.tag and number is not None:
+            yield Scalar(value.tag[:200], event.step, event.wall_time, number)
 
 
-def _value(data: memoryview, step: int, time_s: float) -> Iterator[Scalar]:
-    """Yield the scalar of a ``Summary.Value``: tag = 1, simple_value = 2, tensor = 8."""
-    tag, result = "", None
-    for number, value in _fields(data):
-        if not isinstance(value, memoryview):
-            continue
-        if number == 1:
-            tag = bytes(value).decode()
-        elif number == 2:
-            (result,) = struct.unpack("<f", value)
-        elif number == 8:
-            result = _tensor(value)
-    if tag and result is not None and time_s > 0:
-        yield Scalar(tag[:200], step, time_s, result)
-
-
-def _tensor(data: memoryview) -> float | None:
-    """Return the value of a ``TensorProto`` of one float: dtype = 1, content = 4, float_val = 5."""
-    fields = dict(_fields(data))
-    content = fields.get(4, fields.get(5))
-    if fields.get(1) != _FLOAT or not isinstance(content, memoryview) or len(content) != 4:
+def _tensor(tensor: Any) -> float | None:
+    """Return the value of a tensor of one float."""
+    if tensor.dtype != _FLOAT or len(tensor.float_val) > 1:
         return None
-    return float(struct.unpack("<f", content)[0])
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield the number and the value of each field of a protocol buffer."""
-    at = 0
-    while at < len(data):
-        key, at = _varint(data, at)
-        number, kind = key >> 3, key & 7
-        if kind == 0:
-            integer, at = _varint(data, at)
-            yield number, integer
-            continue
-        if kind == 2:
-            size, at = _varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError(f"wire type {kind}")
-        if at + size > len(data):
-            raise ValueError("a field is cut off")
-        yield number, data[at : at + size]
-        at += size
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value, at
-    raise ValueError("a number of more than 64 bits")
-
-
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # noqa: PLW2901
-        table.append(byte)
-    return tuple(table)
-
-
-_CRC = _crc_table()
-
-
-def _masked_crc(data: memoryview) -> int:
-    """Return the masked CRC-32C of a TFRecord."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = crc >> 8 ^ _CRC[(crc ^ byte) & 255]
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    if tensor.float_val:
+        return float(tensor.float_val[0])
+    content = tensor.tensor_content
+    return float(struct.unpack("<f", content)[0]) if len(content) == 4 else None
 
 
 IMPORTER = EventsImporter()
