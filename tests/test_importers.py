@@ -1,5 +1,6 @@
 """What every importer must do, for a small file of each format."""
 
+import json
 import os
 import pickle
 import random
@@ -161,7 +162,10 @@ def test_damaged_files_are_read_or_refused(tmp_path, sample) -> None:
 
 
 def damaged(dice: random.Random, content: bytes) -> bytes:
-    """Return content with bytes, words or lines changed."""
+    """Return content with bytes, words, lines or values of JSON changed."""
+    if content[:1] == b"{" and dice.random() < 0.6:
+        tree = mutate.data(dice, json.loads(content), dice.choice([1, 2, 5]))
+        return json.dumps(tree, default=str, skipkeys=True).encode("utf-8", "surrogatepass")
     how = dice.random()
     if how < 0.25:
         for _ in range(dice.choice([1, 3, 30])):

@@ -123,9 +123,9 @@ def import_files(
 
     Examples
     --------
-    >>> result = wattlaw.import_files("emissions.csv", "results", map="gpus=@4")
-    >>> result.added
-    1
+    >>> _ = Path("steps.csv").write_text("n,step_ms\\n1,250\\n2,130\\n")
+    >>> wattlaw.import_files("steps.csv", "imported", map="gpus=n,step_time=step_ms").added
+    2
     """
     return read_import(files, **settings).write(store)
 
@@ -196,6 +196,8 @@ def read_import(
         parts.append((path, own, importer, read_file(path, importer, own)))
     series = next((own for _, own, _, part in parts if part.readings is not None), options)
     runs, notes = assemble([(path, part) for path, _, _, part in parts], series)
+    if len({run.record.run_id for run in runs}) < len(runs):
+        raise BadInput("two of the files have one name and an equal run; rename one of them")
     read = tuple(
         ImportedFile(
             path,

@@ -47,9 +47,7 @@ class PerunImporter:
         try:
             import h5py
         except ImportError:
-            raise NotAvailable(
-                f"{path}: h5py is needed; install it with pip install 'wattlaw[import]'"
-            ) from None
+            raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"') from None
         maker, runs, wraps = RunMaker(path, options), list[ImportedRun](), 0
         with h5py.File(path, "r") as file:
             for app, monitored in ((a, m) for a in _groups(file) for m in _groups(_nodes(a))):

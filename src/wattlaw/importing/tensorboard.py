@@ -119,7 +119,7 @@ def _scalars(path: Path) -> tuple[list[Scalar], str | None]:
         from tensorboardX import proto  # noqa: F401 - the reason below if it is missing
     except ImportError:
         raise NotAvailable(
-            f"{path}: tensorboardX is needed; install it with pip install 'wattlaw[import]'"
+            f'{path}: tensorboardX is needed; pip install "wattlaw[import]"'
         ) from None
     data, at, scalars = read_input(path, MAX_BYTES), 0, list[Scalar]()
     while at < len(data):
