@@ -180,7 +180,18 @@ def test_zeus_windows_named_epoch_are_epochs(tmp_path):
     assert table["energy_is"].tolist() == ["gpu, counter, suspect"]
 
 
-def test_a_zeus_optimizer_gives_a_run_for_each_power_limit(tmp_path):
+def test_windows_of_a_zeus_optimizer_are_runs_with_its_power_limits(tmp_path):
+    rows = [f"{i}.5,__GlobalPowerLimitOptimizer_{limit},{10 + i}.0,{1000 * i},{1000 * i + 1}"
+            for i, limit in enumerate((300, 200, 100), 1)]  # fmt: skip
+    head = "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy"
+    read = read_import(a_file(tmp_path / "z.csv", "\n".join([head, *rows, "9.5,torn"])))
+    table = metrics(read, tmp_path).sort_values("power_limit_w")
+    assert table["power_limit_w"].tolist() == [100, 200, 300]
+    assert table["energy_j"].tolist() == [6001, 4001, 2001]
+    assert {row["start_ns"] for row in windows(read)} == {None}  # a clock that began at the boot
+
+
+def test_a_real_zeus_optimizer_gives_a_run_for_each_power_limit(tmp_path):
     read = read_import(public_file("zeus_windows_4gpu.csv"))
     table = metrics(read, tmp_path).sort_values("power_limit_w")
     assert table["power_limit_w"].tolist() == [100, 125, 150, 175, 200, 225, 250, 275, 300]
@@ -225,6 +236,25 @@ def test_each_generation_of_emissions_is_read(name, duration_s, energies_kwh):
         assert row.get(f"{column}_energy_j") == (
             None if kwh is None else pytest.approx(kwh * 3.6e6)
         )
+
+
+def test_versions_of_emissions_have_other_columns_and_updates_of_a_line(tmp_path):
+    first = "timestamp,project_name,duration,emissions,energy_consumed"
+    path = a_file(tmp_path / "v1.csv", f"{first}\n2026-01-31T12:00:00,p,60,0.1,0.5\n")
+    (run,) = read_import(path, map="gpus=@1").runs
+    assert run.windows[0]["energy_verdict"] == "unavailable"
+    assert run.record.site is not None
+    assert run.record.site.energy_j == 0.5 * 3.6e6
+    lines = samples.codecarbon().decode().splitlines()
+    update = lines[3].replace("13:00:00", "13:01:00").replace("120.0", "180.0", 1)
+    update = update.replace(",0.02,", ",0.03,")
+    read = read_import(a_file(tmp_path / "v3.csv", "\n".join([lines[0], lines[3], update])))
+    (row,) = windows(read)
+    assert (row["duration_s"], row["gpu_energy_j"]) == (180.0, pytest.approx(0.03 * 3.6e6))
+    assert "1 earlier lines" in notes(read)
+    with pytest.raises(BadInput, match="none of its 1 rows"):
+        read_import(path).write(tmp_path / "store")
+    assert not (tmp_path / "store").exists()
 
 
 def test_the_first_generation_has_an_energy_of_the_machine_only():
@@ -320,6 +350,28 @@ def test_epochs_of_a_real_mlperf_log_are_as_its_lines_say():
         0.236, 0.290, 0.327, 0.342,
     ]  # fmt: skip
     assert (run.record.spec.setting.global_batch, run.record.facts.metric) == (256, "eval_accuracy")
+
+
+def test_blocks_between_evaluations_and_the_last_epoch_are_not_epochs(tmp_path):
+    t = 1_769_860_000_000
+    lines = [
+        mllog("global_batch_size", t, 100), mllog("train_samples", t, 10_000),
+        mllog("run_start", t), mllog("epoch_start", t, epoch_num=0),
+        mllog("eval_start", t + 5000, epoch_num=0.25),
+        mllog("eval_stop", t + 6000, epoch_num=0.25),
+        mllog("eval_start", t + 11_000, epoch_num=0.5),
+        mllog("eval_stop", t + 12_000, epoch_num=0.5),
+        mllog("run_stop", t + 12_000, status="success"),
+        mllog("epoch_stop", t + 12_000, epoch_num=0.5),
+    ]  # fmt: skip
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@4")
+    blocks = windows(read, "steps")
+    assert [(row["steps"], row["samples"], row["duration_s"]) for row in blocks] == [
+        (25, 2500, 5.0), (25, 2500, 5.0),
+    ]  # fmt: skip
+    text = samples.mlperf().decode().replace(str(t + 34_000), str(t + 33_000))
+    whole = read_import(a_file(tmp_path / "w.txt", text), map="gpus=@4")
+    assert [row["interrupted"] for row in windows(whole, "train")] == [False, False, True]
 
 
 def test_parts_of_an_epoch_are_blocks_of_steps(tmp_path):

@@ -44,7 +44,13 @@ class Import:
     notes: tuple[str, ...]  # how the windows of time series were marked
 
     def write(self, store: str | PathLike[str]) -> "ImportResult":
-        """Write the runs into a store; runs that it has stay as they are."""
+        """Write the runs into a store; runs that it has stay as they are.
+
+        Raises ``BadInput`` if there is no run; nothing is written.
+        """
+        if not self.runs:
+            rows = sum(len(file.rejected) for file in self.files)
+            raise BadInput(f"{self.files[0].path}: none of its {rows} rows can be imported")
         target = Store(Path(store))
         target.create()
         counts = write_runs(target, self.runs)
@@ -104,7 +110,7 @@ def import_files(
     store: str | PathLike[str] = "wattlaw-store",
     **settings: Any,
 ) -> ImportResult:
-    """Import files of other tools into a store.
+    r"""Import files of other tools into a store.
 
     Parameters
     ----------
@@ -123,7 +129,7 @@ def import_files(
 
     Examples
     --------
-    >>> _ = Path("steps.csv").write_text("n,step_ms\\n1,250\\n2,130\\n")
+    >>> _ = Path("steps.csv").write_text("n,step_ms\n1,250\n2,130\n")
     >>> wattlaw.import_files("steps.csv", "imported", map="gpus=n,step_time=step_ms").added
     2
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, dict_rows, moment_ns, positive, text_in
+from wattlaw.importing.reading import count, dict_rows, header_of, moment_ns, positive, text_in
 from wattlaw.importing.runs import RunMaker, checked_energy
 from wattlaw.store.fields import InvalidCell
 from wattlaw.store.imports import ImportedRun, RejectedRow
@@ -45,8 +45,7 @@ class CodeCarbonImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has the columns that all versions write."""
-        first = head.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
-        return {*_REQUIRED} <= {cell.strip() for cell in first.split(",")}
+        return {*_REQUIRED} <= header_of(head)
 
     def read(self, path: Path, options: Options) -> Imported:
         """Return a run for each process, or for the processes of one job."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import lines_of, ns_of, number, read_json
+from wattlaw.importing.reading import left_out, lines_of, ns_of, number, read_json
 from wattlaw.importing.runs import HOST
 from wattlaw.importing.timeseries import SampleRows, describe
 
@@ -88,11 +88,10 @@ class DcgmImporter:
         for (host, device, t_ns), own in samples.items():
             rows.add(host, device, "gpu", t_ns, own)
         readings = rows.readings()
-        counts = {"values without a time or a GPU": undated, "blank values": blank}
         return Imported(
             describe("DCGM metrics", readings),
             readings=readings,
-            notes=tuple(f"{count:,} {what} left out" for what, count in counts.items() if count),
+            notes=left_out(values_without_a_time_or_a_GPU=undated, blank_values=blank),
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, dict_rows, number
+from wattlaw.importing.reading import count, dict_rows, header_of, number
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import measure_of
 from wattlaw.store.record import Facts
@@ -29,9 +29,7 @@ class MetricsImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has epoch, step and a metric of training or evaluation."""
-        first = head.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
-        names = {cell.strip() for cell in first.split(",")}
-        return {"epoch", "step"} <= names and not {"start", "end"} <= names
+        return {"epoch", "step"} <= header_of(head) and not {"start", "end"} <= header_of(head)
 
     def read(self, path: Path, options: Options) -> Imported:
         """Return the run."""

@@ -12,7 +12,15 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Mark, Options
-from wattlaw.importing.reading import count, dict_rows, lines_of, moment, moment_ns, number
+from wattlaw.importing.reading import (
+    count,
+    dict_rows,
+    header_of,
+    lines_of,
+    moment,
+    moment_ns,
+    number,
+)
 from wattlaw.text import quote
 
 _COUNTS = ("epoch", "steps", "samples")
@@ -42,10 +50,8 @@ class WindowsImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has ``start`` and ``end``, and other columns of windows only."""
-        first = head.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
-        names = {cell.strip() for cell in first.split(",")}
         allowed = {"start", "end", "phase", "warmup", *_COUNTS, *_VALUES}
-        return {"start", "end"} <= names <= allowed
+        return {"start", "end"} <= header_of(head) <= allowed
 
     def read(self, path: Path, options: Options) -> Imported:
         """Return the windows."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, lines_of, number, positive
+from wattlaw.importing.reading import count, left_out, lines_of, number, positive
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import SampleRows, describe, measure_of
 from wattlaw.store.record import Facts
@@ -74,12 +74,11 @@ class TrainingImporter:
             ),
         )  # fmt: skip
         notes = () if status == "success" else ("the run did not reach its target",)
-        torn_note = (f"{torn:,} torn lines left out",) if torn else ()
         return Imported(
             f"MLPerf training log: {values.get('workload', 'unnamed')}, "
             f"{(stop.t_ms - start.t_ms) * 1e-3:,.1f} s to train, {len(windows)} windows",
             runs=(run,),
-            notes=notes + torn_note,
+            notes=notes + left_out(torn_lines=torn),
         )
 
 
@@ -109,7 +108,7 @@ class PowerImporter:
         if not len(rows):
             raise BadInput(f"{path}: no power_reading")
         readings = rows.readings()
-        notes = [f"{torn:,} torn lines left out"] if torn else []
+        notes = [*left_out(torn_lines=torn)]
         if efficiency != 1:
             notes.append(
                 f"conversion efficiency {efficiency:g} is applied to the energy of the run"

@@ -54,6 +54,18 @@ def lines_of(path: Path, *, only_complete: bool = False) -> Iterator[tuple[int, 
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
 
 
+def header_of(head: bytes) -> set[str]:
+    """Return the columns of a CSV file that begins with ``head``."""
+    first = head.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
+    return {cell.strip() for cell in first.split(",")}
+
+
+def left_out(**counts: int) -> tuple[str, ...]:
+    """Return a note for each kind of thing that is left out: ``torn_lines=3``."""
+    known = ((what.replace("_", " "), count) for what, count in counts.items() if count)
+    return tuple(f"{count:,} {what} left out" for what, count in known)
+
+
 def csv_rows(
     path: Path, *, skip: str = "#", only_complete: bool = False
 ) -> Iterator[tuple[int, list[str]]]:

@@ -94,7 +94,8 @@ class SlurmImporter:
                        for run in runs)  # fmt: skip
         return Imported(
             f"Slurm accounting: {len(jobs):,} jobs, {len(runs):,} completed with GPUs, "
-            f"{gpu_hours:,.1f} GPU-hours, {measured:,} with an energy",
+            f"{gpu_hours:,.1f} GPU-hours, {measured:,} with an energy, times in "
+            f"{options.zone_note}",
             runs=tuple(runs),
             rejected=tuple(rejected),
             unit="job" if is_json else "line",

@@ -13,7 +13,7 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MISSING, csv_rows, moment_ns, number
+from wattlaw.importing.reading import MISSING, csv_rows, header_of, left_out, moment_ns, number
 from wattlaw.importing.runs import HOST
 from wattlaw.importing.timeseries import SampleRows, describe
 
@@ -79,8 +79,7 @@ class SmiImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has a time and a field of the command."""
-        first = head.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
-        names = {cell.split("[")[0].strip() for cell in first.split(",")}
+        names = {name.split("[")[0].strip() for name in header_of(head)}
         fields = {field for fields in self._layout.fields.values() for field in fields}
         is_named = bool(names & {*self._layout.ids}) or "timestamp" in names
         return is_named and bool(names & fields)
@@ -126,9 +125,8 @@ class SmiImporter:
                 if header.name is not None and cells[header.name].lower() not in MISSING:
                     rows.names.add(cells[header.name][:200])
         readings = rows.readings()
-        skipped = {"torn or empty lines": torn, "lines without a time": undated}
         return Imported(
             describe(self._layout.title, readings, options),
             readings=readings,
-            notes=tuple(f"{count:,} {what} left out" for what, count in skipped.items() if count),
+            notes=left_out(torn_or_empty_lines=torn, lines_without_a_time=undated),
         )

@@ -10,7 +10,16 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import csv_rows, dict_rows, moment_ns, ns_of, number, positive
+from wattlaw.importing.reading import (
+    csv_rows,
+    dict_rows,
+    header_of,
+    left_out,
+    moment_ns,
+    ns_of,
+    number,
+    positive,
+)
 from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
 from wattlaw.importing.timeseries import SampleRows, describe, measure_of, phase_of
 from wattlaw.store.imports import ImportedRun
@@ -71,7 +80,7 @@ class WindowsImporter:
             f"Zeus window log: {gpus} GPUs, {count:,} windows"
             + (f", {limits} power limits of its optimizer" if limits else ""),
             runs=tuple(runs),
-            notes=(f"{torn:,} torn lines left out",) if torn else (),
+            notes=left_out(torn_lines=torn),
         )
 
 
@@ -103,8 +112,7 @@ class PowerImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header is that of a power log."""
-        first = head.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
-        return first.strip() == "Time,Power"
+        return header_of(head) == {"Time", "Power"}
 
     def read(self, path: Path, options: Options) -> Imported:
         """Return the readings of the GPU."""
@@ -122,7 +130,7 @@ class PowerImporter:
         return Imported(
             describe("Zeus power log", readings, options),
             readings=readings,
-            notes=(f"{torn:,} torn lines left out",) if torn else (),
+            notes=left_out(torn_lines=torn),
         )
 
 

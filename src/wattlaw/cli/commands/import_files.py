@@ -8,7 +8,6 @@ import typer
 
 from wattlaw.api.imports import Import, read_import
 from wattlaw.cli.common.options import option
-from wattlaw.errors import BadInput
 from wattlaw.terminal import print_note
 
 #: At most this number of rejected rows is printed; the others are counted.
@@ -72,9 +71,6 @@ def import_files(
         devices=device or (),
     )
     _print_read(read)
-    if not read.runs:
-        rows = sum(len(file.rejected) for file in read.files)
-        raise BadInput(f"{files[0]}: none of its {rows} rows can be imported")
     result = read.write(store)
     _print_rows(str(files[0]), result.changed)
     if result.other_runs:
