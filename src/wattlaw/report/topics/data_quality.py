@@ -19,7 +19,7 @@ _VERDICTS = {
 }
 
 _ORIGINS = {
-    "imported": "a table",
+    "imported": "files of other tools",
     "replayed": "a table of measurements",
     "simulated": "a model of a cluster",
 }
