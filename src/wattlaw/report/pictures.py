@@ -32,7 +32,7 @@ KINDS = ("png", "svg", "html")
 MAX_SVG_BYTES = 400_000
 _PNG_SCALE = 2
 #: Figures that are also drawn for a phone, and the width of a panel there in pixels.
-_FOR_PHONES, _PHONE_WIDTH = ("pareto",), 265
+_FOR_PHONES, _PHONE_WIDTH = ("pareto", "scaling"), 265
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 

@@ -75,7 +75,9 @@ class Advice(Result):
 
     ``recommended`` is None where no option meets the constraints. ``nearest`` is then the option
     that exceeds them least. ``probability`` is that of being within the tolerance of the best
-    option that is compared; None if the uncertainty is unknown.
+    option that is compared; None if the uncertainty is unknown. ``any_batch`` is the option to run
+    if the quality at its larger global batch is acceptable, which is not known; its savings are
+    relative to the same baseline.
     """
 
     rows_field = "pareto"
@@ -95,6 +97,8 @@ class Advice(Result):
     rests_on: RestsOn
     next_measurement: NextRun | None
     pareto: tuple[Option, ...]
+    any_batch: Option | None
+    any_batch_savings: Savings | None
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
@@ -224,6 +228,8 @@ def advise(
         if len(compared) + len(others) > 1:
             draws = draw([*compared, *others], options)
         is_sure = certainty(best, compared, draws, question, float(units) if units > 0 else 1.0)
+    any_option = _with_any_batch(allowed, batches, constraints, job.worker)
+    any_draws = None if any_option is None else draw([any_option, base], options)
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
@@ -240,6 +246,8 @@ def advise(
         rests_on=rests_on,
         next_measurement=is_sure.next_run,
         pareto=tuple(pareto(offered)),
+        any_batch=any_option,
+        any_batch_savings=None if any_option is None else savings(any_option, base, any_draws),
         batches_left_out=batches.left_out(allowed),
         warnings=(
             *batches.warnings(allowed, best), *job.warnings, *needed.warnings,
@@ -250,6 +258,18 @@ def advise(
         baseline_is_named=named is not None,
         footprint=footprint,
     )  # fmt: skip
+
+
+def _with_any_batch(
+    allowed: Sequence[Option], batches: Batches, constraints: Constraints, worker: str
+) -> Option | None:
+    """Return the option of runs to recommend if every batch without a known fall is acceptable.
+
+    It is None where this is a batch that may be recommended anyway.
+    """
+    possible = [item for item in allowed if not item.falls or batches.allows(item)]
+    option = decide(possible, constraints, worker).option if possible else None
+    return None if option is None or batches.allows(option) else option
 
 
 def _question(constraints: Constraints, footprint: Footprint | None, base: Option) -> Question:
