@@ -121,8 +121,8 @@ def sentences(findings: Findings) -> Iterator[str]:
         inside = sum(check.is_inside for check in checks)
         yield (
             f"From the runs on fewer {noun}s, the model predicts the time on the most with a "
-            f"median error of {fmt.percent(error, 2)}; {inside} of {fmt.plural(len(checks), 'setting')} "
-            "are in the 90 % interval."
+            f"median error of {fmt.percent(error, 2)}; {inside} of "
+            f"{fmt.plural(len(checks), 'setting')} are in the 90 % interval."
         )
 
 
