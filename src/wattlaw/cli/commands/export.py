@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import results
+from wattlaw.api.store_reports import TableName
 from wattlaw.cli.common import options as opts
 
 
 def export(
     store: opts.StoreArgument,
-    table: Annotated[results.TableName, typer.Argument(metavar="TABLE", help="Table to write.")],
+    table: Annotated[TableName, typer.Argument(metavar="TABLE", help="Table to write.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
     ],

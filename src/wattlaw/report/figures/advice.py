@@ -19,10 +19,11 @@ from wattlaw.report.figures.labels import unique_labels
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT
+from wattlaw.report.topics.verdict import LARGER_BATCH
 
 _LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _ANY, _BEST = (
     "a batch left out", "a setting", "Pareto front", "predicted", "baseline",
-    "if its quality is acceptable", "recommended",
+    LARGER_BATCH, "recommended",
 )  # fmt: skip
 _Look = tuple[str, str, int]
 #: Colour, shape and size of each kind of point, in the order in which they are drawn.

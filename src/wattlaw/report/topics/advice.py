@@ -229,7 +229,7 @@ def _shortened(text: str) -> str:
 
 
 def merge_warnings(advices: Sequence[Advice]) -> list[str]:
-    """Return the warnings of several workloads, each kind once.
+    """Return the caveats of several workloads, each kind once.
 
     A kind whose texts differ has those of the first workload.
     """
@@ -237,7 +237,7 @@ def merge_warnings(advices: Sequence[Advice]) -> list[str]:
     for advice in advices:
         codes = {warning.code for warning in advice.warnings}
         for warning in advice.warnings:
-            if _IMPLIED.get(warning.code) not in codes:
+            if warning.code not in _IN_DATA and _IMPLIED.get(warning.code) not in codes:
                 of_code = texts.setdefault(warning.code, {})
                 of_code.setdefault(advice.workload, []).append(str(warning))
     lines: list[str] = []
@@ -254,5 +254,7 @@ def merge_warnings(advices: Sequence[Advice]) -> list[str]:
 #: Warnings that the other one makes superfluous.
 _IMPLIED = {
     "energy-simulated": "simulated", "energy-replayed": "replayed",
-    "energy-suspect": "energy-reason", "quality-not-measured": "batch-quality-unknown",
+    "quality-not-measured": "batch-quality-unknown",
 }  # fmt: skip
+#: Warnings that a caveat on the data says, with the number of runs.
+_IN_DATA = ("energy-suspect", "energy-reason")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: Workloads of which the recommendation is a sentence, and rows of the table of one workload.
 _MAX_LINES = 4
 MAX_ROWS = 8
+#: The role of a setting that is recommended only if the quality at its batch is acceptable.
+LARGER_BATCH = "larger batch, quality unknown"
 _COMMAND = "wattlaw advise STORE --workload W"
 
 
@@ -54,7 +56,7 @@ def table(findings: Findings) -> tables.Table | None:
     columns = [
         tables.text("workload", lambda row: row.advice.workload),
         tables.text("run on", lambda row: row.advice.label(row.option)),
-        tables.text("if its quality is acceptable", _any_batch),
+        tables.text(LARGER_BATCH, _any_batch),
         *_amounts(rows),
         tables.text("against the baseline", _change),
         tables.Column("sure", _probability),
@@ -75,7 +77,7 @@ def settings(advice: Advice) -> tables.Table | None:
     options: dict[int, Option] = {}
     named = (
         ("recommended", [advice.recommended]), ("baseline", [advice.baseline]),
-        ("if its quality is acceptable", [advice.any_batch]),
+        (LARGER_BATCH, [advice.any_batch]),
         ("ties", [tie.option for tie in advice.ties]), ("Pareto front", advice.pareto),
     )  # fmt: skip
     for role, of_role in named:
@@ -130,7 +132,8 @@ def _any_batch(row: _Row) -> str | None:
 
 
 def _change(row: _Row) -> str:
-    return text.changes(row.advice, ("energy", "time")) or "is the baseline"
+    changes = fmt.no_breaks(text.changes(row.advice, ("energy", "time")))
+    return changes.replace(",\u00a0", ", ") or "is the baseline"
 
 
 def _probability(row: _Row) -> str | None:
