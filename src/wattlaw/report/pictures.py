@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import altair as alt
 import jinja2
 import vl_convert
 from altair.utils.schemapi import debug_mode
@@ -83,6 +84,14 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
         label = findings.sources_label.capitalize()
         spec["title"]["subtitle"].append(f"{label} values: nothing was measured here.")
     return Chart(figure, spec)
+
+
+def lone_chart(name: str, title: str, drawn: alt.ConcatChart) -> Chart:
+    """Return a chart that is no figure of the gallery, with its title."""
+    spec = drawn.to_dict(validate=False)
+    spec["title"]["text"] = title
+    figure = Figure(name, title, name, frozenset(), lambda _: drawn, "")
+    return Chart(figure, _replace_invisible(spec))
 
 
 def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:

@@ -15,10 +15,11 @@ from wattlaw.analysis.prediction.results import LEVEL
 from wattlaw.analysis.proposal import Point, Proposal
 from wattlaw.files import replacing, write_text
 from wattlaw.report import tables
-from wattlaw.report.figures import Figure, parts
+from wattlaw.report.figures import parts
 from wattlaw.report.latex import as_latex
+from wattlaw.report.layouts import Section
 from wattlaw.report.page import write_page
-from wattlaw.report.pictures import Chart, draw_charts, png
+from wattlaw.report.pictures import Chart, draw_charts, lone_chart, png
 from wattlaw.report.theme import FAINT, line_styles
 from wattlaw.report.topics.measured import worker_noun
 
@@ -208,12 +209,8 @@ def chart(proposal: Proposal) -> Chart:
               for layer in parts.curve(table, x, y, styles, title, joined=False)),
         ]  # fmt: skip
         panels.append(parts.panel(layers, "", 400, 260))
-    figure = parts.concat(panels, 2, [_CAPTION], 900)
     title = f"Scaling of {proposal.job.workload}"
-    spec = figure.to_dict(validate=False)
-    spec["title"]["text"] = title
-    shell = Figure("scaling", title, "proposal", frozenset(), lambda _: figure, "")
-    return Chart(shell, spec)
+    return lone_chart("scaling", title, parts.concat(panels, 2, [_CAPTION], 900))
 
 
 def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
@@ -224,10 +221,14 @@ def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
     scaling, campaign = scaling_table(proposal), campaign_table(proposal)
     drawn, text = chart(proposal), method(proposal)
     if path.suffix.lower() != ".md":
-        write_page(
-            path, "proposal.html.j2", title=_title(proposal), lead=lead(proposal), method=text,
-            scaling=scaling, campaign=campaign, picture=draw_charts([drawn])[0],
-        )  # fmt: skip
+        pictures = draw_charts([drawn])
+        sections = (
+            Section.of("summary", "What is asked for", "screen", lead(proposal)),
+            Section.of("scaling", "Scaling", "plain", scaling, *pictures),
+            Section.of("campaign", "Planned campaign", "page", campaign),
+            Section.of("method", "Method", "plain", text),
+        )
+        write_page(path, _title(proposal), sections)
         return [path]
     picture = path.with_name(f"{path.stem}-scaling.png")
     path.parent.mkdir(parents=True, exist_ok=True)
