@@ -133,46 +133,13 @@ def advise(
     baseline: Mapping[str, Any] | None = None,
     any_batch: bool = False,
 ) -> Advice:
-    """Return the recommended setting for a workload.
+    """Return the recommended setting for a workload, as ``Results.advise`` explains.
 
-    Parameters
-    ----------
-    table, epochs
-        Of ``metrics.run_metrics``, and the windows of the same runs, for ``target``.
-    workload
-        The name of the workload. ``comparable_runs`` selects runs of one of its jobs.
-    minimize
-        A goal of ``planning.question.GOALS``, in place of that of the constraints.
-    deadline_s, max_slowdown, energy_budget_j, max_gpus
-        The constraints (``advice.choice.decide``). Time and energy are of training.
-    epochs_to_train
-        The number of epochs to train; by default as many as the runs trained. If the unit of the
-        times is not an epoch, totals are for one run, sample or step.
-    footprint
-        Factors of cost and carbon.
-    target
-        Train until the metric reaches this value; the epochs then depend on the global batch.
-    baseline
-        The setting that savings refer to, which has run; by default the fastest that may be
-        recommended.
-    any_batch
-        Whether global batches of unknown or lower quality may be recommended (``batches``).
-
-    Returns
-    -------
-    Advice
-        Settings that did not run are predicted (``predicted_options``), and recommended only where
-        no other meets the constraints. Bounds of options are 95 % t intervals of the mean over
-        repeats, on logarithms; those of predicted ones 95 % intervals of a run.
-
-    Raises
-    ------
-    Refused
-        No run of the workload is done, or none reached the target. What was measured does not say
-        how long an epoch is, and epochs or a target are given; or how long a training is, and a
-        deadline or an energy budget is given.
-    BadInput
-        A constraint is out of range, or the baseline names no run or several settings.
+    ``table`` is of ``metrics.run_metrics``, and ``epochs`` has the windows of the same runs, for a
+    target. ``comparable_runs`` selects runs of one of the workload's jobs. Settings that did not
+    run are predicted, and recommended only where no other meets the constraints. Bounds of options
+    are 95 % t intervals of the mean over repeats, on logarithms; those of predicted ones 95 %
+    intervals of a run.
     """
     constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus, minimize)
     constraints.check_factors(footprint)
