@@ -15,7 +15,7 @@ from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.formatting import JOULE_UNITS, choose_unit, group_label, setting_label
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import panel_size
-from wattlaw.report.figures.labels import unique_labels
+from wattlaw.report.figures.labels import shorten_middle, unique_labels
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT
@@ -61,7 +61,7 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
             spent = f"{advice.worker}-time per {advice.unit} ({unit})"
         layers = _layers(table, kinds, spent, advice.unit, (width, height))
         best = advice.recommended
-        subtitle = f"recommended: N = {_label(best)}" if best else "nothing recommended"
+        subtitle = shorten_middle(advice.label(best) if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
         panels.append(parts.panel(layers, title, width, height, subtitle if title else ""))
     notes = [

@@ -120,7 +120,8 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
     if (option := advice.any_batch) is not None:
         parts = [advice.label(option)]
         if (savings := advice.any_batch_savings) is not None:
-            parts.append(_listed(advice, savings, ("energy", "time"), intervals=False))
+            listed = _listed(advice, savings, ("energy", "time"), intervals=False)
+            parts.append(f"{listed} against the baseline")
         text = "If the quality at a larger batch is acceptable (--any-batch)"
         yield f"{text}: {', '.join(parts)}."
 
@@ -174,9 +175,10 @@ def _sure(advice: Advice) -> str:
         return f"It is the only setting that is compared{others}."
     if advice.probability is None:
         return f"It is the best of {of} settings; with too few repeats to tell how sure that is."
+    sure = f"{percent(advice.probability)} sure"
     return (
-        f"{percent(advice.probability)} sure to be within {percent(advice.tolerance)} of the best "
-        f"of {of} settings; {_ties(advice)}."
+        f"{f'In the simulation, {sure}' if advice.simulated else sure} to be within "
+        f"{percent(advice.tolerance)} of the best of {of} settings; {_ties(advice)}."
     )
 
 
