@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,6 +26,9 @@ from wattlaw.text import collapse_whitespace, quote, shorten
 _MAX_CHARACTERS = 200  # of the command in the summary
 
 
+_count = partial(option, min=1, max=10**9)
+
+
 def measure(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")],
     store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
@@ -40,25 +44,13 @@ def measure(
         float | None, option("W", "Power per busy CPU core, for an estimate.", callback=positive)
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=10**9, metavar="N", help="End the command after N measured training steps."
-        ),
+        int | None, _count("N", "End the command after N measured training steps.")
     ] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S", callback=positive, help="End the command after S seconds of training."
-        ),
+        float | None, option("S", "End the command after S seconds of training.", callback=positive)
     ] = None,
     warmup_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10**9,
-            metavar="N",
-            help="Training steps before those that are measured (20 with --steps or --seconds).",
-        ),
+        int | None, _count("N", "Steps before the measured ones (20 with --steps or --seconds).")
     ] = None,
     instrument: Annotated[
         Literal["auto", "none"],
@@ -66,10 +58,7 @@ def measure(
     ] = "auto",
     progress: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help=r"Regular expression for lines of the output, such as 'step (?P<step>\d+)'.",
-        ),
+        option("PATTERN", r"Regular expression for lines of output: 'step (?P<step>\d+)'."),
     ] = None,
     json_to: Annotated[
         Path | None, option("FILE", "Also write the summary to a JSON file.", "--json")
