@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
+from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.host_power import HostPower
 from wattlaw.analysis.prediction.parameters import LEARNED
@@ -263,9 +264,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     watts = rows["power_per_gpu_w"]
     if not _counts_gpus(comparable.energy_is):
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
-    observations = [
-        _observation(row, comparable.unit) for row in rows.assign(watts=watts).to_dict("records")
-    ]
+    observations = _observations(rows, watts, comparable.unit)
     return Job(
         workload=str(rows["workload"].iloc[0]),
         hardware=None if pd.isna(hardware) else str(hardware),
@@ -301,14 +300,43 @@ def _host_power(
     return HostPower.fit(settings, watts[known].tolist()) if known else None
 
 
-def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
+_SETTING = (
+    "gpus", "nodes", "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "train",
+)  # fmt: skip
+
+
+def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Observation]:
+    """Return the observation of each run; equal settings are one object."""
+    number = group_numbers(rows, _SETTING)
+    first = ~number.duplicated()
+    settings = {
+        code: _setting(row, unit)
+        for code, row in zip(
+            number[first], rows.loc[first, list(_SETTING)].to_dict("records"), strict=True
+        )
+    }
+    of_runs = [settings[code] for code in number]
+    if unit == "step":
+        times_s = rows["step_time_s"]
+    else:
+        per_sample_s = rows["time_per_sample_s"]
+        unit_s = per_sample_s.where(per_sample_s.notna() & (per_sample_s != 0), rows["time_s"])
+        times_s = unit_s * [setting.samples for setting in of_runs]
+    known_watts = watts.astype(float).astype(object).where(watts.notna(), None)
+    return [
+        Observation(setting, float(time_s), power_w)
+        for setting, time_s, power_w in zip(of_runs, times_s, known_watts, strict=True)
+    ]
+
+
+def _setting(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
     def value(name: str) -> Any:
         return row[name] if pd.notna(row[name]) else None
 
     train = value("train")
     parts = json.loads(train).get("gradient_accumulation", 1) if isinstance(train, str) else 1
     nodes = value("nodes")
-    setting = TrainingSetting(
+    return TrainingSetting(
         int(row["gpus"]),
         nodes=None if nodes is None else min(int(nodes), int(row["gpus"])),
         local_batch=None if unit == "step" else value("local_batch"),
@@ -317,12 +345,6 @@ def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
         power_limit_w=value("power_limit_w"),
         clock_limit_mhz=value("clock_limit_mhz"),
     )
-    per_sample_s = value("time_per_sample_s")
-    if unit == "step":
-        step_time_s = row["step_time_s"]
-    else:
-        step_time_s = (per_sample_s or row["time_s"]) * setting.samples
-    return Observation(setting, float(step_time_s), value("watts"))
 
 
 def _merged(observations: list[Observation]) -> tuple[Observation, ...]:

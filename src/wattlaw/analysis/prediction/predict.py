@@ -1,6 +1,9 @@
 """Predictions of settings from a job's posterior."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +157,7 @@ def _prediction(
         p_faster=p_faster,
         rests_on=_basis(posterior, setting),
         next_measurement=needed,
-        extrapolates=extrapolated(posterior.observations, setting),
+        extrapolates=MeasuredRange.of(posterior.observations).exceeded_by(setting),
         energy_is=energy_is if energy is not None else None,
         warnings=_warnings(posterior, setting),
         seed=posterior.seed,
@@ -189,21 +192,38 @@ def _relevant(setting: TrainingSetting) -> set[str]:
     return groups
 
 
-def extrapolated(observations: Sequence[Observation], setting: TrainingSetting) -> tuple[str, ...]:
-    """Return the names of quantities outside of the measured range."""
-    seen = [item.setting for item in observations]
-    outside = []
-    for name in ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz"):
-        values = [getattr(item, name) for item in seen if getattr(item, name) is not None]
-        value = getattr(setting, name)
-        if value is not None and not (values and min(values) <= value <= max(values)):
-            outside.append(name)
-    outside += [
-        name
-        for name in ("precision", "gradient_accumulation")
-        if getattr(setting, name) not in {getattr(item, name) for item in seen}
-    ]
-    return tuple(outside)
+_ORDERED = ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz")
+_UNORDERED = ("precision", "gradient_accumulation")
+
+
+@dataclass(frozen=True)
+class MeasuredRange:
+    """The values of observations: the least and the largest, or all where they have no order."""
+
+    bounds: Mapping[str, tuple[float, float]]
+    values: Mapping[str, Collection[Any]]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> "MeasuredRange":
+        """Return the range of observations."""
+        values = {
+            name: {getattr(item.setting, name) for item in observations}
+            for name in (*_ORDERED, *_UNORDERED)
+        }
+        known = {name: values[name] - {None} for name in _ORDERED}
+        bounds = {name: (min(of_name), max(of_name)) for name, of_name in known.items() if of_name}
+        return cls(bounds, values)
+
+    def exceeded_by(self, setting: TrainingSetting) -> tuple[str, ...]:
+        """Return the names of the quantities of a setting that are outside."""
+        outside = []
+        for name in _ORDERED:
+            value = getattr(setting, name)
+            low, high = self.bounds.get(name, (math.inf, -math.inf))
+            if value is not None and not low <= value <= high:
+                outside.append(name)
+        outside += [n for n in _UNORDERED if getattr(setting, n) not in self.values[n]]
+        return tuple(outside)
 
 
 def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[Caution, ...]:
