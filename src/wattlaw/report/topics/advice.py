@@ -43,7 +43,7 @@ def brief(advice: Advice) -> str:
     parts.append("" if option.source == fmt.MEASURED else option.source)
     if advice.any_batch is not None:
         label = advice.label(advice.any_batch)
-        parts.append(f"or, if its quality is acceptable, {label} (--any-batch)")
+        parts.append(f"or, if quality allows, {label} (--any-batch)")
     elif "batch-quality-unknown" in {warning.code for warning in advice.warnings}:
         parts.append("larger batches are left out (--any-batch)")
     return f"{advice.workload}: {'; '.join(filter(None, parts))}"
@@ -120,10 +120,8 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
     if (option := advice.any_batch) is not None:
         parts = [advice.label(option)]
         if (savings := advice.any_batch_savings) is not None:
-            listed = _listed(advice, savings, ("energy", "time"), intervals=False)
-            parts.append(f"{listed} against the baseline")
-        text = "If the quality at a larger batch is acceptable (--any-batch)"
-        yield f"{text}: {', '.join(parts)}."
+            parts.append(_listed(advice, savings, ("energy", "time"), intervals=False))
+        yield f"If quality allows a larger batch: {', '.join(parts)}."
 
 
 def _saves(advice: Advice, option: Option) -> str:
