@@ -111,7 +111,7 @@ def _setting(row: Row) -> Table:
         lines.append((f"  {label}", f"{_ms(row[part])}, {100 * share:.1f} %  {bar}"))
     if row["startup_s"]:
         lines.append(("start-up of an epoch", duration("startup_s")))
-    return make_table(("", ""), lines, is_plain=True, show_header=False)
+    return make_table(("", ""), lines, show_header=False)
 
 
 def _ms(seconds: float) -> str:
