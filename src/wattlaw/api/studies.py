@@ -341,7 +341,7 @@ def run(
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
     if progress is None or callable(progress):
-        progress = LineProgress(progress or _silent, len(plan.runs))
+        progress = LineProgress(progress or (lambda _: None), len(plan.runs))
     commit = planning.git_commit(Path.cwd())
     with closing(launcher):
         decider, selection = None, None
@@ -367,10 +367,6 @@ def run(
 def _launcher(study: Study) -> type[Launcher]:
     launcher: type[Launcher] = registry.load(GROUP, study.launcher)
     return launcher
-
-
-def _silent(_: str) -> None:
-    """Show nothing."""
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.table import Table
 
 from wattlaw import formatting as fmt
-from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption, option, positive
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
@@ -91,7 +90,9 @@ def measure(
     summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
     of_command, of_steps = summaries[RUN], measured_steps(done.folder)
     step_lines = _step_lines(done.steps, of_steps)
-    _show(_lines(done.record, done.folder, of_command, step_lines))
+    lines = _lines(done.record, done.folder, of_command, step_lines)
+    table = make_table(("", ""), lines, title="wattlaw measure", show_header=False)
+    Console(stderr=True).print(table)
     if json_to is not None:
         summary = {
             "run": str(done.folder.path),
@@ -101,16 +102,6 @@ def measure(
         }
         write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
-
-
-def _show(lines: list[tuple[str, str]]) -> None:
-    console = Console(stderr=True)
-    table = Table(title="wattlaw measure", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in lines:
-        table.add_row(name, value)
-    console.print(table)
 
 
 def _lines(
