@@ -14,12 +14,11 @@ from wattlaw.errors import BadInput
 from wattlaw.store.store import Store
 from wattlaw.store.version import SCHEMA_VERSION, version_path
 
-READERS = ("status", "cancel", "fit", "claims", "report", "export", "advise", "calibrate")
+READERS = ("status", "cancel", "fit", "claims", "report", "export", "advise")
 ARGUMENTS = {
     "export": ("runs", "-o", "never.csv"),
     "report": ("-o", "never.html"),
     "advise": ("-w", "digits-cnn"),
-    "calibrate": ("--hardware", "mit-v100", "-o", "never.json"),
 }
 
 

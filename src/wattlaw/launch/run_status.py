@@ -9,6 +9,7 @@ from wattlaw import registry
 from wattlaw.errors import WattlawError, one_line
 from wattlaw.formatting import run_title
 from wattlaw.launch.choosing import NOT_NEEDED
+from wattlaw.launch.finish import failed
 from wattlaw.launch.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -197,6 +198,5 @@ def _record_cancellation(folder: RunFolder) -> bool:
         if record is None or record.status not in ("planned", "running"):
             return False
         reason = "cancelled by 'wattlaw cancel'"
-        changes = {"status": "failed", "reason": reason, "interrupted": True, "finished_at": now()}
-        folder.write(record.model_copy(update=changes))
+        folder.write(failed(record, reason, interrupted=True, finished_at=now()))
         return True

@@ -57,8 +57,8 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
     for advice, table in zip(shown, tables, strict=True):
         spent = f"energy per {advice.unit} ({unit})"
         if not _has_energy(advice):
-            unit = "h" if _hour_s(advice) > 1 else "s"
-            spent = f"{advice.worker}-time per {advice.unit} ({unit})"
+            hours = "hours per {} (h)" if _hour_s(advice) > 1 else "seconds per {} (s)"
+            spent = f"{advice.worker}-{hours.format(advice.unit)}"
         layers = _layers(table, kinds, spent, advice.unit, (width, height))
         best = advice.recommended
         subtitle = shorten_middle(advice.label(best) if best else "nothing recommended")

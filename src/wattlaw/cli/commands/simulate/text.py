@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -13,11 +13,9 @@ from wattlaw.report import tables
 from wattlaw.simulator import library
 from wattlaw.simulator.job import SimulatedJob
 
-if TYPE_CHECKING:
-    from wattlaw.simulator.calibration import Calibration
-
 Row = Mapping[str, Any]
 
+_SOURCE = "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
 _BAR_WIDTH = 30
 _WIDE_COLUMNS = 170
 _PARTS = {
@@ -33,14 +31,14 @@ _BOTTLENECKS = {
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
-def show(rows: Sequence[Row], template: SimulatedJob, calibration: "Calibration | None") -> None:
+def show(rows: Sequence[Row], template: SimulatedJob) -> None:
     """Print one setting as text, or several as a table, after a line on how they were predicted."""
     console = Console()
     if len(rows) > 1:  # a truncated number would be wrong: let the line wrap instead
         console = Console(width=max(console.width, _WIDE_COLUMNS))
     for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"Warning: {warning}")
-    lines = [_subject(rows[0], template), _source(calibration)]
+    lines = [_subject(rows[0], template), _SOURCE]
     for line in lines:
         console.print(line)
     console.print(_sweep(rows) if len(rows) > 1 else _setting(rows[0]))
@@ -52,15 +50,6 @@ def _subject(row: Row, template: SimulatedJob) -> str:
     return (
         f"{row['workload']} on {row['hardware']} ({template.cluster.gpu.name}), "
         f"{row['precision']}, {template.samples * fraction:,.0f} samples per epoch{part}"
-    )
-
-
-def _source(calibration: "Calibration | None") -> str:
-    if calibration is None:
-        return "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
-    return (
-        f"Simulated, calibrated: {calibration.digest}, {calibration.settings} settings of "
-        f"{calibration.gpu}. Brackets contain 95 % intervals."
     )
 
 
@@ -77,10 +66,10 @@ def _setting(row: Row) -> Table:
     """Return the values of a setting, and the parts of a step's time with a bar for each."""
 
     def duration(name: str) -> str:
-        return fmt.duration_text(_quantity(row, name))
+        return fmt.duration_text(row[name])
 
     def energy(name: str) -> str:
-        return fmt.energy_text(_quantity(row, name))
+        return fmt.energy_text(row[name])
 
     limits = ", ".join(fmt.limit_label(name, row[name]) for name in _LIMITS)
     lines = [
@@ -91,17 +80,13 @@ def _setting(row: Row) -> Table:
          f"{energy('cpu_energy_per_epoch_j')}, DRAM {energy('dram_energy_per_epoch_j')}"),
         (f"training of {fmt.plural(row['epochs'], 'epoch')}", f"{duration('train_time_s')}, "
          f"{energy('energy_j')}, {fmt.number(row['gpu_hours'])} GPU-hours"),
-        ("each GPU", f"{fmt.estimate_text(_quantity(row, 'power_per_gpu_w'), 'W')}, "
+        ("each GPU", f"{fmt.number(row['power_per_gpu_w'])} W, "
          f"{row['sm_clock_mhz']:,.0f} MHz, SM utilisation {fmt.percent(row['sm_util'], 2)}, memory "
          f"utilisation {fmt.percent(row['mem_util'], 2)}"),
     ]  # fmt: skip
     if row["eval_time_s"] is not None:
         lines.append(("an evaluation", f"{duration('eval_time_s')}, GPUs "
                       f"{energy('eval_gpu_energy_j')}"))  # fmt: skip
-    if row["epochs_to_target"] is not None:
-        count = fmt.number(row["epochs_to_target"])
-        to_target = f"{duration('time_to_target_s')}, {energy('energy_to_target_j')}"
-        lines.append((f"to the target, {count} epochs", to_target))
     step_s = row["step_time_s"]
     lines += [("bottleneck", _bottleneck(row)),
               ("one step", f"{_ms(step_s)} (roofline: {_ms(row['roofline_s'])})")]  # fmt: skip
@@ -122,7 +107,7 @@ def _sweep(rows: Sequence[Row]) -> Table:
     """Return a row for each setting, without the columns that have no values."""
 
     def amount(heading: str, name: str, units: fmt.Units) -> tables.Column:
-        return tables.in_unit(heading, rows, lambda row: _quantity(row, name), units)
+        return tables.in_unit(heading, rows, lambda row: Quantity(row[name], None, None), units)
 
     columns = [
         tables.number("GPUs", "gpus", 9),
@@ -136,18 +121,11 @@ def _sweep(rows: Sequence[Row]) -> Table:
         tables.number("W per GPU", "power_per_gpu_w"),
         amount("GPU energy", "gpu_energy_per_epoch_j", fmt.ENERGY_UNITS),
         amount("total energy", "energy_per_epoch_j", fmt.ENERGY_UNITS),
-        amount("time to target", "time_to_target_s", fmt.TIME_UNITS),
-        amount("energy to target", "energy_to_target_j", fmt.ENERGY_UNITS),
         tables.text("bottleneck", _bottleneck),
     ]
     table = tables.build("sweep", "", columns, rows, max_rows=len(rows))
     assert table is not None  # noqa: S101 - there are rows
     return table_of(table)
-
-
-def _quantity(row: Row, name: str) -> Quantity | None:
-    mean = row[name]
-    return None if mean is None else Quantity(mean, *(row.get(f"{name}_ci") or (None, None)))
 
 
 def show_hardware(hardware: str | None, *, as_json: bool) -> int:
