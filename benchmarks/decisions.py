@@ -135,16 +135,16 @@ def ours(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
     left = [Candidate(setting, STEPS) for setting in grid.settings]
     seen: list[Observation] = []
     hours, seconds = 0.0, []
-    while True:
+    # The first runs do not depend on results, so that they are planned together.
+    state = plan(question, left, seen, seed=seed, at_once=len(left))
+    while not state.stopped_because:
+        for proposal in state.proposals:
+            left.remove(proposal.candidate)
+            seen.append(grid.measure(proposal.candidate.setting, dice))
+            hours += proposal.candidate.gpu_hours(seen[-1].step_time_s)
         begun_s = time.perf_counter()
         state = plan(question, left, seen, seed=seed)
         seconds.append(time.perf_counter() - begun_s)
-        if state.stopped_because:
-            break
-        candidate = state.proposals[0].candidate
-        left.remove(candidate)
-        seen.append(grid.measure(candidate.setting, dice))
-        hours += candidate.gpu_hours(seen[-1].step_time_s)
     assert state.setting is not None
     regret = grid.regrets(question)[state.setting]
     return Outcome(

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from wattlaw.analysis.advice.choice import Constraints, Decision
+from wattlaw.analysis.advice.choice import Decision
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.predicted_options import WIDEST
 from wattlaw.analysis.comparable_runs import ComparableRuns

@@ -19,6 +19,8 @@ _OUTCOMES = 24
 _SMOOTHING = 0.25
 #: Settings that are compared after a run: those most often the best, and those of least regret.
 _LIKELY = 60
+#: A regressor of random numbers rarely explains more than this over the number of draws.
+_CHANCE = 6.0
 #: Candidates of one product of matrices.
 _AT_ONCE = 100
 
@@ -65,6 +67,31 @@ def expected_regrets(regrets: Floats, outcomes: Outcomes, seed: int) -> Floats:
         after = weights.reshape(-1, draws) @ likely
         result[part] = after.min(1).reshape(-1, truth.size).mean(1)
     return result
+
+
+def explained(target: Floats, outcomes: Outcomes) -> Floats:
+    """Return the share of the variance of a target that each candidate's run would explain.
+
+    It is that of a linear regression over the draws, less what random numbers explain.
+
+    Parameters
+    ----------
+    target
+        Shape (draws,).
+    outcomes
+        Of the candidates, in the same draws.
+    """
+    wanted = (target - target.mean()) / max(float(target.std()), 1e-12)
+    parts = [(outcomes.time, outcomes.time_noise)]
+    if outcomes.power is not None and outcomes.power_noise is not None:
+        parts.append((outcomes.power, outcomes.power_noise))
+    values = np.array([each - each.mean(0) for each, _ in parts])
+    matrices = np.einsum("ids,jds->sij", values, values) / target.size
+    for index, (_, noise) in enumerate(parts):
+        matrices[:, index, index] += noise**2 + 1e-12
+    slopes = np.einsum("ids,d->si", values, wanted) / target.size
+    shares = (slopes * np.linalg.solve(matrices, slopes[..., None])[..., 0]).sum(1)
+    return np.asarray(np.maximum(shares - _CHANCE * len(parts) / target.size, 0.0))
 
 
 def _likely(regrets: Floats) -> npt.NDArray[np.int64]:
