@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from wattlaw.errors import BadInput, NotPermitted
-from wattlaw.launch.early_stop import step_s_so_far
+from wattlaw.launch.early_stop import StepTime, step_time_so_far
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
@@ -35,8 +35,8 @@ class Chooser(Protocol):
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, each of which is pending."""
 
-    def stop_reason(self, run_id: str, step_s: float) -> str | None:
-        """Return why an active run with this mean step time is not needed to its end, or None."""
+    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
+        """Return why an active run is not needed to its end, or None."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Selection:
     _ended_at_choice: int = -1
     #: When the step times of active runs were last read, and those that were not a reason to stop.
     _read_s: float = 0.0
-    _kept: dict[str, float] = field(default_factory=dict)
+    _kept: dict[str, StepTime] = field(default_factory=dict)
 
     def split(
         self, pending: Sequence[PlannedRun], active: Collection[str], ended: Collection[str]
@@ -87,11 +87,11 @@ class Selection:
         for folder in active:
             # A job may remove its live files at any time.
             with contextlib.suppress(BadInput, NotPermitted, OSError):
-                step_s = step_s_so_far(folder)
-                if step_s is None or step_s == self._kept.get(folder.run_id):
+                measured = step_time_so_far(folder)
+                if measured is None or measured == self._kept.get(folder.run_id):
                     continue
-                self._kept[folder.run_id] = step_s
-                if reason := self._chooser.stop_reason(folder.run_id, step_s):
+                self._kept[folder.run_id] = measured
+                if reason := self._chooser.stop_reason(folder.run_id, measured):
                     reasons[folder.run_id] = reason
         return reasons
 

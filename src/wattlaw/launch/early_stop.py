@@ -1,5 +1,9 @@
 """Runs that a decision does not need to their end: their step time so far, and their early end."""
 
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any, NamedTuple
+
 from wattlaw.errors import one_line
 from wattlaw.launch.finish import finalize_run
 from wattlaw.store.record import RunRecord
@@ -9,25 +13,58 @@ from wattlaw.store.run_folder import RunFolder
 STOPPED_EARLY = "stopped early: "
 #: A run is measured for this time, without warm-up, before it may be stopped.
 LEAST_S = 10.0
+#: Windows before which an error of the step time is not known.
+_LEAST_WINDOWS = 3
 #: Windows of optimizer steps.
 _PHASES = ("train", "steps")
 
 
-def step_s_so_far(folder: RunFolder) -> float | None:
-    """Return the mean step time of an active run; None before it was measured for long enough."""
+class StepTime(NamedTuple):
+    """The mean step time of an active run, and its standard error as a share of it.
+
+    The error is None before it can be told.
+    """
+
+    step_s: float
+    error: float | None
+
+
+def step_time_so_far(folder: RunFolder) -> StepTime | None:
+    """Return the step time of an active run; None before it was measured for long enough."""
     record = folder.read()
     if record is None or not record.attempts:
         return None
-    seconds: dict[str, float] = {}
-    steps: dict[str, int] = {}
+    windows: dict[str, list[Mapping[str, Any]]] = {}
     for row in folder.windows(record.attempts).to_pylist():
-        if row["phase"] in _PHASES and not (row["warmup"] or row["interrupted"]):
-            host = row["host"]
-            seconds[host] = seconds.get(host, 0.0) + (row["duration_s"] or 0.0)
-            steps[host] = steps.get(host, 0) + (row["steps"] or 0)
-    if len(steps) < record.spec.nodes or min(steps.values()) < 1 or min(seconds.values()) < LEAST_S:
+        is_complete = row["steps"] and row["duration_s"]
+        if row["phase"] in _PHASES and not (row["warmup"] or row["interrupted"]) and is_complete:
+            windows.setdefault(row["host"], []).append(row)
+    seconds = [sum(row["duration_s"] for row in rows) for rows in windows.values()]
+    if len(windows) < record.spec.nodes or min(seconds) < LEAST_S:
         return None
-    return max(seconds[host] / steps[host] for host in steps)
+    return max(map(_step_time, windows.values()), key=lambda item: item.step_s)
+
+
+def _step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
+    """Return the step time of a host's windows.
+
+    Steps of a window may be alike, and differ from those of another: the larger of the errors by
+    steps and by windows counts.
+    """
+    steps = sum(row["steps"] for row in rows)
+    mean_s = sum(row["duration_s"] for row in rows) / steps
+    if len(rows) < _LEAST_WINDOWS:
+        return StepTime(mean_s, None)
+    means = [row["duration_s"] / row["steps"] for row in rows]
+    between = sum(
+        row["steps"] / steps * (mean / mean_s - 1) ** 2
+        for row, mean in zip(rows, means, strict=True)
+    )
+    within = sum(
+        row["steps"] * ((row["step_time_cv"] or 0.0) * mean / mean_s) ** 2
+        for row, mean in zip(rows, means, strict=True)
+    )
+    return StepTime(mean_s, sqrt(max(between / (len(rows) - 1), within / steps**2)))
 
 
 def end_early(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:

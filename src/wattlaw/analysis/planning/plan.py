@@ -17,8 +17,8 @@ from wattlaw.analysis.result import Result
 
 Floats = npt.NDArray[np.float64]
 
-#: Draws of the posterior that values are computed with.
-_DRAWS = 600
+#: Draws of the posterior that values are computed with: many for few settings.
+_DRAWS, _VALUES = 600, 120_000
 #: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
 #: of all runs: the model's error is the most favourable for the setting that looks the best. Its
 #: neighbours whose batch and limit no run has shown are measured for at most the second share:
@@ -26,7 +26,7 @@ _DRAWS = 600
 _CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
 #: Distinct settings that are measured before a decision, as long as they are cheap: their work is at
 #: most this share of that of all runs.
-_FEWEST, _FREE = 12, 0.001
+_FEWEST, _FREE = int(__import__("os").environ.get("FEW","16")), float(__import__("os").environ.get("FREE","0.001"))
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = float(__import__("os").environ.get("EFF","0.002"))
 #: Why measuring ends.
@@ -140,7 +140,7 @@ def plan(
     if not possible:
         return Plan(*state, (), NOTHING_LEFT)
     urgent = first if check is None else [check]
-    ranked = sorted(_ranked(belief, hours, regrets, question), key=lambda item: item not in urgent)
+    ranked = sorted(_ranked(belief, hours, regrets, question, seed), key=lambda item: item not in urgent)
     affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
     if not affordable:
         return Plan(*state, (), BUDGET)
@@ -177,7 +177,8 @@ class Belief:
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
         host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
-        return cls(columns, *posterior.means(distinct, _DRAWS), host_w)
+        draws = max(_DRAWS, _VALUES // len(distinct))
+        return cls(columns, *posterior.means(distinct, draws), host_w)
 
     def at(self, settings: Sequence[TrainingSetting]) -> list[int]:
         return [self.columns[setting] for setting in settings]
@@ -251,7 +252,7 @@ def _neighbours(
 
 
 def _ranked(
-    belief: Belief, hours: Mapping[Candidate, float], regrets: Floats, question: Question
+    belief: Belief, hours: Mapping[Candidate, float], regrets: Floats, question: Question, seed: int
 ) -> list[Candidate]:
     """Return the candidates by how much a GPU-hour shows about the regret of the leading setting.
 
@@ -260,7 +261,7 @@ def _ranked(
     regret = np.minimum(regrets[:, regrets.mean(0).argmin()], 2 * question.tolerance)
     outcomes = belief.outcomes([item.setting for item in hours])
     costs = np.array(list(hours.values()))
-    rates = explained(regret, outcomes) / (costs + _EFFORT * costs.sum())
+    rates = explained(regret, outcomes, seed) / (costs + _EFFORT * costs.sum())
     candidates = list(hours)
     return [candidates[index] for index in np.argsort(-rates, kind="stable")]
 
@@ -338,7 +339,7 @@ def _place(setting: TrainingSetting) -> Floats:
         setting.gpus, setting.nodes or setting.gpus, setting.local_batch or 1.0,
         setting.power_limit_w or 1e3, setting.clock_limit_mhz or 1e4,
     )  # fmt: skip
-    return np.log2(np.array(amounts, dtype=float))
+    return np.asarray(np.log2(np.array(amounts, dtype=float)))
 
 
 def _has(name: str, value: float, setting: TrainingSetting) -> bool:

@@ -19,8 +19,8 @@ _OUTCOMES = 24
 _SMOOTHING = 0.25
 #: Settings that are compared after a run: those most often the best, and those of least regret.
 _LIKELY = 60
-#: A regressor of random numbers rarely explains more than this over the number of draws.
-_CHANCE = 6.0
+#: Standard deviations of what random numbers explain.
+_CHANCE = 2.0
 #: Candidates of one product of matrices.
 _AT_ONCE = 100
 
@@ -69,10 +69,11 @@ def expected_regrets(regrets: Floats, outcomes: Outcomes, seed: int) -> Floats:
     return result
 
 
-def explained(target: Floats, outcomes: Outcomes) -> Floats:
+def explained(target: Floats, outcomes: Outcomes, seed: int) -> Floats:
     """Return the share of the variance of a target that each candidate's run would explain.
 
-    It is that of a linear regression over the draws, less what random numbers explain.
+    It is that of a regression on what runs would show and its square, over the draws, less what
+    random numbers explain. Squares show how large the model's error is.
 
     Parameters
     ----------
@@ -80,18 +81,25 @@ def explained(target: Floats, outcomes: Outcomes) -> Floats:
         Shape (draws,).
     outcomes
         Of the candidates, in the same draws.
+    seed
+        Of the random numbers.
     """
+    dice = np.random.default_rng([seed, 6])
     wanted = (target - target.mean()) / max(float(target.std()), 1e-12)
     parts = [(outcomes.time, outcomes.time_noise)]
     if outcomes.power is not None and outcomes.power_noise is not None:
         parts.append((outcomes.power, outcomes.power_noise))
-    values = np.array([each - each.mean(0) for each, _ in parts])
-    matrices = np.einsum("ids,jds->sij", values, values) / target.size
-    for index, (_, noise) in enumerate(parts):
-        matrices[:, index, index] += noise**2 + 1e-12
-    slopes = np.einsum("ids,d->si", values, wanted) / target.size
-    shares = (slopes * np.linalg.solve(matrices, slopes[..., None])[..., 0]).sum(1)
-    return np.asarray(np.maximum(shares - _CHANCE * len(parts) / target.size, 0.0))
+    rows = []
+    for values, noise in parts:
+        shown = values + noise * dice.standard_normal(values.shape)
+        shown = (shown - shown.mean(0)) / (shown.std(0) + 1e-12)
+        rows += [shown, shown**2 - 1]
+    table = np.array(rows).transpose(2, 0, 1)
+    matrices = table @ table.transpose(0, 2, 1) + 1e-6 * target.size * np.eye(len(rows))
+    slopes = table @ wanted
+    shares = (slopes * np.linalg.solve(matrices, slopes[..., None])[..., 0]).sum(1) / target.size
+    chance = len(rows) + _CHANCE * np.sqrt(2 * len(rows))
+    return np.asarray(np.maximum(shares - chance / target.size, 0.0))
 
 
 def _likely(regrets: Floats) -> npt.NDArray[np.int64]:

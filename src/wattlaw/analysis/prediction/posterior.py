@@ -138,9 +138,9 @@ class Posterior:
         fitted = step(self.values, seen, power=self.has_power)
         own, common = scales(self.values, seen, fitted)
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
-        luck = tuple(
-            np.median(each * np.ones((1, item.gpus.size)), axis=0)
-            for each, item in ((common, seen), (shared, layout))
+        luck = (
+            np.median(common * np.ones((1, seen.gpus.size)), axis=0),
+            np.median(shared * np.ones((1, layout.gpus.size)), axis=0),
         )
         # What a session shares is not a property of its settings.
         lasting = missed * own**2 / (own**2 + common**2)
@@ -177,7 +177,7 @@ class _Near:
     shared: Floats
     time: _Residuals
     missed: Floats  # times, with what sessions share
-    luck: tuple[Floats, ...]  # the median of that, of the observations and of the settings
+    luck: tuple[Floats, Floats]  # the median of that, of the observations and of the settings
     power: _Residuals | None = None
 
 
