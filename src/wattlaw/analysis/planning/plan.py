@@ -26,6 +26,7 @@ _DRAWS, _VALUES = 600, 120_000
 _CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
 #: Distinct settings that are measured before a decision, as long as they are cheap: their work is at
 #: most this share of that of all runs.
+ALPHA = float(__import__("os").environ.get("ALPHA","0.5"))
 _FEWEST, _FREE = int(__import__("os").environ.get("FEW","16")), float(__import__("os").environ.get("FREE","0.001"))
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = float(__import__("os").environ.get("EFF","0.002"))
@@ -261,7 +262,7 @@ def _ranked(
     regret = np.minimum(regrets[:, regrets.mean(0).argmin()], 2 * question.tolerance)
     outcomes = belief.outcomes([item.setting for item in hours])
     costs = np.array(list(hours.values()))
-    rates = explained(regret, outcomes, seed) / (costs + _EFFORT * costs.sum())
+    rates = explained(regret, outcomes, seed) ** ALPHA / (costs + _EFFORT * costs.sum())
     candidates = list(hours)
     return [candidates[index] for index in np.argsort(-rates, kind="stable")]
 

@@ -138,14 +138,20 @@ class Posterior:
         fitted = step(self.values, seen, power=self.has_power)
         own, common = scales(self.values, seen, fitted)
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
-        luck = (
-            np.median(common * np.ones((1, seen.gpus.size)), axis=0),
-            np.median(shared * np.ones((1, layout.gpus.size)), axis=0),
-        )
         # What a session shares is not a property of its settings.
         lasting = missed * own**2 / (own**2 + common**2)
         time = _Residuals(seen, lasting, float(np.median(own)))
-        near = _Near(layout, steps, noise, shared, time, missed, luck)
+        # What an allocation of nodes adds counts as one: a training is in one allocation too.
+        luck, luck_seen = (
+            np.sqrt(np.maximum(each**2 - self.values["session"] ** 2, 0.0))
+            for each in (shared, common)
+        )
+        missed = missed * (own**2 + luck_seen**2) / (own**2 + common**2)
+        spreads = tuple(
+            np.median(each * np.ones((1, item.gpus.size)), axis=0)
+            for each, item in ((luck_seen, seen), (luck, layout))
+        )
+        near = _Near(layout, steps, noise, shared, time, missed, spreads)
         if fitted.power_w is None:
             return near
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
