@@ -26,10 +26,9 @@ _DRAWS, _VALUES = 600, 120_000
 _CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
 #: Distinct settings that are measured before a decision, as long as they are cheap: their work is at
 #: most this share of that of all runs.
-ALPHA = float(__import__("os").environ.get("ALPHA","0.5"))
-_FEWEST, _FREE = int(__import__("os").environ.get("FEW","16")), float(__import__("os").environ.get("FREE","0.001"))
+_FEWEST, _FREE = 16, 0.001
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
-_EFFORT = float(__import__("os").environ.get("EFF","0.002"))
+_EFFORT = 0.001
 #: Why measuring ends.
 CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
 
@@ -140,8 +139,10 @@ def plan(
         return Plan(*state, (), CERTAIN)
     if not possible:
         return Plan(*state, (), NOTHING_LEFT)
+    steps = max((item.steps for item in possible), default=0.0)
+    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
     urgent = first if check is None else [check]
-    ranked = sorted(_ranked(belief, hours, regrets, question, seed), key=lambda item: item not in urgent)
+    ranked = sorted(_ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent)
     affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
     if not affordable:
         return Plan(*state, (), BUDGET)
@@ -253,7 +254,8 @@ def _neighbours(
 
 
 def _ranked(
-    belief: Belief, hours: Mapping[Candidate, float], regrets: Floats, question: Question, seed: int
+    belief: Belief, hours: Mapping[Candidate, float], regrets: Floats, question: Question, seed: int,
+    spent: float
 ) -> list[Candidate]:
     """Return the candidates by how much a GPU-hour shows about the regret of the leading setting.
 
@@ -262,9 +264,12 @@ def _ranked(
     regret = np.minimum(regrets[:, regrets.mean(0).argmin()], 2 * question.tolerance)
     outcomes = belief.outcomes([item.setting for item in hours])
     costs = np.array(list(hours.values()))
-    rates = explained(regret, outcomes, seed) ** ALPHA / (costs + _EFFORT * costs.sum())
+    rates = explained(regret, outcomes, seed) / (costs + _EFFORT * costs.sum())
+    # Cheap runs first: what they show may make expensive ones unnecessary.
+    levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
+    levels[rates <= 0] = np.inf
     candidates = list(hours)
-    return [candidates[index] for index in np.argsort(-rates, kind="stable")]
+    return [candidates[index] for index in np.lexsort((-rates, levels))]
 
 
 def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
