@@ -148,9 +148,7 @@ def _case(case: tuple[int, int, int]) -> Outcome | None:
     return METHODS[method](chosen[index], *list(chosen[index].questions())[question], seed)
 
 
-def ours(
-    grid: Grid, name: str, question: Question, seed: int, *, error: float = 0.0
-) -> Outcome:
+def ours(grid: Grid, name: str, question: Question, seed: int, *, error: float = 0.0) -> Outcome:
     """Return the outcome of wattlaw's planner, which stops by itself.
 
     ``error`` is the standard error of the mean step time of a run.

@@ -163,7 +163,9 @@ class TestPlan:
     def test_first_runs_of_a_large_grid_are_cheap_and_apart(self):
         grid = [packed(n, 2.0**k) for n in (1, 2, 4, 8, 16, 32, 64) for k in range(3, 10)]
         candidates = [Candidate(item, STEPS) for item in grid]
-        chosen = [item.candidate for item in plan(self.question, candidates, [], at_once=99).proposals]
+        chosen = [
+            item.candidate for item in plan(self.question, candidates, [], at_once=99).proposals
+        ]
         assert len(set(chosen)) == len(chosen) >= 12
         assert sum(item.setting.samples for item in chosen) < 0.02 * sum(x.samples for x in grid)
         assert {item.setting.gpus for item in chosen} >= {1, 2, 4, 8}

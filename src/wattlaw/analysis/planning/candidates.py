@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from wattlaw.analysis.prediction.settings import TrainingSetting
 
-
 #: The standard error of a run's mean step time that suffices, as a share of the tolerance.
 _PRECISE = 0.25
 

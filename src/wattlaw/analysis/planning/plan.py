@@ -24,8 +24,8 @@ _DRAWS, _VALUES = 600, 120_000
 #: neighbours whose batch and limit no run has shown are measured for at most the second share:
 #: kernels may suit one batch and not the next.
 _CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
-#: Distinct settings that are measured before a decision, as long as they are cheap: their work is at
-#: most this share of that of all runs.
+#: Distinct settings that are measured first where they are cheap: each has at most this share of
+#: the work of all runs.
 _FEWEST, _FREE = 16, 0.001
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = 0.001
@@ -142,7 +142,9 @@ def plan(
     steps = max((item.steps for item in possible), default=0.0)
     spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
     urgent = first if check is None else [check]
-    ranked = sorted(_ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent)
+    ranked = sorted(
+        _ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent
+    )
     affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
     if not affordable:
         return Plan(*state, (), BUDGET)
@@ -176,6 +178,7 @@ class Belief:
         settings: Sequence[TrainingSetting],
         host: HostPower | None = None,
     ) -> "Belief":
+        """Return the draws of settings."""
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
         host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
@@ -183,9 +186,11 @@ class Belief:
         return cls(columns, *posterior.means(distinct, draws), host_w)
 
     def at(self, settings: Sequence[TrainingSetting]) -> list[int]:
+        """Return the columns of settings."""
         return [self.columns[setting] for setting in settings]
 
     def regrets(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+        """Return the regrets of choosing each setting, shape (draws, choices)."""
         at = self.at(choices)
         samples = np.array([item.samples for item in choices])
         gpus = np.array([item.gpus for item in choices])
@@ -203,6 +208,7 @@ class Belief:
         }
 
     def outcomes(self, settings: Sequence[TrainingSetting]) -> Outcomes:
+        """Return what runs of settings would show."""
         at = self.at(settings)
         if self.powers is None or self.power_noise is None:
             return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
@@ -254,8 +260,12 @@ def _neighbours(
 
 
 def _ranked(
-    belief: Belief, hours: Mapping[Candidate, float], regrets: Floats, question: Question, seed: int,
-    spent: float
+    belief: Belief,
+    hours: Mapping[Candidate, float],
+    regrets: Floats,
+    question: Question,
+    seed: int,
+    spent: float,
 ) -> list[Candidate]:
     """Return the candidates by how much a GPU-hour shows about the regret of the leading setting.
 
@@ -268,8 +278,10 @@ def _ranked(
     # Cheap runs first: what they show may make expensive ones unnecessary.
     levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
     levels[rates <= 0] = np.inf
+    # Where no single run explains anything, the uncertainty of what it shows decides.
+    others = outcomes.time.std(0) / np.maximum(costs, 1e-12)
     candidates = list(hours)
-    return [candidates[index] for index in np.lexsort((-rates, levels))]
+    return [candidates[index] for index in np.lexsort((-others, -rates, levels))]
 
 
 def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
@@ -321,8 +333,9 @@ def _first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) 
 
 
 def _spread(order: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> Iterator[Candidate]:
-    """Yield cheap runs, each as different as possible from those before: they show how smooth the
-    model's error is.
+    """Yield cheap runs, each as different as possible from those before.
+
+    They show how smooth the model's error is.
     """
     works = [item.setting.samples * item.steps for item in order]
     cheap = [item for item, work in zip(order, works, strict=True) if work <= _FREE * sum(works)]
