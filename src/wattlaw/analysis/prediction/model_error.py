@@ -158,7 +158,7 @@ def _choose(
     for index, (each, weight) in enumerate(sizes):
         noise = np.diag((each.noise * shares[few]) ** 2 + 1e-9)
         root = np.linalg.cholesky(near.covariance(each) + noise)
-        scaled = np.linalg.solve(root, residuals[:, few].T)
+        scaled = np.linalg.inv(root) @ residuals[:, few].T
         likelihood = -np.log(np.diag(root)).sum() - 0.5 * (scaled**2).sum(0)
         scores[index] = np.log(weight) + likelihood
     chosen: Indices = np.argmax(scores + dice.gumbel(size=scores.shape), axis=0)
