@@ -9,8 +9,8 @@ import pandas as pd
 
 from wattlaw.analysis.advice.batches import Batches
 from wattlaw.analysis.advice.choice import (
-    Constraints,
     Decision,
+    check_factors,
     decide,
     fastest,
     goal_of,
@@ -33,7 +33,7 @@ from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predi
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.planning.question import Question
+from wattlaw.analysis.planning.question import Constraints, Question
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import varying_columns
 from wattlaw.errors import Refused
@@ -140,8 +140,8 @@ def advise(
     are 95 % t intervals of the mean over repeats, on logarithms; those of predicted ones 95 %
     intervals of a run.
     """
-    constraints = Constraints(deadline_s, max_slowdown, energy_budget_j, max_gpus, minimize)
-    constraints.check_factors(footprint)
+    constraints = Constraints(minimize, deadline_s, max_slowdown, energy_budget_j, max_gpus)
+    check_factors(constraints, footprint)
     job = comparable_runs(table, workload)
     needed = needed_epochs(job, epochs, epochs_to_train, target)
     if job.unit in ("sample", "step") and (deadline_s is not None or energy_budget_j is not None):
