@@ -7,6 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 
 from wattlaw import registry
@@ -229,10 +230,13 @@ class StoreReports(StoreTables):
         if what in TABLES:
             rows = self.arrow(what)
         else:
-            frame = fit_metrics(self.metrics).to_frame() if what == "fits" else getattr(self, what)
+            frame = self._fits() if what == "fits" else getattr(self, what)
             rows = pa.Table.from_pandas(frame, preserve_index=False)
         write_table(output, rows, raw=raw)
         return Exported((output,), len(rows))
+
+    def _fits(self) -> pd.DataFrame:
+        return fit_metrics(self.metrics, "gpus", "time_s", None).to_frame()
 
     def _findings(self, **options: Any) -> "Findings":
         from wattlaw.report.stores import read_findings

@@ -147,11 +147,11 @@ class Posterior:
             for each in (shared, common)
         )
         missed = missed * (own**2 + luck_seen**2) / (own**2 + common**2)
-        spreads = tuple(
+        spread_seen, spread = (
             np.median(each * np.ones((1, item.gpus.size)), axis=0)
             for each, item in ((luck_seen, seen), (luck, layout))
         )
-        near = _Near(layout, steps, noise, shared, time, missed, spreads)
+        near = _Near(layout, steps, noise, shared, time, missed, (spread_seen, spread))
         if fitted.power_w is None:
             return near
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
