@@ -584,6 +584,7 @@ def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
     )
     folder = Store(tmp_path / "store").folder("a")
     folder.write(record)
+    folder.live(1).mkdir(parents=True)
     values = {"start_ns": 1, "samples": 640, "steps": 20, "loss": 1.0, "step_time_cv": variation}
     with open_windows(folder.live(1), "here") as windows:
         for index, duration_s in enumerate([99.0, *durations_s]):
