@@ -18,7 +18,7 @@ from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.groups import plain_value
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.job import Job, job_of
-from wattlaw.analysis.prediction.predict import extrapolated
+from wattlaw.analysis.prediction.predict import MeasuredRange
 from wattlaw.analysis.prediction.results import quantiles
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
@@ -110,8 +110,9 @@ def _of_model(
         return
     predicted = []
     batches = [item.global_batch for item in own if item.global_batch is not None]
+    measured = MeasuredRange(model.settings)
     for setting in _candidates([item.training for item in own], model, max_gpus):
-        outside = extrapolated(model.observations, setting)
+        outside = measured.outside(setting)
         if batches and not min(batches) <= (setting.global_batch or 0) <= max(batches):
             outside = (*outside, "global_batch")
         values = _setting(first.setting, setting)

@@ -18,7 +18,7 @@ from wattlaw.analysis.prediction.parameters import LEARNED
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
-from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
 from wattlaw.errors import BadInput, Refused
@@ -30,6 +30,8 @@ Floats = npt.NDArray[np.float64]
 
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
+#: Columns of ``metrics.run_metrics`` of each of ``PARTS``.
+_SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
 
 
 @dataclass(frozen=True)
@@ -117,15 +119,18 @@ class Job:
     ) -> tuple[Floats, Floats | None]:
         """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
         posterior = fit(self.observations, seed=seed)
-        _, times, powers = posterior.runs(settings)
+        steps, times, powers = posterior.runs(settings)
         samples = np.array([item.samples for item in settings])
         times = times if self._per_unit is None else times * (self._per_unit / samples)
-        if powers is None:
-            return times, None
-        watts = powers * np.array([item.gpus for item in settings])
+        fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s[:, None]
+        if powers is None or steps.idle_w is None:
+            return times + fixed_s, None
+        gpus = np.array([item.gpus for item in settings])
+        energies = gpus * (times * powers + fixed_s * steps.idle_w)
         if self.host is not None:
-            watts = watts + self.host.draws(settings, posterior.draws, seed)
-        return times, times * watts
+            host_w = self.host.draws(settings, posterior.draws, seed)
+            energies = energies + (times + fixed_s) * host_w
+        return times + fixed_s, energies
 
     def unit_time_s(self, observation: Observation) -> float:
         """Return the time of a unit of an observation."""
@@ -322,22 +327,33 @@ def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
         step_time_s = row["step_time_s"]
     else:
         step_time_s = (per_sample_s or row["time_s"]) * setting.samples
-    return Observation(setting, float(step_time_s), value("watts"))
+    is_of_epochs = unit == "epoch" and per_sample_s and row["basis"] == "epochs"
+    samples = value("samples_per_epoch") if is_of_epochs else None
+    shares = {part: value(name) for part, name in zip(PARTS, _SHARES, strict=True)}
+    if not value("loader_workers"):  # a rank that loads its samples itself does not wait for them
+        shares["input_s"] = None
+    parts = {name: share and share * step_time_s for name, share in shares.items()}
+    epoch_steps = samples and samples / setting.samples
+    return Observation(
+        setting, float(step_time_s), value("watts"), epoch_steps=epoch_steps, **parts
+    )
 
 
 def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
     """Return the observations; of very many, one with the geometric means for each setting."""
     if len(observations) <= _MOST:
         return tuple(observations)
-    by_setting: dict[TrainingSetting, list[Observation]] = {}
+    alike: dict[tuple[TrainingSetting, float | None], list[Observation]] = {}
     for item in observations:
-        by_setting.setdefault(item.setting, []).append(item)
+        alike.setdefault((item.setting, item.epoch_steps), []).append(item)
+
+    def mean(items: list[Observation], name: str) -> Any:
+        values = [getattr(item, name) for item in items]
+        if None in values:
+            return None
+        return geometric_mean(values) if min(values) > 0 else sum(values) / len(values)
+
+    means = ("step_time_s", "power_per_gpu_w", *PARTS)
     return tuple(
-        Observation(
-            setting,
-            geometric_mean([item.step_time_s for item in items]),
-            None if any(item.power_per_gpu_w is None for item in items)
-            else geometric_mean([item.power_per_gpu_w or 0.0 for item in items]),
-        )
-        for setting, items in by_setting.items()
-    )  # fmt: skip
+        replace(items[0], **{name: mean(items, name) for name in means}) for items in alike.values()
+    )
