@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
 from wattlaw.files import naming
-from wattlaw.store.fields import OPTIONS, FieldMap, InvalidCell, global_batch_of
+from wattlaw.store.fields import OPTIONS, STEP_PARTS, FieldMap, InvalidCell, global_batch_of
 from wattlaw.store.parquet import read_all
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.rows import Row
@@ -188,10 +188,14 @@ def _windows(
     time_s = values.get(time_field)
     if time_s is None:
         raise InvalidCell(f"{time_field} is missing")
+    parts_s = {name: values.get(name) for name in STEP_PARTS}
+    if math.fsum(value or 0.0 for value in parts_s.values()) > time_s:
+        raise InvalidCell(f"{', '.join(STEP_PARTS)} add up to more than {time_field}")
     train = {
         "duration_s": time_s,
         "samples": spec.setting.global_batch if is_by_steps else values.get("samples"),
         "steps": 1 if is_by_steps else values.get("steps"),
+        **parts_s,
         **_energy(values, time_s, spec.setting.gpus),
     }
     for name in ("sm_util", "mem_util"):

@@ -238,7 +238,11 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
     Refused
         No run of the workload is done, its workers do not cooperate, or it is not data-parallel.
     """
-    comparable = comparable_runs(table.assign(emulated_gpus=None), workload)
+    # The time of a sample is comparable between shares of the data; that of an epoch is not.
+    largest = table["dataset_fraction"].groupby(table["workload"]).transform("max")
+    fraction = largest.where(table["time_per_sample_s"].notna(), table["dataset_fraction"])
+    table = table.assign(emulated_gpus=None, dataset_fraction=fraction)
+    comparable = comparable_runs(table, workload)
     if other := sorted(set(comparable.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
         raise Refused(f"{workload}: {other[0]} parallelism; predictions are for data-parallel jobs")
     return [
@@ -261,7 +265,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     samples = rows["samples_per_epoch"].dropna()
     known = 1.0 if comparable.unit == "sample" else None
     if comparable.unit == "epoch" and len(samples):
-        known = float(samples.mode().max())
+        known = float(samples.max())  # of the largest share of the data
     placed = rows[rows["nodes"].notna()]
     hardware = rows["hardware"].iloc[0]
     gradients = rows["gradient_bytes"].dropna()
