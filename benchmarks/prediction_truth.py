@@ -16,7 +16,7 @@ The simulator computes kernels, buckets and power from descriptions of hardware 
   session (settings with equal GPUs) by t(4) times 0.6 %, in logs.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -100,7 +100,7 @@ class _World:
         self.cluster = cluster.model_copy(update={"node": node, "network": network})
         self.precision = str(dice.choice([p for p in ("fp32", "bf16", "fp16")
                                           if p in cluster.gpu.peak_tflops]))  # fmt: skip
-        defaults = Parameters().model_dump()
+        defaults = asdict(Parameters())
         shares = {"compute_fp32", "compute_tensor", "bandwidth", "network"}
         changed = {name: defaults[name] * np.exp(dice.normal(0, 0.3)) for name in VARIED}
         self.parameters = Parameters(

@@ -17,8 +17,7 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 from wattlaw.launch.campaign import Campaign
-from wattlaw.launch.choosing import NOT_NEEDED, Selection
-from wattlaw.launch.early_stop import STOPPED_EARLY
+from wattlaw.launch.choosing import NOT_NEEDED, STOPPED_EARLY, Selection
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.replay.launcher import ReplayLauncher
 from wattlaw.report.figures import GALLERY

@@ -131,8 +131,6 @@ def test_the_effect_of_limits_has_the_test_of_equivalence():
     effects = limits.effects(mit_findings())
     at = column(effects, "limit").index("100 W")
     assert column(effects, "time: median")[at] in ("+59 %", "+60 %", "+61 %")
-    best = limits.best(mit_findings())
-    assert {cell for cell in column(best, "best") if "W" in cell} == {"200 W"}
 
 
 def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
@@ -195,7 +193,7 @@ def test_without_runs_there_are_no_tables():
     empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         scaling.exponents, scaling.speedups, measured.settings, energy.factors, limits.effects,
-        limits.comparisons, limits.best, batch.means, verdict.table, carbon.totals,
+        limits.comparisons, batch.means, verdict.table, carbon.totals,
         data_quality.verdicts, data_quality.reasons,
     )  # fmt: skip
     assert [one.__name__ for one in makers if one(empty) is not None] == []

@@ -112,10 +112,6 @@ def test_a_law_has_its_interval_range_runs_and_speedup():
     assert f"The fastest, on 128 GPUs, is {table['speedup'].iloc[0]:.3g} (" in text
 
 
-def test_a_law_is_never_quoted_beyond_its_range():
-    assert "Beyond the measured range a law is a guess" in text_of(mit_findings(), "scaling")
-
-
 def test_a_breakpoint_is_in_the_summary():
     text = text_of(mit_findings(), "scaling")
     assert "schnet, local batch 128: the curve flattens beyond 64" in text
@@ -130,7 +126,6 @@ def test_the_effect_of_caps_is_summarised_over_all_workloads():
     )
     assert all(58 <= int(value) <= 62 for value in found.groups()[:2])  # 1.6 in the made study
     assert 18 <= int(found[3]) <= 22  # 1.6 x 0.5
-    assert "200 W in 14 of 14 settings" in text
 
 
 def test_energy_has_its_scope_and_its_factor():
@@ -143,7 +138,7 @@ def test_energy_has_its_scope_and_its_factor():
 def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
     text = text_of(kit_findings(), "batch")
     assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
-    rows = [row for row in kit_findings().quality.rows if row.verdict == NO_FALL]
+    rows = [row for row in kit_findings().quality if row.verdict == NO_FALL]
     assert rows
     assert all(row.sentence in text for row in rows[:2])
 

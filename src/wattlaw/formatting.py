@@ -267,3 +267,19 @@ def full_stop(text: str) -> str:
 def no_breaks(cell: str) -> str:
     """Return numbers that break into lines only before a bracket, if at all."""
     return cell.replace(" ", "\u00a0").replace("\u00a0(", " (")
+
+
+def run_title(
+    run_id: str,
+    workload: str,
+    repeat: int,
+    gpus: int,
+    local_batch: int | None,
+    nodes: int,
+    emulated_gpus: int | None,
+) -> str:
+    """Return the name of a run: workload, size, repeat and id."""
+    size = f" on {gpus} x {local_batch}" if local_batch else ""
+    size += f", {nodes} nodes" if nodes > 1 else ""
+    size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
+    return f"{workload}{size} (repeat {repeat}, {run_id})"

@@ -260,14 +260,16 @@ def _lengths(runs: pd.DataFrame) -> pd.Series:
     text = pd.Series("a process", index=runs.index)
     columns = {"epochs": "epochs", "measure_seconds": "s", "measure_steps": "steps"}
     for name, word in columns.items():
-        values = runs[name].map(lambda value, word=word: f"{value:g} {word}", na_action="ignore")
+        texts = {value: f"{value:g} {word}" for value in runs[name].dropna().unique()}
+        values = runs[name].map(texts)
         text = values.where(values.notna(), text)
     return text
 
 
 def _asked(runs: pd.DataFrame) -> pd.Series:
     """Return the epochs that a command was started with: ``{epochs}`` is in its arguments."""
-    is_asked = runs["options"].map(_takes_epochs).astype(bool)
+    takes = {text: _takes_epochs(text) for text in runs["options"].unique()}
+    is_asked = runs["options"].map(takes).astype(bool)
     epochs: pd.Series = runs["epochs"].where(is_asked).astype(float)
     return epochs.set_axis(runs["run_id"]).rename("epochs_asked")
 
@@ -347,9 +349,7 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         energy_delay_js=energy_j * time_s,
         energy_delay2_js2=energy_j * time_s**2,
-        energy_is=pd.Series(
-            [energy_is(row) for row in table[_SAID].to_dict("records")], dtype=object
-        ),
+        energy_is=_energy_is(table),
         power_per_gpu_w=table["gpu_energy_j"] / (table["gpus"] * time_s),
         gpu_hours=hours,
         gpu_hours_per_epoch=table["gpus"] * table["epoch_time_s"] / HOUR_S,
@@ -357,6 +357,13 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
         steps_per_gpu_hour=HOUR_S / (table["gpus"] * table["step_time_s"]),
         energy_per_gpu_hour_j=energy_j / hours,
     )
+
+
+def _energy_is(table: pd.DataFrame) -> pd.Series:
+    """Return ``energy_is`` of each row, computed once for each combination of its columns."""
+    number = table.groupby(_SAID, dropna=False, sort=False).ngroup()
+    kinds = [energy_is(row) for row in table.loc[~number.duplicated(), _SAID].to_dict("records")]
+    return pd.Series(np.array([*kinds, None], dtype=object)[number.to_numpy()], dtype=object)
 
 
 _SAID = ["energy_scope", "energy_source", "energy_verdict"]

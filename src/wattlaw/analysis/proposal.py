@@ -3,13 +3,10 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import pandas as pd
 
 from wattlaw.analysis.advice.epochs import needed_epochs
-from wattlaw.analysis.advice.option import PREDICTED, Quantity
-from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
+from wattlaw.analysis.advice.options import options_of_runs
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, comparable_runs
 from wattlaw.analysis.findings import Findings
@@ -19,7 +16,6 @@ from wattlaw.analysis.prediction.job import Job, jobs_of
 from wattlaw.analysis.prediction.results import LEVEL, quantiles
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import source_of
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,8 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
         rows["hardware"].isna() if job.hardware is None else rows["hardware"] == job.hardware
     ]
     settings = _settings(job, campaign.nodes)
-    ran = dict(_of_runs(aggregate(rows), settings, amount))
+    options = options_of_runs(replace(comparable, rows=rows), lambda _: amount)
+    ran = dict(_of_runs(options, settings))
     others = [setting for setting in settings if setting not in ran]
     points = [*ran.values(), *_predicted(job, others, amount)]
     points.sort(key=lambda point: point.setting.gpus)
@@ -130,26 +127,19 @@ def _settings(job: Job, nodes: int) -> list[TrainingSetting]:
         )
 
 
+#: The names of a setting that ran.
+_MATCHED = ("gpus", "nodes", "local_batch", "precision", *LIMITS)
+
+
 def _of_runs(
-    cells: pd.DataFrame, settings: Sequence[TrainingSetting], amount: Quantity
+    options: Sequence[Option], settings: Sequence[TrainingSetting]
 ) -> Iterator[tuple[TrainingSetting, Point]]:
     """Yield the settings that ran."""
+    ran = {tuple(item.setting[name] for name in _MATCHED): item for item in reversed(options)}
     for setting in settings:
-        rows = cells[(cells["gpus"] == setting.gpus) & (cells["nodes"] == setting.nodes)]
-        for name in ("local_batch", "precision", *LIMITS):
-            value = getattr(setting, name)
-            rows = rows[rows[name].isna() if value is None else rows[name] == value]
-        if rows.empty:
-            continue
-        row: dict[Any, Any] = rows.iloc[0].to_dict()
-        time_s, energy_j = (
-            Quantity.of(*(row[f"{name}{end}"] for end in ("", "_low", "_high")))
-            for name in ("time_s", "energy_j")
-        )
-        if time_s is not None:
-            energy_j = energy_j and energy_j.times(amount)
-            source = source_of(row["launcher"])
-            yield setting, Point(setting, source, int(row["n"]), time_s.times(amount), energy_j)
+        if item := ran.get(tuple(getattr(setting, name) for name in _MATCHED)):
+            values = item.source, item.repeats, item.train_time_s, item.train_energy_j
+            yield setting, Point(setting, *values)
 
 
 def _predicted(job: Job, settings: Sequence[TrainingSetting], amount: Quantity) -> Iterator[Point]:

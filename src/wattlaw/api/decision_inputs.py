@@ -290,7 +290,7 @@ def _known_quality(rows: pd.DataFrame | None) -> float | None:
     """
     if rows is None or rows.empty:
         return None
-    findings = quality_by_batch(rows).rows
+    findings = quality_by_batch(rows)
     known = [item for item in findings if item.verdict in (FALLS, NO_FALL)]
     if not known:
         return None

@@ -16,8 +16,6 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.formatting import origins_label
 from wattlaw.store.decision import decision_path, read_decision
-from wattlaw.store.parquet import read_all
-from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
 from wattlaw.text import quote
@@ -82,15 +80,15 @@ class StoreTables:
         wattlaw.errors.BadInput
             A run is not done or does not exist.
         """
-        paths = [(store, store.finished("telemetry")) for store in self._stores]
-        done = {path.parent.name for _, of_store in paths for path in of_store}
+        snapshots = [store.without_damaged() for store in self._stores]
+        done = {run_id for snapshot in snapshots for run_id in snapshot.done()}
         wanted = done if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
         if missing := wanted - done:
             raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
-        tables = []
-        for store, of_store in paths:
-            chosen = [path for path in of_store if path.parent.name in wanted]
-            tables.append(read_all(chosen, TABLES["telemetry"], store.leave_out))
+        tables = [
+            store.arrow("telemetry", wanted, snapshot=snapshot)
+            for store, snapshot in zip(self._stores, snapshots, strict=True)
+        ]
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 

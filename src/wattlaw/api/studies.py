@@ -255,7 +255,6 @@ def load_study(
     *,
     launch: str | None = None,
     hardware: str | None = None,
-    calibration: str | None = None,
     fail_share: float | None = None,
     table: str | PathLike[str] | None = None,
 ) -> Study:
@@ -267,7 +266,7 @@ def load_study(
         The study file.
     launch
         Replaces the launcher of the file: ``local``, ``slurm``, ``simulated`` or ``replay``.
-    hardware, calibration, fail_share
+    hardware, fail_share
         Replace these settings of ``launch.simulation``, for the launcher ``simulated``.
     table
         Replaces ``launch.table``, for the launcher ``replay``.
@@ -283,7 +282,7 @@ def load_study(
     >>> study.name, len(study), study.launcher
     ('example', 18, 'simulated')
     """
-    changes = {"hardware": hardware, "calibration": calibration, "fail_share": fail_share}
+    changes = {"hardware": hardware, "fail_share": fail_share}
     if fail_share is not None and not 0 <= fail_share <= 1:
         raise BadInput(f"fail_share: given {fail_share:g}; allowed: 0 to 1")
     simulation = {name: value for name, value in changes.items() if value is not None}

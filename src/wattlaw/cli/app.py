@@ -25,7 +25,6 @@ COMMANDS = {
     "import": "Import measurements from a table into a store.",
     "export": "Write a table of a store to a file.",
     "simulate": "Predict time, energy and power without the hardware.",
-    "calibrate": "Fit the simulator's parameters to measured runs.",
     "devices": "List the devices that can be measured and limited.",
     "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",

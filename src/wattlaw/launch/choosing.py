@@ -1,4 +1,4 @@
-"""Which pending runs a campaign starts where a chooser decides, in place of the plan's order."""
+"""Which runs a campaign starts, and stops early, where a chooser decides."""
 
 import contextlib
 import time
@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wattlaw.errors import BadInput, NotPermitted
-from wattlaw.launch.early_stop import step_s_so_far
+from wattlaw.errors import BadInput, NotPermitted, one_line
+from wattlaw.launch.finish import failed, finalize_run
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
@@ -15,6 +16,12 @@ from wattlaw.study.plan import PlannedRun
 #: The start of the reason of a planned run that a decision does not need.
 NOT_NEEDED = "not needed: "
 _READ_S = 2.0
+#: The start of the note of a run that was stopped.
+STOPPED_EARLY = "stopped early: "
+#: A run is measured for this time, without warm-up, before it may be stopped.
+LEAST_S = 10.0
+#: Windows of optimizer steps.
+_PHASES = ("train", "steps")
 
 
 @dataclass(frozen=True)
@@ -106,3 +113,36 @@ class Selection:
                 record = folder.read() if lock.acquire() else None
                 if record is not None and record.status == "planned":
                     folder.write(record.model_copy(update=changes), durable=False)
+
+
+def step_s_so_far(folder: RunFolder) -> float | None:
+    """Return the mean step time of an active run; None before it was measured for long enough."""
+    record = folder.read()
+    if record is None or not record.attempts:
+        return None
+    seconds: dict[str, float] = {}
+    steps: dict[str, int] = {}
+    for row in folder.windows(record.attempts).to_pylist():
+        if row["phase"] in _PHASES and not (row["warmup"] or row["interrupted"]):
+            host = row["host"]
+            seconds[host] = seconds.get(host, 0.0) + (row["duration_s"] or 0.0)
+            steps[host] = steps.get(host, 0) + (row["steps"] or 0)
+    if len(steps) < record.spec.nodes or min(steps.values()) < 1 or min(seconds.values()) < LEAST_S:
+        return None
+    return max(seconds[host] / steps[host] for host in steps)
+
+
+def end_early(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
+    """Return the record of a stopped run as done, with what it has measured and the reason.
+
+    It has failed where this cannot be used.
+    """
+    reason = f"{STOPPED_EARLY}{reason}"
+    try:
+        record = folder.read() or record  # a job writes it
+        if record.status == "done":
+            return record
+        changes = {"notes": (*record.notes, reason), "interrupted": False}
+        return finalize_run(record.model_copy(update=changes), folder)
+    except Exception as error:  # one run must not end the campaign
+        return failed(record, f"{reason}; not usable: {one_line(error)}")

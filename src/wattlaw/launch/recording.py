@@ -190,14 +190,14 @@ def finalize_recording(
     record: RunRecord, folder: RunFolder, reason: str | None, notes: tuple[str, ...] = ()
 ) -> RunRecord:
     """Write a run's tables and its record from its live files; with a reason, as failed."""
-    from wattlaw.launch.finish import finalize_run
+    from wattlaw.launch.finish import failed, finalize_run
 
     live, nodes = folder.live(1), record.spec.nodes
     missing = missing_hosts(live, nodes) if nodes > 1 else None
     reason = reason or first_failure(live) or missing
     record = finalize_run(record, folder)
     if reason is not None:
-        record = record.model_copy(update={"status": "failed", "reason": reason})
+        record = failed(record, reason)
     changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
     record = record.model_copy(update=changes)
     folder.write(record)

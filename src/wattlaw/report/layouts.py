@@ -191,7 +191,6 @@ def _caps(content: Content) -> Parts:
     yield from content.figures("caps")
     yield limits.effects(findings)
     yield limits.comparisons(findings)
-    yield limits.best(findings)
     if findings.comparison_refusals:
         reasons = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
         yield BulletList("Exponents that could not be compared", reasons)

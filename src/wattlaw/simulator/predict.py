@@ -24,7 +24,7 @@ from wattlaw.simulator import kernels
 from wattlaw.simulator.communication import Route, communication
 from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.kernels import Load
-from wattlaw.simulator.power import Board, Point, with_curve
+from wattlaw.simulator.power import Board, Point
 
 _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
@@ -131,8 +131,8 @@ def _memory_gb(job: SimulatedJob) -> float:
 
 
 def _board(job: SimulatedJob) -> Board:
-    gpu = with_curve(job.cluster.gpu, job.parameters)
-    return Board(gpu, job.precision, job.parameters, job.power_limit_w, job.clock_limit_mhz)
+    limits = job.power_limit_w, job.clock_limit_mhz
+    return Board(job.cluster.gpu, job.precision, job.parameters, *limits)
 
 
 def _micro(job: SimulatedJob, local: float) -> tuple[int, float]:
@@ -155,8 +155,7 @@ def _loads(job: SimulatedJob, local: float) -> tuple[Load, Load]:
 
 
 def _load(job: SimulatedJob, phases: tuple[str, ...], samples: float) -> Load:
-    """Return the kernels for some samples, each with ``work_factor`` times the profile's work."""
-    return kernels.kernel_load(job.profile, phases, samples * job.work_factor, job.precision)
+    return kernels.kernel_load(job.profile, phases, samples, job.precision)
 
 
 def _roofline_s(job: SimulatedJob, local: float) -> float:

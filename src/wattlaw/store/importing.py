@@ -1,36 +1,22 @@
 """Measurements from elsewhere as runs of a store: each row of a table becomes one run.
 
-What a table does not say is missing in the run, or noted where a run must have a value. A store
-gets each run once, and completely or not at all.
+What a table does not say is missing in the run, or noted where a run must have a value.
 """
 
 import hashlib
-import io
 import json
 import math
 import re
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import ValidationError
 
-from wattlaw.errors import BadInput
-from wattlaw.files import naming
 from wattlaw.store.fields import OPTIONS, STEP_PARTS, FieldMap, InvalidCell, global_batch_of
-from wattlaw.store.parquet import read_all
+from wattlaw.store.imports import ImportedRun, RejectedRow
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.rows import Row
-from wattlaw.store.run_folder import RunFolder, RunLock
-from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.store.store import IMPORTING, Store
 from wattlaw.study.identity import ID_DIGITS, canonical
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 
@@ -44,47 +30,6 @@ _ENERGIES = ("gpu_energy_j", "cpu_energy_j", "dram_energy_j")
 _SPEC_FIELDS = (*Setting.model_fields, "workload", "hardware", "nodes", "repeat", "epochs")
 #: The values of a run where a table does not say them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
-
-
-@dataclass(frozen=True)
-class ImportedRun:
-    """One row as a run, with the windows of its epochs, which are all equal."""
-
-    line: int
-    record: RunRecord
-    train: Mapping[str, Any]
-    evaluate: Mapping[str, Any] | None
-
-    @property
-    def setting(self) -> str:
-        """Return the canonical JSON of what was run, without the number of the repeat."""
-        return canonical(self.record.spec.model_copy(update={"repeat": 0}))
-
-    def epochs(self) -> pa.Table:
-        """Return the windows, with the schema ``store.schema.EPOCHS``."""
-        measure = self.record.spec.measure
-        count = measure.epoch_count or 1
-        shared = {"run_id": self.record.run_id, "host": HOST, "warmup": False}
-        shared |= {"interrupted": False, "from_step": 0}
-        phase = "steps" if measure.is_by_steps else "train"
-        rows = [{**shared, "phase": phase, "epoch": 0, **self.train}]
-        if self.evaluate is not None:
-            rows.append({**shared, "phase": "evaluate", "epoch": count - 1, **self.evaluate})
-        table = pa.Table.from_pylist(rows, schema=EPOCHS)
-        if count == 1:
-            return table
-        train = table.take(pa.array(np.zeros(count, dtype=np.int64)))
-        column = EPOCHS.get_field_index("epoch")
-        train = train.set_column(column, EPOCHS.field(column), pa.array(np.arange(count)))
-        return pa.concat_tables([train, table.slice(1)])
-
-
-@dataclass(frozen=True)
-class RejectedRow:
-    """A row that is not imported, and the reason."""
-
-    line: int
-    reason: str
 
 
 def parse_runs(
@@ -129,7 +74,8 @@ def parse_runs(
             notes=_notes(source, values, spec),
             facts=Facts(metric=metric),
         )
-        runs.append(ImportedRun(row.line, record, train, evaluate))
+        windows = _rows(record, train, evaluate)
+        runs.append(ImportedRun(record, windows, line=row.line))
     return runs, rejected
 
 
@@ -142,6 +88,21 @@ def identity(spec: RunSpec, source: str) -> str:
 def slug(text: str) -> str:
     """Return a text as a name of letters, digits, '.', '_' and '-'; it may be empty."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:100].rstrip("-")
+
+
+def _rows(
+    record: RunRecord, train: Mapping[str, Any], evaluate: Mapping[str, Any] | None
+) -> list[dict[str, Any]]:
+    """Return the windows of the epochs, which are all equal, and of the evaluation after them."""
+    measure = record.spec.measure
+    count = measure.epoch_count or 1
+    shared = {"run_id": record.run_id, "host": HOST, "warmup": False}
+    shared |= {"interrupted": False, "from_step": 0}
+    train = {**shared, "phase": "steps" if measure.is_by_steps else "train", **train}
+    rows = [{**train, "epoch": epoch} for epoch in range(count)]
+    if evaluate is not None:
+        rows.append({**shared, "phase": "evaluate", "epoch": count - 1, **evaluate})
+    return rows
 
 
 def _is_spec_field(name: str) -> bool:
@@ -238,109 +199,3 @@ def _notes(source: str, values: Mapping[str, Any], spec: RunSpec) -> tuple[str, 
     if spec.measure.epoch_count > 1:
         notes.append("the table has one mean over all epochs; each epoch gets this mean")
     return tuple(notes)
-
-
-@dataclass(frozen=True)
-class ImportResult:
-    """The result of importing a table into a store, as numbers of runs."""
-
-    added: int
-    unchanged: int
-    rejected: tuple[RejectedRow, ...]
-    other_runs: int  # runs of the store from a file of this name that are not in the table
-
-
-def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportResult:
-    """Write the runs of one table into a store; runs that the store has stay as they are.
-
-    A run that the store has with other values is rejected, and so are all new runs of its
-    setting: with new repeat numbers they might count a measurement twice.
-    """
-    known = {record.run_id: record for record in store.records()}
-    existing = [run for run in runs if run.record.run_id in known]
-    changed = _changed(store, existing, known)
-    changed_settings = {run.setting for run in changed}
-    added: list[ImportedRun] = []
-    rejected = [
-        RejectedRow(
-            run.line,
-            f"run {run.record.run_id} is in the store with other values; to replace it, remove "
-            f"{store.folder(run.record.run_id).path} and import again",
-        )
-        for run in changed
-    ]
-    for run in runs:
-        if run.record.run_id in known:
-            continue
-        if changed_settings and run.setting in changed_settings:
-            rejected.append(RejectedRow(run.line, "another run of its setting has changed"))
-        else:
-            added.append(run)
-    _add(store, added)
-    run_ids = {run.record.run_id for run in runs}
-    source = {run.record.notes[0] for run in runs}
-    other_runs = sum(
-        run_id not in run_ids and not source.isdisjoint(record.notes[:1])
-        for run_id, record in known.items()
-    )
-    return ImportResult(len(added), len(existing) - len(changed), tuple(rejected), other_runs)
-
-
-def _changed(
-    store: Store, runs: Sequence[ImportedRun], known: dict[str, RunRecord]
-) -> list[ImportedRun]:
-    """Return the runs that a store has with other values."""
-    done = [run for run in runs if known[run.record.run_id].status == "done"]
-    paths = [store.folder(run.record.run_id).epochs_path for run in done]
-    windows = _by_run(read_all(paths, EPOCHS).combine_chunks())
-    return [
-        run
-        for run in runs
-        if known[run.record.run_id].facts != run.record.facts
-        or not _are_equal(windows.get(run.record.run_id), run.epochs())
-    ]
-
-
-def _by_run(table: pa.Table) -> dict[str, pa.Table]:
-    ids = table["run_id"].to_numpy()
-    first = np.flatnonzero(ids[1:] != ids[:-1]) + 1
-    bounds = [0, *first.tolist(), len(ids)] if len(ids) else [0]
-    return {str(ids[begin]): table.slice(begin, end - begin) for begin, end in pairwise(bounds)}
-
-
-def _are_equal(stored: pa.Table | None, imported: pa.Table) -> bool:
-    if stored is None or len(stored) != len(imported):
-        return False
-    # The comparison of text makes NaN, the loss of a diverged run, equal to itself.
-    return stored.equals(imported) or str(stored.to_pylist()) == str(imported.to_pylist())
-
-
-def _add(store: Store, runs: Sequence[ImportedRun]) -> None:
-    """Write each run into a temporary folder and then move it to its place."""
-    no_samples = io.BytesIO()
-    pq.write_table(TELEMETRY.empty_table(), no_samples)
-    with (
-        naming(store.path),
-        tempfile.TemporaryDirectory(dir=store.path, prefix=IMPORTING) as temporary,
-        RunLock(RunFolder(Path(temporary))) as lock,
-    ):
-        if not lock.acquire():  # the lock keeps others from removing the folder as abandoned
-            raise BadInput(f"{temporary}: removed by another process; import again")
-        for run in runs:
-            folder = RunFolder(Path(temporary) / run.record.run_id)
-            folder.write(run.record, durable=False)
-            folder.telemetry_path.write_bytes(no_samples.getvalue())
-            pq.write_table(run.epochs(), folder.epochs_path, compression="none")  # few rows
-            _move(folder.path, store.folder(run.record.run_id))
-
-
-def _move(path: Path, target: RunFolder) -> None:
-    try:
-        path.rename(target.path)
-    except OSError as error:
-        if not target.path.exists():
-            raise
-        if target.read() is None:  # otherwise another import wrote the same run first
-            raise BadInput(
-                f"{target.path}: the folder has no record; remove it ({error.strerror})"
-            ) from None

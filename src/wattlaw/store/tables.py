@@ -31,9 +31,11 @@ def read_stores(stores: Sequence[Store]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables ``runs`` and ``epochs`` of one or more stores."""
     tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}
     for store in stores:
-        of_runs, known = store.pandas("runs"), len(store.damaged)
-        tables["epochs"].append(store.arrow("epochs", validate=True).to_pandas())
-        tables["runs"].append(of_runs if len(store.damaged) == known else store.pandas("runs"))
+        snapshot = store.snapshot()
+        epochs = store.arrow("epochs", validate=True, snapshot=snapshot)
+        tables["epochs"].append(epochs.to_pandas())
+        # After the windows, since runs with damaged windows have the status damaged.
+        tables["runs"].append(store.arrow("runs", snapshot=snapshot).to_pandas())
     runs, epochs = (pd.concat(parts, ignore_index=True) for parts in tables.values())
     if runs["run_id"].duplicated().any():
         run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]

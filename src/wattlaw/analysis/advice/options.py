@@ -9,9 +9,10 @@ import pandas as pd
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.comparable_runs import ENERGY, TIME, ComparableRuns
-from wattlaw.analysis.groups import group_numbers, plain_value
+from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import are_imported_without_nodes
 from wattlaw.formatting import source_of
 
@@ -43,8 +44,8 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
                 training=_training(setting, own["train"].iloc[0], job.unit, has_nodes=has_nodes),
                 runs=own[[TIME, ENERGY]].to_numpy(float),
                 energy_is=job.energy_is if energy else None,
-                eval_time_s=plain_value(row["eval_time_s"]), metric=plain_value(row["metric"]),
-                per={name: plain_value(row[name]) for name in PER},
+                eval_time_s=plain(row["eval_time_s"]), metric=plain(row["metric"]),
+                per={name: plain(row[name]) for name in PER},
             )
         )  # fmt: skip
     return options
@@ -52,7 +53,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
 
 def row_setting(row: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the settings of a row as plain Python, a missing one as None."""
-    values = {name: plain_value(row[name]) for name in SETTING}
+    values = {name: plain(row[name]) for name in SETTING}
     return values | {name: int(values[name]) for name in _COUNTS if values[name] is not None}
 
 

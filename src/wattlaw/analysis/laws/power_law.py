@@ -176,10 +176,6 @@ class PowerLaw(Result):
         leverage = np.einsum("ij,jk,ik->i", design, self._gram, design)
         return self._noise.frame(at, self._log_alpha - self.beta * np.log(at), leverage)
 
-    def extrapolates(self, x: float) -> bool:
-        """Say whether ``x`` lies outside the measured range."""
-        return not self.x_min <= x <= self.x_max
-
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:
     """Fit ln y = ln alpha - beta ln x by ordinary least squares.

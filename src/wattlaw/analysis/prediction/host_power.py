@@ -18,8 +18,8 @@ _LEAST_SPREAD = 0.02
 class HostPower:
     """Watts of processors, memory and so on, fitted to runs: ``node_w`` nodes + ``gpu_w`` GPUs.
 
-    ``spread`` is the standard deviation of runs, in logs. ``root`` is a square root of the covariance
-    of the parts: runs on full nodes alone do not tell them apart.
+    ``spread`` is the standard deviation of runs, in logs. ``root`` is a square root of the
+    covariance of the parts: runs on full nodes alone do not tell them apart.
     """
 
     node_w: float

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
+from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.host_power import HostPower
 from wattlaw.analysis.prediction.parameters import LEARNED
@@ -272,9 +273,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     watts = rows["power_per_gpu_w"]
     if not _counts_gpus(comparable.energy_is):
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
-    observations = [
-        _observation(row, comparable.unit) for row in rows.assign(watts=watts).to_dict("records")
-    ]
+    observations = _observations(rows, watts, comparable.unit)
     return Job(
         workload=str(rows["workload"].iloc[0]),
         hardware=None if pd.isna(hardware) else str(hardware),
@@ -310,14 +309,52 @@ def _host_power(
     return HostPower.fit(settings, watts[known].tolist()) if known else None
 
 
-def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
+_SETTING = (
+    "gpus", "nodes", "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "train",
+)  # fmt: skip
+
+
+def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Observation]:
+    """Return the observation of each run; equal settings are one object."""
+    number = group_numbers(rows, _SETTING)
+    first = ~number.duplicated()
+    settings = {
+        code: _setting(row, unit)
+        for code, row in zip(
+            number[first], rows.loc[first, list(_SETTING)].to_dict("records"), strict=True
+        )
+    }
+    of_runs = [settings[code] for code in number]
+    if unit == "step":
+        times_s = rows["step_time_s"]
+    else:
+        per_sample_s = rows["time_per_sample_s"]
+        unit_s = per_sample_s.where(per_sample_s.notna() & (per_sample_s != 0), rows["time_s"])
+        times_s = unit_s * [setting.samples for setting in of_runs]
+    is_of_epochs = (rows["basis"] == "epochs") & (unit == "epoch")
+    is_of_epochs &= rows["time_per_sample_s"].notna()
+    samples = rows["samples_per_epoch"].where(is_of_epochs)
+    columns = {
+        "step_time_s": times_s,
+        "power_per_gpu_w": watts,
+        "epoch_steps": samples / [setting.samples for setting in of_runs],
+        **{part: rows[share] * times_s for part, share in zip(PARTS, _SHARES, strict=True)},
+    }
+    # A rank that loads its samples itself does not wait for them.
+    columns["input_s"] = columns["input_s"].where(rows["loader_workers"].astype(float) > 0)
+    table = pd.DataFrame(columns, dtype=float).astype(object)
+    records: Any = table.where(table.notna(), None).to_dict("records")
+    return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
+
+
+def _setting(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
     def value(name: str) -> Any:
         return row[name] if pd.notna(row[name]) else None
 
     train = value("train")
     parts = json.loads(train).get("gradient_accumulation", 1) if isinstance(train, str) else 1
     nodes = value("nodes")
-    setting = TrainingSetting(
+    return TrainingSetting(
         int(row["gpus"]),
         nodes=None if nodes is None else min(int(nodes), int(row["gpus"])),
         local_batch=None if unit == "step" else value("local_batch"),
@@ -325,21 +362,6 @@ def _observation(row: Mapping[Any, Any], unit: str) -> Observation:
         precision=value("precision"),
         power_limit_w=value("power_limit_w"),
         clock_limit_mhz=value("clock_limit_mhz"),
-    )
-    per_sample_s = value("time_per_sample_s")
-    if unit == "step":
-        step_time_s = row["step_time_s"]
-    else:
-        step_time_s = (per_sample_s or row["time_s"]) * setting.samples
-    is_of_epochs = unit == "epoch" and per_sample_s and row["basis"] == "epochs"
-    samples = value("samples_per_epoch") if is_of_epochs else None
-    shares = {part: value(name) for part, name in zip(PARTS, _SHARES, strict=True)}
-    if not value("loader_workers"):  # a rank that loads its samples itself does not wait for them
-        shares["input_s"] = None
-    parts = {name: share and share * step_time_s for name, share in shares.items()}
-    epoch_steps = samples and samples / setting.samples
-    return Observation(
-        setting, float(step_time_s), value("watts"), epoch_steps=epoch_steps, **parts
     )
 
 

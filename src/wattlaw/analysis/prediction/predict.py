@@ -1,6 +1,9 @@
 """Predictions of settings from a job's posterior."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,7 +92,7 @@ def predict(
         watts = powers[:, : len(settings)] * [item.gpus for item in settings]
         if host is not None:
             watts = watts + host.draws(settings, posterior.draws, seed)
-    measured = MeasuredRange(item.setting for item in observations)
+    measured = MeasuredRange.of(observations)
     return [
         _prediction(
             posterior, setting, _column(steps, index), times[:, index],
@@ -97,7 +100,7 @@ def predict(
             None if watts is None else watts[:, index],
             _p_faster(times[:, index] / setting.samples, reference),
             samples_per_epoch, epochs, needed[index], workload, hardware, energy_is,
-            measured.outside(setting),
+            measured.exceeded_by(setting),
         )
         for index, setting in enumerate(settings)
     ]  # fmt: skip
@@ -194,27 +197,38 @@ def _relevant(setting: TrainingSetting) -> set[str]:
     return groups
 
 
+_ORDERED = ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz")
+_UNORDERED = ("precision", "gradient_accumulation")
+
+
+@dataclass(frozen=True)
 class MeasuredRange:
-    """The range of each quantity of some settings."""
+    """The values of observations: the least and the largest, or all where they have no order."""
 
-    def __init__(self, settings: Iterable[TrainingSetting]) -> None:
-        distinct = set(settings)
-        self._values = {
-            name: {getattr(item, name) for item in distinct} for name in (*_NUMBERS, *_NAMES)
+    bounds: Mapping[str, tuple[float, float]]
+    values: Mapping[str, Collection[Any]]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> "MeasuredRange":
+        """Return the range of observations."""
+        values = {
+            name: {getattr(item.setting, name) for item in observations}
+            for name in (*_ORDERED, *_UNORDERED)
         }
+        known = {name: values[name] - {None} for name in _ORDERED}
+        bounds = {name: (min(of_name), max(of_name)) for name, of_name in known.items() if of_name}
+        return cls(bounds, values)
 
-    def outside(self, setting: TrainingSetting) -> tuple[str, ...]:
-        """Return the names of a setting's quantities outside of the range."""
-        names = []
-        for name in _NUMBERS:
-            seen, value = self._values[name] - {None}, getattr(setting, name)
-            if value is not None and not (seen and min(seen) <= value <= max(seen)):
-                names.append(name)
-        return (*names, *(n for n in _NAMES if getattr(setting, n) not in self._values[n]))
-
-
-_NUMBERS = ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz")
-_NAMES = ("precision", "gradient_accumulation")
+    def exceeded_by(self, setting: TrainingSetting) -> tuple[str, ...]:
+        """Return the names of the quantities of a setting that are outside."""
+        outside = []
+        for name in _ORDERED:
+            value = getattr(setting, name)
+            low, high = self.bounds.get(name, (math.inf, -math.inf))
+            if value is not None and not low <= value <= high:
+                outside.append(name)
+        outside += [n for n in _UNORDERED if getattr(setting, n) not in self.values[n]]
+        return tuple(outside)
 
 
 def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[Caution, ...]:

@@ -1,6 +1,7 @@
 """What can be measured or predicted: a training setting, and the observation of one."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -60,12 +61,12 @@ class TrainingSetting(Result):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
-        if self.gpus_per_node is None and self.nodes is not None:
-            self._set("gpus_per_node", self._even(self.nodes))
         if self.gpus_per_node is None:
+            if self.nodes is not None:
+                self._set("gpus_per_node", self._even(self.nodes))
             return
-        placement = tuple(sorted((int(count) for count in self.gpus_per_node), reverse=True))
-        if sum(placement) != self.gpus or min(placement, default=0) < 1:
+        placement, total, least = _placement(tuple(self.gpus_per_node))
+        if total != self.gpus or least < 1:
             raise BadInput(
                 f"gpus_per_node: given {self.gpus_per_node} for {self.gpus} GPUs; "
                 "allowed: counts >= 1 that add up to the GPUs"
@@ -103,6 +104,13 @@ class TrainingSetting(Result):
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
+
+
+@lru_cache(maxsize=1024)
+def _placement(gpus_per_node: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+    """Return the counts from most to least, their sum and the least."""
+    placement = tuple(sorted(map(int, gpus_per_node), reverse=True))
+    return placement, sum(placement), min(placement, default=0)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import typer
 from wattlaw.cli.common.options import option
 from wattlaw.errors import BadInput
 from wattlaw.store.fields import parse_map
-from wattlaw.store.importing import RejectedRow, parse_runs, slug, write_runs
+from wattlaw.store.importing import parse_runs, slug
+from wattlaw.store.imports import RejectedRow, write_runs
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.terminal import print_note

@@ -47,9 +47,6 @@ def run(
         option("T", "Speed per GPU in TFLOP/s, for the GPU-hours of --dry-run.", callback=positive),
     ] = 10.0,
     hardware: Annotated[str | None, option("NAME|FILE", "Cluster for --launch simulated.")] = None,
-    calibration: Annotated[
-        str | None, option("FILE", "File from 'wattlaw calibrate', for --launch simulated.")
-    ] = None,
     fail_share: Annotated[
         float | None,
         option("X", "Share of attempts that fail with --launch simulated.", min=0, max=1),
@@ -60,7 +57,7 @@ def run(
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
-        study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share,
+        study, launch=launch, hardware=hardware, fail_share=fail_share,
         table=table,
     )  # fmt: skip
     console = Console()

@@ -24,7 +24,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wattlaw.simulator.job import Prediction, Window
-from wattlaw.simulator.what_if import Target
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure
@@ -320,11 +319,10 @@ def nanoseconds(since_begin_s: Floats) -> Integers:
 
 def _progress(windows: Windows, simulation: Simulation) -> dict[str, pa.Array]:
     """Return the progress at each evaluation, as a share of the epochs to the target."""
-    if simulation.critical_batch is None or simulation.epochs_to_target is None:
-        return {}
     job = windows.prediction.job
-    target = Target(simulation.epochs_to_target, simulation.critical_batch)
-    needed = target.epochs(job.global_batch)
+    needed = simulation.epochs_needed(job.global_batch)
+    if needed is None:
+        return {}
     share = (windows.epoch + 1) * job.dataset_fraction / needed
     metrics = [json.dumps({PROGRESS: float(value)}) for value in share]
     return {

@@ -74,7 +74,7 @@ def growing_data(findings: Findings) -> alt.ConcatChart | None:
 
 def quality(findings: Findings) -> alt.ConcatChart | None:
     """Draw quality after the last epoch against global batch, and where it starts to fall."""
-    several = [row for row in findings.quality.rows if len(row.means) > 1]
+    several = [row for row in findings.quality if len(row.means) > 1]
     rows = [row for row in several if len(row.means) > 2] or several
     if not rows:
         return None

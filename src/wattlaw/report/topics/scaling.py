@@ -52,7 +52,6 @@ def exponents(findings: Findings) -> tables.Table | None:
         *_law_columns("time per", "α (s)"),
         tables.text("nodes", _nodes),
         tables.text("selected law", _selected),
-        tables.Column("its holdout error", _holdout_error),
         tables.text("breakpoint", lambda fit: _breakpoint(fit) if fit.breakpoint else None),
         tables.text("residuals", _residual_warnings),
         tables.text("published β", _published_beta),
@@ -63,8 +62,7 @@ def exponents(findings: Findings) -> tables.Table | None:
         columns,
         [fit for fit in findings.fits.rows if fit.law],
         note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
-        "its nodes only. Holdout error: the selected law (AICc) is fitted without the largest N "
-        f"and predicts it. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
+        f"its nodes only. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
         command=_COMMAND,
         rank=_limit_count,
     )
@@ -146,7 +144,7 @@ def speedups(findings: Findings) -> tables.Table | None:
 
 
 def scaling_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the law and the speedup of each workload, and the prediction error of power laws."""
+    """Yield the law and the speedup of each workload, and the series without a law."""
     noun = worker_noun(findings)
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
@@ -156,19 +154,6 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
     if findings.fits.laws:
         for reason, count in refusals.most_common():
             yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
-    errors = [
-        abs(float(error))
-        for fit in findings.fits.rows
-        if fit.selection is not None
-        for error in fit.selection.table.query("law == 'power'")["holdout_error"].dropna()
-    ]
-    if errors:
-        median = pd.Series(errors).median()
-        yield (
-            f"Fitted without the largest {noun} count, the power law predicts it with a median "
-            f"error of {fmt.percent(median, 2)} and at most {fmt.percent(max(errors), 2)} "
-            f"({len(errors)} series). Beyond the measured range a law is a guess."
-        )
 
 
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
@@ -283,14 +268,3 @@ def gpu_range(law: PowerLaw) -> str:
 def _residual_warnings(fit: SeriesFit) -> str:
     text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
     return fmt.MISSING if "consistent with the law" in text or "too few runs" in text else text
-
-
-def _holdout_error(fit: SeriesFit) -> str:
-    """Return the error at the largest count of the selected law, fitted without that count."""
-    if fit.selection is None:
-        return fmt.MISSING
-    rows = fit.selection.table
-    error: Any = next(iter(rows.loc[rows["law"] == fit.selection.best.law, "holdout_error"]), None)
-    if not fmt.known(error):
-        return fmt.MISSING
-    return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)

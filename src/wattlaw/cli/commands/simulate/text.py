@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
@@ -13,11 +13,9 @@ from wattlaw.report import tables
 from wattlaw.simulator import library
 from wattlaw.simulator.job import SimulatedJob
 
-if TYPE_CHECKING:
-    from wattlaw.simulator.calibration import Calibration
-
 Row = Mapping[str, Any]
 
+_SOURCE = "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
 _BAR_WIDTH, _LABEL_WIDTH = 30, 28
 _WIDE_COLUMNS = 170
 _PARTS = {
@@ -33,14 +31,14 @@ _BOTTLENECKS = {
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
-def show(rows: Sequence[Row], template: SimulatedJob, calibration: "Calibration | None") -> None:
+def show(rows: Sequence[Row], template: SimulatedJob) -> None:
     """Print one setting as text, or several as a table, after a line on how they were predicted."""
     console = Console()
     if len(rows) > 1:  # a truncated number would be wrong: let the line wrap instead
         console = Console(width=max(console.width, _WIDE_COLUMNS))
     for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"Warning: {warning}")
-    lines = [_subject(rows[0], template), _source(calibration)]
+    lines = [_subject(rows[0], template), _SOURCE]
     if len(rows) == 1:
         lines += ["", *_description(rows[0]), "", *_step_parts(rows[0])]
     for line in lines:
@@ -58,31 +56,22 @@ def _subject(row: Row, template: SimulatedJob) -> str:
     )
 
 
-def _source(calibration: "Calibration | None") -> str:
-    if calibration is None:
-        return "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
-    return (
-        f"Simulated, calibrated: {calibration.digest}, {calibration.settings} settings of "
-        f"{calibration.gpu}. Brackets contain 95 % intervals."
-    )
-
-
 def _description(row: Row) -> list[str]:
     lines = [
         f"{fmt.plural(row['gpus'], 'GPU')} on {fmt.plural(row['nodes'], 'node')}, local batch "
         f"{row['local_batch']:,}, global batch {row['global_batch']:,}, "
         f"{fmt.limit_label('power_limit_w', row['power_limit_w'])}, "
         f"{fmt.limit_label('clock_limit_mhz', row['clock_limit_mhz'])}",
-        f"One epoch takes {fmt.duration_text(_quantity(row, 'epoch_time_s'))} "
+        f"One epoch takes {fmt.duration_text(row['epoch_time_s'])} "
         f"({fmt.number(row['samples_per_s'])} samples/s). It uses "
-        f"{fmt.energy_text(_quantity(row, 'gpu_energy_per_epoch_j'))} on GPUs, "
+        f"{fmt.energy_text(row['gpu_energy_per_epoch_j'])} on GPUs, "
         f"{fmt.energy_text(row['cpu_energy_per_epoch_j'])} on CPUs and "
         f"{fmt.energy_text(row['dram_energy_per_epoch_j'])} on DRAM.",
         f"Training ({fmt.plural(row['epochs'], 'epoch')}): "
         f"{fmt.duration_text(row['train_time_s'])}, {fmt.energy_text(row['energy_j'])} in total, "
         f"{fmt.energy_text(row['gpu_energy_j'])} on GPUs, "
         f"{fmt.number(row['gpu_hours'])} GPU-hours.",
-        f"Each GPU draws {fmt.estimate_text(_quantity(row, 'power_per_gpu_w'), 'W')} at "
+        f"Each GPU draws {fmt.number(row['power_per_gpu_w'])} W at "
         f"{row['sm_clock_mhz']:,.0f} MHz. Utilisation: SMs {100 * row['sm_util']:.0f} %, "
         f"memory {100 * row['mem_util']:.0f} %.",
         f"Bottleneck: {_bottleneck(row)}.",
@@ -91,12 +80,6 @@ def _description(row: Row) -> list[str]:
         lines.append(
             f"Each evaluation adds {fmt.duration_text(row['eval_time_s'])} and "
             f"{fmt.energy_text(row['eval_gpu_energy_j'])} on GPUs."
-        )
-    if row["epochs_to_target"] is not None:
-        lines.append(
-            f"To the target: {fmt.number(row['epochs_to_target'])} epochs, "
-            f"{fmt.duration_text(row['time_to_target_s'])}, "
-            f"{fmt.energy_text(row['energy_to_target_j'])}."
         )
     return lines
 
@@ -131,7 +114,7 @@ def _sweep(rows: Sequence[Row]) -> Table:
     """Return a row for each setting, without the columns that have no values."""
 
     def amount(heading: str, name: str, units: fmt.Units) -> tables.Column:
-        return tables.in_unit(heading, rows, lambda row: _quantity(row, name), units)
+        return tables.in_unit(heading, rows, lambda row: Quantity(row[name], None, None), units)
 
     columns = [
         tables.number("GPUs", "gpus", 9),
@@ -145,18 +128,11 @@ def _sweep(rows: Sequence[Row]) -> Table:
         tables.number("W per GPU", "power_per_gpu_w"),
         amount("GPU energy", "gpu_energy_per_epoch_j", fmt.ENERGY_UNITS),
         amount("total energy", "energy_per_epoch_j", fmt.ENERGY_UNITS),
-        amount("time to target", "time_to_target_s", fmt.TIME_UNITS),
-        amount("energy to target", "energy_to_target_j", fmt.ENERGY_UNITS),
         tables.text("bottleneck", _bottleneck),
     ]
     table = tables.build("sweep", "", columns, rows, max_rows=len(rows))
     assert table is not None  # noqa: S101 - there are rows
     return table_of(table)
-
-
-def _quantity(row: Row, name: str) -> Quantity | None:
-    mean = row[name]
-    return None if mean is None else Quantity(mean, *(row.get(f"{name}_ci") or (None, None)))
 
 
 def show_hardware(hardware: str | None, *, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""Simulated devices whose power follows a model and a load, for tests and trials.
+"""Simulated devices whose power follows a model and a load, a package for the tests.
 
 They exist only if ``WATTLAW_SIMULATED`` names a JSON file with a list of devices such as
 ``{"id": "SIM-0", "idle_w": 60, "max_w": 300, "load": {"kind": "square", "period_s": 1}}``.
@@ -95,7 +95,7 @@ class SimulatedMeter(Meter):
         """Return the devices of the file."""
         return [Device(device.id, device.kind, device.description) for device in self._devices]
 
-    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
+    def read(self, *, last: bool = False) -> list[Sample]:
         """Return one sample of each device."""
         t_ns = time.time_ns()
         t_s = (t_ns - self._start_ns) * 1e-9
