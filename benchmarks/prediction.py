@@ -39,7 +39,7 @@ OURS = "wattlaw"
 PROCESSES = os.cpu_count() or 1
 #: Random numbers of the sets of simulated jobs.
 SETS = (19, 987)
-#: Contests pool the scores of several seeds.
+#: Contests of few jobs pool the scores of several seeds.
 SEEDS = (0, 1, 2, 3, 4)
 
 
@@ -171,9 +171,9 @@ def _rounded(width: float) -> float | None:
 
 
 def ours(case: Case, priors: Priors) -> list[Score]:
-    """Return the scores of wattlaw for each of several seeds."""
+    """Return the scores of wattlaw; those of placed settings for each of several seeds."""
     found = []
-    for seed in SEEDS:
+    for seed in SEEDS if case.contest.startswith("T4") else SEEDS[:1]:
         posterior = fit(case.train, seed=seed, priors=priors)
         draws = posterior.runs([item.setting for item in case.test])[1]
         found += [score(d, item.step_time_s) for d, item in zip(draws.T, case.test, strict=True)]
