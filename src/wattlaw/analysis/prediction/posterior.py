@@ -147,9 +147,9 @@ class Posterior:
             for each in (shared, common)
         )
         missed = missed * (own**2 + luck_seen**2) / (own**2 + common**2)
-        spreads = tuple(
-            np.median(each * np.ones((1, item.gpus.size)), axis=0)
-            for each, item in ((luck_seen, seen), (luck, layout))
+        spreads = (
+            np.median(luck_seen * np.ones((1, seen.gpus.size)), axis=0),
+            np.median(luck * np.ones((1, layout.gpus.size)), axis=0),
         )
         near = _Near(layout, steps, noise, shared, time, missed, spreads)
         if fitted.power_w is None:
