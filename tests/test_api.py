@@ -20,7 +20,8 @@ import wattlaw.api
 from conftest import environment
 from made_stores import write_store
 from made_studies import MIT, mit
-from wattlaw.api.results import EXPORTS, Results
+from wattlaw.api.results import Results
+from wattlaw.api.store_reports import EXPORTS
 from wattlaw.errors import BadInput, Refused, WattlawError
 from wattlaw.launch import tracking
 

@@ -15,7 +15,8 @@ import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
 from wattlaw import registry
-from wattlaw.api.results import EXPORTS, Results
+from wattlaw.api.results import Results
+from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 from wattlaw.exporting import GROUP, Exported

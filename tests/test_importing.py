@@ -1,6 +1,7 @@
 """Import of measurements as runs: accepted rows, rejected rows, and repeated imports."""
 
 import csv
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -30,6 +31,7 @@ from wattlaw.store.schema import TABLES
 from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
+from wattlaw.study.identity import canonical
 
 MAP = "gpus=n,epoch_time_s=t"
 
@@ -473,6 +475,9 @@ def test_every_good_row_is_a_run_with_its_own_repeat(rows):
     runs, refused = parse_runs(given_table, parse_map(MAP), Path("t.csv"), Options("s"))
     assert not refused
     assert [(run.record.spec.setting.gpus, run.windows[0]["duration_s"]) for run in runs] == rows
+    for run in runs:  # a repeat's id is written into the canonical form of the first one
+        text = json.dumps([canonical(run.record.spec), "t.csv"])
+        assert run.record.run_id == hashlib.sha256(text.encode()).hexdigest()[:16]
     for gpus in range(1, 5):
         own = [run.record.spec.repeat for run in runs if run.record.spec.setting.gpus == gpus]
         assert own == list(range(len(own)))

@@ -344,7 +344,7 @@ def run(
     results.create()
     results.keep_study(plan.study.name, study.path)
     if progress is None or callable(progress):
-        progress = LineProgress(progress or _silent, len(plan.runs))
+        progress = LineProgress(progress or (lambda _: None), len(plan.runs))
     commit = planning.git_commit(Path.cwd())
     with closing(launcher), ExitStack() as stack:
         metrics = None
@@ -379,10 +379,6 @@ def run(
 def _launcher(study: Study) -> type[Launcher]:
     launcher: type[Launcher] = registry.load(GROUP, study.launcher)
     return launcher
-
-
-def _silent(_: str) -> None:
-    """Show nothing."""
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import altair as alt
 import jinja2
 import vl_convert
 from altair.utils.schemapi import debug_mode
@@ -33,7 +34,7 @@ KINDS = ("png", "svg", "html")
 MAX_SVG_BYTES = 400_000
 _PNG_SCALE = 2
 #: Figures that are also drawn for a phone, and the width of a panel there in pixels.
-_FOR_PHONES, _PHONE_WIDTH = ("pareto",), 265
+_FOR_PHONES, _PHONE_WIDTH = ("pareto", "scaling"), 265
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 
@@ -84,6 +85,14 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
         label = findings.sources_label.capitalize()
         spec["title"]["subtitle"].append(f"{label} values: nothing was measured here.")
     return Chart(figure, spec)
+
+
+def lone_chart(name: str, title: str, drawn: alt.ConcatChart) -> Chart:
+    """Return a chart that is no figure of the gallery, with its title."""
+    spec = drawn.to_dict(validate=False)
+    spec["title"]["text"] = title
+    figure = Figure(name, title, name, frozenset(), lambda _: drawn, "")
+    return Chart(figure, _replace_invisible(spec))
 
 
 def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:

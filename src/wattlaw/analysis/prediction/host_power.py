@@ -59,8 +59,11 @@ class HostPower:
         """Return draws of the power of future runs, shape (``count``, settings)."""
         dice = np.random.default_rng([seed, 3])
         noise = self.spread * dice.standard_normal((count, len(settings)))
-        mean = _parts(settings) @ (self.node_w, self.gpu_w)
-        return np.asarray(mean * np.exp(noise))
+        return np.asarray(self.mean_w(settings) * np.exp(noise))
+
+    def mean_w(self, settings: Sequence[TrainingSetting]) -> Floats:
+        """Return the mean power of each setting's runs."""
+        return np.asarray(_parts(settings) @ (self.node_w, self.gpu_w))
 
 
 def _parts(settings: Sequence[TrainingSetting]) -> Floats:

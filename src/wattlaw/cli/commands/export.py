@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import results
+from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.common import options as opts
 from wattlaw.exporting import Batch
 
@@ -14,9 +15,7 @@ def export(
     store: opts.StoreArgument,
     what: Annotated[
         str,
-        typer.Argument(
-            metavar="TABLE|FORMAT", help=f"{', '.join(results.EXPORTS)}; extrap or bundle."
-        ),
+        typer.Argument(metavar="TABLE|FORMAT", help=f"{', '.join(EXPORTS)}; extrap or bundle."),
     ],
     output: Annotated[
         Path,
