@@ -95,6 +95,10 @@ class RunMaker:
         if run_id in self._lines:
             raise InvalidCell(f"has the setting and repeat of line {self._lines[run_id]}")
         self._lines[run_id] = line
+        began, ended = (None, None) if period_ns is None else map(_moment, period_ns)
+        if site is not None and site.energy_j is not None and began is not None:
+            period = {"energy_start_at": began, "energy_end_at": ended}
+            site = site.model_copy(update=period)
         record = RunRecord(
             run_id=run_id,
             study=self._options.study,
@@ -105,8 +109,8 @@ class RunMaker:
             notes=(f"imported from {self.source}", *assumed, *notes),
             facts=facts,
             site=site,
-            started_at=None if period_ns is None else _moment(period_ns[0]),
-            finished_at=None if period_ns is None else _moment(period_ns[1]),
+            started_at=began,
+            finished_at=ended,
         )
         shared = {"run_id": run_id, "host": HOST, "warmup": False, "interrupted": False}
         rows = [{**shared, **NO_ENERGY, **window} for window in windows]
