@@ -14,21 +14,26 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from common import RESULTS, write_results
 from decisions_data import STEPS, Grid, grids
-from wattlaw.analysis.planning import Candidate, Question, plan
+from wattlaw.analysis.planning import Candidate, Question, is_long_enough, plan
 from wattlaw.analysis.prediction import Observation, TrainingSetting
 
-OURS, RANDOM, TPE, GP = "wattlaw", "random order", "Optuna TPE", "Optuna GP"
+OURS, SHORT = "wattlaw", "wattlaw, runs ended early"
+RANDOM, TPE, GP = "random order", "Optuna TPE", "Optuna GP"
+CORES = f"cpu{os.cpu_count()}"
 #: Optuna may propose settings again; after so many of them one is drawn at random.
 REPEATS = 20
 #: Runs after which the GP sampler gives up; each takes longer than the one before.
 MOST_GP_RUNS = 60
+#: Runs that end early: the steps of a full run, and the coefficient of variation of a step. The
+#: standard error of the mean step time is then what ``is_long_enough`` admits.
+LONG_STEPS, STEP_VARIATION = 1000, 0.1
 #: The time of each opponent, relative to wattlaw's.
 OPPONENTS_TIME = 0.2
 
@@ -60,42 +65,56 @@ def main() -> None:
     parser.add_argument("--method", default="", help="this method only")
     parser.add_argument("--tables", action="store_true", help="print tables of the last results")
     parser.add_argument("--show", action="store_true", help="print figures, write no file")
+    parser.add_argument("--processes", type=int, default=None, help="by default one for each core")
     arguments = parser.parse_args()
     if arguments.tables:
-        print(tables(json.loads(max(RESULTS.glob("decisions-*.json")).read_text())))
+        print(tables(last_results()))
         return
     chosen = [grid for grid in grids() if grid.contest.startswith(arguments.only)]
+    earlier = last_results() if arguments.method else {}
     found: list[Outcome] = []
     for contest_name in dict.fromkeys(grid.contest for grid in chosen):
         part = [grid for grid in chosen if grid.contest == contest_name]
         for name in METHODS:
             limit_s = arguments.minutes * 60 * (1 if name == OURS else OPPONENTS_TIME)
             if name.startswith(arguments.method):
-                found += contest(part, name, arguments.seeds, limit_s)
+                found += contest(part, name, arguments.seeds, limit_s, arguments.processes)
         if not arguments.show:  # what has been measured is kept if the next contest is interrupted
-            write_results("decisions", f"cpu{os.cpu_count()}", content(found), show=False)
-    results = content(found)
+            write_results("decisions", CORES, content(found, earlier), show=False)
+    results = content(found, earlier)
     if arguments.show:
         print(tables(results))
         return
     results["planning"] = planning_speed()
-    write_results("decisions", f"cpu{os.cpu_count()}", results)
+    write_results("decisions", CORES, results)
 
 
-def content(found: Sequence[Outcome]) -> dict[str, object]:
-    """Return the content of the results file."""
+def last_results() -> dict[str, Any]:
+    """Return the content of the last results file."""
+    return dict(json.loads(max(RESULTS.glob("decisions-*.json")).read_text()))
+
+
+def content(found: Sequence[Outcome], earlier: dict[str, Any]) -> dict[str, object]:
+    """Return the content of the results file; other methods keep their earlier figures."""
+    contests = summaries(found)
+    for name, methods in earlier.get("contests", {}).items():
+        contests[name] = {**contests.get(name, {}), **{
+            method: row for method, row in methods.items() if method not in contests.get(name, {})
+        }}  # fmt: skip
     return {
         "what": "GPU-hours until a decision as a share of the grid's, and its regret",
         "steps_of_a_run": STEPS,
-        "contests": summaries(found),
+        "contests": contests,
     }
 
 
-def contest(chosen: Sequence[Grid], name: str, seeds: int, limit_s: float) -> Iterator[Outcome]:
+def contest(
+    chosen: Sequence[Grid], name: str, seeds: int, limit_s: float, processes: int | None
+) -> Iterator[Outcome]:
     """Yield the outcomes of a method until the time is over: all cases of a seed, then the next.
 
-    The cases of a seed are in random order, so that what is left out is. A process for each core
-    takes the next case.
+    The cases of a seed are in random order, so that what is left out is. Each process takes
+    the next case.
     """
     end_s = time.monotonic() + limit_s
     cases = [
@@ -107,7 +126,7 @@ def contest(chosen: Sequence[Grid], name: str, seeds: int, limit_s: float) -> It
         )
     ]  # fmt: skip
     with multiprocessing.get_context("fork").Pool(
-        initializer=_begin, initargs=(chosen, name, end_s)
+        processes, initializer=_begin, initargs=(chosen, name, end_s)
     ) as pool:
         yield from (item for item in pool.imap(_case, cases) if item is not None)
 
@@ -129,22 +148,27 @@ def _case(case: tuple[int, int, int]) -> Outcome | None:
     return METHODS[method](chosen[index], *list(chosen[index].questions())[question], seed)
 
 
-def ours(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
-    """Return the outcome of wattlaw's planner, which stops by itself."""
+def ours(grid: Grid, name: str, question: Question, seed: int, *, error: float = 0.0) -> Outcome:
+    """Return the outcome of wattlaw's planner, which stops by itself.
+
+    ``error`` is the standard error of the mean step time of a run.
+    """
     dice = np.random.default_rng([seed, 1])
     left = [Candidate(setting, STEPS) for setting in grid.settings]
     seen: list[Observation] = []
     hours, seconds = 0.0, []
-    while True:
+    # The first runs do not depend on results, so that they are planned together.
+    state = plan(question, left, seen, seed=seed, at_once=len(left))
+    while not state.stopped_because:
+        for proposal in state.proposals:
+            left.remove(proposal.candidate)
+            shown = grid.measure(proposal.candidate.setting, dice)
+            step_s = shown.step_time_s * float(np.exp(error * dice.standard_normal()))
+            seen.append(replace(shown, step_time_s=step_s))
+            hours += proposal.candidate.gpu_hours(seen[-1].step_time_s)
         begun_s = time.perf_counter()
         state = plan(question, left, seen, seed=seed)
         seconds.append(time.perf_counter() - begun_s)
-        if state.stopped_because:
-            break
-        candidate = state.proposals[0].candidate
-        left.remove(candidate)
-        seen.append(grid.measure(candidate.setting, dice))
-        hours += candidate.gpu_hours(seen[-1].step_time_s)
     assert state.setting is not None
     regret = grid.regrets(question)[state.setting]
     return Outcome(
@@ -152,6 +176,17 @@ def ours(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
         grid.tolerance, len(seen), state.probability, regret <= question.tolerance,
         float(np.mean(seconds)), state.stopped_because,
     )  # fmt: skip
+
+
+def ours_ended_early(grid: Grid, name: str, question: Question, seed: int) -> Outcome:
+    """Return the outcome where runs end as soon as their step time is precise enough."""
+    steps = next(
+        count for count in range(1, LONG_STEPS + 1)
+        if is_long_enough(STEP_VARIATION / np.sqrt(count), question.tolerance)
+        or count == LONG_STEPS
+    )  # fmt: skip
+    full = ours(grid, name, question, seed, error=STEP_VARIATION / np.sqrt(steps))
+    return replace(full, method=SHORT, share=full.share * steps / LONG_STEPS)
 
 
 class Search:
@@ -288,7 +323,7 @@ def _axes(grid: Grid) -> tuple[list[list[object]], dict[tuple[int, ...], Trainin
 
 
 METHODS: dict[str, Callable[[Grid, str, Question, int], Outcome]] = {
-    OURS: ours, RANDOM: random_order, TPE: tpe, GP: gp,
+    OURS: ours, SHORT: ours_ended_early, RANDOM: random_order, TPE: tpe, GP: gp,
 }  # fmt: skip
 
 

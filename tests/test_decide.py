@@ -17,12 +17,14 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
 from wattlaw.launch.campaign import Campaign
-from wattlaw.launch.choosing import NOT_NEEDED, STOPPED_EARLY, Selection
+from wattlaw.launch.choosing import NOT_NEEDED, Selection
+from wattlaw.launch.early_stop import STOPPED_EARLY, StepTime, step_time_so_far
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.replay.launcher import ReplayLauncher
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.topics.decision import result as decision_result
 from wattlaw.store.live import open_windows, write_window
+from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 SETTING = (
@@ -274,22 +276,24 @@ def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tm
     assert exit_code("uncertain", tolerance=1e-9, budget={"runs": 4}) == (1, "budget spent")
 
 
-def test_a_decision_on_the_energy_of_gpus_says_what_hosts_change(write_study, tmp_path):
-    def codes(store, minimize):
-        study = write_study(
-            workloads=[{"name": "resnet50"}],
-            sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
-            measure={"epochs": 2, "warmup_epochs": 1},
-            launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
-            decide={"minimize": minimize, "budget": {"runs": 2}},
-        )
-        outcome = run(study, tmp_path / store)
-        assert outcome.stopped_because is not None
-        return {item["code"]: item["text"] for item in outcome.results.decision["warnings"]}
-
-    # The simulator's energy has processors and memory too.
-    assert "gpu+cpu+dram" in codes("energy", "energy")["hosts-not-counted"]
-    assert "hosts-not-counted" not in codes("time", "time")
+def test_energy_counts_hosts_as_in_advise(write_study, tmp_path):
+    """A node's processors and memory use the same energy for one GPU as for four."""
+    study = {
+        "workloads": [{"name": "resnet50"}],
+        "sweeps": [{"gpus": [1, 2, 4], "local_batch": [64]}],
+        "measure": {"epochs": 2, "warmup_epochs": 1},
+        "launch": {"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+    }
+    run(write_study(**study), tmp_path / "store")
+    decide = {"minimize": "energy", "tolerance": "1%"}
+    outcome = run(write_study(**study, decide=decide), tmp_path / "store")
+    assert outcome.stopped_because == "certain"
+    decided = outcome.results.decision["setting"]
+    advised = outcome.results.advise(minimize="energy", any_batch=True).recommended
+    assert (decided["gpus"], advised.gpus) == (4, 4)
+    means = outcome.results.metrics.groupby("gpus")[["gpu_energy_j", "energy_j"]].mean()
+    assert means["gpu_energy_j"].idxmin() != 4
+    assert means["energy_j"].idxmin() == 4
 
 
 def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
@@ -543,3 +547,52 @@ def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write, tmp_p
     frame = results.open(store).metrics
     steps = frame[frame["local_batch"] == 64]["time_per_sample_s"]
     assert steps.tolist() == pytest.approx([1 / 64] * len(stopped))
+
+
+@pytest.mark.parametrize(
+    ("measure", "error", "is_enough"),
+    [
+        ({"steps": 1000}, 0.004, True), ({"steps": 1000}, 0.006, False),
+        ({"steps": 1000}, None, False), ({"epochs": 3}, 0.004, False),
+    ],
+)  # fmt: skip
+def test_a_run_is_long_enough_once_its_error_does_not_matter(
+    write, tmp_path, measure, error, is_enough
+):
+    loaded = load_study(write(QUESTION | {"tolerance": "2%"}, measure=measure))
+    Store(tmp_path / "store").create()
+    decider = Decider(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
+    (first,) = decider.choose(loaded.plan.runs, []).runs
+    reason = decider.stop_reason(first.run_id, StepTime(0.1, error))
+    assert (reason is not None) == is_enough
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "variation", "error"),
+    [
+        ([20.0], 0.1, None), ([2.0, 2.0, 2.0], 0.1, "too short"),
+        ([10.0] * 4, 0.1, 0.1 / 80**0.5), ([9.0, 10.0, 11.0], 0.0, 0.1 / 3**0.5),
+    ],
+)  # fmt: skip
+def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
+    write, tmp_path, durations_s, variation, error
+):
+    loaded = load_study(write(QUESTION))
+    spec = next(item.spec for item in loaded.plan.runs if item.spec.nodes == 1)
+    record = RunRecord(
+        run_id="a", spec=spec, status="running", attempts=1, study="a", seed=0, order_seed=0
+    )
+    folder = Store(tmp_path / "store").folder("a")
+    folder.write(record)
+    folder.live(1).mkdir(parents=True)
+    values = {"start_ns": 1, "samples": 640, "steps": 20, "loss": 1.0, "step_time_cv": variation}
+    with open_windows(folder.live(1), "here") as windows:
+        for index, duration_s in enumerate([99.0, *durations_s]):
+            own = {"warmup": index == 0, "duration_s": duration_s, "from_step": 20 * index}
+            write_window(windows, "here", phase="steps", epoch=None, **values, **own)
+    measured = step_time_so_far(folder)
+    if error == "too short":
+        assert measured is None
+        return
+    assert measured.step_s == pytest.approx(sum(durations_s) / (20 * len(durations_s)))
+    assert measured.error == (error and pytest.approx(error, rel=0.01))

@@ -75,3 +75,12 @@ def test_repeats_of_a_mean_over_gpus_differ_less_on_many():
     seen, wanted = [packed(1, 8), packed(2, 8)], [packed(4, 8), packed(16, 8)]
     _, noise = errors_of(seen, wanted, [0.0, 0.0], is_mean_of_gpus=True)
     assert noise[0] == pytest.approx(2 * noise[1])
+
+
+def test_what_a_session_adds_counts_as_an_error_of_its_setting(monkeypatch):
+    monkeypatch.setattr(model_error, "_SIZES", tuple(((1e-6, 1.0),) for _ in range(4)))
+    seen, wanted = [packed(8, 64)], [packed(8, 64), packed(16, 64)]
+    luck = np.array([0.05]), np.array([0.05, 0.05])
+    errors, _ = errors_of(seen, wanted, [0.1], luck=luck)
+    assert errors.mean(0) == pytest.approx([0.1, 0.0], abs=0.004)
+    assert errors.std(0) == pytest.approx([0.0, 0.05], abs=0.003)

@@ -8,7 +8,7 @@ from hypothesis.extra.numpy import arrays
 
 from wattlaw.analysis.planning import Candidate, Question, plan
 from wattlaw.analysis.planning.plan import BUDGET, CERTAIN, NOTHING_LEFT
-from wattlaw.analysis.planning.value import Outcomes, expected_regrets
+from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.prediction import Observation, TrainingSetting
 from wattlaw.errors import BadInput
 
@@ -124,6 +124,33 @@ def left(*made):
     return [item for item in CANDIDATES if item.setting not in made]
 
 
+class TestExplained:
+    """Runs that show a regret, the size of one, or nothing about it."""
+
+    dice = np.random.default_rng(0)
+    regret = dice.exponential(1.0, 2000)
+    unrelated = dice.standard_normal(2000)
+    sign = np.where(dice.random(2000) < 0.5, -1.0, 1.0)
+
+    def share(self, shown, noise=0.01):
+        outcomes = Outcomes(shown[:, None], np.array([noise]), None, None)
+        return float(explained(self.regret, outcomes, seed=0)[0])
+
+    def test_a_run_explains_what_it_shows(self):
+        assert self.share(self.regret) == pytest.approx(1.0, abs=0.01)
+        assert self.share(self.regret, noise=1.0) == pytest.approx(0.5, abs=0.1)
+        assert self.share(self.unrelated) == 0.0
+
+    def test_the_size_of_an_outcome_explains_as_its_sign_does(self):
+        """Large errors of the model, in whichever direction, make the regret uncertain."""
+        assert self.share(self.sign * np.sqrt(self.regret)) > 0.9
+
+    def test_power_explains_as_time_does(self):
+        noise = np.array([0.01])
+        outcomes = Outcomes(self.unrelated[:, None], noise, self.regret[:, None], noise)
+        assert explained(self.regret, outcomes, seed=0)[0] == pytest.approx(1.0, abs=0.01)
+
+
 class TestPlan:
     question = Question("gpu_hours")
 
@@ -132,6 +159,16 @@ class TestPlan:
         chosen = [item.candidate.setting for item in found.proposals]
         assert chosen == [packed(1, 8.0), packed(1, 32.0), packed(2, 8.0), packed(8, 8.0)]
         assert found.setting is None
+
+    def test_first_runs_of_a_large_grid_are_cheap_and_apart(self):
+        grid = [packed(n, 2.0**k) for n in (1, 2, 4, 8, 16, 32, 64) for k in range(3, 10)]
+        candidates = [Candidate(item, STEPS) for item in grid]
+        chosen = [
+            item.candidate for item in plan(self.question, candidates, [], at_once=99).proposals
+        ]
+        assert len(set(chosen)) == len(chosen) >= 12
+        assert sum(item.setting.samples for item in chosen) < 0.02 * sum(x.samples for x in grid)
+        assert {item.setting.gpus for item in chosen} >= {1, 2, 4, 8}
 
     def test_both_ends_of_the_limits_are_measured_first(self):
         """A clock that was never locked is not known: the decision must not rest on it."""
@@ -181,11 +218,10 @@ class TestPlan:
 
     def test_cheap_neighbours_of_a_leading_setting_are_measured_before_a_decision(self):
         """Kernels that suit the largest batch least are seen on the next smaller one."""
-        grid = [packed(1, 2.0**power) for power in range(3, 13)]
+        grid = [packed(1, 2.0 ** (power / 2)) for power in range(6, 26)]
         question = Question("time", tolerance=0.5)
         seen = [
-            Observation(item, 0.02 + 1e-4 * item.local_batch)
-            for item in (grid[0], grid[2], grid[-1])
+            Observation(item, 0.02 + 1e-4 * item.local_batch) for item in (*grid[:-2], grid[-1])
         ]
         rest = [Candidate(item, STEPS) for item in grid if item not in [o.setting for o in seen]]
         costly = [Candidate(grid[0], 1e7)]  # a repeat, next to which others are cheap

@@ -24,7 +24,7 @@ from wattlaw.report.layouts import (
     sections,
 )
 from wattlaw.report.tables import Table
-from wattlaw.report.topics.advice import merge_equal, summary
+from wattlaw.report.topics.advice import merge_warnings, summary
 from wattlaw.report.topics.verdict import MAX_ROWS, caveats
 
 
@@ -72,7 +72,8 @@ def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
 def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
     single = analyse(*study())
     (screen,) = sections(Content(single, (), ()), Layout(("advice",)))
-    assert screen.sentences[:6] == summary(single.advice[0])
+    said = summary(single.advice[0])
+    assert screen.sentences[: len(said)] == said
     (table,) = [block for block in screen.blocks if isinstance(block, Table)]
     assert table.rows[0][1].startswith("recommended")
     assert len(table.rows) <= MAX_ROWS
@@ -235,8 +236,26 @@ def test_a_section_has_a_limited_number_of_sentences():
 
 
 def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
-    assert merge_equal([("a", "x"), ("b", "x"), ("b", "y")], 2) == ["x", "b: y"]
-    assert merge_equal([("a", "x")], 1) == ["x"]
+    first, second = mit_findings().advice
+
+    def merged(*of_second: Caution) -> list[str]:
+        of_first = (Caution("one", "x"), Caution("two", "y"), Caution("two", "z"))
+        return merge_warnings(
+            [replace(first, warnings=of_first), replace(second, warnings=of_second)]
+        )
+
+    assert merged(Caution("one", "x"))[0] == "x"
+    assert merged(Caution("one", "x"))[1:] == ["resnet50: y", "resnet50: z"]
+    other = merged(Caution("one", "w"))[0]
+    assert other.startswith("resnet50: x")
+    assert "1 other workload" in other
+
+
+def test_a_warning_that_another_includes_is_not_a_caveat():
+    advice = mit_findings().advice[0]
+    both = Caution("energy-simulated", "energies"), Caution("simulated", "all")
+    assert merge_warnings([replace(advice, warnings=both)]) == ["all"]
+    assert merge_warnings([replace(advice, warnings=both[:1])]) == ["energies"]
 
 
 def test_without_a_law_of_energy_there_is_no_factor():

@@ -5,6 +5,7 @@ A missing value is a dash, never 0. Nothing here needs pandas, so that commands 
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -155,6 +156,19 @@ def change(ratio: Any, digits: int = 2) -> str:
     if abs(percents) < 0.05:
         return "±0 %"
     return f"{'+' if percents > 0 else '−'}{number(abs(percents), digits)} %"
+
+
+#: Names of GPUs, such as ``NVIDIA A100-SXM4-40GB`` or ``T4``.
+_GPU_NAME = re.compile(
+    r"\b(?:[LPT]4|[ABHKLMPV]\d{2,3}[A-Z]?|G[BH]\d00|MI\d{2,3}[A-Z]?|RTX\w*|GTX|TITAN|Tesla|GeForce|"
+    r"Quadro|Radeon|GPUs?)\b"
+)
+
+
+def worker_noun(hardware: Iterable[Any], *, has_gpu_data: bool) -> str:
+    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker."""
+    is_gpu = has_gpu_data or any(_GPU_NAME.search(str(name)) for name in hardware)
+    return "GPU" if is_gpu else "worker"
 
 
 def plural(count: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """Decisions: which run to measure next, and when to stop."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from wattlaw.analysis.decision import Decision
-from wattlaw.analysis.planning import Candidate, Plan, Proposal, plan
-from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT
+from wattlaw.analysis.planning import Candidate, Plan, Proposal, is_long_enough, plan
+from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Caution, Result
@@ -18,8 +18,8 @@ from wattlaw.api.store_tables import stored_decision
 from wattlaw.errors import BadInput
 from wattlaw.formatting import number, origin_of, percent
 from wattlaw.launch.choosing import Choice
+from wattlaw.launch.early_stop import StepTime
 from wattlaw.report.topics.decision import decision_text
-from wattlaw.report.topics.prediction import label
 from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
@@ -27,7 +27,7 @@ from wattlaw.study.plan import PlannedRun
 _TARGET = "no run reached the target"
 #: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
 #: its time is shorter than measured by this number of standard deviations of a run.
-_HOPELESS, _LOW_END, _DRAWS = 0.01, 3.0, 600
+_HOPELESS, _LOW_END = 0.01, 3.0
 #: Keys of ``decide`` that say how surely and how something is decided, not what.
 _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
 
@@ -80,32 +80,36 @@ class Decider:
         self.warnings = tuple(map(str, decision.warnings))
         return Choice(runs, decision_text(decision), reason)
 
-    def stop_reason(self, run_id: str, step_s: float) -> str | None:
-        """Return why an active run with this mean step time is not needed to its end, or None.
+    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
+        """Return why an active run is not needed to its end, or None.
 
-        Its setting is hopeless: even if a run were faster by three standard deviations, it would be
-        within the tolerance of the best in at most 1 % of the draws of what is known.
+        It is long enough if more steps would hardly change its mean step time. Its setting is
+        hopeless if it would be within the tolerance of the best in at most 1 % of the draws of what
+        is known, even if a run were faster by three standard deviations.
         """
         inputs, decide = self._inputs, decide_of(self._study)
-        if inputs is None or inputs.job is None or decide.target is not None:
+        if inputs is None or decide.target is not None:
             return None
+        is_precise = measured.error is not None and is_long_enough(measured.error, decide.tolerance)
+        if is_precise and self._study.measure.is_by_steps:
+            return (
+                f"the standard error of its step time is {percent(measured.error, 2)}, and a "
+                f"tolerance of {percent(decide.tolerance)} needs no more"
+            )
         candidate = inputs.candidates[run_id]
         choices = _choices(inputs, candidate.setting)
-        if candidate.informs is not None or candidate.setting not in choices:
+        if inputs.job is None or candidate.informs or candidate.setting not in choices:
             return None
-        posterior = fit(inputs.job.observations, seed=decide.seed)
-        times, noise, powers, _ = posterior.means(choices, _DRAWS)
+        belief = Belief.of(fit(inputs.job.observations, seed=decide.seed), choices, inputs.job.host)
         own = choices.index(candidate.setting)
-        times[:, own] = step_s * np.exp(-_LOW_END * noise[own])
-        samples = np.array([item.samples for item in choices])
-        gpus = np.array([item.gpus for item in choices])
-        energies = None if powers is None else times * powers * gpus / samples
-        regrets = inputs.question.regrets(choices, times / samples, energies)[:, own]
+        belief.times[:, own] = measured.step_s * np.exp(-_LOW_END * belief.time_noise[own])
+        regrets = belief.regrets(inputs.question, choices)[:, own]
         if (regrets <= decide.tolerance).mean() > _HOPELESS:
             return None
         return (
-            f"with {number(step_s)} s per step, the setting is within {percent(decide.tolerance)} "
-            f"of the best with a probability of at most {percent(_HOPELESS)}"
+            f"with {number(measured.step_s)} s per step, the setting is within "
+            f"{percent(decide.tolerance)} of the best with a probability of at most "
+            f"{percent(_HOPELESS)}"
         )
 
     def _previous(self) -> Decision | None:
@@ -159,8 +163,8 @@ class Decider:
         current = plan(
             inputs.question, list(dict.fromkeys(_of(inputs, possible))),
             [] if inputs.job is None else inputs.job.observations,
-            failed=inputs.out_of_memory, hours_left=hours_left, at_once=max(count, 1),
-            seed=decide.seed,
+            host=None if inputs.job is None else inputs.job.host, failed=inputs.out_of_memory,
+            hours_left=hours_left, at_once=max(count, 1), seed=decide.seed,
         )  # fmt: skip
         if count < 1:
             reason = current.stopped_because or (None if active else BUDGET)
@@ -248,7 +252,6 @@ class Decider:
                 *self._damage,
                 *inputs.warnings,
                 *(inputs.job.warnings if inputs.job else ()),
-                *(_with_hosts(inputs, current.setting, decide.seed) if reason else ()),
             ),
         )
 
@@ -276,29 +279,3 @@ def _choices(inputs: Inputs, setting: TrainingSetting) -> list[TrainingSetting]:
         for item in dict.fromkeys([setting, *candidates])
         if inputs.question.allows(item) and item not in excluded
     ]
-
-
-def _with_hosts(inputs: Inputs, setting: TrainingSetting | None, seed: int) -> Iterator[Caution]:
-    """Yield how good a decided setting is predicted to be if hosts are counted, as in ``advise``.
-
-    The planner compares the energy of GPUs.
-    """
-    job, question = inputs.job, inputs.question
-    if setting is None or job is None or job.host is None or not question.needs_energy:
-        return
-    choices = _choices(inputs, setting)
-    times, energies = (np.median(draws, axis=0, keepdims=True)
-                       for draws in job.amounts(choices, seed) if draws is not None)  # fmt: skip
-    samples = np.array([item.samples for item in choices])
-    per_unit = samples if job.unit == "step" else job.samples_per_unit or 1.0
-    regrets = question.regrets(choices, times / per_unit, energies / per_unit)[0]
-    best = int(regrets.argmin())
-    text = (
-        f"The decision counts the energy of GPUs. With that of hosts ({job.energy_is}), "
-        f"{label(setting)} is predicted to be {percent(regrets[choices.index(setting)], 2)} worse "
-        f"than {label(choices[best])}."
-        if best != choices.index(setting)
-        else f"The decision counts the energy of GPUs. {label(setting)} is predicted to be the "
-        f"best with that of hosts too ({job.energy_is})."
-    )
-    yield Caution("hosts-not-counted", text)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.batch_effects import FALLS, NO_FALL, quality_by_batch
+from wattlaw.analysis.batch_effects import quality_by_batch
 from wattlaw.analysis.metrics import BASES, HOUR_S
 from wattlaw.analysis.planning import Candidate, Question
 from wattlaw.analysis.prediction.job import Job, jobs_of
@@ -290,11 +290,6 @@ def _known_quality(rows: pd.DataFrame | None) -> float | None:
     """
     if rows is None or rows.empty:
         return None
-    findings = quality_by_batch(rows)
-    known = [item for item in findings if item.verdict in (FALLS, NO_FALL)]
-    if not known:
-        return None
-    longest = max(known, key=lambda item: item.group["epochs_trained"] or 0)
-    if longest.verdict == FALLS:
-        return longest.falls_beyond
-    return float(longest.means["global_batch"].max())
+    known = [item for item in quality_by_batch(rows) if item.known_to is not None]
+    longest = max(known, key=lambda item: item.group["epochs_trained"] or 0, default=None)
+    return None if longest is None else longest.known_to

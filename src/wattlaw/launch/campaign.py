@@ -13,7 +13,8 @@ from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.formatting import uncooperative_text
-from wattlaw.launch.choosing import Selection, end_early
+from wattlaw.launch.choosing import Selection
+from wattlaw.launch.early_stop import end_early
 from wattlaw.launch.finish import failed, finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.launch.stop import CANCELLED, Stop, stopping

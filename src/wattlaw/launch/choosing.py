@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wattlaw.errors import BadInput, NotPermitted, one_line
-from wattlaw.launch.finish import failed, finalize_run
-from wattlaw.store.record import RunRecord
+from wattlaw.errors import BadInput, NotPermitted
+from wattlaw.launch.early_stop import StepTime, step_time_so_far
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
@@ -16,12 +15,6 @@ from wattlaw.study.plan import PlannedRun
 #: The start of the reason of a planned run that a decision does not need.
 NOT_NEEDED = "not needed: "
 _READ_S = 2.0
-#: The start of the note of a run that was stopped.
-STOPPED_EARLY = "stopped early: "
-#: A run is measured for this time, without warm-up, before it may be stopped.
-LEAST_S = 10.0
-#: Windows of optimizer steps.
-_PHASES = ("train", "steps")
 
 
 @dataclass(frozen=True)
@@ -42,8 +35,8 @@ class Chooser(Protocol):
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, each of which is pending."""
 
-    def stop_reason(self, run_id: str, step_s: float) -> str | None:
-        """Return why an active run with this mean step time is not needed to its end, or None."""
+    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
+        """Return why an active run is not needed to its end, or None."""
 
 
 @dataclass
@@ -62,7 +55,7 @@ class Selection:
     _ended_at_choice: int = -1
     #: When the step times of active runs were last read, and those that were not a reason to stop.
     _read_s: float = 0.0
-    _kept: dict[str, float] = field(default_factory=dict)
+    _kept: dict[str, StepTime] = field(default_factory=dict)
 
     def split(
         self, pending: Sequence[PlannedRun], active: Collection[str], ended: Collection[str]
@@ -94,11 +87,11 @@ class Selection:
         for folder in active:
             # A job may remove its live files at any time.
             with contextlib.suppress(BadInput, NotPermitted, OSError):
-                step_s = step_s_so_far(folder)
-                if step_s is None or step_s == self._kept.get(folder.run_id):
+                measured = step_time_so_far(folder)
+                if measured is None or measured == self._kept.get(folder.run_id):
                     continue
-                self._kept[folder.run_id] = step_s
-                if reason := self._chooser.stop_reason(folder.run_id, step_s):
+                self._kept[folder.run_id] = measured
+                if reason := self._chooser.stop_reason(folder.run_id, measured):
                     reasons[folder.run_id] = reason
         return reasons
 
@@ -113,36 +106,3 @@ class Selection:
                 record = folder.read() if lock.acquire() else None
                 if record is not None and record.status == "planned":
                     folder.write(record.model_copy(update=changes), durable=False)
-
-
-def step_s_so_far(folder: RunFolder) -> float | None:
-    """Return the mean step time of an active run; None before it was measured for long enough."""
-    record = folder.read()
-    if record is None or not record.attempts:
-        return None
-    seconds: dict[str, float] = {}
-    steps: dict[str, int] = {}
-    for row in folder.windows(record.attempts).to_pylist():
-        if row["phase"] in _PHASES and not (row["warmup"] or row["interrupted"]):
-            host = row["host"]
-            seconds[host] = seconds.get(host, 0.0) + (row["duration_s"] or 0.0)
-            steps[host] = steps.get(host, 0) + (row["steps"] or 0)
-    if len(steps) < record.spec.nodes or min(steps.values()) < 1 or min(seconds.values()) < LEAST_S:
-        return None
-    return max(seconds[host] / steps[host] for host in steps)
-
-
-def end_early(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
-    """Return the record of a stopped run as done, with what it has measured and the reason.
-
-    It has failed where this cannot be used.
-    """
-    reason = f"{STOPPED_EARLY}{reason}"
-    try:
-        record = folder.read() or record  # a job writes it
-        if record.status == "done":
-            return record
-        changes = {"notes": (*record.notes, reason), "interrupted": False}
-        return finalize_run(record.model_copy(update=changes), folder)
-    except Exception as error:  # one run must not end the campaign
-        return failed(record, f"{reason}; not usable: {one_line(error)}")

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wattlaw.files import locked_temporary, open_regular
+from wattlaw.progress import track
 
 FOLDER = ".cache"
 #: The files of a run whose state is part of its key.
@@ -29,7 +30,7 @@ _MIN_RUNS, _MIN_SHARE = 30, 0.01
 _SETTLED_NS = 100_000_000
 _READABLE = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
 #: Runs that are read at once.
-_BATCH = 5000
+_BATCH = 500
 
 #: Returns the rows of some runs; those of the ids in the second result are not kept.
 Read = Callable[[Sequence[str]], tuple[pa.Table, Collection[str]]]
@@ -95,7 +96,8 @@ def read_through(
     known = set(hits["run_id"].unique().to_numpy(zero_copy_only=False).tolist())
     missing = [run_id for run_id in keys if run_id not in known]
     rows, kept = [hits.drop_columns("key")], [hits]
-    for first in range(0, len(missing), _BATCH):
+    batches = range(0, len(missing), _BATCH)
+    for first in track(batches, f"reading {name}", len(batches)):
         table, left_out = read(missing[first : first + _BATCH])
         rows.append(table)
         if len(missing) >= max(_MIN_RUNS, _MIN_SHARE * len(keys)):

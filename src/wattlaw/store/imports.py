@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from wattlaw.errors import BadInput
 from wattlaw.files import naming, open_regular
+from wattlaw.progress import track
 from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -187,9 +188,10 @@ def _different(stored: pa.Table, imported: pa.Table) -> set[str]:
     return changed
 
 
-def _run_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
+def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
     """Yield the rows of ``RUNS``; raise ``BadInput`` for a value that does not fit its column."""
-    rows = (row_of(run.record, run.record.state) for run in runs)
+    tracked = track(runs, "importing runs", len(runs))
+    rows = (row_of(run.record, run.record.state) for run in tracked)
     for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
         yield _table(batch, RUNS)
 

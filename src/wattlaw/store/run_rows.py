@@ -15,7 +15,7 @@ _OF_RECORD = tuple(
 )
 _OF_FACTS = tuple(name for name in RUNS.names if name in Facts.model_fields)
 _OF_SETTING = tuple(Setting.model_fields)
-_ENERGIES = tuple(name for name in Site.model_fields if name.startswith("energy_"))
+_OF_SITE = tuple(name for name in Site.model_fields if f"site_{name}" in RUNS.names)
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> pa.Table:
@@ -75,5 +75,5 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
     if site is not None:
         row |= {"job_id": site.job_id, "partition": site.partition}
         row["node_names"] = site.nodes or None
-        row |= {f"site_{name}": getattr(site, name) for name in _ENERGIES}
+        row |= {f"site_{name}": getattr(site, name) for name in _OF_SITE}
     return row

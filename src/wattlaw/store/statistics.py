@@ -45,7 +45,8 @@ for _column, (_name, _unit) in QUANTITIES.items():
 for _name in ("sm_util", "mem_util"):
     _COLUMNS[f"{_name}_cv"] = f"stddev_pop({_name}) / if(avg({_name}) > 0, avg({_name}), null)"
 _COLUMNS["utilisation_correlation"] = (
-    "if(stddev_pop(sm_util) > 0 and stddev_pop(mem_util) > 0, corr(sm_util, mem_util), null)"
+    # The deviation of a constant is rounding, not always 0.
+    "if(least(stddev_pop(sm_util), stddev_pop(mem_util)) > 1e-9, corr(sm_util, mem_util), null)"
 )
 # Windows that overlap or touch become one, so that no sample is counted twice.
 _WINDOWS = """

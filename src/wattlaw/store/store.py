@@ -1,5 +1,6 @@
 """A store: the folder with the runs of one machine or cluster, and its three tables."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -10,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wattlaw.errors import BadInput, DamagedFileWarning, NotAvailable, WattlawError
-from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
+from wattlaw.files import (
+    abandoned,
+    is_old,
+    read_bytes,
+    read_text,
+    remove_abandoned,
+    replacing,
+    write_text,
+)
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.version import check_version, version_path, write_version
@@ -79,6 +88,13 @@ class Store:
         except OSError as error:
             raise BadInput(f"{self.path}: cannot be a store: {error.strerror}") from None
 
+    def keep_study(self, name: str, file: Path) -> None:
+        """Copy a study file into the store, for archives: runs have their own specification."""
+        with contextlib.suppress(OSError):  # a run does not need the copy
+            (self.path / "studies").mkdir(exist_ok=True)
+            with replacing(self.path / "studies" / f"{name}.yaml", durable=False) as copy:
+                copy.write_bytes(read_bytes(file))
+
     def cancel(self) -> None:
         """Request that every campaign on this store stops."""
         if self._cancelled.exists() and not self._cancelled.is_file():
@@ -118,6 +134,7 @@ class Store:
 
         remove_abandoned(self.path)
         remove_abandoned(self.path / FOLDER)
+        remove_abandoned(self.path / "studies")
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
                 if is_abandoned or (not (path / "lock").exists() and is_old(path)):
@@ -272,3 +289,11 @@ class Store:
         paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]
         paths += [folder.path for folder in snapshot.imports if not self._is_damaged(folder)]
         return [path / f"{table}.parquet" for path in paths]
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """The study files and the decision, by their path in a store."""
+        paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
+        return {
+            str(path.relative_to(self.path)): read_bytes(path) for path in paths if path.is_file()
+        }

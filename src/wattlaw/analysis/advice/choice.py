@@ -6,46 +6,22 @@ from functools import partial
 
 from wattlaw.analysis.advice.option import Option, Quantity
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.planning.question import GOALS
+from wattlaw.analysis.planning.question import Constraints
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
 from wattlaw.formatting import duration_text, energy_text, plural
 
 
-@dataclass(frozen=True)
-class Constraints:
-    """The constraints that an option must meet; None is no constraint."""
-
-    deadline_s: float | None = None
-    max_slowdown: float | None = None  # share of the time of the fastest setting allowed
-    energy_budget_j: float | None = None
-    max_gpus: int | None = None
-    minimize: str | None = None  # one of GOALS
-
-    def __post_init__(self) -> None:
-        if self.minimize is not None and self.minimize not in GOALS:
-            raise BadInput(f"minimize: given {self.minimize!r}; allowed: {', '.join(GOALS)}")
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value is not None and not least <= value < float("inf"):
-                raise BadInput(f"{name}: given {value:g}; allowed: a number of at least {least:g}")
-        for name in ("deadline_s", "energy_budget_j"):
-            if getattr(self, name) == 0:
-                raise BadInput(f"{name}: given 0; allowed: above 0")
-
-    def check_factors(self, footprint: Footprint | None) -> None:
-        """Check that the prices and the intensity that the goal needs are given."""
-        factors = footprint or Footprint()
-        known = {
-            "cost": factors.price_per_kwh is not None or factors.price_per_gpu_hour is not None,
-            "carbon": factors.grid_g_per_kwh is not None,
-        }
-        if not known.get(self.minimize or "", True):
-            needed = "a price" if self.minimize == "cost" else "the carbon intensity (grid)"
-            raise BadInput(f"minimize: given {self.minimize} without {needed}; allowed: with it")
-
-
-_LEAST = {"deadline_s": 0, "max_slowdown": 0, "energy_budget_j": 0, "max_gpus": 1}
+def check_factors(constraints: Constraints, footprint: Footprint | None) -> None:
+    """Check that the prices and the intensity that the goal needs are given."""
+    factors = footprint or Footprint()
+    known = {
+        "cost": factors.price_per_kwh is not None or factors.price_per_gpu_hour is not None,
+        "carbon": factors.grid_g_per_kwh is not None,
+    }
+    if not known.get(constraints.minimize or "", True):
+        needed = "a price" if constraints.minimize == "cost" else "the carbon intensity (grid)"
+        raise BadInput(f"minimize: given {constraints.minimize} without {needed}; allowed: with it")
 
 
 @dataclass(frozen=True)

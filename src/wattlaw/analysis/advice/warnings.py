@@ -3,10 +3,11 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from wattlaw.analysis.advice.choice import Constraints, Decision
+from wattlaw.analysis.advice.choice import Decision
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.predicted_options import WIDEST
 from wattlaw.analysis.comparable_runs import ComparableRuns
+from wattlaw.analysis.planning.question import Constraints
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.formatting import LIMIT_NAMES

@@ -3,8 +3,8 @@
 Pure: settings and observations in, proposals out. ``plan`` is the entry point.
 """
 
-from wattlaw.analysis.planning.candidates import Candidate
+from wattlaw.analysis.planning.candidates import Candidate, is_long_enough
 from wattlaw.analysis.planning.plan import Plan, Proposal, plan
 from wattlaw.analysis.planning.question import Question
 
-__all__ = ["Candidate", "Plan", "Proposal", "Question", "plan"]
+__all__ = ["Candidate", "Plan", "Proposal", "Question", "is_long_enough", "plan"]

@@ -1,8 +1,25 @@
-"""What can be measured next: a setting, and how long its run takes."""
+"""What can be measured next: a setting, how long its run takes, and when it is long enough."""
 
 from dataclasses import dataclass
 
 from wattlaw.analysis.prediction.settings import TrainingSetting
+
+#: The standard error of a run's mean step time that suffices, as a share of the tolerance.
+_PRECISE = 0.25
+
+
+def is_long_enough(error: float, tolerance: float) -> bool:
+    """Say whether more steps of a run would hardly change a decision.
+
+    Parameters
+    ----------
+    error
+        The standard error of its mean step time, as a share of it. Of n independent steps, it is
+        their coefficient of variation over sqrt(n).
+    tolerance
+        The regret that does not matter.
+    """
+    return error <= _PRECISE * tolerance
 
 
 @dataclass(frozen=True)

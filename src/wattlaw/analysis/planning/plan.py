@@ -9,20 +9,26 @@ import numpy.typing as npt
 
 from wattlaw.analysis.planning.candidates import Candidate
 from wattlaw.analysis.planning.question import Question
-from wattlaw.analysis.planning.value import Outcomes, expected_regrets
+from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
+from wattlaw.analysis.prediction.host_power import HostPower
 from wattlaw.analysis.prediction.posterior import Posterior, fit
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Result
 
 Floats = npt.NDArray[np.float64]
 
-#: Draws of the posterior that values are computed with.
-_DRAWS = 600
+#: Draws of the posterior that values are computed with: many for few settings.
+_DRAWS, _VALUES = 600, 120_000
 #: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
 #: of all runs: the model's error is the most favourable for the setting that looks the best. Its
 #: neighbours whose batch and limit no run has shown are measured for at most the second share:
 #: kernels may suit one batch and not the next.
 _CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
+#: Distinct settings that are measured first where they are cheap: each has at most this share of
+#: the work of all runs.
+_FEWEST, _FREE = 16, 0.001
+#: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
+_EFFORT = 0.001
 #: Why measuring ends.
 CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
 
@@ -65,6 +71,7 @@ def plan(
     candidates: Sequence[Candidate],
     observations: Sequence[Observation],
     *,
+    host: HostPower | None = None,
     failed: Sequence[TrainingSetting] = (),
     hours_left: float | None = None,
     at_once: int = 1,
@@ -83,6 +90,8 @@ def plan(
         have been made are left out by the caller.
     observations
         The runs that have been made.
+    host
+        Power of what counts as energy beside GPUs; None if nothing does.
     failed
         Settings that cannot run, such as for lack of memory. Settings with the same precision and
         at least as many samples per GPU in a micro-batch are taken not to run either.
@@ -114,7 +123,9 @@ def plan(
         return Plan(None, None, None, start, reason)
     if not choices:
         return Plan(None, None, None, (), NOTHING_LEFT)
-    belief = _Belief.of(fit(observations, seed=seed), [*choices, *(c.setting for c in possible)])
+    belief = Belief.of(
+        fit(observations, seed=seed), [*choices, *(item.setting for item in possible)], host
+    )
     regrets = belief.regrets(question, choices)
     means = regrets.mean(0)
     best = int(means.argmin())
@@ -128,19 +139,26 @@ def plan(
         return Plan(*state, (), CERTAIN)
     if not possible:
         return Plan(*state, (), NOTHING_LEFT)
-    proposals = _ranked(belief, hours, regrets, seed)
+    steps = max((item.steps for item in possible), default=0.0)
+    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
     urgent = first if check is None else [check]
-    proposals.sort(key=lambda item: item.candidate not in urgent)
-    affordable = [
-        item for item in proposals if hours_left is None or (item.gpu_hours or 0) <= hours_left
-    ]
+    ranked = sorted(
+        _ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent
+    )
+    affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
     if not affordable:
         return Plan(*state, (), BUDGET)
-    return Plan(*state, tuple(_different(affordable, at_once)), None)
+    chosen = _different(affordable, at_once)
+    after = expected_regrets(regrets, belief.outcomes([item.setting for item in chosen]), seed)
+    proposals = (
+        Proposal(item, hours[item], float(regret))
+        for item, regret in zip(chosen, after, strict=True)
+    )
+    return Plan(*state, tuple(proposals), None)
 
 
 @dataclass(frozen=True)
-class _Belief:
+class Belief:
     """Draws of the mean time and power of settings, all from the same posterior draws.
 
     Settings are drawn together: what a run shows of one tells of its neighbours.
@@ -151,23 +169,36 @@ class _Belief:
     time_noise: Floats
     powers: Floats | None
     power_noise: Floats | None
+    host_w: Floats  # of each setting
 
     @classmethod
-    def of(cls, posterior: Posterior, settings: Sequence[TrainingSetting]) -> "_Belief":
+    def of(
+        cls,
+        posterior: Posterior,
+        settings: Sequence[TrainingSetting],
+        host: HostPower | None = None,
+    ) -> "Belief":
+        """Return the draws of settings."""
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
-        return cls(columns, *posterior.means(distinct, _DRAWS))
+        host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
+        draws = max(_DRAWS, _VALUES // len(distinct))
+        return cls(columns, *posterior.means(distinct, draws), host_w)
 
     def at(self, settings: Sequence[TrainingSetting]) -> list[int]:
+        """Return the columns of settings."""
         return [self.columns[setting] for setting in settings]
 
     def regrets(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+        """Return the regrets of choosing each setting, shape (draws, choices)."""
         at = self.at(choices)
         samples = np.array([item.samples for item in choices])
         gpus = np.array([item.gpus for item in choices])
-        times = self.times[:, at]
-        energy = None if self.powers is None else times * self.powers[:, at] * gpus / samples
-        return question.regrets(choices, times / samples, energy)
+        times = self.times[:, at] / samples
+        if self.powers is None:
+            return question.regrets(choices, times, None)
+        watts = self.powers[:, at] * gpus + self.host_w[at]
+        return question.regrets(choices, times, times * watts)
 
     def gpu_hours(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
         """Return the expected GPU-hours of each run."""
@@ -177,6 +208,7 @@ class _Belief:
         }
 
     def outcomes(self, settings: Sequence[TrainingSetting]) -> Outcomes:
+        """Return what runs of settings would show."""
         at = self.at(settings)
         if self.powers is None or self.power_noise is None:
             return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
@@ -228,33 +260,41 @@ def _neighbours(
 
 
 def _ranked(
-    belief: _Belief, hours: Mapping[Candidate, float], regrets: Floats, seed: int
-) -> list[Proposal]:
-    """Return the candidates by how much the expected regret falls for a GPU-hour."""
+    belief: Belief,
+    hours: Mapping[Candidate, float],
+    regrets: Floats,
+    question: Question,
+    seed: int,
+    spent: float,
+) -> list[Candidate]:
+    """Return the candidates by how much a GPU-hour shows about the regret of the leading setting.
+
+    Regrets of more than twice the tolerance count as such: they are too large anyway.
+    """
+    regret = np.minimum(regrets[:, regrets.mean(0).argmin()], 2 * question.tolerance)
     outcomes = belief.outcomes([item.setting for item in hours])
-    after = expected_regrets(regrets, outcomes, seed)
-    now = float(regrets.mean(0).min())
-    # Where no single run is expected to help, the uncertainty of what it shows decides.
-    gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
-    rates = gain / np.maximum(list(hours.values()), 1e-12)
-    proposals = [
-        Proposal(item, cost, float(regret))
-        for (item, cost), regret in zip(hours.items(), after, strict=True)
-    ]
-    return [proposals[index] for index in np.argsort(-rates, kind="stable")]
+    costs = np.array(list(hours.values()))
+    rates = explained(regret, outcomes, seed) / (costs + _EFFORT * costs.sum())
+    # Cheap runs first: what they show may make expensive ones unnecessary.
+    levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
+    levels[rates <= 0] = np.inf
+    # Where no single run explains anything, the uncertainty of what it shows decides.
+    others = outcomes.time.std(0) / np.maximum(costs, 1e-12)
+    candidates = list(hours)
+    return [candidates[index] for index in np.lexsort((-others, -rates, levels))]
 
 
-def _different(proposals: Sequence[Proposal], count: int) -> list[Proposal]:
-    """Return the best proposals, first those of different placements and batches."""
-    chosen: list[Proposal] = []
+def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Return the best candidates, first those of different placements and batches."""
+    chosen: list[Candidate] = []
     kinds: set[object] = set()
-    for item in proposals:
-        setting = item.candidate.setting
+    for item in ranked:
+        setting = item.setting
         kind = (setting.gpus_per_node, setting.local_batch)
         if kind not in kinds and len(chosen) < count:
             kinds.add(kind)
             chosen.append(item)
-    rest = [item for item in proposals if item not in chosen]
+    rest = [item for item in ranked if item not in chosen]
     return [*chosen, *rest[: count - len(chosen)]]
 
 
@@ -289,7 +329,36 @@ def _first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) 
     for shows in kinds:
         if not any(shows(item) for item in (*seen, *(each.setting for each in first))):
             first += [item for item in order if shows(item.setting)][:1]
-    return first
+    return [*first, *_spread(order, [*seen, *(item.setting for item in first)])]
+
+
+def _spread(order: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> Iterator[Candidate]:
+    """Yield cheap runs, each as different as possible from those before.
+
+    They show how smooth the model's error is.
+    """
+    works = [item.setting.samples * item.steps for item in order]
+    cheap = [item for item, work in zip(order, works, strict=True) if work <= _FREE * sum(works)]
+    places = {item: _place(item) for item in (*seen, *(each.setting for each in cheap))}
+    known = [places[item] for item in dict.fromkeys(seen)]
+    while cheap and len(known) < _FEWEST:
+        apart = [
+            min(np.abs(places[item.setting] - other).sum() for other in known) for item in cheap
+        ]
+        if max(apart) <= 0:
+            return
+        chosen = cheap.pop(int(np.argmax(apart)))
+        known.append(places[chosen.setting])
+        yield chosen
+
+
+def _place(setting: TrainingSetting) -> Floats:
+    """Return where a setting is among others; what is twice as much is 1 apart."""
+    amounts = (
+        setting.gpus, setting.nodes or setting.gpus, setting.local_batch or 1.0,
+        setting.power_limit_w or 1e3, setting.clock_limit_mhz or 1e4,
+    )  # fmt: skip
+    return np.asarray(np.log2(np.array(amounts, dtype=float)))
 
 
 def _has(name: str, value: float, setting: TrainingSetting) -> bool:

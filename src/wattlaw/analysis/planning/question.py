@@ -18,20 +18,54 @@ _OF_ENERGY = ("energy", "edp", "carbon")
 _PENALTY = 2.0
 
 
+#: Bounds, each with its least value, and whether that is allowed.
+_LEAST = {
+    "deadline_s": (0, False), "max_slowdown": (0, True), "energy_budget_j": (0, False),
+    "max_gpus": (1, True),
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
-class Question:
-    """What a setting is chosen for.
+class Constraints:
+    """What is minimized, and the bounds that a setting must meet; None is no bound.
 
     Parameters
     ----------
     minimize
-        One of ``GOALS``.
+        One of ``GOALS``; None for what suits the bounds.
     deadline_s, energy_budget_j
         Bounds on time and energy of a training.
     max_slowdown
         The share by which a training may take longer than on the fastest allowed setting.
-    max_gpus, max_global_batch
-        Settings beyond are not allowed.
+    max_gpus
+        Settings with more are not allowed.
+    """
+
+    minimize: str | None = None
+    deadline_s: float | None = None
+    max_slowdown: float | None = None
+    energy_budget_j: float | None = None
+    max_gpus: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.minimize is not None and self.minimize not in GOALS:
+            raise BadInput(f"minimize: given {self.minimize!r}; allowed: {', '.join(GOALS)}")
+        for name, (least, is_allowed) in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < float("inf"):
+                raise BadInput(f"{name}: given {value:g}; allowed: a number of at least {least:g}")
+            if value == least and not is_allowed:
+                raise BadInput(f"{name}: given {value:g}; allowed: above {least:g}")
+
+
+@dataclass(frozen=True)
+class Question(Constraints):
+    """What a setting is chosen for.
+
+    Parameters
+    ----------
+    max_global_batch
+        Settings with a larger one are not allowed.
     samples
         Samples of a training. Without it, totals are of one sample, and deadline and budget too.
     samples_by_batch
@@ -46,10 +80,6 @@ class Question:
     """
 
     minimize: str = "energy"
-    deadline_s: float | None = None
-    max_slowdown: float | None = None
-    energy_budget_j: float | None = None
-    max_gpus: int | None = None
     max_global_batch: float | None = None
     samples: float | None = None
     samples_by_batch: Mapping[float, float] = field(default_factory=dict)
@@ -59,8 +89,7 @@ class Question:
     confidence: float = 0.9
 
     def __post_init__(self) -> None:
-        if self.minimize not in GOALS:
-            raise BadInput(f"minimize: given {self.minimize!r}; allowed: {', '.join(GOALS)}")
+        super().__post_init__()
         for name in ("tolerance", "confidence"):
             if not 0 < getattr(self, name) < 1:
                 raise BadInput(f"{name}: given {getattr(self, name)!r}; allowed: above 0, below 1")

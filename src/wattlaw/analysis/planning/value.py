@@ -19,6 +19,8 @@ _OUTCOMES = 24
 _SMOOTHING = 0.25
 #: Settings that are compared after a run: those most often the best, and those of least regret.
 _LIKELY = 60
+#: Standard deviations of what random numbers explain.
+_CHANCE = 2.0
 #: Candidates of one product of matrices.
 _AT_ONCE = 100
 
@@ -65,6 +67,39 @@ def expected_regrets(regrets: Floats, outcomes: Outcomes, seed: int) -> Floats:
         after = weights.reshape(-1, draws) @ likely
         result[part] = after.min(1).reshape(-1, truth.size).mean(1)
     return result
+
+
+def explained(target: Floats, outcomes: Outcomes, seed: int) -> Floats:
+    """Return the share of the variance of a target that each candidate's run would explain.
+
+    It is that of a regression on what runs would show and its square, over the draws, less what
+    random numbers explain. Squares show how large the model's error is.
+
+    Parameters
+    ----------
+    target
+        Shape (draws,).
+    outcomes
+        Of the candidates, in the same draws.
+    seed
+        Of the random numbers.
+    """
+    dice = np.random.default_rng([seed, 6])
+    wanted = (target - target.mean()) / max(float(target.std()), 1e-12)
+    parts = [(outcomes.time, outcomes.time_noise)]
+    if outcomes.power is not None and outcomes.power_noise is not None:
+        parts.append((outcomes.power, outcomes.power_noise))
+    rows = []
+    for values, noise in parts:
+        shown = values + noise * dice.standard_normal(values.shape)
+        shown = (shown - shown.mean(0)) / (shown.std(0) + 1e-12)
+        rows += [shown, shown**2 - 1]
+    table = np.array(rows).transpose(2, 0, 1)
+    matrices = table @ table.transpose(0, 2, 1) + 1e-6 * target.size * np.eye(len(rows))
+    slopes = table @ wanted
+    shares = (slopes * np.linalg.solve(matrices, slopes[..., None])[..., 0]).sum(1) / target.size
+    chance = len(rows) + _CHANCE * np.sqrt(2 * len(rows))
+    return np.asarray(np.maximum(shares - chance / target.size, 0.0))
 
 
 def _likely(regrets: Floats) -> npt.NDArray[np.int64]:

@@ -70,6 +70,10 @@ class HostPower:
         watts = np.resize(possible[::-1], (count, 2)) @ _parts(settings).T
         return np.asarray(watts * np.exp(noise))
 
+    def mean_w(self, settings: Sequence[TrainingSetting]) -> Floats:
+        """Return the mean power of each setting's runs."""
+        return np.asarray(_parts(settings) @ (self.node_w, self.gpu_w))
+
 
 def _parts(settings: Sequence[TrainingSetting]) -> Floats:
     """Return nodes and GPUs; unknown nodes count as 0."""

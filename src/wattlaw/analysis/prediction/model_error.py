@@ -57,6 +57,12 @@ class _Parts:
     placement: Floats
     load: Floats
     own: Floats
+    luck: Floats  # covariances
+
+    def of(self, chosen: Indices) -> "_Parts":
+        """Return the parts among chosen settings."""
+        matrices = (self.placement, self.load, self.own, self.luck)
+        return _Parts(*(matrix[np.ix_(chosen, chosen)] for matrix in matrices))
 
     def covariance(self, sizes: _Sizes) -> Floats:
         result: Floats = (
@@ -64,6 +70,7 @@ class _Parts:
             + sizes.load**2 * self.load
             + sizes.both**2 * self.placement * self.load
             + sizes.own**2 * self.own
+            + self.luck
         )
         return result
 
@@ -75,6 +82,7 @@ def draw_errors(
     usual: float,
     dice: np.random.Generator,
     *,
+    luck: tuple[Floats, Floats] | None = None,
     is_mean_of_gpus: bool = False,
 ) -> tuple[Floats, Floats]:
     """Return errors of wanted settings that agree with the residuals of the observations.
@@ -89,6 +97,9 @@ def draw_errors(
         The usual standard deviation of the model's error, in logs.
     dice
         Random numbers.
+    luck
+        Standard deviations of what the session of a run adds, (observations,) and (wanted,). It
+        counts as an error of its setting: one training is in one session too.
     is_mean_of_gpus
         Values are means over GPUs that differ, so that repeats differ the less the more there are.
 
@@ -102,12 +113,13 @@ def draw_errors(
     placement, load = rows[:, _PLACEMENT] / _REACH, rows[:, _LOAD]
     names = {name: index for index, name in enumerate(dict.fromkeys([*settings[0], *settings[1]]))}
     own = np.array([names[name] for name in (*settings[0], *settings[1])])
+    same = (own[:seen, None] == own).astype(float)
+    spread = np.zeros(len(own)) if luck is None else np.concatenate(luck)
     every = _Parts(
-        correlation(placement[:seen], placement),
-        correlation(load[:seen], load),
-        (own[:seen, None] == own).astype(float),
-    )
-    observed = _Parts(*(matrix[:, :seen] for matrix in (every.placement, every.load, every.own)))
+        correlation(placement[:seen], placement), correlation(load[:seen], load), same,
+        same * spread[:seen, None] * spread,
+    )  # fmt: skip
+    observed = every.of(np.arange(seen))
     sizes = [_sizes(each, usual) for each in product(*_SIZES)]
     shares = [
         1 / np.sqrt(item.gpus) if is_mean_of_gpus else np.ones(len(item.gpus)) for item in layouts
@@ -118,7 +130,8 @@ def draw_errors(
     for index in np.unique(chosen):
         at = chosen == index
         each = sizes[index][0]
-        drawn = sum(size * part[at] for size, part in zip(each[:4], parts, strict=True))
+        widths = (*each[:3], np.hypot(each.own, spread))
+        drawn = sum(width * part[at] for width, part in zip(widths, parts, strict=True))
         noise = each.noise * shares[0] * dice.standard_normal((int(at.sum()), seen))
         matrix = observed.covariance(each) + np.diag((each.noise * shares[0]) ** 2)
         weights = np.linalg.solve(matrix, every.covariance(each)[:, seen:])
@@ -140,14 +153,12 @@ def _choose(
     """Return the index of the sizes of each draw, in proportion to their posterior."""
     count = residuals.shape[1]
     few = np.unique(np.linspace(0, count - 1, _MOST).round().astype(int))
-    near = _Parts(
-        *(matrix[np.ix_(few, few)] for matrix in (parts.placement, parts.load, parts.own))
-    )
+    near = parts.of(few)
     scores = np.empty((len(sizes), residuals.shape[0]))
     for index, (each, weight) in enumerate(sizes):
         noise = np.diag((each.noise * shares[few]) ** 2 + 1e-9)
         root = np.linalg.cholesky(near.covariance(each) + noise)
-        scaled = np.linalg.solve(root, residuals[:, few].T)
+        scaled = np.linalg.inv(root) @ residuals[:, few].T
         likelihood = -np.log(np.diag(root)).sum() - 0.5 * (scaled**2).sum(0)
         scores[index] = np.log(weight) + likelihood
     chosen: Indices = np.argmax(scores + dice.gumbel(size=scores.shape), axis=0)

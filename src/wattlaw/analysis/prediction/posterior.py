@@ -125,19 +125,19 @@ class Posterior:
         dice = np.random.default_rng([self.seed, 4])
         keys = tuple(item.setting for item in self.observations)
         errors, noise = draw_errors(
-            (near.time.seen, near.layout), (keys, settings), near.time.values, TIME_ERROR, dice
-        )
+            (near.time.seen, near.layout), (keys, settings), near.missed, TIME_ERROR, dice,
+            luck=near.luck,
+        )  # fmt: skip
         times = near.steps.step_s * np.exp(errors)
-        shared = np.median(near.shared * np.ones((1, len(settings))), axis=0)
         if near.power is None or near.steps.power_w is None:
-            return times, np.hypot(noise, shared), None, None
+            return times, noise, None, None
         keys = tuple(item.setting for item in self.observations if item.power_per_gpu_w)
         errors, power_noise = draw_errors(
             (near.power.seen, near.layout), (keys, settings), near.power.values, POWER_ERROR, dice,
             is_mean_of_gpus=True,
         )  # fmt: skip
         powers = near.steps.power_w * np.exp(errors)
-        return times, np.hypot(noise, shared), powers, power_noise
+        return times, noise, powers, power_noise
 
     def _near(self, settings: Sequence[TrainingSetting]) -> "_Near":
         """Return the steps of settings, and what the model misses of the observations."""
@@ -149,8 +149,19 @@ class Posterior:
         own, common = scales(self.values, seen, fitted)
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
         # What a session shares is not a property of its settings.
-        missed = missed * own**2 / (own**2 + common**2)
-        near = _Near(layout, steps, noise, shared, _Residuals(seen, missed, float(np.median(own))))
+        lasting = missed * own**2 / (own**2 + common**2)
+        time = _Residuals(seen, lasting, float(np.median(own)))
+        # What an allocation of nodes adds counts as one: a training is in one allocation too.
+        luck, luck_seen = (
+            np.sqrt(np.maximum(each**2 - self.values["session"] ** 2, 0.0))
+            for each in (shared, common)
+        )
+        missed = missed * (own**2 + luck_seen**2) / (own**2 + common**2)
+        spread_seen, spread = (
+            np.median(each * np.ones((1, item.gpus.size)), axis=0)
+            for each, item in ((luck_seen, seen), (luck, layout))
+        )
+        near = _Near(layout, steps, noise, shared, time, missed, (spread_seen, spread))
         if fitted.power_w is None:
             return near
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
@@ -181,6 +192,8 @@ class _Near:
     noise: Floats
     shared: Floats
     time: _Residuals
+    missed: Floats  # times, with what sessions share
+    luck: tuple[Floats, Floats]  # the median of that, of the observations and of the settings
     power: _Residuals | None = None
 
 

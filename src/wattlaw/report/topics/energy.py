@@ -75,9 +75,10 @@ def factor_terms(findings: Findings) -> tables.Table | None:
 def energy_sentences(findings: Findings) -> Iterator[str]:
     """Yield what is counted, and the factor of each workload and hardware."""
     if findings.energy is None:
-        yield (
-            "Energy is not known: no meter was available. measure.assume_cpu_w gives an estimate, "
-            "marked as such."
+        yield "Energy is not known: " + (
+            "the table has none."
+            if findings.sources_label == "imported"
+            else "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
         )
         return
     text = f"Energies count: {findings.energy}."

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.lists import parse_counts, parse_limits
-from wattlaw.cli.common.options import JsonOption, RawOption, option, parse_json_object, positive
+from wattlaw.cli.common.options import option, parse_json_object, positive
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.launch.simulated import machine as inputs
@@ -40,9 +41,7 @@ def simulate(
     workload: Annotated[
         str | None, typer.Option("--workload", "-w", help="Workload; see 'wattlaw workloads'.")
     ] = None,
-    hardware: Annotated[
-        str | None, option("NAME|FILE", "Cluster or GPU; see --list-hardware.")
-    ] = None,
+    hardware: opts.HardwareOption = None,
     options: Annotated[
         str | None, option("JSON", "Options of the workload, a JSON object.")
     ] = None,
@@ -60,12 +59,8 @@ def simulate(
     ] = None,
     local_batch: Annotated[int | None, _count("B", "Samples per GPU and step.")] = None,
     global_batch: Annotated[int | None, _count("B", "Samples per step on all GPUs.")] = None,
-    power_limit: Annotated[
-        str | None, option("W,...", "Power limits per GPU; none: no limit.")
-    ] = None,
-    clock_limit: Annotated[
-        str | None, option("MHZ,...", "Clock limits per GPU; none: no limit.")
-    ] = None,
+    power_limit: opts.PowersOption = None,
+    clock_limit: opts.ClocksOption = None,
     precision: Annotated[Precision, typer.Option(help="Number format of the training.")] = "fp32",
     dataset_fraction: Annotated[
         float, option("X", "Share of the training data to use.", max=1, callback=positive)
@@ -83,8 +78,8 @@ def simulate(
         Path | None,
         option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output"),
     ] = None,
-    raw: RawOption = False,
-    as_json: JsonOption = False,
+    raw: opts.RawOption = False,
+    as_json: opts.JsonOption = False,
 ) -> int:
     """Predict time, energy and power without the hardware."""
     if list_hardware:
