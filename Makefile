@@ -2,17 +2,19 @@
 # make test         set up if needed, run the tests
 # make docs         build the documentation site
 # make dist         build the sdist and the wheel, and try the wheel
+# make test-extrap  install Extra-P beside the project, run the tests of exporters with it
 # make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 OPTUNA := .peers-optuna
+EXTRAP := .venv-extrap
 
 SLURM_PACKAGES := slurm-wlm munge
 
-.PHONY: setup quickstart test test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
-  bench-scripts bench-analysis bench-prediction bench-decisions bench-simulator bench-gpu clean
+.PHONY: setup quickstart test test-extrap test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
+  bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
@@ -44,6 +46,15 @@ quickstart: $(firstword $(wildcard $(VENV)/.installed-all) $(VENV)/.installed-tr
 # Three at a time, since some wait; each file in one process: its tests share what is slow to make.
 test: setup
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+# Extra-P needs an older numpy than the project, so it has an environment of its own.
+$(EXTRAP)/.installed:
+	test -x $(EXTRAP)/bin/python || $(PYTHON) -m venv $(EXTRAP)
+	$(EXTRAP)/bin/python -m pip install --quiet extrap==4.2.5
+	@touch $@
+
+test-extrap: setup $(EXTRAP)/.installed
+	$(BIN)/python -m pytest tests/test_exporters.py
 
 # Debian's Slurm as four nodes on this machine; the tests start it and end it. Three at a time,
 # each process with a Slurm of its own.
@@ -117,6 +128,10 @@ bench-analysis: setup
 	$(BIN)/python benchmarks/fits.py
 	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/telemetry.py
+
+# Commands on 3,402 simulated runs, and on 100,000 imported and 100,000 made runs; takes half an hour.
+bench-store: setup
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/large_store.py
 
 # The contest of predictions; it needs the public data (docs/public-data.md).
 bench-prediction: setup

@@ -135,7 +135,7 @@ def changes() -> Iterator[tuple[str, Change]]:
             if storage_gb_s is not None:
                 cluster = cluster.model_copy(update={"storage_gb_s": storage_gb_s})
             if edges_s is not None:
-                parameters = parameters.model_copy(update={"epoch_ms": 1000 * edges_s})
+                parameters = replace(parameters, epoch_ms=1000 * edges_s)
             return replace(job, cluster=cluster, parameters=parameters)
 
         return change

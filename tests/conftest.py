@@ -35,6 +35,9 @@ settings.register_profile("wattlaw", deadline=None, max_examples=60)
 settings.load_profile("wattlaw")
 
 PLUGIN = Path(__file__).parent / "plugin"
+#: A package with devices whose power follows a model; they exist where WATTLAW_SIMULATED is set.
+SIMULATED_DEVICES = Path(__file__).parent / "simulated_devices"
+sys.path.append(str(SIMULATED_DEVICES))
 WAIT_S = 60.0
 
 
@@ -58,11 +61,11 @@ LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 SLOW = (
     "time_and_space", "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
     "instrumentation", "measure_steps",
-    "workloads", "campaign", "killed_owners", "preemption", "figures", "calibrate",
+    "workloads", "campaign", "killed_owners", "preemption", "figures",
     "workload_files", "training", "report", "commands", "simulated_launcher", "attempts",
     "measure", "readme", "track", "sampler", "out_of_memory", "molecules", "vision", "advice",
     "image_files",
-    "command_line", "limit_comparison", "cap_choice", "claims", "site_limits", "full_disk",
+    "command_line", "limit_comparison", "claims", "site_limits", "full_disk",
     "scheduler_energy", "clocks", "cancel", "import_isolation", "hostile_limits", "damaged_stores",
     "hostile_tables", "implausible_energy", "unexpected_errors", "terminal_output",
 )  # fmt: skip
@@ -127,8 +130,9 @@ def wattlaw(*arguments: object, **options: object) -> "subprocess.CompletedProce
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of child processes: with the tests' plug-in package installed."""
-    path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
+    """Return the environment of child processes: with the tests' plug-in packages installed."""
+    packages = [str(PLUGIN), str(SIMULATED_DEVICES), os.environ.get("PYTHONPATH")]
+    path = os.pathsep.join(filter(None, packages))
     return os.environ | {"PYTHONPATH": path, "COLUMNS": "120"}
 
 

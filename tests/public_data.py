@@ -24,14 +24,39 @@ SOURCES = {
 }
 
 
+#: Files that other tools wrote, in the folder ``formats``.
+FORMATS = {
+    "codecarbon_1.csv": "CodeCarbon's tests",
+    "codecarbon_2021.csv": "CodeCarbon's tests",
+    "codecarbon_2.4.csv": "CodeCarbon's tests",
+    "codecarbon_3.csv": "CodeCarbon's tests",
+    "zeus_windows_4gpu.csv": "Zeus' tests",
+    "zeus_power_monitor.csv": "Zeus' tests",
+    "mlperf_dlrm_8gpu.txt": "MLPerf Training v5.1",
+    "mlperf_retinanet_8gpu.txt": "MLPerf Training v5.1",
+}
+
+
+def public_file(name: str) -> Path:
+    """Return a file that another tool wrote; skip if it is absent."""
+    path = _folder() / "formats" / name
+    if not path.exists():
+        pytest.skip(f"no {name} ({FORMATS[name]}); see docs/public-data.md")
+    return path
+
+
+def _folder() -> Path:
+    default = Path(__file__).parents[1] / "../shared/data"
+    return Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default)
+
+
 def public_csv(name: str, origin: str) -> Path:
     """Return a public table's file, or one generated like it; skip if the public file is absent."""
     if origin == "generated":
         path = Path(tempfile.mkdtemp()) / name
         _GENERATED[name]().to_csv(path, index=False)
         return path
-    default = Path(__file__).parents[1] / "../shared/data"
-    path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / name
+    path = _folder() / name
     if not path.exists():
         pytest.skip(f"no {name} ({SOURCES[name]}); see docs/public-data.md")
     return path

@@ -20,7 +20,8 @@ import wattlaw.api
 from conftest import environment
 from made_stores import write_store
 from made_studies import MIT, mit
-from wattlaw.api.results import EXPORTS, Results
+from wattlaw.api.results import Results
+from wattlaw.api.store_reports import EXPORTS
 from wattlaw.errors import BadInput, Refused, WattlawError
 from wattlaw.launch import tracking
 
@@ -218,9 +219,10 @@ def test_a_report_is_a_page_and_its_figures(results, tmp_path):
 
 @pytest.mark.parametrize("table", EXPORTS)
 def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
-    rows = results.export(table, tmp_path / "t.parquet")
-    frame = pd.read_parquet(tmp_path / "t.parquet")
-    assert len(frame) == rows > 0
+    written = results.export(table, tmp_path / "t.parquet")
+    (path,) = written.files
+    frame = pd.read_parquet(path)
+    assert len(frame) == written.rows > 0
     if table not in ("fits", "telemetry"):
         assert list(frame.columns) == list(getattr(results, table).columns)
 
@@ -231,7 +233,7 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: wattlaw.open(), "open: given no store"),
         (lambda r: wattlaw.open("nowhere"), "nowhere: "),
         (lambda r: wattlaw.load_study("nowhere.yaml"), "nowhere.yaml"),
-        (lambda r: r.export("all", "t.csv"), 'table: given "all"; allowed: runs, '),
+        (lambda r: r.export("all", "t.csv"), 'export: given "all"; allowed: runs, '),
         (lambda r: r.export("runs", "t.xlsx"), "unknown ending '.xlsx'"),
         (lambda r: r.advise(deadline="6"), 'deadline: given "6"'),
         (lambda r: r.advise(deadline=-1), "deadline: given -1"),

@@ -12,7 +12,7 @@ from claims_lab import Lab, capped
 from wattlaw.analysis.claims import CLAIMS, CONTRADICTED, MIT, SUPPORTED
 from wattlaw.analysis.claims.cases import describe_runs, matches_name
 from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw.analysis.claims.verdicts import Case, ClaimDefinition, Effect, Outside, Within
+from wattlaw.analysis.claims.verdicts import Case, ClaimDefinition, Effect, Within
 from wattlaw.errors import Refused
 
 RUNS = 800
@@ -152,8 +152,8 @@ def test_equivalence_is_two_one_sided_tests() -> None:
 
 
 def evaluate(effects: list[Effect], about: str, margin: float) -> str:
-    check = Outside if about == "some" else Within
-    checks = [check("x", "x", effect, -margin, margin) for effect in effects]
+    inside = about != "some"
+    checks = [Within("x", "x", effect, -margin, margin, inside=inside) for effect in effects]
     cases = [Case("w", str(i), (check,)) for i, check in enumerate(checks)]
     claim = ClaimDefinition("n", "c", MIT, "k", "m", lambda _: cases, about)  # type: ignore[arg-type]
     return claim.evaluate(EMPTY).verdict

@@ -9,8 +9,8 @@ import pytest
 
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.claims import CLAIMS
+from wattlaw.api.imports import import_files
 from wattlaw.cli.commands.claims import claims
-from wattlaw.cli.commands.import_table import import_table
 
 DOCS = Path("docs/claims.md")
 MAP = (
@@ -29,9 +29,7 @@ def rows(request: pytest.FixtureRequest) -> pd.DataFrame:
 @pytest.fixture
 def store(rows: pd.DataFrame, tmp_path: Path) -> Path:
     rows.to_csv(tmp_path / "caps.csv", index=False)
-    import_table(
-        tmp_path / "caps.csv", MAP, tmp_path / "store", workload=None, hardware=None, study=None
-    )
+    import_files(tmp_path / "caps.csv", tmp_path / "store", map=MAP)
     return tmp_path / "store"
 
 

@@ -315,14 +315,15 @@ with replacing(Path(sys.argv[1])) as temporary:
 IMPORTER = """
 import sys, time
 from pathlib import Path
-from wattlaw.store import importing
+from types import SimpleNamespace
+from wattlaw.store import imports
 from wattlaw.store.store import Store
-class Run:
-    @property
-    def record(self):
-        print(*Path(sys.argv[1]).glob(".importing.*"), flush=True)
-        time.sleep(600)
-importing._add(Store(Path(sys.argv[1])), [Run()])
+def wait(runs):
+    print(*Path(sys.argv[1]).glob(".importing.*"), flush=True)
+    time.sleep(600)
+imports._run_batches = wait
+run = SimpleNamespace(record=SimpleNamespace(run_id="a"))
+imports._write(Store(Path(sys.argv[1])), [run])
 """
 
 

@@ -1,6 +1,7 @@
 """Packages that a workload needs and that are not installed: one line names the extra."""
 
 import importlib.util
+import sys
 import tomllib
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def test_the_extra_of_a_workload_installs_its_modules(name):
 
 def test_train_is_torch_and_scikit_learn_and_all_is_everything():
     assert packages("train") == {"torch", "scikit-learn"}
-    assert packages("all") == set().union(*map(packages, FAMILIES))
+    assert packages("all") == set().union(*map(packages, [*FAMILIES, "import"]))
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,25 @@ def test_a_workload_without_a_package_names_its_extra(
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{name} needs {module}" in line
     assert f'pip install "wattlaw[{OURS[name].extra}]"' in line
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "content"),
+    [
+        ("h5py", "app.hdf5", b"\x89HDF\r\n\x1a\n"),
+        ("tensorboardX", "events.out.tfevents.1", b"x" * 9 + b"brain.Event:2"),
+    ],
+)
+def test_a_format_without_its_package_names_the_extra(
+    module, name, content, monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setitem(sys.modules, module, None)
+    (tmp_path / name).write_bytes(content)
+    assert main(["import", str(tmp_path / name), "--store", str(tmp_path / "store")]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{module} is needed" in line
+    assert 'pip install "wattlaw[import]"' in line
     assert not (tmp_path / "store").exists()
 
 

@@ -11,17 +11,12 @@ from wattlaw.analysis.footprint import Footprint
 ONE = {"resnet50": Model(3000.0, 0.83, 256)}
 
 
-def test_a_study_of_caps_and_clocks_gives_a_comparison_for_each_and_a_best_cap_per_count():
+def test_a_study_of_caps_and_clocks_gives_a_comparison_for_each():
     made = mit(models=ONE)
     found = analyse(made.runs, made.epochs)
     kinds = [comparison.limit for _, comparison in found.comparisons]
     assert kinds == ["power_limit_w", "clock_limit_mhz"]
     assert {comparison.verdict for _, comparison in found.comparisons} == {"same beta"}
-    caps = found.best_limits[found.best_limits["limit_kind"] == "power_limit_w"]
-    free = caps[caps["clock_limit_mhz"].isna()]
-    within = free[free["rule"].str.contains("10")]
-    assert set(within["gpus"]) == {2, 4, 8, 16, 32, 64, 128}
-    assert set(within["limit"]) == {200.0}  # no slower, 15 % less power; 100 W is 60 % slower
 
 
 def test_a_cap_that_changes_the_exponent_is_found():

@@ -1,6 +1,7 @@
 """Import of measurements as runs: accepted rows, rejected rows, and repeated imports."""
 
 import csv
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -15,18 +16,22 @@ from conftest import wattlaw
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.series import scaling_series
+from wattlaw.api.imports import read_import
 from wattlaw.cli.commands.export import export
 from wattlaw.cli.commands.fit import fit
-from wattlaw.cli.commands.import_table import import_table
+from wattlaw.cli.commands.import_files import import_files
 from wattlaw.cli.commands.status import status
 from wattlaw.errors import BadInput
-from wattlaw.store.fields import FIELDS, parse_map
-from wattlaw.store.importing import parse_runs
-from wattlaw.store.rows import Row, read_rows
+from wattlaw.importing.importer import Options
+from wattlaw.importing.mapping import parse_map
+from wattlaw.importing.table import parse_runs
+from wattlaw.store.fields import FIELDS
+from wattlaw.store.rows import Row, Rows, read_rows
 from wattlaw.store.schema import TABLES
 from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
+from wattlaw.study.identity import canonical
 
 MAP = "gpus=n,epoch_time_s=t"
 
@@ -40,7 +45,7 @@ def bring(
     table: Path, mapping: str, store: Path, *, workload: str | None = None,
     hardware: str | None = None, study: str | None = None,
 ) -> int:  # fmt: skip
-    return import_table(table, mapping, store, workload=workload, hardware=hardware, study=study)
+    return import_files([table], mapping, store, workload=workload, hardware=hardware, study=study)
 
 
 def a_csv(path: Path, *lines: str) -> Path:
@@ -59,6 +64,12 @@ def bad_lines(error: str) -> dict[int, str]:
             number, why = line.split(": line ")[1].split(": ", 1)
             found[int(number)] = why
     return found
+
+
+def rejected(table: Path, mapping: str) -> dict[int, str]:
+    """Return all rejected rows by line; the command prints the first ones only."""
+    lines = read_import(table, map=mapping).files[0].rejected
+    return bad_lines("\n".join(f": {line}" for line in lines))
 
 
 def files(store: Path) -> dict[str, bytes]:
@@ -187,9 +198,11 @@ def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsy
     )
     assert bring(table, MAP + ",local_batch=b,global_batch=g", home) == 1
     told = capsys.readouterr()
-    found = bad_lines(told.err)
+    found = rejected(table, MAP + ",local_batch=b,global_batch=g")
     assert "3 runs added" in told.out
     assert "13 rows skipped" in told.out
+    assert len(told.err.splitlines()) == 6
+    assert "and 8 more" in told.err
     times, counts = dict.fromkeys(range(3, 9), "epoch_time_s"), dict.fromkeys((9, 10, 11), "gpus")
     others = {12: "global_batch", 13: "global_batch", 14: "epoch_time_s", 15: "has"}
     assert {line: why.split()[0] for line, why in found.items()} == times | counts | others
@@ -206,7 +219,7 @@ def test_a_table_without_a_good_row_makes_no_store(tmp_path, home):
 
 
 WRONG = {
-    "gpus=n": "epoch_time_s or step_time_s is missing; required: gpus, epoch_time_s or step_time_s",
+    "gpus=n": "epoch_time_s or step_time_s or throughput is missing; required: gpus, epoch_time_s",
     MAP + ",step_time_s=t": "given both step_time_s and epoch_time_s; allowed: one of them",
     "gpus=n,epoch_time_s=time": 'no column "time"; the table has: n, t',
     MAP + ",speed=t": 'no field "speed"; allowed: gpus, epoch_time_s, step_time_s,',
@@ -269,13 +282,13 @@ def test_a_file_without_a_table_gives_a_one_line_error(tmp_path, home, name):
         bring(tmp_path / "none.csv", MAP, home)
 
 
-def test_json_lines_are_checked_one_by_one(tmp_path, home, capsys):
+def test_json_lines_are_checked_one_by_one(tmp_path, home):
     lines = ['{"n": 1, "t": 10}', "nonsense", "[1, 2]", '{"n": true, "t": 5}', '{"n": 2, "t": "5"}',
              '{"n": 4, "t": null}', '{"n": 4, "t": NaN}', '{"n": 4, "t": {"s": 1}}',
              '{"n": 1e400, "t": 1}', "", '{"n": 4, "t": 2.5, "o": [1]}', "[" * 10**5]  # fmt: skip
     table = a_csv(tmp_path / "t.jsonl", *lines)
     assert bring(table, MAP, home) == 1
-    assert sorted(bad_lines(capsys.readouterr().err)) == [2, 3, 4, 6, 7, 8, 9, 12]
+    assert sorted(rejected(table, MAP)) == [2, 3, 4, 6, 7, 8, 9, 12]
     assert sorted(metrics(home)["gpus"]) == [1, 2, 4]
 
 
@@ -355,20 +368,20 @@ def test_an_import_that_was_killed_is_completed_by_the_next(tmp_path, home):
     table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "2,6", "4,4")
     bring(table, MAP, home)
     whole = files(home)
-    victim = next((home / "runs").iterdir())
-    for path in victim.iterdir():
-        path.unlink()
-    victim.rmdir()
-    (home / ".importing.x" / victim.name).mkdir(parents=True)  # what a killed one leaves behind
+    (folder,) = (home / "imports").glob("*/")
+    folder.rename(home / ".importing.x")  # what a killed one leaves behind
+    (home / ".importing.x" / "runs.parquet").unlink()
     assert bring(table, MAP, home) == 0
-    assert files(home) == whole
+    assert files(home).items() >= whole.items()
 
 
 def test_a_run_folder_without_a_record_is_named(tmp_path, home):
     table = a_csv(tmp_path / "t.csv", "n,t", "1,10")
     bring(table, MAP, home)
-    (folder,) = (home / "runs").iterdir()
-    (folder / "run.json").unlink()
+    (run_id,) = Store(home).arrow("runs")["run_id"].to_pylist()
+    (path,) = (home / "imports").glob("*/")
+    path.rename(tmp_path / "elsewhere")
+    (home / "runs" / run_id).mkdir()
     with pytest.raises(BadInput, match="has no record; remove it"):
         bring(table, MAP, home)
 
@@ -392,12 +405,12 @@ def test_hostile_names_are_kept_as_data(tmp_path, home):
     assert runs["workload"].str.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").all()
 
 
-def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home, capsys):
+def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home):
     names = ["x" * 201, "y" * 10**6, "\ud800", True, 5, None, "", "good"]
     table = tmp_path / "t.jsonl"
     table.write_text("\n".join(json.dumps({"n": 1, "t": 1, "w": name}) for name in names))
     assert bring(table, MAP + ",workload=w", home) == 1
-    found = bad_lines(capsys.readouterr().err)
+    found = rejected(table, MAP + ",workload=w")
     assert sorted(found) == [1, 2, 3, 4, 6, 7]
     assert "allowed: a text of 1 to 200 characters" in found[2]
     assert all(len(why) < 200 and why.isprintable() for why in found.values())
@@ -430,36 +443,41 @@ def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, time)
     text = ",".join(f"{field}={column}" for field, column in
                     zip(["gpus", time, *chosen], "abcdef", strict=False))  # fmt: skip
     fields = parse_map(text)
-    given_rows = [Row(line, cells) for line, cells in enumerate(rows, 1)]
-    runs, refused = parse_runs(given_rows, fields, "t.jsonl", "study")
+    given_rows = tuple(Row(line, cells) for line, cells in enumerate(rows, 1))
+    given_table = Rows(tuple("abcdef"), given_rows)
+    runs, refused = parse_runs(given_table, fields, Path("t.jsonl"), Options("study"))
     assert sorted([run.line for run in runs] + [one.line for one in refused]) == [
         row.line for row in given_rows
     ]
     assert all(one.reason.isprintable() and len(one.reason) < 300 for one in refused)
     assert len({run.record.run_id for run in runs}) == len(runs)
-    again, _ = parse_runs(given_rows, fields, "t.jsonl", "study")
+    again, _ = parse_runs(given_table, fields, Path("t.jsonl"), Options("study"))
     assert [run.record for run in again] == [run.record for run in runs]
     for run in runs:
         if run.record.spec.measure.epoch_count > 100:
             continue
         record = run.record.model_validate_json(run.record.model_dump_json())
         assert record == run.record
-        windows = run.epochs().to_pylist()
+        windows = run.windows
         train = [row for row in windows if row["phase"] in ("train", "steps")]
         assert len(train) == (record.spec.measure.epoch_count or 1)
         for row in train:
             assert 0 < row["duration_s"] < math.inf
             for name in ("gpu_energy_j", "cpu_energy_j", "dram_energy_j", "gpu_power_mean_w"):
-                assert row[name] is None or 0 < row[name] < math.inf
+                assert row.get(name) is None or 0 < row[name] < math.inf
             assert (row["energy_verdict"] == "unavailable") == (row["energy_source"] == "none")
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 10)), min_size=1, max_size=12))
 def test_every_good_row_is_a_run_with_its_own_repeat(rows):
-    given_rows = [Row(line, {"n": n, "t": t}) for line, (n, t) in enumerate(rows, 2)]
-    runs, refused = parse_runs(given_rows, parse_map(MAP), "t.csv", "s")
+    given_rows = tuple(Row(line, {"n": n, "t": t}) for line, (n, t) in enumerate(rows, 2))
+    given_table = Rows(("n", "t"), given_rows)
+    runs, refused = parse_runs(given_table, parse_map(MAP), Path("t.csv"), Options("s"))
     assert not refused
-    assert [(run.record.spec.setting.gpus, run.train["duration_s"]) for run in runs] == rows
+    assert [(run.record.spec.setting.gpus, run.windows[0]["duration_s"]) for run in runs] == rows
+    for run in runs:  # a repeat's id is written into the canonical form of the first one
+        text = json.dumps([canonical(run.record.spec), "t.csv"])
+        assert run.record.run_id == hashlib.sha256(text.encode()).hexdigest()[:16]
     for gpus in range(1, 5):
         own = [run.record.spec.repeat for run in runs if run.record.spec.setting.gpus == gpus]
         assert own == list(range(len(own)))

@@ -17,7 +17,7 @@ import psutil
 import pynvml
 import pytest
 
-from conftest import started, wait_for
+from conftest import SIMULATED_DEVICES, started, wait_for
 from fake_nvml import FakeGpus
 from limiting import (
     FAKE_BIN,
@@ -290,6 +290,7 @@ def test_a_relative_path_in_the_environment_means_the_same_to_the_watchdog(
     (tmp_path / "devices.json").write_text(json.dumps(devices))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WATTLAW_SIMULATED", "devices.json")
+    monkeypatch.setenv("PYTHONPATH", str(SIMULATED_DEVICES))
     with place.owner(150, ["SIM-0"]) as owner:
         kill(owner)
         limits = tmp_path / "devices.json.limits"

@@ -12,7 +12,7 @@ from scipy import optimize
 from wattlaw.analysis.laws.curves import LAWS, Curve, fit_curve
 from wattlaw.analysis.laws.observations import observe
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.analysis.laws.selection import select
+from wattlaw.analysis.laws.selection import Selection, selection
 from wattlaw.errors import Refused
 
 COUNTS = np.array([1.0, 2, 4, 8, 16, 32, 64])
@@ -47,6 +47,10 @@ def noisy(name: str, sd: float, repeats: int = 1, seed: int = 0) -> tuple[np.nda
     return x, FORMULAS[name](x, *TRUTHS[name]) * np.exp(noise)
 
 
+def select(x, y) -> Selection:
+    return selection(observe(x, y))
+
+
 def fitted(name: str, x, y) -> Curve:
     return fit_curve(BY_NAME[name], observe(x, y))
 
@@ -55,10 +59,6 @@ def fitted(name: str, x, y) -> Curve:
 def test_an_exact_law_is_found_again(name):
     curve = fitted(name, *noisy(name, 0.0))
     assert list(curve.params.values()) == pytest.approx(TRUTHS[name], rel=1e-5)
-    at = np.array([3.0, 128.0])
-    band = curve.predict(at)
-    assert band["mean"].to_numpy() == pytest.approx(FORMULAS[name](at, *TRUTHS[name]), rel=1e-6)
-    assert (curve.extrapolates(3), curve.extrapolates(128)) == (False, True)
 
 
 @settings(max_examples=40)
@@ -66,7 +66,7 @@ def test_an_exact_law_is_found_again(name):
 def test_an_exact_cost_of_communication_is_found_again(a, b, c):
     y = a / COUNTS + b + c * np.log(COUNTS)
     curve = fitted("communication", COUNTS, y)
-    assert curve.predict(COUNTS)["mean"].to_numpy() == pytest.approx(y, rel=1e-5)
+    assert FORMULAS["communication"](COUNTS, **curve.params) == pytest.approx(y, rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -119,8 +119,6 @@ def test_the_power_curve_is_the_power_law():
     assert (curve.params["alpha"], curve.params["beta"]) == pytest.approx((law.alpha, law.beta))
     assert curve.params_ci["beta"] == pytest.approx(law.trusted.beta_ci)
     assert curve.params_ci["alpha"] == pytest.approx(law.trusted.alpha_ci)
-    theirs, mine = law.predict([3.0, 500.0]), curve.predict([3.0, 500.0])
-    np.testing.assert_allclose(mine, theirs, rtol=1e-9)
 
 
 def test_the_criterion_is_akaikes_with_the_correction_for_few_observations():
@@ -148,29 +146,14 @@ def test_noisy_power_laws_do_not_select_other_laws():
     assert taken.count("power") >= 90
 
 
-def test_the_largest_count_is_foretold_without_it():
-    x, y = noisy("amdahl", 0.02, repeats=3)
-    table = select(x, y).table.set_index("law")
-    kept = x < 64
-    for name in ("power", "communication"):
-        without = fitted(name, x[kept], y[kept]).predict([64.0])["mean"].iloc[0]
-        measured = np.exp(np.log(y[~kept]).mean())
-        assert table.loc[name, "holdout_error"] == pytest.approx(without / measured - 1)
-    assert table.loc["power", "holdout_error"] < -0.2  # it promises too much
-    assert abs(table.loc["amdahl", "holdout_error"]) < 0.1
-
-
 def test_four_counts_have_no_criterion_and_say_so():
     chosen = select([1, 2, 4, 8], [100.0, 55.0, 32.5, 21.2])
     table = chosen.table.set_index("law")
     assert table["aicc"].isna().all()
     assert table["weight"].isna().all()
     assert table["reason"].str.contains("AICc is undefined: 4 runs").all()
-    assert chosen.best.law == "amdahl"
-    assert (
-        chosen.reason
-        == "too few observations for AICc; lowest prediction error at the largest count"
-    )
+    assert chosen.best.law == "power"
+    assert chosen.reason == "too few observations for AICc"
     told = json.dumps(chosen.to_dict(), allow_nan=False)
     assert json.loads(told)["aicc"] is None
 
@@ -178,7 +161,6 @@ def test_four_counts_have_no_criterion_and_say_so():
 def test_three_counts_leave_the_power_law():
     chosen = select([1, 2, 4], [100.0, 55.0, 32.5])
     assert chosen.best.law == "power"
-    assert chosen.reason == "too few worker counts to compare laws"
     reasons = chosen.table.set_index("law")["reason"]
     assert reasons["usl"].startswith("3 constants need at least 4 distinct worker counts")
 

@@ -7,7 +7,6 @@ import statsmodels.formula.api as smf
 
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import without_limits
-from wattlaw.errors import BadInput
 
 
 def rows(**columns: object) -> pd.DataFrame:
@@ -104,14 +103,6 @@ def test_time_is_reported_without_measured_energy():
 def test_a_setting_of_one_limit_is_left_out():
     table = rows(power_limit_w=[100, 100], time_s=[1.0, 2], energy_j=[1.0, 2])
     assert limit_effects(table).empty
-
-
-def test_an_invalid_time_is_named():
-    table = rows(power_limit_w=[200, 100], time_s=[1.0, 0], energy_j=[1.0, 2])
-    with pytest.raises(BadInput, match="time_s at 100 W is 0"):
-        limit_effects(table)
-    with pytest.raises(BadInput, match="no column time_s"):
-        limit_effects(table.drop(columns="time_s"))
 
 
 def test_repeats_that_are_all_the_same_give_no_interval():

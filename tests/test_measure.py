@@ -130,6 +130,7 @@ def test_signals_are_passed_on_to_the_command(tmp_path, number):
         assert process.wait(20) == 5
     (record,) = Store(tmp_path).records()
     assert record.reason == "exit code 5"
+    assert record.state == ("failed" if number == signal.SIGUSR1 else "interrupted")
 
 
 def test_the_commands_output_and_input_are_untouched(tmp_path):

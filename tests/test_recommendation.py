@@ -16,6 +16,7 @@ from wattlaw.api import results
 from wattlaw.cli.commands.advise import advise as advise_command
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
+from wattlaw.formatting import worker_noun
 
 #: The most lines of the first screen, at 80 columns.
 LINES = 12
@@ -132,6 +133,9 @@ def test_every_value_names_its_source(launcher, source):
     assert set(plain["rests_on"]["runs"]) == {source}
     assert set(plain["rests_on"]["settings"]) <= {source, "predicted"}
     assert "measured" not in plain["recommended"]
+    if source == "simulated":  # however sure the simulation is
+        assert result.next_measurement.option == result.recommended
+        assert not plain["next_measurement"]["is_repeat"]
     if source != "measured":
         first = results_text(result)[0]
         assert f"{source}, not measured" in first
@@ -159,10 +163,15 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
     assert result.recommended.setting["global_batch"] == 64
     assert result.warnings[0].code == "batch-quality-unknown"
     assert "--any-batch" in results_text(result)[0]
+    assert result.any_batch.setting["global_batch"] == 256
+    assert result.any_batch_savings.time.mean == pytest.approx(4**-0.9 - 1, rel=0.01)
+    assert result.to_dict()["any_batch"]["source"] == "measured"
+    assert any("batch 256 (64 each)" in line for line in results_text(result)[1:])
     in_use = advice_of(tables, baseline={"gpus": 2})
     assert in_use.recommended.setting["global_batch"] == 128
     every = advice_of(tables, any_batch=True)
     assert every.recommended.setting["global_batch"] == 256
+    assert every.any_batch is every.any_batch_savings is None
     assert "batch-quality-unknown" not in {warning.code for warning in every.warnings}
 
 
@@ -192,6 +201,16 @@ def test_machines_without_gpus_have_workers_and_no_limits():
         assert word not in text, word
     assert "worker" in text
     assert "estimated" in results_text(advice_of(tables))[0]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "worker"),
+    [("T4", "GPU"), ("NVIDIA A100-SXM4-40GB", "GPU"), ("4 x H100", "GPU"), ("RTX6000", "GPU"),
+     ("AMD Instinct MI300X", "GPU"), ("Xeon Gold 6248", "worker"), ("AMD EPYC 7V13", "worker"),
+     ("Intel Xeon E5-2690 v4", "worker"), (None, "worker")],
+)  # fmt: skip
+def test_the_name_of_a_gpu_makes_its_workers_gpus(hardware, worker):
+    assert worker_noun([hardware], has_gpu_data=False) == worker
 
 
 def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation():

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import environment, wait_for
+from conftest import SIMULATED_DEVICES, environment, wait_for
 from fake_nvml import FakeGpus
 from recording import HOST, Recording, machine, record, report_of
 from wattlaw import processes
@@ -61,6 +61,10 @@ def load():
     for process in running:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
+
+
+#: With simulated devices, and without the tests' other meters.
+ALONE = {"PYTHONPATH": str(SIMULATED_DEVICES)}
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +296,7 @@ def impatient(tmp_path, simulated):
         line = sampler.command(tmp_path, HOST, Target(os.getpid(), 0.05))
         module = line.index("-m")
         line[module : module + 2] = ["-c", IMPATIENT]
-        process = subprocess.Popen(line, env=machine(boards) | simulated)
+        process = subprocess.Popen(line, env=machine(boards) | simulated | ALONE)
         running.append((process, boards))
         return process, boards
 
@@ -371,7 +375,8 @@ def observed(tmp_path_factory, simulated) -> Recording:
         boards[1].lost_ns = time.time_ns() + 3 * SECOND // 2
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WATTLAW_SIMULATED", simulated["WATTLAW_SIMULATED"])
+        for name, value in (simulated | ALONE).items():
+            patch.setenv(name, value)
         (found,) = record({folder / "here": boards}, 3.2, HZ, lose_one_later)
     return found
 

@@ -12,7 +12,7 @@ import pytest
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.scheduler_energy import spread
+from wattlaw.analysis.scheduler_energy import Agreement
 from wattlaw.errors import BadInput, DamagedFileWarning
 from wattlaw.report.layouts import DEFAULT, Content, sections
 from wattlaw.report.page import write_report
@@ -173,12 +173,12 @@ def test_a_window_without_energy_makes_our_energy_missing():
 
 
 def test_limits_of_agreement_are_those_of_the_log_ratio():
-    n, median, low, high, limits = spread(np.exp([-0.2, -0.1, 0.0, 0.1, 0.2]))
-    assert (n, median) == (5, 1.0)
-    assert (low, high) == pytest.approx((np.exp(-0.2), np.exp(0.2)))
+    found = Agreement.of(np.exp([-0.2, -0.1, 0.0, 0.1, 0.2]))
+    assert (found.runs, found.median) == (5, 1.0)
+    assert (found.low, found.high) == pytest.approx((np.exp(-0.2), np.exp(0.2)))
     # The standard deviation is sqrt(0.1 / 4) = 0.15811; 1.96 of them are 0.30990.
-    assert limits == pytest.approx((0.73352, 1.36329), abs=1e-5)
-    assert spread([0.5, 0.6, 0.7, 0.8])[4] is None
+    assert found.limits == pytest.approx((0.73352, 1.36329), abs=1e-5)
+    assert Agreement.of([0.5, 0.6, 0.7, 0.8]).limits is None
 
 
 def test_energies_of_different_times_are_not_put_together(tmp_path):
@@ -186,7 +186,7 @@ def test_energies_of_different_times_are_not_put_together(tmp_path):
              zip("abcde", (4000, 4800, 5000, 6000, 8000), strict=True)}  # fmt: skip
     sites["f"] = changed(energy_start_at=None)
     found = found_in(slurm_store(tmp_path, sites))
-    windows, same = found.sites.agreements
+    (_, windows), (_, same) = found.sites.agreements
     assert (windows.runs, windows.limits) == (1, None)
     assert same.runs == 5
     assert same.median == pytest.approx(2400 / 5000)

@@ -12,23 +12,23 @@ from typing import Any
 import pytest
 
 from made_jobs import job, profile
+from wattlaw.cli.commands.simulate import PARTS, add_scaling, prediction_row
 from wattlaw.cli.main import main
 from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import PARTS, Target, add_scaling, prediction_row
 
 BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "64")
 KEYS = (
-    "simulated", "calibration", "workload", "options", "hardware", "gpus", "nodes", "local_batch",
+    "simulated", "workload", "options", "hardware", "gpus", "nodes", "local_batch",
     "global_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "epochs",
-    "memory_gb", "fits_memory", "epoch_time_s", "epoch_time_s_ci", "train_time_s", "samples_per_s",
+    "memory_gb", "fits_memory", "epoch_time_s", "train_time_s", "samples_per_s",
     "steps_per_epoch",
-    "power_per_gpu_w", "power_per_gpu_w_ci", "gpu_energy_per_epoch_j", "gpu_energy_per_epoch_j_ci",
+    "power_per_gpu_w", "gpu_energy_per_epoch_j",
     "cpu_energy_per_epoch_j", "dram_energy_per_epoch_j", "energy_per_epoch_j", "gpu_energy_j",
     "cpu_energy_j", "dram_energy_j", "energy_j", "gpu_hours", "eval_time_s", "eval_gpu_energy_j",
     "sm_util", "mem_util", "sm_clock_mhz", "limited_by", "power_throttle_share", "step_time_s",
-    *PARTS, "step_time_cv", "roofline_s", "startup_s", "bottleneck", "epochs_to_target",
-    "time_to_target_s", "energy_to_target_j", "warnings", "speedup", "parallel_efficiency", "beta",
+    *PARTS, "step_time_cv", "roofline_s", "startup_s", "bottleneck", "warnings", "speedup",
+    "parallel_efficiency", "beta",
 )  # fmt: skip
 
 
@@ -42,8 +42,6 @@ def test_the_json_has_the_documented_keys_and_says_that_it_is_simulated(capsys):
     (row,) = rows(capsys, *BASE)
     assert tuple(row) == KEYS
     assert row["simulated"] is True
-    assert row["calibration"] == "uncalibrated"
-    assert row["epoch_time_s_ci"] is None
     document = (Path(__file__).parents[1] / "docs" / "simulator.md").read_text(encoding="utf-8")
     assert [key for key in KEYS if f"`{key}`" not in document] == []
 
@@ -97,17 +95,6 @@ def test_one_count_has_no_speedup():
     assert (row["speedup"], row["parallel_efficiency"], row["beta"]) == (None, None, None)
 
 
-def test_a_target_takes_more_epochs_of_a_larger_batch(capsys):
-    more = ("--gpus", "1,125", "--target-epochs", "60", "--critical-batch", "8000")
-    small, large = rows(capsys, *BASE, *more)
-    assert small["epochs_to_target"] == pytest.approx(60 * (1 + 64 / 8000))
-    assert large["epochs_to_target"] == pytest.approx(120)  # 125 x 64 is the critical batch
-    for row in (small, large):
-        of_one = row["time_to_target_s"] / row["epochs_to_target"]
-        assert of_one == pytest.approx(row["epoch_time_s"])
-    assert Target(60, 8000).epochs(8000) == 120
-
-
 def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
     arguments = ["simulate", "-w", "resnet50", "--hardware", "mit-v100", "--global-batch", "256"]
     assert main([*arguments, "--gpus", "2,3,4", "--power-limit", "90,200", "--json"]) == 1
@@ -137,7 +124,6 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--dataset-fraction", "nan"), "'--dataset-fraction': "),
         (("--epochs", "0"), "'--epochs': "),
         (("--samples", "0"), "'--samples': "),
-        (("--target-epochs", "nan"), "'--target-epochs': "),
         (("--global-batch", "64"), "exactly one of --local-batch and --global-batch"),
         (("--hardware", "abacus"), 'no hardware is named "abacus"; allowed'),
         (("--workload", "abacus"), "abacus"),
@@ -145,9 +131,6 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--options", '{"depth": 3}'), "resnet50.options.depth: unknown key; allowed"),
         (("--options", '{"image_size": 160}'), "no profile is stored for these options"),
         (("--profile", "nowhere.json"), "nowhere.json: cannot be read"),
-        (("--target-epochs", "60"), "--target-epochs and --critical-batch"),
-        (("--calibration", "nowhere.json"), "nowhere.json: cannot be read"),
-        (("--as", "resnet50"), "--as: requires --calibration"),
         (("-o", "table.txt"), "table.txt: unknown file type '.txt'; expected .csv"),
         (("--gpus-per-node", "4"), "--gpus-per-node: 4 is too large"),
     ],
@@ -226,13 +209,6 @@ def test_hardware_is_listed_with_every_source(capsys):
     assert "mit-v100" in capsys.readouterr().out
 
 
-def test_an_epoch_of_half_the_data_is_half_an_epoch_to_the_target(capsys):
-    target = ("--target-epochs", "10", "--critical-batch", "1000")
-    (whole,) = rows(capsys, *BASE, *target)
-    (half,) = rows(capsys, *BASE, *target, "--dataset-fraction", "0.5")
-    assert half["epochs_to_target"] == pytest.approx(2 * whole["epochs_to_target"])
-
-
 @pytest.mark.parametrize(
     ("of", "held"),
     [
@@ -247,9 +223,9 @@ def test_the_bottleneck_is_the_part_whose_speed_matters(of, held):
     found = predict(of)
     assert found.bottleneck == held
     easier = {
-        "compute": replace(of, parameters=of.parameters.model_copy(update={"compute_fp32": 1.0})),
-        "launch": replace(of, parameters=of.parameters.model_copy(update={"launch_us": 1.0})),
-        "communication": replace(of, parameters=of.parameters.model_copy(update={"network": 1.0})),
+        "compute": replace(of, parameters=replace(of.parameters, compute_fp32=1.0)),
+        "launch": replace(of, parameters=replace(of.parameters, launch_us=1.0)),
+        "communication": replace(of, parameters=replace(of.parameters, network=1.0)),
         "input": replace(of, profile=profile(input_cpu_s_per_sample=0.001)),
     }
     assert predict(easier[held]).split.step_s < found.split.step_s

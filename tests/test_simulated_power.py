@@ -12,7 +12,7 @@ from made_jobs import profile
 from wattlaw.simulator import kernels
 from wattlaw.simulator.job import Parameters
 from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.power import Board, switching, with_curve
+from wattlaw.simulator.power import Board, switching
 
 BOARDS = {name: read_cluster(name).gpu for name in cluster_names()}
 GPU = BOARDS["mit-v100"]
@@ -94,9 +94,3 @@ def test_mean_power_never_exceeds_the_cap(name: str, share: float, host_s: float
     energy_j = point.compute_w * point.compute_s + board.awake_w(point.clock_mhz) * point.launch_s
     assert energy_j <= cap_w * (point.compute_s + point.launch_s) * (1 + 1e-9)
     assert board.communication_w(point.clock_mhz) <= cap_w
-
-
-def test_a_calibrated_voltage_curve_replaces_that_of_the_file() -> None:
-    assert with_curve(GPU, Parameters()) is GPU
-    changed = with_curve(GPU, Parameters(least_voltage=0.6, knee=0.5))
-    assert (changed.least_voltage, changed.knee_clock_mhz) == (0.6, GPU.max_clock_mhz / 2)

@@ -51,7 +51,6 @@ def jobs(draw: st.DrawFn) -> SimulatedJob:
         bucket_mb=draw(st.floats(1e-6, 1e5)),
         loader_workers=draw(st.none() | st.integers(0, 64)),
         parameters=draw(st.sampled_from([Parameters(), IDEAL, HUNGRY])),
-        work_factor=draw(st.floats(0.1, 10)),
     )
 
 

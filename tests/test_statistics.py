@@ -263,7 +263,7 @@ def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkey
         add_run(store, windows, [sample(at) for at in range(number)], f"{number:016}")
     one_by_one = store.arrow(table)
     monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
-    monkeypatch.setattr(parquet, "_read", None)  # so that it cannot be done one by one
+    monkeypatch.setattr(parquet, "read_checked", None)  # so that it cannot be done one by one
     at_once = store.arrow(table)
     assert at_once.schema == one_by_one.schema
     assert str(at_once.to_pylist()) == str(one_by_one.to_pylist())

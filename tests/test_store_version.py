@@ -11,14 +11,14 @@ from test_store import a_store
 from wattlaw import __version__
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
-from wattlaw.store.store import SCHEMA_VERSION, Store, version_path
+from wattlaw.store.store import Store
+from wattlaw.store.version import SCHEMA_VERSION, version_path
 
-READERS = ("status", "cancel", "fit", "claims", "report", "export", "advise", "calibrate")
+READERS = ("status", "cancel", "fit", "claims", "report", "export", "advise")
 ARGUMENTS = {
     "export": ("runs", "-o", "never.csv"),
     "report": ("-o", "never.html"),
     "advise": ("-w", "digits-cnn"),
-    "calibrate": ("--hardware", "mit-v100", "-o", "never.json"),
 }
 
 

@@ -3,6 +3,7 @@
 TYPE_CHECKING = False  # for `python -m wattlaw`, `typing` may still be a file of the working folder
 if TYPE_CHECKING:
     from wattlaw.api.fits import fit
+    from wattlaw.api.imports import import_files
     from wattlaw.api.results import open
     from wattlaw.api.studies import load_study, run
     from wattlaw.launch.tracker import Track
@@ -10,11 +11,12 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = ["Track", "__version__", "fit", "load_study", "open", "run", "track"]
+__all__ = ["Track", "__version__", "fit", "import_files", "load_study", "open", "run", "track"]
 
 _MODULES = {
     "Track": "launch.tracker",
     "fit": "api.fits",
+    "import_files": "api.imports",
     "load_study": "api.studies",
     "open": "api.results",
     "run": "api.studies",

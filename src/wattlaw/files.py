@@ -132,11 +132,12 @@ def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> Iterator[Path]:
     """Yield a temporary path that replaces ``path`` when the block ends without an error.
 
     Readers see the old file or the new one, never a part of it. ``durable`` also waits for the
-    disk. A link is followed. A special file, such as a pipe, is written to directly.
+    disk. A link is followed. A special file, such as a pipe, is written to directly. The mode of
+    the file follows from the umask unless ``mode`` is set.
 
     Raises
     ------
@@ -156,7 +157,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
     try:
         with naming(path, temporary):
             yield temporary
-            temporary.chmod(0o666 & ~_umask())
+            temporary.chmod(0o666 & ~_umask() if mode is None else mode)
             if durable:
                 _sync(temporary)
             temporary.replace(path)
@@ -233,9 +234,9 @@ def _is_old(status: os.stat_result) -> bool:
     return time.time() - status.st_mtime > _DAY_S
 
 
-def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+def write_text(path: Path, text: str, *, durable: bool = True, mode: int | None = None) -> None:
     """Write a text file atomically."""
-    with replacing(path, durable=durable) as temporary:
+    with replacing(path, durable=durable, mode=mode) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ A missing value is a dash, never 0. Nothing here needs pandas, so that commands 
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
@@ -157,6 +158,19 @@ def change(ratio: Any, digits: int = 2) -> str:
     return f"{'+' if percents > 0 else '−'}{number(abs(percents), digits)} %"
 
 
+#: Names of GPUs, such as ``NVIDIA A100-SXM4-40GB`` or ``T4``.
+_GPU_NAME = re.compile(
+    r"\b(?:[LPT]4|[ABHKLMPV]\d{2,3}[A-Z]?|G[BH]\d00|MI\d{2,3}[A-Z]?|RTX\w*|GTX|TITAN|Tesla|GeForce|"
+    r"Quadro|Radeon|GPUs?)\b"
+)
+
+
+def worker_noun(hardware: Iterable[Any], *, has_gpu_data: bool) -> str:
+    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker."""
+    is_gpu = has_gpu_data or any(_GPU_NAME.search(str(name)) for name in hardware)
+    return "GPU" if is_gpu else "worker"
+
+
 def plural(count: int, noun: str) -> str:
     """Return ``1 run``, ``2 runs``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -267,3 +281,19 @@ def full_stop(text: str) -> str:
 def no_breaks(cell: str) -> str:
     """Return numbers that break into lines only before a bracket, if at all."""
     return cell.replace(" ", "\u00a0").replace("\u00a0(", " (")
+
+
+def run_title(
+    run_id: str,
+    workload: str,
+    repeat: int,
+    gpus: int,
+    local_batch: int | None,
+    nodes: int,
+    emulated_gpus: int | None,
+) -> str:
+    """Return the name of a run: workload, size, repeat and id."""
+    size = f" on {gpus} x {local_batch}" if local_batch else ""
+    size += f", {nodes} nodes" if nodes > 1 else ""
+    size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
+    return f"{workload}{size} (repeat {repeat}, {run_id})"

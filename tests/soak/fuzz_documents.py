@@ -1,4 +1,4 @@
-"""Generators of study files, hardware files and calibrations."""
+"""Generators of study files and hardware files."""
 
 import json
 import random
@@ -37,11 +37,6 @@ def _studies() -> list[str]:
 @cache
 def _hardware() -> list[str]:
     return templates.hardware()
-
-
-@cache
-def _calibration() -> str:
-    return templates.calibration()
 
 
 def studies(dice: random.Random, seed: str) -> Case:
@@ -137,14 +132,10 @@ def _dumped(dice: random.Random, tree: Any) -> str:
 
 
 def hardware(dice: random.Random, seed: str) -> Case:
-    """Return a hardware file or a calibration for ``simulate``."""
+    """Return a hardware file for ``simulate``."""
     simulate = ("simulate", "--workload", dice.choice(["resnet50", "digits-cnn", "bert-base"]))
     simulate += ("--gpus", dice.choice(["1", "1,2", "4"]), "--local-batch", "32")
-    if dice.random() < 0.3:
-        data = _damaged(dice, _calibration(), is_json=True)
-        argv = (*simulate, "--hardware", "mit-v100", "--calibration", "{inputs}/calibration.json")
-        return Case("calibration files", seed, argv, {"calibration.json": Entry(data=data)})
-    data = _damaged(dice, dice.choice(_hardware()), is_json=False)
+    data = _damaged(dice, dice.choice(_hardware()))
     argv = (*simulate, "--hardware", "{inputs}/hardware.yaml")
     if dice.random() < 0.3:
         argv = ("simulate", "--list-hardware", "--hardware", "{inputs}/hardware.yaml")
@@ -152,15 +143,11 @@ def hardware(dice: random.Random, seed: str) -> Case:
     return Case("hardware files", seed, argv, {"hardware.yaml": Entry(data=data)})
 
 
-def _damaged(dice: random.Random, text: str, *, is_json: bool) -> bytes:
+def _damaged(dice: random.Random, text: str) -> bytes:
     how = dice.random()
     if how < 0.6:
-        tree = mutate.data(
-            dice, json.loads(text) if is_json else yaml.safe_load(text), dice.choice([1, 1, 2, 3])
-        )
-        return (json.dumps(tree) if is_json else _dumped(dice, tree)).encode(
-            "utf-8", "surrogatepass"
-        )
+        tree = mutate.data(dice, yaml.safe_load(text), dice.choice([1, 1, 2, 3]))
+        return _dumped(dice, tree).encode("utf-8", "surrogatepass")
     if how < 0.85:
         return mutate.text(dice, text, dice.choice([1, 2, 8])).encode("utf-8", "surrogatepass")
     return mutate.raw(dice, text.encode())

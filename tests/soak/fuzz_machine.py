@@ -9,7 +9,7 @@ from soak import mutate, templates
 from soak.case import Case, Entry
 
 _VARIABLES = (
-    "WATTLAW_HOST", "WATTLAW_POWERCAP", "WATTLAW_SIMULATED", "WATTLAW_LIMITS_DIR",
+    "WATTLAW_HOST", "WATTLAW_POWERCAP", "WATTLAW_LIMITS_DIR",
     "WATTLAW_SLURM_REPORTS",
     "WATTLAW_RUN_FOLDER", "WATTLAW_ATTEMPT", "WATTLAW_AGENT_PID", "WATTLAW_RENDEZVOUS_FILE",
     "WATTLAW_WARNS",
@@ -30,9 +30,8 @@ _SPECIAL = {
     ":", "x" * 300),
     "LC_ALL": ("C", "POSIX", "de_DE.UTF-8", "tr_TR.UTF-8", "xx"), "PATH": ("", "/nowhere", "."),
     "TERM": ("dumb", "xterm", ""), "FORCE_COLOR": ("1",),
-    "WATTLAW_SIMULATED": ("{inputs}/devices.json", "/nowhere", "{inputs}", "[]"),
     "WATTLAW_POWERCAP": ("{inputs}", "/nowhere", "/proc"), "WATTLAW_LIMITS_DIR": ("{inputs}",
-    "/proc", "/nowhere/x", "{inputs}/devices.json"),
+    "/proc", "/nowhere/x", "{inputs}/table.csv"),
     "TMPDIR": ("{root}/tmp",), "HOME": ("/nowhere", "{root}/home", ""),
     "XDG_STATE_HOME": ("{root}/home/x", "/proc", ""),
 }  # fmt: skip
@@ -55,7 +54,6 @@ _FILES = {
     "table.csv": Entry(data=templates.TABLE.encode()),
     "store": Entry("template", text="store"),
 }
-_DEVICES = [{"id": "SIM-0", "idle_w": 50.0, "max_w": 300.0}]
 #: One in so many is carried out as a process of its own, where locale and streams are real.
 _PROCESSES = 60
 
@@ -72,12 +70,6 @@ def environments(dice: random.Random, seed: str) -> Case:
         else:
             text = dice.choice([mutate.token(dice)[:5000], str(dice.choice(mutate.NUMBERS))[:400]])
             env[name] = text.replace("\0", "").encode("utf-8", "replace").decode()
-    devices = mutate.data(dice, _DEVICES) if dice.random() < 0.7 else _DEVICES
-    data = (
-        json.dumps(devices).encode()
-        if dice.random() < 0.8
-        else mutate.raw(dice, json.dumps(devices).encode())
-    )
     argv = dice.choice(_PLAIN)
     is_process = dice.random() < 1 / _PROCESSES
     files = {
@@ -86,8 +78,7 @@ def environments(dice: random.Random, seed: str) -> Case:
     if is_process and "LC_ALL" in env:
         env |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     return Case(
-        "environments", seed, argv, {**files, "devices.json": Entry(data=data)}, env, outputs=("s",
-        ),
+        "environments", seed, argv, files, env, outputs=("s",),
         encoding=dice.choice(["utf-8"] * 8 + ["ascii", "latin-1"]), is_process=is_process,
         options={"inputs change": True},
     )  # fmt: skip
@@ -97,7 +88,7 @@ def environments(dice: random.Random, seed: str) -> Case:
 _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("check", "STUDY"): (),
     ("run", "STUDY", "--dry-run"): ("--store", "--launch", "--assume-tflops", "--hardware",
-    "--calibration", "--fail-share"),
+    "--fail-share"),
     ("status", "STORE"): ("--json",), ("cancel", "STORE"): (),
     ("fit", "TABLE"): ("--x", "--y", "--by", "--json"),
     ("fit", "STORE"): ("--x", "--y", "--by", "--json"),
@@ -126,9 +117,8 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
         "--global-batch",
         "--power-limits", "--clock-limits", "--power-limit", "--clock-limit", "--precision",
         "--fraction", "--epochs", "--gradient-accumulation",
-        "--epochs-to-target", "--critical-batch", "--calibration", "--as", "-o", "--json",
+        "-o", "--json",
     ),
-    ("calibrate", "STORE"): ("--hardware", "-o", "--profile", "--as", "--json"),
     ("VALUE",): ("--version", "--help"),
 }  # fmt: skip
 _FLAGS = {"--json", "--dry-run", "--version", "--help", "--list-hardware"}
@@ -143,7 +133,7 @@ _GOOD = (
 def arguments(dice: random.Random, seed: str) -> Case:
     """Return a command line with options of random values."""
     command = dice.choice(list(_OPTIONS))
-    if command[0] in ("advise", "claims", "report", "calibrate") and dice.random() < 0.7:
+    if command[0] in ("advise", "claims", "report") and dice.random() < 0.7:
         command = ("simulate", "--list-hardware")
     argv = [_word(dice, word) for word in command]
     options = _OPTIONS[command]
@@ -175,7 +165,7 @@ def arguments(dice: random.Random, seed: str) -> Case:
         "store": _FILES["store"],
     }
     outputs = (
-        "out", "out.csv", "wattlaw-store", "wattlaw-results", "report.html", "calibration.json",
+        "out", "out.csv", "wattlaw-store", "wattlaw-results", "report.html",
         "dir", "wattlaw-measure",
     )  # fmt: skip
     if command[-1] == "DIR":  # an empty one is the folder of work

@@ -26,7 +26,6 @@ COMMANDS: tuple[tuple[float, tuple[str, ...], tuple[str, ...]], ...] = (
     (1, ("advise", "STORE", "-w", "digits-cnn"), ()),
     (0.5, ("claims", "STORE"), ()),
     (0.15, ("report", "STORE", "-o", "{work}/r.html"), ("r.html",)),
-    (0.2, ("calibrate", "STORE", "--hardware", "mit-v100", "-o", "{work}/c.json"), ("c.json",)),
     (1, ("compare", "STORE", "STORE", "--json"), ()),
     (0.5, ("compare", "STORE", "STORE", "-o", "{work}/c.html"), ("c.html",)),
     (2, ("cancel", "STORE"), ()),

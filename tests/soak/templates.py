@@ -1,4 +1,4 @@
-"""Good inputs that the fuzzers damage: stores, tables, site files, a calibration."""
+"""Good inputs that the fuzzers damage: stores, tables, site files."""
 
 import io
 import json
@@ -13,9 +13,6 @@ import made_studies
 import made_tables
 from made_stores import write_store
 from soak.sandbox import REPOSITORY
-from wattlaw.simulator.calibration import NAMES, Calibration, calibration_json
-from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.library import read_cluster
 from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
@@ -120,15 +117,3 @@ def hardware() -> list[str]:
     """Return the texts of the hardware files that the package ships."""
     folder = REPOSITORY / "src" / "wattlaw" / "simulator" / "hardware"
     return [path.read_text() for path in sorted(folder.glob("*/*.yaml"))]
-
-
-def calibration() -> str:
-    """Return the text of a calibration of the first example cluster."""
-    board = read_cluster("mit-v100").gpu
-    names = (*NAMES, "work:resnet50")
-    rows = tuple(tuple(1e-4 * (i == j) for j in range(len(names))) for i in range(len(names)))
-    made = Calibration(
-        gpu=board.name, settings=5, parameters=Parameters(), names=names, covariance=rows,
-        work_factors={"resnet50": 1.1}, time_sigma=0.05, freedom=4.0,
-    )  # fmt: skip
-    return calibration_json(made)

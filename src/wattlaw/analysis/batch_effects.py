@@ -5,10 +5,8 @@ is a finding of Hsu's multiple comparisons with the best (``analysis.statistics`
 hold for all batches together. How many epochs a target takes is ``analysis.critical_batch``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +15,7 @@ from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import direction
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import compare_with_best
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import Refused
 
 FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"
 DIVERGED = "diverged"
@@ -81,34 +79,7 @@ class BatchQuality(Result):
         return self.sentence
 
 
-@dataclass(frozen=True)
-class QualityFindings(Result):
-    """One finding per group of runs with the same settings in ``LEARNING``."""
-
-    rows_field = "rows"
-
-    rows: tuple[BatchQuality, ...]
-
-    def warnings(self, settings: Mapping[str, Any]) -> list[str]:
-        """Return the warnings about the global batch of ``settings``, a row of ``run_metrics``.
-
-        Only findings with the workload, options, training settings, precision and data set of
-        ``settings`` count, on any hardware.
-        """
-        wanted_batch = settings["global_batch"]
-        if pd.isna(wanted_batch):
-            return []
-        relevant = (row for row in self.rows if _matches(row.group, settings))
-        outcome = (row.warning(float(wanted_batch)) for row in relevant)
-        return list(dict.fromkeys(text for text in outcome if text is not None))
-
-
-def quality_by_batch(
-    table: pd.DataFrame,
-    better: Mapping[str, str] | None = None,
-    metric: str = "metric",
-    margin: float = MARGIN,
-) -> QualityFindings:
+def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
     """Find for each group of runs up to which global batch quality holds and where it falls.
 
     Parameters
@@ -116,22 +87,16 @@ def quality_by_batch(
     table
         Rows of ``run_metrics``. Runs of the same repeat and global batch on other GPU counts, caps
         or clocks share a seed and most of what is learned, so they are averaged to one value.
-    better
-        ``higher`` or ``lower`` by workload; by default what ``metrics.direction`` returns for the
-        metric's name.
-    metric
-        ``metric`` (of the last evaluation) or ``best_metric``.
-    margin
-        The share of the best mean that may be lost before it is called a fall.
 
     Returns
     -------
-    QualityFindings
-        ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
-        and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is
-        within the margin with that confidence, and no run diverged from the best batch on.
-        Otherwise ``cannot tell``, with the reason: a direction that is unknown, one batch, no
-        repeats, too much spread, runs that diverged.
+    tuple of BatchQuality
+        One per group of runs with the same settings in ``LEARNING``. Verdict ``falls``: a batch and
+        all that are larger are worse than the best with 95 % confidence, and their loss may exceed
+        the margin. ``no fall seen``: the loss at the largest batch is within the margin with that
+        confidence, and no run diverged from the best batch on. Otherwise ``cannot tell``, with the
+        reason: a direction that is unknown, one batch, no repeats, too much spread, runs that
+        diverged.
 
     Notes
     -----
@@ -139,27 +104,14 @@ def quality_by_batch(
     metric) and has no finite metric, while others of its group have one. An imported run without a
     metric but with an evaluation time or a loss counts as diverged; one without all three was not
     evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
-
-    Raises
-    ------
-    BadInput
-        A direction is neither ``higher`` nor ``lower``.
     """
-    directions = dict(better or {})
-    for workload, way in directions.items():
-        if way not in ("higher", "lower"):
-            raise BadInput(f"better of {workload}: given {way!r}; allowed: higher, lower")
-    rows = []
-    for group, runs in groups(table[table["global_batch"].notna()], _BY):
-        way_of_group = directions.get(str(group["workload"]), direction(group["metric_name"]))
-        rows.append(_group_quality(group, runs, metric, way_of_group, margin))
-    return QualityFindings(tuple(rows))
+    known = table[table["global_batch"].notna()]
+    return tuple(_group_quality(*item) for item in groups(known, _BY))
 
 
-def _group_quality(
-    group: Group, runs: pd.DataFrame, metric: str, better: str | None, margin: float
-) -> BatchQuality:
-    values, diverged = _repeats(runs, metric)
+def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
+    better = direction(group["metric_name"])
+    values, diverged = _repeats(runs)
     means = _means(values, diverged)
     try:
         if values.empty:
@@ -168,20 +120,20 @@ def _group_quality(
             raise Refused("one global batch only; measure others")
         if better is None:
             name = group["metric_name"] or "the metric"
-            raise Refused(f"{name} may be better high or low; say which")
-        means = _compare_batches(values, means, better, margin)
+            raise Refused(f"{name} may be better high or low")
+        means = _compare_batches(values, means, better)
     except Refused as refusal:
         why = "; ".join(filter(None, (str(refusal), _divergence_text(means))))
         sentence = f"cannot tell whether quality falls with the global batch: {why}"
         none = dict.fromkeys(("best_batch", "falls_beyond", "falls_from", "holds_to"))
         return BatchQuality(group, better, CANNOT_TELL, sentence, **none, means=means)
-    return _with_verdict(group, means, better, margin)
+    return _with_verdict(group, means, better)
 
 
-def _repeats(runs: pd.DataFrame, metric: str) -> tuple[pd.Series, pd.Series]:
+def _repeats(runs: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     """Return one quality per batch and repeat, and for each batch how many repeats diverged."""
     by = ["global_batch", "study", "repeat"]
-    value = runs[metric].astype(float)
+    value = runs["metric"].astype(float)
     finite = value.where(np.isfinite(value))
     evaluated = runs["eval_time_s"].notna() | runs["loss"].notna() | value.notna()
     rows = runs[by].assign(value=finite, diverged=evaluated & finite.isna())
@@ -209,15 +161,13 @@ def _divergence_text(means: pd.DataFrame) -> str:
     return f"{', '.join(texts)} diverged" if texts else ""
 
 
-def _compare_batches(
-    values: pd.Series, means: pd.DataFrame, better: str, margin: float
-) -> pd.DataFrame:
+def _compare_batches(values: pd.Series, means: pd.DataFrame, better: str) -> pd.DataFrame:
     sign = 1.0 if better == "higher" else -1.0
     by_batch = (sign * values.astype(float)).groupby(level="global_batch")
     outcome = compare_with_best([np.asarray(of_batch, dtype=float) for _, of_batch in by_batch])
     best_others = [np.delete(outcome.mean, i).max() for i in range(len(outcome.mean))]
     distance_to_best = np.array(best_others) - outcome.mean
-    holds = -outcome.low <= margin * abs(outcome.mean.max())
+    holds = -outcome.low <= MARGIN * abs(outcome.mean.max())
     compared = means["n"] > 0
     holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
     means = means.assign(verdict=DIVERGED).astype(dict.fromkeys(_NUMBERS, float))
@@ -230,7 +180,7 @@ def _compare_batches(
     return means
 
 
-def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float) -> BatchQuality:
+def _with_verdict(group: Group, means: pd.DataFrame, better: str) -> BatchQuality:
     batches, verdicts = means["global_batch"].tolist(), means["verdict"].tolist()
     best = int(np.nanargmin(means["worse_by"].to_numpy(float)))
     last = max(i for i, verdict in enumerate(verdicts) if verdict not in ("worse", DIVERGED))
@@ -253,7 +203,7 @@ def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float)
     elif verdicts[-1] == "holds":
         verdict = NO_FALL
         text = (
-            f"no fall of {name} by more than {margin:.3g} of the best is seen up to global batch "
+            f"no fall of {name} by more than {MARGIN:.3g} of the best is seen up to global batch "
             f"{batches[-1]}"
         )
     else:
@@ -273,10 +223,3 @@ def _with_verdict(group: Group, means: pd.DataFrame, better: str, margin: float)
         holds_to=batches[holding[-1]] if holding else None,
         means=means,
     )  # fmt: skip
-
-
-def _matches(group: Group, settings: Mapping[str, Any]) -> bool:
-    def known(value: Any) -> Any:
-        return None if value is None or pd.isna(value) else value
-
-    return all(group[name] == known(settings.get(name)) for name in LEARNING)

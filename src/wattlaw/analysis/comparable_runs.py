@@ -18,6 +18,7 @@ from wattlaw.formatting import (
     origin_of,
     plural,
     uncooperative_text,
+    worker_noun,
 )
 
 TIME, ENERGY = "time_s", "energy_j"
@@ -73,7 +74,7 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
     has_gpu_data = rows[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
-    worker = "GPU" if has_gpu_data else "worker"
+    worker = worker_noun(rows["hardware"].unique(), has_gpu_data=bool(has_gpu_data))
     return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings))
 
 

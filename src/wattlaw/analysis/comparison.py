@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from wattlaw.analysis.comparable_runs import ENERGY_WARNINGS
 from wattlaw.analysis.groups import JSON_COLUMNS, Group, differing_options, groups
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.result import Caution, Result
-from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, Interval
+from wattlaw.analysis.statistics import ROUNDING, Floats, Interval, Mean
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import MEASURED, ORIGINS, change, origin_of, plural, source_of
 
@@ -228,12 +227,12 @@ def _labels(settings: Sequence[Group]) -> list[Group]:
     return [{str(key): value for key, value in row.items()} for row in shown.to_dict("records")]
 
 
-#: The variance of a mean and its degrees of freedom; None without repeats that differ.
-_Part = tuple[float, int] | None
+#: The means of the logarithms of both sides; None without repeats that differ.
+_Parts = list[Mean | None]
 
 
-def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, list[_Part]]]:
-    """Return the change of each quantity that both sides have, with the parts of its variance."""
+def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, _Parts]]:
+    """Return the change of each quantity that both sides have, with the means of its sides."""
     changes = []
     units = {"time": "s", "energy": "J", "power": "W", "gpu_hours": "GPU-hours"}
     for name in QUANTITIES:
@@ -244,14 +243,14 @@ def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, list[_Par
         if not is_same or any(len(values) == 0 or (values <= 0).any() for values in of_sides):
             continue
         a, b = logs = [np.log(values) for values in of_sides]
-        parts = [_part(values) for values in logs]
+        parts = [_mean(values) for values in logs]
         ratio, per = float(b.mean() - a.mean()), rows["compared_unit"].iloc[0]
         unit = units.get(name, str(rows["metric_name"].iloc[0]))
         changes.append((
             Change(
                 setting, name, f"{unit} per {per}" if name in ("time", "energy") else unit,
                 float(np.exp(a.mean())), float(np.exp(b.mean())), len(a), len(b),
-                float(np.exp(ratio)), _interval(ratio, parts),
+                float(np.exp(ratio)), _interval(parts, (-1, 1)),
                 None if None in parts else REPEATS,
             ),
             parts,
@@ -259,34 +258,30 @@ def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, list[_Par
     return changes
 
 
-def _part(logs: Floats) -> _Part:
-    if len(logs) < 2 or float(variance := logs.var(ddof=1)) <= ROUNDING**2:
-        return None  # identical repeats (a replay, a simulation) show no scatter
-    return float(variance) / len(logs), len(logs) - 1
+def _mean(logs: Floats) -> Mean | None:
+    mean = Mean.of(logs)
+    # Identical repeats (a replay, a simulation) show no scatter.
+    return mean if mean.variance * len(logs) > ROUNDING**2 else None
 
 
-def _interval(log_ratio: float, parts: Sequence[_Part]) -> Interval | None:
-    """Return the interval of a ratio with Welch's and Satterthwaite's degrees of freedom."""
+def _interval(parts: _Parts, weights: Sequence[float]) -> Interval | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
-    square = sum(variance for variance, _ in known)
-    freedom = square**2 / sum(variance**2 / count for variance, count in known)
-    half = float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * square**0.5
-    return float(np.exp(log_ratio - half)), float(np.exp(log_ratio + half))
+    low, high = np.exp(Mean.combined(known, weights).interval).tolist()
+    return low, high
 
 
-def _pool(changes: Sequence[tuple[Change, list[_Part]]]) -> Change | None:
+def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change | None:
     """Return the geometric mean of the ratios; None without any."""
     if not changes:
         return None
     logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
-    parts: list[_Part] = [None if part is None else (part[0] / count**2, part[1])
-                          for _, of_setting in changes for part in of_setting]  # fmt: skip
-    kind: str | None = REPEATS
-    if None in parts:
-        parts, kind = [_part(logs)], OVER_SETTINGS
-    ends, first = _interval(float(logs.mean()), parts), changes[0][0]
+    parts = [part for _, of_setting in changes for part in of_setting]
+    ends, kind = _interval(parts, [-1 / count, 1 / count] * count), REPEATS
+    if ends is None:
+        ends, kind = _interval([_mean(logs)], [1]), OVER_SETTINGS
+    first = changes[0][0]
     only = first if count == 1 else None
     return Change(
         None, first.quantity, first.unit if only else "", only.a if only else None,

@@ -1,86 +1,64 @@
-"""Energy against GPU-hours: through the origin, with intercept, and as a power.
+"""Energy against GPU-hours, and what the energy of a GPU-hour (the factor) depends on.
 
 Huber et al. 2025, "Energy Consumption in Parallel Neural Network Training" (arXiv 2508.07706): the
 energy of a training is close to linear in its GPU-hours; the factor, a mean power per GPU, depends
-on model and hardware (``analysis.energy_factor`` says on what else).
+on model and hardware, and moves with samples and gradient steps per GPU-hour.
 
-Energy E and GPU-hours h are those of one unit: an epoch, a sample, a step or a run. The mean of a
-setting's repeats is one point: repeats share what their setting deviates by, and would otherwise
-narrow every interval.
+Energy E and GPU-hours h are those of one unit: an epoch, a sample, a step or a run.
 """
 
-import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import Group, groups
+from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.power_law import power_law_design
 from wattlaw.analysis.metrics import ESTIMATED, HOUR_S, SETTINGS, WHY_NO_LAW
 from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import Floats, Interval, LeastSquares, aicc
+from wattlaw.analysis.statistics import ERROR, LeastSquares
 from wattlaw.errors import Refused
 
-ENERGY, HOURS = "energy_j", "gpu_hours"
+ENERGY, HOURS, FACTOR = "energy_j", "gpu_hours", "energy_per_gpu_hour_j"
 #: Columns in which the runs of a law must not differ; a cap changes the power of a GPU.
 GROUP_COLUMNS = ("workload", "hardware", "energy_is", *LIMITS, "unit")
-ORIGIN, INTERCEPT, LOG_LOG = "through origin", "with intercept", "log-log"
 MIN_SETTINGS = 4
-_LEAST_SIGMA = 1e-9
+#: The largest GPU-hours must be at least this multiple of the smallest.
+MIN_SPAN = 1.2
 _MAY_DIFFER = {
     "precision": "precision", "options": "options", "dataset_fraction": "fraction of the data set",
 }  # fmt: skip
-#: The largest GPU-hours must be at least this multiple of the smallest.
-MIN_SPAN = 1.2
+_RATES = {"log_samples": "samples_per_gpu_hour", "log_steps": "steps_per_gpu_hour"}
+_UNUSABLE = {
+    "partial": "a meter missed a part, so their sums are too low and were excluded; measure these "
+    "runs again",
+    "implausible": "energy_reason in the store's epochs says why",
+}
+_COLUMNS = [
+    *GROUP_COLUMNS, "n", "runs", "hours_min", "hours_max", "factor_w", "factor_w_low",
+    "factor_w_high", "r2_origin", "exponent", "exponent_low", "exponent_high", "r2_log_log", "note",
+    "reason",
+]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class EnergyForm(Result):
-    """One form of the law; ``parameters`` and their 95 % intervals by name.
+def energy_law(table: pd.DataFrame) -> dict[str, Any]:
+    """Fit energy against GPU-hours, through the origin and in logarithms.
 
-    ``through origin``: E = slope_w 3600 h. ``with intercept``: E = intercept_j + slope_w 3600 h.
-    Both by least squares weighted with 1 / h^2, as errors grow with E. ``log-log``: E = scale_j
-    h^exponent by least squares in logs. ``r2`` is 1 - sum (E - fit)^2 / sum (E - mean E)^2 for all
-    three; ``aicc`` that of the likelihood of E, so that the forms compare.
-    """
+    The mean of a setting's repeats is one point: repeats share what their setting deviates by, and
+    would otherwise narrow every interval. ``table`` has rows of ``run_metrics``; those without an
+    energy are left out.
 
-    form: str
-    parameters: dict[str, float]
-    intervals: dict[str, Interval]
-    r2: float | None  # None where all energies are the same
-    aicc: float | None
-
-
-@dataclass(frozen=True)
-class EnergyLaw(Result):
-    """Energy against GPU-hours of one group.
-
-    ``factor_w`` is the slope through the origin: the mean of E / h over settings, in W per GPU. Of
-    ``energy_is`` gpu+cpu+dram it includes the host's share.
-    """
-
-    group: Group
-    n: int  # settings
-    runs: int
-    hours_min: float
-    hours_max: float
-    factor_w: float
-    factor_w_ci: Interval
-    best: str  # form of the least aicc
-    forms: tuple[EnergyForm, ...]
-    note: str | None  # settings that differ among the runs
-
-    def form(self, name: str) -> EnergyForm:
-        """Return one of the three forms."""
-        return next(form for form in self.forms if form.form == name)
-
-
-def energy_law(table: pd.DataFrame) -> EnergyLaw:
-    """Fit energy against GPU-hours in three forms.
-
-    ``table`` has rows of ``run_metrics``; those without an energy are left out.
+    Returns
+    -------
+    dict
+        The values of ``GROUP_COLUMNS``; ``n`` settings of ``runs``; ``hours_min, hours_max``;
+        ``factor_w`` of E = factor_w 3600 h by least squares weighted with 1 / h^2, as errors grow
+        with E: the mean of E / h over settings, in W per GPU; ``exponent`` of E ~ h^exponent by
+        least squares in logs; their standard errors ``_se`` and 95 % intervals ``_low`` and
+        ``_high``; ``r2_origin`` and ``r2_log_log``, 1 - sum (E - fit)^2 / sum (E - mean E)^2, None
+        where all energies are the same; and ``note``, the settings that differ among the runs.
 
     Raises
     ------
@@ -95,33 +73,35 @@ def energy_law(table: pd.DataFrame) -> EnergyLaw:
         raise Refused(f"{len(points)} settings with energy; at least {MIN_SETTINGS} are needed")
     if hours.max() < MIN_SPAN * hours.min():
         raise Refused("GPU-hours hardly differ; measure more GPU counts or batches")
-    linear = [_linear(form, hours, energy) for form in (ORIGIN, INTERCEPT)]
-    fits = [*linear, _log_log(hours, energy)]
-    forms = tuple(sorted(fits, key=lambda fit: math.inf if fit.aicc is None else fit.aicc))
-    origin = next(form for form in forms if form.form == ORIGIN)
-    return EnergyLaw(
-        group=next(groups(rows, GROUP_COLUMNS))[0],
-        n=len(points),
-        runs=len(rows),
-        hours_min=float(hours.min()),
-        hours_max=float(hours.max()),
-        factor_w=origin.parameters["slope_w"],
-        factor_w_ci=origin.intervals["slope_w"],
-        best=forms[0].form,
-        forms=forms,
-        note=_note(rows),
-    )
+    origin = LeastSquares(np.ones((len(points), 1)), energy / (HOUR_S * hours))
+    power = LeastSquares(power_law_design(hours), np.log(energy))
+    row: dict[str, Any] = next(groups(rows, GROUP_COLUMNS))[0]
+    row |= {
+        "n": len(points), "runs": len(rows), "hours_min": hours.min(), "hours_max": hours.max(),
+    }  # fmt: skip
+    for name, fit, i in (("factor_w", origin, 0), ("exponent", power, 1)):
+        row[name], row[f"{name}_se"] = float(fit.params[i]), float(fit.errors[i])
+        row[f"{name}_low"], row[f"{name}_high"] = fit.interval(i)
+    about = float(((energy - energy.mean()) ** 2).sum())
+    for name, fitted in (
+        ("r2_origin", row["factor_w"] * HOUR_S * hours),
+        ("r2_log_log", np.exp(power.y - power.residuals)),
+    ):
+        row[name] = 1 - float(((energy - fitted) ** 2).sum()) / about if about else None
+    mixed = [label for name, label in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
+    row["note"] = f"the runs of the law differ in {', '.join(mixed)}" if mixed else None
+    return row
 
 
 def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a law for each group of ``GROUP_COLUMNS``, as a row of the values of ``EnergyLaw``.
+    """Return the values of ``energy_law`` for each group of ``GROUP_COLUMNS``.
 
     A group without a law has a ``reason`` and nothing else.
     """
     rows = []
     for group, rows_of_group in groups(table, GROUP_COLUMNS):
         try:
-            rows.append(_row(energy_law(rows_of_group)))
+            rows.append(energy_law(rows_of_group))
         except Refused as refusal:
             rows.append({**group, "reason": str(refusal)})
     return pd.DataFrame(rows, columns=_COLUMNS)
@@ -151,77 +131,70 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
     return rows
 
 
-_UNUSABLE = {
-    "partial": "a meter missed a part, so their sums are too low and were excluded; measure these "
-    "runs again",
-    "implausible": "energy_reason in the store's epochs says why",
-}
-_COLUMNS = [
-    *GROUP_COLUMNS, "n", "runs", "hours_min", "hours_max", "factor_w", "factor_w_low",
-    "factor_w_high", "best", "intercept_j", "intercept_j_low", "intercept_j_high", "exponent",
-    "exponent_low", "exponent_high", "r2_origin", "r2_intercept", "r2_log_log", "note", "reason",
-]  # fmt: skip
+@dataclass(frozen=True)
+class FactorModel(Result):
+    """ln factor (J per GPU-hour) as a sum of terms.
+
+    ``terms``: ``term, estimate, se, low, high, p_value``; the estimates of ``log_samples`` and
+    ``log_steps`` are elasticities: 0.1 means that twice the rate takes 2^0.1 times the energy.
+    """
+
+    rows_field = "terms"
+
+    terms: pd.DataFrame
+    energy_is: str
+    n: int  # runs
+    settings: int  # clusters
+    r2: float
+    left_out: int  # runs without samples or steps
 
 
-def _row(law: EnergyLaw) -> dict[str, object]:
-    intercept, power = law.form(INTERCEPT), law.form(LOG_LOG)
-    row: dict[str, object] = {name: getattr(law, name, None) for name in _COLUMNS}
-    row |= law.group | {
-        "intercept_j": intercept.parameters["intercept_j"],
-        "exponent": power.parameters["exponent"],
-        "r2_origin": law.form(ORIGIN).r2, "r2_intercept": intercept.r2, "r2_log_log": power.r2,
-    }  # fmt: skip
-    for name, (low, high) in {
-        "factor_w": law.factor_w_ci,
-        "intercept_j": intercept.intervals["intercept_j"],
-        "exponent": power.intervals["exponent"],
-    }.items():
-        row |= {f"{name}_low": low, f"{name}_high": high}
-    return row
+def factor_model(table: pd.DataFrame) -> FactorModel:
+    """Fit ln factor ~ ln samples per GPU-hour + ln steps per GPU-hour + workload + hardware.
 
+    Ordinary least squares over runs. Standard errors are robust to what the repeats of a setting
+    share (clusters of settings; Liang and Zeger 1986, with statsmodels' small-sample factor), the
+    intervals from Student's t with settings - 1 degrees of freedom. The ratio of the two rates is
+    the global batch, so without several of these they are confounded. GPU-hours are in all
+    three ratios: an error in them alone looks like a joint elasticity of 1.
 
-def _note(rows: pd.DataFrame) -> str | None:
-    """Return the caveats of a law's runs, or None."""
-    mixed = [label for name, label in _MAY_DIFFER.items() if rows[name].nunique(dropna=False) > 1]
-    return f"the runs of the law differ in {', '.join(mixed)}" if mixed else None
+    Raises
+    ------
+    Refused
+        As ``with_energy``, a rate is unknown or does not vary by itself, or there are fewer
+        settings than terms + 3.
+    """
+    import statsmodels.formula.api as smf
 
-
-def _linear(form: str, hours: Floats, energy: Floats) -> EnergyForm:
-    seconds = HOUR_S * hours
-    columns = {"intercept_j": 1 / seconds} if form == INTERCEPT else {}
-    columns["slope_w"] = np.ones_like(hours)
-    fit = LeastSquares(np.column_stack([*columns.values()]), energy / seconds)
-    return EnergyForm(
-        form,
-        dict(zip(columns, fit.params.tolist(), strict=True)),
-        {name: fit.interval(i) for i, name in enumerate(columns)},
-        _r2(energy - fit.residuals * seconds, energy),
-        _aicc(fit.residuals, len(columns) + 1, float(np.log(seconds).sum())),
+    rows = with_energy(table, ("energy_is", *LIMITS))
+    known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
+    if known.empty:
+        raise Refused("samples and steps per GPU-hour are not known")
+    data = known.assign(
+        log_factor=np.log(known[FACTOR]),
+        **{name: np.log(known[column]) for name, column in _RATES.items()},
     )
-
-
-def _log_log(hours: Floats, energy: Floats) -> EnergyForm:
-    fit = LeastSquares(power_law_design(hours), np.log(energy))
-    low, high = fit.interval(0)
-    return EnergyForm(
-        LOG_LOG,
-        {"scale_j": math.exp(fit.params[0]), "exponent": float(fit.params[1])},
-        {"scale_j": (math.exp(low), math.exp(high)), "exponent": fit.interval(1)},
-        _r2(np.exp(fit.y - fit.residuals), energy),
-        _aicc(fit.residuals, 3, float(np.log(energy).sum())),
+    levels = [f"C({name})" for name in ("workload", "hardware") if known[name].nunique() > 1]
+    model = smf.ols(" + ".join(["log_factor ~ log_samples + log_steps", *levels]), data)
+    clusters = known.groupby(list(SETTINGS), dropna=False).ngroup().to_numpy()
+    settings, terms = len(np.unique(clusters)), model.exog.shape[1]
+    scaled = model.exog / np.linalg.norm(model.exog, axis=0)
+    if np.linalg.matrix_rank(scaled, tol=1e-8) < terms:
+        raise Refused(
+            "samples and steps per GPU-hour do not vary by themselves; measure several global "
+            "batches per workload and hardware"
+        )
+    if settings < terms + 3:
+        raise Refused(f"{settings} settings for {terms} terms; at least {terms + 3} are needed")
+    fit = model.fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True)
+    columns = {"estimate": fit.params, "se": fit.bse, "low": 0.0, "high": 0.0}
+    terms_table = pd.DataFrame(columns | {"p_value": fit.pvalues})
+    terms_table[["low", "high"]] = fit.conf_int(alpha=ERROR)
+    return FactorModel(
+        terms=terms_table.rename_axis("term").reset_index(),
+        energy_is=str(rows["energy_is"].iloc[0]),
+        n=len(known),
+        settings=settings,
+        r2=float(fit.rsquared),
+        left_out=len(rows) - len(known),
     )
-
-
-def _r2(fitted: Floats, energy: Floats) -> float | None:
-    about = float(((energy - energy.mean()) ** 2).sum())
-    if about == 0:
-        return None
-    return 1 - float(((energy - fitted) ** 2).sum()) / about
-
-
-def _aicc(errors: Floats, k: int, log_scales: float) -> float | None:
-    """Return AICc of normal errors; ``log_scales`` turns their likelihood into that of E."""
-    n = len(errors)
-    sigma = max(float(np.sqrt(np.mean(errors**2))), _LEAST_SIGMA)
-    log_likelihood = -n / 2 * (math.log(2 * math.pi * sigma**2) + 1) - log_scales
-    return aicc(log_likelihood, n, k)

@@ -9,19 +9,12 @@ import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
-from wattlaw.analysis.batch_effects import QualityFindings, quality_by_batch
-from wattlaw.analysis.caps.choice import (
-    LeastEnergy,
-    LeastEnergyDelay,
-    LeastEnergyWithin,
-    best_limits,
-)
+from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.decision import Decision
-from wattlaw.analysis.energy_factor import FactorModel, factor_drift, factor_model
-from wattlaw.analysis.energy_laws import energy_laws
+from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_model
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import SeriesFits
@@ -55,9 +48,6 @@ from wattlaw.formatting import (
     uncooperative_text,
 )
 
-#: How the best cap and clock of each setting are chosen.
-RULES = (LeastEnergy(), LeastEnergyWithin(0.10), LeastEnergyDelay())
-
 
 @dataclass(frozen=True)
 class Findings:
@@ -83,9 +73,7 @@ class Findings:
     limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
-    factor_refusal: str | None
-    factor_drift: pd.DataFrame  # analysis.energy_factor.factor_drift
-    quality: QualityFindings
+    quality: tuple[BatchQuality, ...]  # analysis.batch_effects.quality_by_batch
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
@@ -107,16 +95,6 @@ class Findings:
     def sources_label(self) -> str:
         """Return the sources of the runs, such as ``imported``, if none was measured here."""
         return sources_label(self.runs["launcher"])
-
-    @cached_property
-    def best_limits(self) -> pd.DataFrame:
-        """Return ``analysis.caps.choice.best_limits`` by ``limit_kind`` and ``rule``."""
-        chosen = [
-            best_limits(self.runs, kind, rule).assign(limit_kind=kind, rule=rule.description)
-            for kind in LIMITS
-            for rule in RULES
-        ]
-        return pd.concat(chosen, ignore_index=True)
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
@@ -176,7 +154,6 @@ def analyse(
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
     compared, refused = _comparisons(series)
-    model, model_refusal = _factor_model(without_limits(table))
     return Findings(
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
@@ -200,9 +177,7 @@ def analyse(
             ignore_index=True,
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
-        factor_model=model,
-        factor_refusal=model_refusal,
-        factor_drift=factor_drift(table),
+        factor_model=_factor_model(without_limits(table)),
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
@@ -265,11 +240,11 @@ def _comparisons(
     return tuple(compared), tuple(refused)
 
 
-def _factor_model(table: pd.DataFrame) -> tuple[FactorModel | None, str | None]:
+def _factor_model(table: pd.DataFrame) -> FactorModel | None:
     try:
-        return factor_model(table), None
-    except Refused as refusal:
-        return None, str(refusal)
+        return factor_model(table)
+    except Refused:
+        return None
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:

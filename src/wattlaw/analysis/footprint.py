@@ -25,13 +25,10 @@ class Cost(Result):
     price is unknown. ``counted`` says what is in the numbers.
     """
 
-    energy_kwh: float | None  # of the machines, as measured
-    facility_energy_kwh: float | None  # times PUE
     co2_kg: float | None
     electricity_cost: float | None
     gpu_hour_cost: float | None
     cost: float | None
-    currency: str | None
     counted: str
 
 
@@ -93,8 +90,7 @@ class Footprint:
             ``energy_j`` or ``gpu_hours`` is negative or infinite.
         """
         energy, hours = _known("energy_j", energy_j), _known("gpu_hours", gpu_hours)
-        energy_kwh = None if energy is None else energy / J_PER_KWH
-        facility_kwh = _product(energy_kwh, 1.0 if self.pue is None else self.pue)
+        facility_kwh = _product(energy, (1.0 if self.pue is None else self.pue) / J_PER_KWH)
         grams = _product(facility_kwh, self.grid_g_per_kwh)
         electricity = _product(facility_kwh, self.price_per_kwh)
         gpu_hour = _product(hours, self.price_per_gpu_hour)
@@ -102,13 +98,10 @@ class Footprint:
         priced += [gpu_hour] if self.price_per_gpu_hour is not None else []
         known = [cost for cost in priced if cost is not None]
         return Cost(
-            energy_kwh=energy_kwh,
-            facility_energy_kwh=facility_kwh,
             co2_kg=None if grams is None else grams / 1000,
             electricity_cost=electricity,
             gpu_hour_cost=gpu_hour,
             cost=sum(known) if priced and len(known) == len(priced) else None,
-            currency=self.currency,
             counted=self.counted(energy_is),
         )
 

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Hashable, Iterator, Sequence
-from datetime import date
 from typing import Any
 
-import numpy as np
 import pandas as pd
+
+from wattlaw.analysis.result import plain
 
 Group = dict[str, Any]
 
@@ -19,7 +19,7 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
         return
     for key, rows in frame.groupby(list(by), dropna=False, sort=True):
         values: tuple[Hashable, ...] = key if isinstance(key, tuple) else (key,)
-        yield {name: plain_value(value) for name, value in zip(by, values, strict=True)}, rows
+        yield {name: plain(value) for name, value in zip(by, values, strict=True)}, rows
 
 
 def group_numbers(frame: pd.DataFrame, by: Sequence[str]) -> pd.Series:
@@ -60,12 +60,3 @@ def _object(text: Any) -> dict[str, Any] | None:
     except (TypeError, ValueError):
         return None
     return parsed_object if isinstance(parsed_object, dict) else None
-
-
-def plain_value(value: Any) -> Any:
-    """Return a value as plain Python, a missing one as None."""
-    if value is None or pd.isna(value):
-        return None
-    if isinstance(value, date):
-        return value.isoformat()
-    return value.item() if isinstance(value, np.generic) else value

@@ -30,6 +30,7 @@ _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _KEPT = (
     "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
     "workers_cooperate", "dataset_samples", "gradient_bytes",
+    "loader_workers",
 )  # fmt: skip
 _DERIVED = ("unit", "run_length")
 _VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
@@ -51,8 +52,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         The columns of ``SETTINGS``, and ``run_id, study, repeat, metric_name, parameters,
-        flops_per_sample, parallelism, workers_cooperate, dataset_samples, gradient_bytes``. Per
-        run, N the GPUs:
+        flops_per_sample, parallelism, workers_cooperate, dataset_samples, gradient_bytes,
+        loader_workers``. Per run, N the GPUs:
 
         ``unit, time_s, energy_j``
             The first of ``UNITS`` that is known for all runs of the workload, or else for most; a
@@ -85,8 +86,9 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
             Mean and coefficient of variation over a run's samples, pooled from windows with their
             durations as weights: the mean square of a window is m^2 (1 + cv^2).
-        ``sm_clock_mean_mhz, power_throttle_share, cpu_cores``
-            Means weighted with the windows' durations.
+        ``sm_clock_mean_mhz, power_throttle_share, cpu_cores, data_wait_share,
+        communication_share, rank_wait_share``
+            Means weighted with the windows' durations; shares of the training time.
         ``eval_time_s, eval_energy_j``
             Means over evaluations, without the first one after an interruption.
         ``metric, loss, best_metric, epochs_trained``
@@ -231,6 +233,8 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
         columns_by_name[f"{name}_cv"] = spread / middle.where(middle > 0)
     for name in ("sm_clock_mean_mhz", "power_throttle_share"):
         columns_by_name[name] = mean(windows[name])
+    for name in ("data_wait", "communication", "rank_wait"):
+        columns_by_name[f"{name}_share"] = mean(windows[f"{name}_s"] / weight.where(weight > 0))
     columns_by_name["cpu_cores"] = mean(windows["cpu_cores_mean"])
     return pd.DataFrame(columns_by_name)
 
@@ -256,14 +260,16 @@ def _lengths(runs: pd.DataFrame) -> pd.Series:
     text = pd.Series("a process", index=runs.index)
     columns = {"epochs": "epochs", "measure_seconds": "s", "measure_steps": "steps"}
     for name, word in columns.items():
-        values = runs[name].map(lambda value, word=word: f"{value:g} {word}", na_action="ignore")
+        texts = {value: f"{value:g} {word}" for value in runs[name].dropna().unique()}
+        values = runs[name].map(texts)
         text = values.where(values.notna(), text)
     return text
 
 
 def _asked(runs: pd.DataFrame) -> pd.Series:
     """Return the epochs that a command was started with: ``{epochs}`` is in its arguments."""
-    is_asked = runs["options"].map(_takes_epochs).astype(bool)
+    takes = {text: _takes_epochs(text) for text in runs["options"].unique()}
+    is_asked = runs["options"].map(takes).astype(bool)
     epochs: pd.Series = runs["epochs"].where(is_asked).astype(float)
     return epochs.set_axis(runs["run_id"]).rename("epochs_asked")
 
@@ -343,9 +349,7 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         energy_delay_js=energy_j * time_s,
         energy_delay2_js2=energy_j * time_s**2,
-        energy_is=pd.Series(
-            [energy_is(row) for row in table[_SAID].to_dict("records")], dtype=object
-        ),
+        energy_is=_energy_is(table),
         power_per_gpu_w=table["gpu_energy_j"] / (table["gpus"] * time_s),
         gpu_hours=hours,
         gpu_hours_per_epoch=table["gpus"] * table["epoch_time_s"] / HOUR_S,
@@ -353,6 +357,13 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
         steps_per_gpu_hour=HOUR_S / (table["gpus"] * table["step_time_s"]),
         energy_per_gpu_hour_j=energy_j / hours,
     )
+
+
+def _energy_is(table: pd.DataFrame) -> pd.Series:
+    """Return ``energy_is`` of each row, computed once for each combination of its columns."""
+    number = table.groupby(_SAID, dropna=False, sort=False).ngroup()
+    kinds = [energy_is(row) for row in table.loc[~number.duplicated(), _SAID].to_dict("records")]
+    return pd.Series(np.array([*kinds, None], dtype=object)[number.to_numpy()], dtype=object)
 
 
 _SAID = ["energy_scope", "energy_source", "energy_verdict"]

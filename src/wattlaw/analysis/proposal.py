@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.advice.epochs import needed_epochs
-from wattlaw.analysis.advice.option import PREDICTED, Quantity
-from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
+from wattlaw.analysis.advice.options import options_of_runs
+from wattlaw.analysis.batch_effects import quality_by_batch
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, comparable_runs
 from wattlaw.analysis.findings import Findings
@@ -19,7 +19,6 @@ from wattlaw.analysis.prediction.job import Job, jobs_of
 from wattlaw.analysis.prediction.results import LEVEL, quantiles
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import source_of
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,18 @@ class Point:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The scaling of a workload to a number of nodes, and what is planned there."""
+    """The scaling of a workload to a number of nodes, and what is planned there.
+
+    ``curve`` has the prediction at the counts of all ``points``, those that ran too.
+    """
 
     findings: Findings
     job: Job
     campaign: Campaign
     points: tuple[Point, ...]
+    curve: tuple[Point, ...]
     amount: Quantity  # units of a training
+    quality: str  # what is known of it at the global batch that is planned
 
     @property
     def planned(self) -> Point:
@@ -70,6 +74,13 @@ class Proposal:
     def base(self) -> Point:
         """Return the smallest count that ran."""
         return next(point for point in self.points if point.runs)
+
+    @property
+    def misfit(self) -> float:
+        """Return the largest error of the model's time at a count that ran, as a share."""
+        pairs = zip(self.points, self.curve, strict=True)
+        errors = (curve.time_s.mean / point.time_s.mean - 1 for point, curve in pairs if point.runs)
+        return max(map(abs, errors))
 
 
 def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
@@ -103,16 +114,29 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
         rows["hardware"].isna() if job.hardware is None else rows["hardware"] == job.hardware
     ]
     settings = _settings(job, campaign.nodes)
-    ran = dict(_of_runs(aggregate(rows), settings, amount))
-    others = [setting for setting in settings if setting not in ran]
-    points = [*ran.values(), *_predicted(job, others, amount)]
-    points.sort(key=lambda point: point.setting.gpus)
+    options = options_of_runs(replace(comparable, rows=rows), lambda _: amount)
+    ran = dict(_of_runs(options, settings))
     if not ran:
         raise Refused(f"{workload}: no run has the batch and the limits of most runs")
+    curve = sorted(_predicted(job, settings, amount), key=lambda point: point.setting.gpus)
+    points = [ran.get(point.setting, point) for point in curve]
     base = next(point for point in points if point.runs)
-    return Proposal(
-        findings, job, campaign, tuple(_relative(point, base) for point in points), amount
-    )
+    shown, line = (tuple(_relative(item, base) for item in of) for of in (points, curve))
+    quality = _quality(rows, points[-1].setting)
+    return Proposal(findings, job, campaign, shown, line, amount, quality)
+
+
+def _quality(rows: pd.DataFrame, setting: TrainingSetting) -> str:
+    """Return what runs show of the quality at the global batch of a setting."""
+    batch = setting.global_batch
+    if batch is None or rows["metric"].isna().all():
+        return "not known: " + ("no run has a metric" if batch else "the batch is not known")
+    found = [item for item in quality_by_batch(rows)
+             if item.group["precision"] == setting.precision]  # fmt: skip
+    if texts := [text for item in found if (text := item.warning(batch))]:
+        return texts[0]
+    known = [item.known_to for item in found if item.known_to and batch <= item.known_to]
+    return f"shown to hold up to global batch {max(known)}" if known else "not known at this batch"
 
 
 def _settings(job: Job, nodes: int) -> list[TrainingSetting]:
@@ -130,31 +154,22 @@ def _settings(job: Job, nodes: int) -> list[TrainingSetting]:
         )
 
 
+#: The names of a setting that ran.
+_MATCHED = ("gpus", "nodes", "local_batch", "precision", *LIMITS)
+
+
 def _of_runs(
-    cells: pd.DataFrame, settings: Sequence[TrainingSetting], amount: Quantity
+    options: Sequence[Option], settings: Sequence[TrainingSetting]
 ) -> Iterator[tuple[TrainingSetting, Point]]:
     """Yield the settings that ran."""
+    ran = {tuple(item.setting[name] for name in _MATCHED): item for item in reversed(options)}
     for setting in settings:
-        rows = cells[(cells["gpus"] == setting.gpus) & (cells["nodes"] == setting.nodes)]
-        for name in ("local_batch", "precision", *LIMITS):
-            value = getattr(setting, name)
-            rows = rows[rows[name].isna() if value is None else rows[name] == value]
-        if rows.empty:
-            continue
-        row: dict[Any, Any] = rows.iloc[0].to_dict()
-        time_s, energy_j = (
-            Quantity.of(*(row[f"{name}{end}"] for end in ("", "_low", "_high")))
-            for name in ("time_s", "energy_j")
-        )
-        if time_s is not None:
-            energy_j = energy_j and energy_j.times(amount)
-            source = source_of(row["launcher"])
-            yield setting, Point(setting, source, int(row["n"]), time_s.times(amount), energy_j)
+        if item := ran.get(tuple(getattr(setting, name) for name in _MATCHED)):
+            values = item.source, item.repeats, item.train_time_s, item.train_energy_j
+            yield setting, Point(setting, *values)
 
 
 def _predicted(job: Job, settings: Sequence[TrainingSetting], amount: Quantity) -> Iterator[Point]:
-    if not settings:
-        return
     times, energies = job.amounts(settings)
     for index, setting in enumerate(settings):
         low, middle, high = quantiles(times[:, index], LEVEL).tolist()

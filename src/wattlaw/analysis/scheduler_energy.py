@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.groups import groups
+from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS, energies, energy_is
 
 #: Ratios are summarised for runs that agree in these columns.
@@ -36,12 +36,23 @@ class Agreement:
     on the log scale: exp(m -+ 1.96 s), with mean m and standard deviation s of ln ratio.
     """
 
-    group: dict[str, object]  # of COMPARED_BY
     runs: int
     median: float
     low: float  # the least ratio
     high: float
     limits: tuple[float, float] | None  # of at least MIN_RUNS runs
+
+    @classmethod
+    def of(cls, ratios: Sequence[float] | pd.Series) -> "Agreement":
+        """Return number, median, least and greatest of ratios, and their limits of agreement."""
+        values = np.asarray(ratios, dtype=float)
+        limits = None
+        if len(values) >= MIN_RUNS and (values > 0).all():
+            logs = np.log(values)
+            middle, half = logs.mean(), 1.96 * logs.std(ddof=1)
+            limits = (float(np.exp(middle - half)), float(np.exp(middle + half)))
+        ends = float(np.median(values)), float(values.min()), float(values.max())
+        return cls(len(values), *ends, limits)
 
 
 def scheduler_energy(
@@ -95,27 +106,6 @@ def scheduler_energy(
     return compared.reset_index()[list(COLUMNS)]
 
 
-def agreements(compared: pd.DataFrame) -> tuple[Agreement, ...]:
-    """Return how far ratios of ``scheduler_energy`` are from 1, by what is compared."""
-    return tuple(
-        Agreement(group, *spread(rows["ratio"]))
-        for group, rows in groups(compared[compared["ratio"].notna()], COMPARED_BY)
-    )
-
-
-def spread(
-    ratios: Sequence[float] | pd.Series,
-) -> tuple[int, float, float, float, tuple[float, float] | None]:
-    """Return number, median, least and greatest of ratios, and their limits of agreement."""
-    values = np.asarray(ratios, dtype=float)
-    limits = None
-    if len(values) >= MIN_RUNS and (values > 0).all():
-        logs = np.log(values)
-        middle, half = logs.mean(), 1.96 * logs.std(ddof=1)
-        limits = (float(np.exp(middle - half)), float(np.exp(middle + half)))
-    return len(values), float(np.median(values)), float(values.min()), float(values.max()), limits
-
-
 def _windows_in_accounting_time(epochs: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
     """Return the windows of the runs that began in the accounting's time, if that is known."""
     run_windows = epochs[epochs["run_id"].isin(compared.index)]
@@ -161,7 +151,7 @@ class Sites:
     """Facts of clusters, over all runs of all statuses but for the energies."""
 
     energies: pd.DataFrame  # analysis.scheduler_energy.scheduler_energy
-    agreements: tuple[Agreement, ...]
+    agreements: tuple[tuple[Group, Agreement], ...]  # by COMPARED_BY
     interrupted_runs: int
     interruptions: int
     clock_runs: int  # runs whose hosts' clocks were compared
@@ -180,7 +170,10 @@ def summarise_sites(
     offsets = runs["clock_offset_max_s"].dropna()
     return Sites(
         energies=energies,
-        agreements=agreements(energies),
+        agreements=tuple(
+            (group, Agreement.of(rows["ratio"]))
+            for group, rows in groups(energies[energies["ratio"].notna()], COMPARED_BY)
+        ),
         interrupted_runs=int((count > 0).sum()),
         interruptions=int(count.sum()),
         clock_runs=len(offsets),

@@ -210,11 +210,12 @@ def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     codes = group_numbers(label_parts, columns)
     labels: dict[Any, str] = {}
     label_counts: Counter[str] = Counter()
-    for code, row in zip(codes, series.assign(**cut_down)[columns].to_dict("records"), strict=True):
-        if code not in labels:
-            label = _label(row, names)
-            label_counts[label] += 1
-            labels[code] = f"{label} ({label_counts[label]})" if label_counts[label] > 1 else label
+    first = ~codes.duplicated()
+    rows = series.assign(**cut_down).loc[first, columns].to_dict("records")
+    for code, row in zip(codes[first], rows, strict=True):
+        label = _label(row, names)
+        label_counts[label] += 1
+        labels[code] = f"{label} ({label_counts[label]})" if label_counts[label] > 1 else label
     return [labels[code] for code in codes]
 
 

@@ -21,17 +21,6 @@ LEVEL = 1 - ERROR
 ROUNDING = 1e-9
 
 
-def aicc(log_likelihood: float, n: int, k: int) -> float | None:
-    """Return -2 ln L + 2 k + 2 k (k + 1) / (n - k - 1); None if ``n <= k + 1``.
-
-    Akaike's criterion as corrected for few values by Hurvich & Tsai 1989, Biometrika 76, 297-307.
-    ``k`` counts the noise too.
-    """
-    if n <= k + 1:
-        return None
-    return -2 * log_likelihood + 2 * k + 2 * k * (k + 1) / (n - k - 1)
-
-
 def f_test_p(between: float, between_df: int, within: float, within_df: int) -> float:
     """Return p of F = (between / its df) / (within / its df), of two sums of squares.
 
@@ -40,6 +29,46 @@ def f_test_p(between: float, between_df: int, within: float, within_df: int) -> 
     """
     ratio = (between / between_df) / (within / within_df)
     return float(special.fdtrc(between_df, within_df, ratio))
+
+
+def t_interval(estimate: float, error: float, freedom: float) -> Interval:
+    """Return the 95 % interval of an estimate with a standard error; infinite without freedom."""
+    half = float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * error if freedom > 0 else np.inf
+    return float(estimate - half), float(estimate + half)
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean of values, the variance of its error, and Student's degrees of freedom."""
+
+    value: float
+    variance: float  # missing for one value
+    freedom: float
+
+    @classmethod
+    def of(cls, values: Floats) -> "Mean":
+        """Return the mean of independent values."""
+        n = len(values)
+        variance = float(values.var(ddof=1)) / n if n > 1 else np.nan
+        return cls(float(values.mean()), variance, n - 1)
+
+    @classmethod
+    def combined(cls, means: Sequence["Mean"], weights: Sequence[float]) -> "Mean":
+        """Return a weighted sum, with the degrees of freedom of Welch and Satterthwaite."""
+        variances = [weight**2 * m.variance for weight, m in zip(weights, means, strict=True)]
+        value = sum(weight * m.value for weight, m in zip(weights, means, strict=True))
+        variance, freedom = sum(variances), sum(m.freedom for m in means)
+        if variance > 0:
+            parts = (own**2 / m.freedom for own, m in zip(variances, means, strict=True))
+            freedom = variance**2 / sum(parts)
+        return cls(value, variance, freedom)
+
+    @property
+    def interval(self) -> Interval:
+        """Return the 95 % interval; missing for one value."""
+        if not self.freedom:
+            return np.nan, np.nan
+        return t_interval(self.value, self.variance**0.5, self.freedom)
 
 
 @dataclass(frozen=True)
@@ -96,8 +125,7 @@ class LeastSquares:
 
     def interval(self, i: int) -> Interval:
         """Return the 95 % interval of a coefficient by Student's t."""
-        half = float(special.stdtrit(self.freedom, (1 + LEVEL) / 2)) * self.errors[i]
-        return float(self.params[i] - half), float(self.params[i] + half)
+        return t_interval(self.params[i], self.errors[i], self.freedom)
 
     def p_value(self, i: int) -> float:
         """Return the p value of the t test that a coefficient is 0."""
@@ -147,19 +175,13 @@ class Pooled(Generic[Key]):
         share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
         return float(total), float(np.sqrt(self.variance * share))
 
-    def difference(self, first_key: Key, other: Key) -> tuple[float, float]:
-        """Return the ``contrast`` of one mean with another; a mean does not differ from itself."""
-        return (0.0, 0.0) if first_key == other else self.contrast({first_key: 1.0, other: -1.0})
-
     def interval(self, first_key: Key, other: Key) -> tuple[float, float, float]:
         """Return the difference of two means with its 95 % t interval."""
-        change, error = self.difference(first_key, other)
-        half = self.t((1 + LEVEL) / 2) * error if error else error
+        if first_key == other:
+            return 0.0, 0.0, 0.0
+        change, error = self.contrast({first_key: 1.0, other: -1.0})
+        half = error * float(special.stdtrit(self.freedom, (1 + LEVEL) / 2))
         return change, change - half, change + half
-
-    def t(self, share: float) -> float:
-        """Return the quantile of Student's t; missing without freedom."""
-        return float(special.stdtrit(self.freedom, share)) if self.freedom else np.nan
 
 
 def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
@@ -177,12 +199,6 @@ def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
     freedom = 0 if is_identical else freedom
     variance = squares / freedom if freedom else np.nan
     return Pooled(means, sizes, variance, freedom, is_identical)
-
-
-def geometric_mean(values: Floats) -> float:
-    """Return exp of the mean of logarithms; of equal values exactly that value."""
-    first = float(values[0])
-    return first * float(np.exp(np.log(values / first).mean()))
 
 
 _NODES = 64

@@ -11,20 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from wattlaw.analysis.batch_effects import LEARNING
 from wattlaw.analysis.critical_batch import CriticalBatch, critical_batch
 from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.metrics import SETTINGS, direction
-from wattlaw.analysis.statistics import LEVEL, Floats
-from wattlaw.errors import BadInput, Refused
+from wattlaw.analysis.statistics import Mean
+from wattlaw.errors import Refused
 
 _LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
 
 
 def epochs_to_target(
-    epochs: pd.DataFrame, target: float, better: str | Mapping[str, str]
+    epochs: pd.DataFrame, target: float, better: Mapping[str, str]
 ) -> pd.DataFrame:
     """Return for each run the number of epochs after which it first reached a target.
 
@@ -36,25 +35,16 @@ def epochs_to_target(
     target
         In the metric's unit; reached is at least (better ``higher``) or at most (``lower``) this.
     better
-        For all runs, or by ``run_id``; runs that are not in it are left out.
+        By ``run_id``; runs that are not in it are left out.
 
     Returns
     -------
     DataFrame
         ``run_id, epochs_to_target`` (missing when never reached), ``reached, epochs_evaluated``
         (up to the last evaluation), ``best``.
-
-    Raises
-    ------
-    BadInput
-        A direction is neither ``higher`` nor ``lower``.
     """
     evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
-    by_row = evaluated["run_id"].map(better) if isinstance(better, Mapping) else better
-    evaluated = evaluated.assign(better=by_row).dropna(subset="better")
-    for result in evaluated["better"].unique():
-        if result not in ("higher", "lower"):
-            raise BadInput(f"better: given {result!r}; allowed: higher, lower")
+    evaluated = evaluated.assign(better=evaluated["run_id"].map(better)).dropna(subset="better")
     metric, higher = evaluated["metric"], evaluated["better"] == "higher"
     evaluated = evaluated.assign(
         number=evaluated["epoch"] + 1,  # the first epoch is 0
@@ -72,12 +62,7 @@ def epochs_to_target(
     ).reset_index()
 
 
-def time_to_target(
-    table: pd.DataFrame,
-    epochs: pd.DataFrame,
-    target: float | Mapping[str, float],
-    better: Mapping[str, str] | None = None,
-) -> pd.DataFrame:
+def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return time and energy to a target quality, one row per setting.
 
     Parameters
@@ -85,9 +70,7 @@ def time_to_target(
     table, epochs
         Rows of ``run_metrics`` and the windows of the same runs.
     target
-        For all workloads, or by workload.
-    better
-        ``higher`` or ``lower`` by workload; by default from the metric's name.
+        The metric's value to reach.
 
     Returns
     -------
@@ -118,12 +101,11 @@ def time_to_target(
         known which way is better.
     """
     table = table[table["epoch_time_s"].notna()]
-    better_by_run = _directions(table, better)
-    runs = _reached(table, epochs, target, better_by_run)
+    runs = _reached(table, epochs, target)
     if runs.empty:
         raise Refused(
             "no run with a metric that is known to be better high or low was evaluated: evaluate "
-            "(measure.evaluate), or say which way is better"
+            "(measure.evaluate), and name a metric such as accuracy or loss"
         )
     repeats_of_group = {
         tuple(group.values()): rows
@@ -141,25 +123,11 @@ def time_to_target(
     return result.assign(statistical_efficiency=least / result["epochs"])
 
 
-def _directions(table: pd.DataFrame, better: Mapping[str, str] | None) -> dict[str, str]:
-    of_name = table["metric_name"].map(direction, na_action="ignore")
-    by_row = table["workload"].map(dict(better or {})).fillna(of_name)
-    return {run: way for run, way in zip(table["run_id"], by_row, strict=True) if pd.notna(way)}
-
-
-def _reached(
-    table: pd.DataFrame,
-    epochs: pd.DataFrame,
-    target: float | Mapping[str, float],
-    better_by_run: Mapping[str, str],
-) -> pd.DataFrame:
-    parts = []
-    for workload, runs in table.groupby("workload"):
-        wanted = target.get(str(workload)) if isinstance(target, Mapping) else target
-        if wanted is not None:
-            windows = epochs[epochs["run_id"].isin(runs["run_id"])]
-            parts.append(runs.merge(epochs_to_target(windows, wanted, better_by_run), on="run_id"))
-    return pd.concat(parts) if parts else table.iloc[:0]
+def _reached(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
+    """Return the runs whose metric has a known direction, with their epochs to the target."""
+    better = table["metric_name"].map(direction, na_action="ignore").set_axis(table["run_id"])
+    known = {str(run_id): way for run_id, way in better.dropna().items()}
+    return table.merge(epochs_to_target(epochs, target, known), on="run_id")
 
 
 def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
@@ -198,11 +166,11 @@ def _without_batch() -> dict[str, object]:
 def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, object]:
     reached = int(repeats_of_group["reached"].sum())
     all_reached = reached == len(repeats_of_group)
-    count = _LogMean.of(repeats_of_group["log_epochs"].to_numpy(float)) if all_reached else None
+    count = Mean.of(repeats_of_group["log_epochs"].to_numpy(float)) if all_reached else None
     kinds = rows["energy_is"].dropna().unique()
     is_known = len(kinds) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
-    time = _LogMean.of(np.log(rows["epoch_time_s"].to_numpy(float)))
-    energy = _LogMean.of(np.log(rows["energy_per_epoch_j"].to_numpy(float))) if is_known else None
+    time = Mean.of(np.log(rows["epoch_time_s"].to_numpy(float)))
+    energy = Mean.of(np.log(rows["energy_per_epoch_j"].to_numpy(float))) if is_known else None
     why = f"{reached} of {len(repeats_of_group)} repeats reached the target"
     return {
         "epochs_trained": int(repeats_of_group["epochs_trained"].iloc[0]),
@@ -214,47 +182,16 @@ def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, 
     }
 
 
-@dataclass(frozen=True)
-class _LogMean:
-    """A mean of logs: its variance (missing for one value) and degrees of freedom."""
-
-    mean: float
-    variance: float
-    freedom: float
-
-    @classmethod
-    def of(cls, logs: Floats) -> "_LogMean":
-        n = len(logs)
-        variance = float(logs.var(ddof=1)) / n if n > 1 else math.nan
-        return cls(float(logs.mean()), variance, n - 1)
-
-    def times(self, other: "_LogMean") -> "_LogMean":
-        """Return the mean of a product, degrees of freedom by Welch and Satterthwaite."""
-        variance = self.variance + other.variance
-        parts = math.nan
-        if self.freedom and other.freedom:
-            parts = self.variance**2 / self.freedom + other.variance**2 / other.freedom
-        freedom = variance**2 / parts if parts else self.freedom + other.freedom
-        return _LogMean(self.mean + other.mean, variance, freedom)
-
-    def interval(self) -> tuple[float, float, float]:
-        """Return the geometric mean and its 95 % interval by Student's t."""
-        half = float(special.stdtrit(self.freedom, (1 + LEVEL) / 2)) * math.sqrt(self.variance)
-        return math.exp(self.mean), math.exp(self.mean - half), math.exp(self.mean + half)
-
-
-def _products(
-    count: _LogMean | None, time: _LogMean | None, energy: _LogMean | None
-) -> dict[str, object]:
-    """Return the columns of the epochs, and of their products with time and energy."""
+def _products(count: Mean | None, time: Mean | None, energy: Mean | None) -> dict[str, object]:
+    """Return the columns of the epochs, and of their products with time and energy, from logs."""
     row: dict[str, object] = {}
     for name, mean in {
         "epochs": count,
-        "time_to_target_s": count and time and count.times(time),
-        "energy_to_target_j": count and energy and count.times(energy),
+        "time_to_target_s": count and time and Mean.combined((count, time), (1, 1)),
+        "energy_to_target_j": count and energy and Mean.combined((count, energy), (1, 1)),
     }.items():
-        values = (math.nan,) * 3 if mean is None else mean.interval()
-        row |= zip((name, f"{name}_low", f"{name}_high"), values, strict=True)
+        logs = (math.nan,) * 3 if mean is None else (mean.value, *mean.interval)
+        row |= zip((name, f"{name}_low", f"{name}_high"), map(math.exp, logs), strict=True)
     return row
 
 
@@ -279,10 +216,10 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     Parameters and errors are those of ``time_to_target``.
     """
     settings = time_to_target(table, epochs, target)
-    reached = epochs_to_target(epochs, target, _directions(table, None))
+    runs_reached = _reached(table, epochs, target)
     kept_groups, critical, refusals = [], [], []
     for group, runs in groups(table, LEARNING):
-        evaluated = runs.merge(reached, on="run_id")
+        evaluated = runs_reached[runs_reached["run_id"].isin(runs["run_id"])]
         try:
             _require_target_reached(runs, evaluated, target)
             kept_groups.append(group)

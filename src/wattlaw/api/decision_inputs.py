@@ -290,6 +290,6 @@ def _known_quality(rows: pd.DataFrame | None) -> float | None:
     """
     if rows is None or rows.empty:
         return None
-    known = [item for item in quality_by_batch(rows).rows if item.known_to is not None]
+    known = [item for item in quality_by_batch(rows) if item.known_to is not None]
     longest = max(known, key=lambda item: item.group["epochs_trained"] or 0, default=None)
     return None if longest is None else longest.known_to

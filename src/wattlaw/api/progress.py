@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from wattlaw.formatting import run_title
 from wattlaw.store.record import RunRecord
 from wattlaw.text import collapse_whitespace
 
@@ -81,11 +82,11 @@ class LineProgress:
 
 def title(record: RunRecord) -> str:
     """Return the name of a run: workload, size, repeat and id."""
-    setting, nodes = record.spec.setting, record.spec.nodes
-    size = f" on {setting.gpus} x {setting.local_batch}" if setting.local_batch else ""
-    size += f", {nodes} nodes" if nodes > 1 else ""
-    size += f", emulates {setting.emulated_gpus} GPUs" if setting.emulated_gpus else ""
-    return f"{record.spec.workload.name}{size} (repeat {record.spec.repeat}, {record.run_id})"
+    spec, setting = record.spec, record.spec.setting
+    return run_title(
+        record.run_id, spec.workload.name, spec.repeat, setting.gpus, setting.local_batch,
+        spec.nodes, setting.emulated_gpus,
+    )  # fmt: skip
 
 
 def waiting_text(runs: int) -> str:

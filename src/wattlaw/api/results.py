@@ -1,44 +1,28 @@
-"""The results of one or several stores: tables, laws, advice, claims, figures and the report."""
+"""The results of one or several stores: laws, advice, predictions, claims and comparisons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import tee
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
-
-import pandas as pd
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from wattlaw.analysis.advice import advice as analysis
 from wattlaw.api.advice import Advice
-from wattlaw.api.display import Report, as_html
 from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.footprint import footprint_of
-from wattlaw.api.store_tables import StoreTables
-from wattlaw.errors import BadInput, Refused
+from wattlaw.api.store_reports import StoreReports
+from wattlaw.errors import BadInput
 from wattlaw.quantities import duration_s, energy_j, finite, share
-from wattlaw.store.schema import TABLES
-from wattlaw.store.store import Store
-from wattlaw.store.tables import KINDS, write_table
-from wattlaw.text import join_names, quote
 
 if TYPE_CHECKING:
-    import altair as alt
-
-    from wattlaw.analysis.findings import Findings
     from wattlaw.api.claims import Claims
     from wattlaw.api.comparison import Comparison
     from wattlaw.api.predictions import Predictions
 
 
-TableName = Literal["runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits"]
-EXPORTS = get_args(TableName)
-
-
 @dataclass(frozen=True)
-class Results(StoreTables):
+class Results(StoreReports):
     """The runs of one or several stores: tables, laws, advice, predictions and figures.
 
     Tables are read when they are first used, and kept. Open the stores again to see newer runs.
@@ -278,218 +262,13 @@ class Results(StoreTables):
             other = Results((Path(other),), self.strict)
         return compare(self, other, by)
 
-    @property
-    def figures(self) -> tuple[str, ...]:
-        """The names of the figures that ``plot`` draws."""
-        from wattlaw.report.figures import GALLERY
-
-        return tuple(figure.name for figure in GALLERY)
-
-    def plot(
-        self, figure: str, *, reference: int | None = None, target: float | None = None
-    ) -> "alt.ConcatChart":
-        """Return a figure of the report as an Altair chart.
-
-        Parameters
-        ----------
-        figure
-            A name of ``figures``, such as ``energy_speed``.
-        reference
-            The GPU count that speedups are relative to; by default each series' smallest.
-        target
-            A target quality, for the figure ``targets``.
-
-        Raises
-        ------
-        wattlaw.errors.BadInput
-            There is no such figure.
-        wattlaw.errors.Refused
-            The runs do not have what the figure shows.
-
-        Examples
-        --------
-        >>> chart = wattlaw.open("results").plot("speedup")
-        >>> chart.to_dict()["title"]["text"]
-        'Speedup'
-        """
-        import altair as alt
-
-        from wattlaw.report.figures import GALLERY
-        from wattlaw.report.pictures import chart_of
-
-        if figure not in self.figures:
-            raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(self.figures)}")
-        drawn = GALLERY[self.figures.index(figure)]
-        chart = chart_of(drawn, self._findings(reference=reference, target=target))
-        if chart is None:
-            raise Refused(f"figure {figure}: these runs do not have what it shows")
-        return alt.ConcatChart.from_dict(chart.spec)
-
-    def report(
-        self,
-        path: str | PathLike[str] = "report.html",
-        *,
-        template: str | None = None,
-        claims: bool = False,
-        interactive: bool = False,
-        figures: str | PathLike[str] | None = None,
-        kinds: str | Sequence[str] = ("png", "svg"),
-        target: float | None = None,
-        pue: float | None = None,
-        grid: str | float | None = None,
-        price: str | float | None = None,
-        price_per_gpu_hour: str | float | None = None,
-    ) -> Report:
-        """Write the report, an HTML page that needs no network.
-
-        Parameters
-        ----------
-        path
-            The page. Its folder is created if necessary.
-        template
-            ``mit-2022`` or ``kit-2025`` for the layout of that study.
-        claims
-            Show the published claims even if these runs decide none of them.
-        interactive
-            Draw the figures with Vega: they show values and zoom, and tables can be sorted.
-        figures, kinds
-            A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
-        target
-            A target quality: the report also shows the time and energy to reach it.
-        pue, grid, price, price_per_gpu_hour
-            As in ``advise``.
-
-        Examples
-        --------
-        >>> wattlaw.open("results").report("report.html").page.name
-        'report.html'
-        """
-        from wattlaw.analysis.claims import check_claims
-        from wattlaw.report.layouts import layout
-        from wattlaw.report.page import Options, write_report
-        from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
-
-        page, chosen = Path(path), layout(template)
-        file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
-        findings = self._findings(
-            footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
-            reference=chosen.reference,
-            target=finite("target", target),
-        )
-        for_page, for_files = tee(make_charts(findings, chosen.study))
-        options = Options(template, claims, interactive)
-        write_report(findings, check_claims(findings), page, options, for_page)
-        files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
-        return Report(page, tuple(files))
-
-    def proposal(
-        self,
-        path: str | PathLike[str] = "proposal.html",
-        *,
-        nodes: int,
-        workload: str | None = None,
-        runs: int = 1,
-        epochs: int | None = None,
-        pue: float | None = None,
-        grid: str | float | None = None,
-        price: str | float | None = None,
-        price_per_gpu_hour: str | float | None = None,
-    ) -> Report:
-        """Write two pages for a compute-time proposal: scaling, planned campaign and method.
-
-        Parameters
-        ----------
-        path
-            The page; Markdown with LaTeX tables where its name ends in ``.md``.
-        nodes
-            The number of nodes of a training. Counts that did not run are predicted.
-        workload
-            The workload. It is not needed if the stores have a single one.
-        runs, epochs
-            The number of trainings, and epochs of each, by default those of most runs.
-        pue, grid, price, price_per_gpu_hour
-            As in ``advise``.
-
-        Raises
-        ------
-        wattlaw.errors.Refused
-            No run of the workload is done, or the time of a training is not known.
-        wattlaw.errors.BadInput
-            A number is out of range, or the runs do not name their nodes.
-
-        Examples
-        --------
-        >>> wattlaw.open("results").proposal("proposal.html", nodes=4).page.name
-        'proposal.html'
-        """
-        from wattlaw.analysis.proposal import Campaign, propose
-        from wattlaw.report.proposal import write_proposal
-
-        findings = self._findings(footprint=footprint_of(pue, grid, price, price_per_gpu_hour))
-        campaign = Campaign(nodes, runs, epochs)
-        files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
-        return Report(files[0], tuple(files[1:]))
-
-    def export(self, table: str, path: str | PathLike[str], *, raw: bool = False) -> int:
-        """Write a table to a CSV, Parquet or JSON-lines file; return its number of rows.
-
-        Parameters
-        ----------
-        table
-            A name of ``EXPORTS``, such as ``runs``.
-        path
-            The file. Its ending selects the kind.
-        raw
-            Write CSV cells that a spreadsheet takes for a formula unchanged.
-        """
-        output = Path(path)
-        if table not in EXPORTS:
-            raise BadInput(f"table: given {quote(table)}; allowed: {', '.join(EXPORTS)}")
-        if (end := output.suffix).lower() not in KINDS:
-            raise BadInput(f"{output}: unknown ending {end!r}; allowed: {', '.join(KINDS)}")
-        if table in TABLES:
-            rows = pa.concat_tables([store.arrow(table) for store in self._stores])
-        else:
-            frame = self.fit().to_frame() if table == "fits" else getattr(self, table)
-            rows = pa.Table.from_pandas(frame, preserve_index=False)
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_table(output, rows, raw=raw)
-        return len(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: the stores, and the number of runs by workload and status."""
-        runs = self.to_frame().to_dict("records")
-        return {"stores": [str(path) for path in self.paths], "runs": runs}
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the number of runs by workload and status, with the range of GPU counts."""
-        by = self.runs.groupby(["workload", "launcher", "status"], dropna=False)["gpus"]
-        counts = by.agg(["size", "min", "max"])
-        counts.columns = pd.Index(["runs", "gpus_min", "gpus_max"])
-        return counts.reset_index()
-
-    def _repr_html_(self) -> str:
-        return as_html(self.to_frame(), [f"Stores: {', '.join(map(str, self.paths))}"])
-
-    def _workload(self, name: str | None) -> str:
-        if name is None and not self.workloads:
-            raise Refused("no run is done")
-        if name is None and len(self.workloads) > 1:
-            raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
-        return self.workloads[0] if name is None else name
-
-    def _findings(self, **options: Any) -> "Findings":
-        from wattlaw.report.stores import read_findings
-
-        options["decisions"] = tuple(self._decisions())
-        return read_findings(self._stores, *self._tables, **options)
-
 
 def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
-    """Open one or several stores.
+    """Open one or several stores, or bundles that ``Results.export`` wrote.
 
-    ``BadInput`` names a folder that is not a store. A run with a missing or damaged file is left
-    out, with a ``DamagedFileWarning``; it is ``BadInput`` too if ``strict``.
+    ``BadInput`` names a folder that is not a store, or a file that is not a bundle. A run with a
+    missing or damaged file is left out, with a ``DamagedFileWarning``; it is ``BadInput`` too if
+    ``strict``.
 
     Examples
     --------
@@ -500,8 +279,8 @@ def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
     [1, 2, 4, 8]
     """
     if not stores:
-        raise BadInput("open: given no store; allowed: one or more folders")
+        raise BadInput("open: given no store; allowed: one or more folders or bundles")
     paths = tuple(Path(store) for store in stores)
-    for path in paths:
-        Store.existing(path)
-    return Results(paths, strict)
+    results = Results(paths, strict)
+    _ = results._stores
+    return results

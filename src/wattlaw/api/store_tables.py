@@ -13,14 +13,14 @@ import pyarrow as pa
 from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.errors import BadInput, DamagedFileWarning
+from wattlaw.api.display import as_html
+from wattlaw.errors import BadInput, DamagedFileWarning, Refused
 from wattlaw.formatting import origins_label
+from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
-from wattlaw.store.parquet import read_all
-from wattlaw.store.schema import TABLES
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
-from wattlaw.text import quote
+from wattlaw.text import join_names, quote
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,30 @@ class StoreTables:
         wattlaw.errors.BadInput
             A run is not done or does not exist.
         """
-        paths = [(store, store.finished("telemetry")) for store in self._stores]
-        done = {path.parent.name for _, of_store in paths for path in of_store}
+        snapshots = [store.without_damaged() for store in self._stores]
+        done = {run_id for snapshot in snapshots for run_id in snapshot.done()}
         wanted = done if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
         if missing := wanted - done:
             raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
-        tables = []
-        for store, of_store in paths:
-            chosen = [path for path in of_store if path.parent.name in wanted]
-            tables.append(read_all(chosen, TABLES["telemetry"], store.leave_out))
+        tables = [
+            store.arrow("telemetry", wanted, snapshot=snapshot)
+            for store, snapshot in zip(self._stores, snapshots, strict=True)
+        ]
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
+
+    def arrow(self, table: str) -> pa.Table:
+        """Return the table ``runs``, ``epochs`` or ``telemetry`` as an Arrow table."""
+        return pa.concat_tables([store.arrow(table) for store in self._stores])
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """The study files and the decision of the stores, by name; of equal names the first."""
+        return {
+            name: content
+            for store in reversed(self._stores)
+            for name, content in store.documents.items()
+        }
 
     @property
     def decision(self) -> dict[str, Any] | None:
@@ -114,10 +127,32 @@ class StoreTables:
         """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
         return origins_label(self.metrics["launcher"])
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: the stores, and the number of runs by workload and status."""
+        runs = self.to_frame().to_dict("records")
+        return {"stores": [str(path) for path in self.paths], "runs": runs}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the number of runs by workload and status, with the range of GPU counts."""
+        by = self.runs.groupby(["workload", "launcher", "status"], dropna=False)["gpus"]
+        counts = by.agg(["size", "min", "max"])
+        counts.columns = pd.Index(["runs", "gpus_min", "gpus_max"])
+        return counts.reset_index()
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_frame(), [f"Stores: {', '.join(map(str, self.paths))}"])
+
+    def _workload(self, name: str | None) -> str:
+        if name is None and not self.workloads:
+            raise Refused("no run is done")
+        if name is None and len(self.workloads) > 1:
+            raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
+        return self.workloads[0] if name is None else name
+
     def _decisions(self) -> Iterator[Decision]:
-        for path in self.paths:
+        for store in self._stores:
             try:
-                decision = stored_decision(path)
+                decision = stored_decision(store.path)
             except BadInput as error:
                 if self.strict:
                     raise
@@ -128,7 +163,7 @@ class StoreTables:
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:
-        return tuple(Store.existing(path, strict=self.strict) for path in self.paths)
+        return tuple(open_store(path, strict=self.strict) for path in self.paths)
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -1,7 +1,7 @@
 """Studies: load a study file, show its runs, and run those that a store does not have."""
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -255,7 +255,6 @@ def load_study(
     *,
     launch: str | None = None,
     hardware: str | None = None,
-    calibration: str | None = None,
     fail_share: float | None = None,
     table: str | PathLike[str] | None = None,
 ) -> Study:
@@ -267,7 +266,7 @@ def load_study(
         The study file.
     launch
         Replaces the launcher of the file: ``local``, ``slurm``, ``simulated`` or ``replay``.
-    hardware, calibration, fail_share
+    hardware, fail_share
         Replace these settings of ``launch.simulation``, for the launcher ``simulated``.
     table
         Replaces ``launch.table``, for the launcher ``replay``.
@@ -283,7 +282,7 @@ def load_study(
     >>> study.name, len(study), study.launcher
     ('example', 18, 'simulated')
     """
-    changes = {"hardware": hardware, "calibration": calibration, "fail_share": fail_share}
+    changes = {"hardware": hardware, "fail_share": fail_share}
     if fail_share is not None and not 0 <= fail_share <= 1:
         raise BadInput(f"fail_share: given {fail_share:g}; allowed: 0 to 1")
     simulation = {name: value for name, value in changes.items() if value is not None}
@@ -304,6 +303,7 @@ def run(
     store: str | PathLike[str] = "wattlaw-store",
     *,
     progress: Observer | Callable[[str], object] | None = None,
+    openmetrics: str | PathLike[str] | None = None,
 ) -> RunOutcome:
     """Run what a study asks for and the store does not have yet.
 
@@ -319,6 +319,8 @@ def run(
     progress
         A function that takes a line of text, such as ``print``, or an object with the methods of
         ``wattlaw.launch.campaign.Observer``. Without it nothing is shown.
+    openmetrics
+        A ``.prom`` file that always has the state of the study as OpenMetrics text.
 
     Raises
     ------
@@ -340,10 +342,18 @@ def run(
             catalogue.check_installed(workload)
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
+    results.keep_study(plan.study.name, study.path)
     if progress is None or callable(progress):
-        progress = LineProgress(progress or _silent, len(plan.runs))
+        progress = LineProgress(progress or (lambda _: None), len(plan.runs))
     commit = planning.git_commit(Path.cwd())
-    with closing(launcher):
+    with closing(launcher), ExitStack() as stack:
+        metrics = None
+        if openmetrics is not None:
+            from wattlaw.exporting.openmetrics import MetricsFile
+
+            file, name = Path(openmetrics), plan.study.name
+            metrics = MetricsFile(file, name, results, len(plan.runs), progress)
+            progress = stack.enter_context(metrics)
         decider, selection = None, None
         if plan.study.decide is not None:
             from wattlaw.api.deciding import Decider
@@ -357,6 +367,8 @@ def run(
     values = asdict(outcome) | {"has_jobs": has_jobs}
     if decider is not None:
         values["warnings"] += decider.warnings
+    if metrics is not None:
+        values["warnings"] += metrics.warnings
     ended = RunOutcome(path, **values)
     if not (ended.failed and ended.is_success):
         return ended
@@ -367,10 +379,6 @@ def run(
 def _launcher(study: Study) -> type[Launcher]:
     launcher: type[Launcher] = registry.load(GROUP, study.launcher)
     return launcher
-
-
-def _silent(_: str) -> None:
-    """Show nothing."""
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:

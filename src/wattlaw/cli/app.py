@@ -22,16 +22,15 @@ COMMANDS = {
     "advise": "Recommend a GPU count, power limit, clock and batch size.",
     "compare": "Compare two stores: machines, code versions, before and after.",
     "predict": "Predict time, power and energy of settings that were not measured.",
-    "import": "Import measurements from a table into a store.",
-    "export": "Write a table of a store to a file.",
+    "import": "Import measurements of other tools into a store.",
+    "export": "Write a table, Extra-P input or an archive of a store to a file.",
     "simulate": "Predict time, energy and power without the hardware.",
-    "calibrate": "Fit the simulator's parameters to measured runs.",
     "devices": "List the devices that can be measured and limited.",
     "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",
 }
 #: ``import`` is a keyword of Python, and ``next`` a function of it.
-_FUNCTIONS = {"import": "import_table", "next": "next_measurements"}
+_FUNCTIONS = {"import": "import_files", "next": "next_measurements"}
 
 
 class LazyGroup(TyperGroup):

@@ -15,10 +15,10 @@ from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.formatting import uncooperative_text
 from wattlaw.launch.choosing import Selection
 from wattlaw.launch.early_stop import end_early
-from wattlaw.launch.finish import finish
+from wattlaw.launch.finish import failed, finish
 from wattlaw.launch.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.launch.stop import CANCELLED, Stop, stopping
-from wattlaw.store.record import RunRecord, Status, now
+from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
@@ -135,7 +135,7 @@ class Campaign:
                             folder.write(self._new(planned), durable=False)
                     continue
             except (BadInput, NotPermitted) as error:
-                self._report_end(_failed(self._new(planned), str(error)), is_new=True)
+                self._report_end(failed(self._new(planned), str(error)), is_new=True)
                 continue
             self._finished_before[planned.run_id] = record.finished_at
             if record.status == "done":
@@ -247,7 +247,7 @@ class Campaign:
             if old is not None and not is_over:
                 attempt = self._launcher.reattach(old, folder)
         except (BadInput, NotPermitted) as error:
-            old, is_over, is_damaged = _failed(self._new(run), str(error)), True, True
+            old, is_over, is_damaged = failed(self._new(run), str(error)), True, True
         if old is not None and is_over:
             _release(allocation, lock)
             self._report_end(old, is_new=is_damaged)
@@ -260,7 +260,7 @@ class Campaign:
             return self._start(run, old, folder, lock, allocation)
         if unsupported is not None:
             record = self._new(run, old.attempts if old else 0)
-            self._end(_failed(record, unsupported, "skipped"), folder, lock)
+            self._end(failed(record, unsupported, "skipped"), folder, lock)
             return True
         lock.release()
         return False
@@ -296,10 +296,10 @@ class Campaign:
             return False
         except NotAvailable as error:
             allocation.release()
-            self._end(_failed(record, str(error), "skipped"), folder, lock)
+            self._end(failed(record, str(error), "skipped"), folder, lock)
         except Exception as error:  # one run must not end the campaign
             allocation.release()
-            self._end(_failed(record, f"could not be started: {one_line(error)}"), folder, lock)
+            self._end(failed(record, f"could not be started: {one_line(error)}"), folder, lock)
         else:
             self._watch(_ActiveRun(record, folder, lock, attempt))
         return True
@@ -321,8 +321,7 @@ class Campaign:
             if ended is not None and (ended_before or ended.record):
                 self._finalize_run(run, ended)
             else:
-                stopped = _failed(run.record, reason).model_copy(update={"interrupted": True})
-                self._end(stopped, run.folder, run.lock)
+                self._end(failed(run.record, reason, interrupted=True), run.folder, run.lock)
 
     def _stop_early(self) -> None:
         """Stop the runs that a decision does not need to their end; keep what they measured."""
@@ -350,7 +349,7 @@ class Campaign:
                 folder.remove_live_files()
         except OSError as error:  # a full disk: the run is reported, and its record is unfinished
             reasons = [record.reason, f"not recorded: {one_line(error)}"]
-            record = _failed(record, "; ".join(filter(None, reasons)))
+            record = failed(record, "; ".join(filter(None, reasons)))
         lock.release()
         self._report_end(record, is_new=True)
 
@@ -377,19 +376,19 @@ def _poll(attempt: Attempt) -> Ended | None:
 
 def _result(run: _ActiveRun, ended: Ended) -> RunRecord:
     if ended.reason is not None:
-        return _failed(run.record, ended.reason)
+        return failed(run.record, ended.reason)
     try:
         record = finish(run.record, run.folder)
         return record.model_copy(update={"notes": (*record.notes, *ended.notes)})
     except Exception as error:  # one run must not end the campaign
-        return _failed(run.record, f"could not be finished: {one_line(error)}")
+        return failed(run.record, f"could not be finished: {one_line(error)}")
 
 
 def _read(folder: RunFolder) -> RunRecord | None:
     """Return the record of a run; one that is done and lacks a table is to be repeated."""
     record = folder.read()
     if record is not None and (damage := folder.damage(record)) is not None:
-        return _failed(record, damage).model_copy(update={"interrupted": True})
+        return failed(record, damage, interrupted=True)
     return record
 
 
@@ -399,7 +398,3 @@ def _history(old: RunRecord | None) -> tuple[str, ...]:
     if old.status == "planned":  # it was requeued with its notes
         return old.notes
     return (*old.notes, f"attempt {old.attempts}: {old.reason or 'interrupted'}")
-
-
-def _failed(record: RunRecord, reason: str, status: Status = "failed") -> RunRecord:
-    return record.model_copy(update={"status": status, "reason": reason})

@@ -1,4 +1,4 @@
-"""Which pending runs a campaign starts where a chooser decides, in place of the plan's order."""
+"""Which runs a campaign starts, and stops early, where a chooser decides."""
 
 import contextlib
 import time

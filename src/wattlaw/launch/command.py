@@ -41,6 +41,8 @@ _FORWARDED = (
     *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
     *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
 )
+#: Those that stop a command from outside.
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: How often steps and output are read, and how long a command may take to end after SIGTERM.
 _POLL_S, _GRACE_S = 0.1, 30.0
 _PIECE_BYTES = 64 * 1024
@@ -136,16 +138,15 @@ def measure(
                 raise
             print(f"wattlaw: {error}", file=sys.stderr)
             observer = StepObserver(Path(os.devnull), part, progress)
-            return MeasuredCommand(
-                _exit_code(_run(command, environment, observer)), None, None, None
-            )
+            code, _ = _run(command, environment, observer)
+            return MeasuredCommand(_exit_code(code), None, None, None)
         if applied:
             write_limits(recording.live, recording.host, applied)
         observer = StepObserver(recording.live / "steps", part, progress)
         if instrument:
             environment = instrumented_environment(environment, observer.folder)
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        code = _run(command, environment, observer)
+        code, interrupted = _run(command, environment, observer)
         duration_s = time.perf_counter() - start_s
     finally:
         notes = _release(lease)
@@ -156,7 +157,8 @@ def measure(
         if nodes > 1 and window.get("samples") is not None:
             window["samples"] //= nodes  # every node writes its own part
         recording.window(**window)
-    record = recording.end(_reason(code), notes=(*notes, *steps.notes))
+    notes = (*notes, *steps.notes)
+    record = recording.end(_reason(code), notes, interrupted=interrupted)
     return MeasuredCommand(_exit_code(code), record, recording.folder, steps)
 
 
@@ -194,10 +196,12 @@ def _release(lease: LimitLease | None) -> tuple[str, ...]:
     return ()
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepObserver) -> int:
-    """Run a command and forward signals to it; return its code in Popen's convention.
+def _run(
+    command: Sequence[str], environment: Mapping[str, str], observer: StepObserver
+) -> tuple[int, bool]:
+    """Run a command and forward signals to it; return its code, and whether a user stopped it.
 
-    The code is 0 if the command was ended because it has its steps.
+    The code, in Popen's convention, is 0 if the command was ended because it has its steps.
     """
     output = None if observer.progress is None else subprocess.PIPE
     if output is not None:
@@ -206,8 +210,11 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
     sys.stderr.flush()
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
+    stops: list[int] = []
 
     def forward(number: int, _: object) -> None:
+        if number in _STOPS:
+            stops.append(number)
         if process is None:
             early.append(number)
         elif process.poll() is None and not _came_from_terminal(number):
@@ -220,12 +227,14 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
             process = subprocess.Popen(list(command), env=environment, stdout=output)
         except OSError as error:
             print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
-            return _CANNOT_RUN
+            return _CANNOT_RUN, False
         for number in early:
             process.send_signal(number)
         if observer.progress is None and not observer.part.is_limited:
-            return process.wait()
-        return 0 if _watch(process, observer) else process.wait()
+            code = process.wait()
+        else:
+            code = 0 if _watch(process, observer) else process.wait()
+        return code, bool(stops)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -5,7 +5,7 @@ from math import sqrt
 from typing import Any, NamedTuple
 
 from wattlaw.errors import one_line
-from wattlaw.launch.finish import finalize_run
+from wattlaw.launch.finish import failed, finalize_run
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 
@@ -80,5 +80,4 @@ def end_early(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
         changes = {"notes": (*record.notes, reason), "interrupted": False}
         return finalize_run(record.model_copy(update=changes), folder)
     except Exception as error:  # one run must not end the campaign
-        changes = {"status": "failed", "reason": f"{reason}; not usable: {one_line(error)}"}
-        return record.model_copy(update=changes)
+        return failed(record, f"{reason}; not usable: {one_line(error)}")

@@ -12,7 +12,7 @@ from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W
-from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport
+from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport, Status
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path
 from wattlaw.training import failures
@@ -121,6 +121,13 @@ class _Stopped(BaseModel):
     reason: str
 
 
+def failed(
+    record: RunRecord, reason: str, status: Status = "failed", **changes: object
+) -> RunRecord:
+    """Return the record of a run that has failed, or was skipped, with other changes."""
+    return record.model_copy(update={"status": status, "reason": reason, **changes})
+
+
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
     """Write the tables of an attempt that succeeded; return the record as done.
 
@@ -133,7 +140,7 @@ def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
         missing = f"{missing} ({folder.live(record.attempts)}: {'; '.join(damage)})"
     missing = missing or _stop(record, folder)
     if missing is not None:
-        return record.model_copy(update={"status": "failed", "reason": missing})
+        return failed(record, missing)
     return finalize_run(record, folder)
 
 

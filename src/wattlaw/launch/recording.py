@@ -95,8 +95,10 @@ class Recording:
         """Write one finished window."""
         write_window(self._windows, self.host, **window)
 
-    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None:
-        """Stop the sampler and store the run; with a reason the run has failed.
+    def end(
+        self, reason: str | None = None, notes: tuple[str, ...] = (), *, interrupted: bool = False
+    ) -> RunRecord | None:
+        """Stop the sampler and store the run; with a reason it has failed, or was interrupted.
 
         All but the first task of an ``srun`` return None.
         """
@@ -107,7 +109,9 @@ class Recording:
             self._end_live()
             return None
         self._end_live()
-        self.record = finalize_recording(self.record, self.folder, reason, notes)
+        self.record = finalize_recording(
+            self.record, self.folder, reason, notes, interrupted=interrupted
+        )
         self._release()
         return self.record
 
@@ -187,17 +191,18 @@ class NestedRecording:
 
 
 def finalize_recording(
-    record: RunRecord, folder: RunFolder, reason: str | None, notes: tuple[str, ...] = ()
-) -> RunRecord:
+    record: RunRecord, folder: RunFolder, reason: str | None, notes: tuple[str, ...] = (), *,
+    interrupted: bool = False,
+) -> RunRecord:  # fmt: skip
     """Write a run's tables and its record from its live files; with a reason, as failed."""
-    from wattlaw.launch.finish import finalize_run
+    from wattlaw.launch.finish import failed, finalize_run
 
     live, nodes = folder.live(1), record.spec.nodes
     missing = missing_hosts(live, nodes) if nodes > 1 else None
     reason = reason or first_failure(live) or missing
     record = finalize_run(record, folder)
     if reason is not None:
-        record = record.model_copy(update={"status": "failed", "reason": reason})
+        record = failed(record, reason, interrupted=interrupted)
     changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
     record = record.model_copy(update=changes)
     folder.write(record)

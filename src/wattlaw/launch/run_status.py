@@ -3,50 +3,60 @@
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any
 
 from wattlaw import registry
 from wattlaw.errors import WattlawError, one_line
+from wattlaw.formatting import run_title
 from wattlaw.launch.choosing import NOT_NEEDED
+from wattlaw.launch.finish import failed
 from wattlaw.launch.launcher import GROUP, Job, Launcher, Queue
-from wattlaw.store.record import RunRecord, now
+from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
+#: Columns of runs that a title has, and those that say how a run is.
+_TITLE = ["workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus"]
+_COLUMNS = ["run_id", "status", "reason", "job_id", *_TITLE]
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run: its state, its record, and its job if it is in a queue.
-
-    A run with a missing or damaged file has the state ``damaged`` and the reason in ``damage``; it
-    has no record if that is the file.
-    """
+    """A run that is not done: its state, its name where its record can be read, and its job."""
 
     run_id: str
     state: str
-    record: RunRecord | None
+    title: str | None
+    reason: str | None
     job: Job | None = None
-    damage: str | None = None
-
-    @property
-    def reason(self) -> str | None:
-        """Return the reason of the state as a message."""
-        if self.job is not None:
-            why = f" ({self.job.reason})" if self.job.reason not in ("", "None") else ""
-            return f"job {self.job.id}: {self.job.state}{why}"
-        if self.record is None or self.damage is not None:
-            return self.damage
-        site = self.record.site
-        if self.state == "running" and site is not None:
-            return f"job {site.job_id} is not in the queue; run 'wattlaw run' to update its status"
-        return self.record.reason
 
     @property
     def is_not_needed(self) -> bool:
         """Say whether the run stays planned because a decision does without it."""
-        is_planned = self.record is not None and self.state == "planned"
-        return is_planned and (self.reason or "").startswith(NOT_NEEDED)
+        return self.state == "planned" and (self.reason or "").startswith(NOT_NEEDED)
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """The status of the runs of a store.
+
+    Parameters
+    ----------
+    states
+        The state of each run.
+    not_done
+        The runs that are not done, in order of run id.
+    uncooperative
+        The workload of each run whose processes trained without a process group.
+    errors
+        The errors of queues that cannot be read.
+    """
+
+    states: list[str]
+    not_done: list[RunStatus]
+    uncooperative: list[str]
+    errors: list[str]
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:
@@ -64,8 +74,10 @@ def load_queues() -> tuple[list[Queue], list[str]]:
     return queues, errors
 
 
-def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
-    """Return the status of each run of a store, in order of run id, and the errors of queues."""
+def store_status(store: Store) -> StoreStatus:
+    """Return the status of the runs of a store."""
+    import pyarrow.compute as pc
+
     jobs: dict[str, Job] = {}
     queues, errors = load_queues()
     for queue in queues:  # before the records: a job that ends in between has updated its record
@@ -73,25 +85,41 @@ def run_statuses(store: Store) -> tuple[list[RunStatus], list[str]]:
             jobs |= queue.jobs(store)
         except WattlawError as error:  # the records are still useful
             errors.append(str(error))
-    statuses = []
-    for folder in store.folders():
-        job = jobs.get(folder.run_id)
-        try:
-            record = folder.read()
-            damage, state = folder.damage(record), folder.status(record)
-        except (WattlawError, OSError) as error:
-            statuses.append(RunStatus(folder.run_id, "damaged", None, job, one_line(error)))
-            continue
-        if record is None or damage is not None:
-            if damage is not None:
-                statuses.append(RunStatus(folder.run_id, state, record, None, damage))
-            continue
-        if record.status in ("done", "failed", "skipped"):
-            job = None  # the run has ended
-        if job is not None:
-            state = "queued" if job.is_queued else "running"
-        statuses.append(RunStatus(folder.run_id, state, record, job))
-    return statuses, errors
+    snapshot = store.snapshot()
+    runs = snapshot.runs
+    is_done = pc.equal(runs["status"], "done")
+    rows = runs.filter(pc.invert(is_done)).select(_COLUMNS).to_pylist()
+    not_done = [_status(store, row, jobs.get(row["run_id"])) for row in rows]
+    unread = set(snapshot.damage) - {folder.path.name for folder in snapshot.imports}
+    for run_id in unread.difference(runs["run_id"].to_pylist() if unread else ()):
+        job = jobs.get(run_id)
+        reason = one_line(snapshot.damage[run_id][1]) if job is None else _job_text(job)
+        not_done.append(RunStatus(run_id, "damaged", None, reason, job))
+    not_done.sort(key=lambda run: run.run_id)
+    alone = pc.and_(pc.equal(runs["workers_cooperate"], False), pc.greater(runs["gpus"], 1))
+    names = runs["workload"].filter(pc.fill_null(alone, fill_value=False)).to_pylist()
+    states = ["done"] * pc.sum(is_done).as_py() + [run.state for run in not_done]
+    return StoreStatus(states, not_done, names, errors)
+
+
+def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
+    """Return the status of a run by its columns ``_COLUMNS`` and its job."""
+    run_id, state, reason, job_id = (row.pop(n) for n in ("run_id", "status", "reason", "job_id"))
+    ended = state in ("failed", "skipped", "damaged")
+    if job is not None and state == "interrupted":
+        record = store.folder(run_id).read()  # its launcher died, or recorded its end
+        ended = record is not None and record.status == "failed"
+    job = None if ended else job
+    if job is not None:
+        state, reason = "queued" if job.is_queued else "running", _job_text(job)
+    elif state == "running" and job_id is not None:
+        reason = f"job {job_id} is not in the queue; run 'wattlaw run' to update its status"
+    return RunStatus(run_id, state, run_title(run_id, **row), reason, job)
+
+
+def _job_text(job: Job) -> str:
+    why = f" ({job.reason})" if job.reason not in ("", "None") else ""
+    return f"job {job.id}: {job.state}{why}"
 
 
 @dataclass(frozen=True)
@@ -170,6 +198,5 @@ def _record_cancellation(folder: RunFolder) -> bool:
         if record is None or record.status not in ("planned", "running"):
             return False
         reason = "cancelled by 'wattlaw cancel'"
-        changes = {"status": "failed", "reason": reason, "interrupted": True, "finished_at": now()}
-        folder.write(record.model_copy(update=changes))
+        folder.write(failed(record, reason, interrupted=True, finished_at=now()))
         return True

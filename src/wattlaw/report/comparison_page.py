@@ -1,15 +1,15 @@
 """The page of a comparison; like the report, it loads nothing and runs no script."""
 
 from pathlib import Path
-from urllib.parse import quote
 
 import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.comparison import Comparison
 from wattlaw.report.figures import parts
+from wattlaw.report.layouts import BulletList, Section
 from wattlaw.report.page import write_page
-from wattlaw.report.pictures import to_svg
+from wattlaw.report.pictures import draw_charts, lone_chart
 from wattlaw.report.theme import line_styles
 from wattlaw.report.topics.comparison import SHOWN, label, origin, sentences, table
 
@@ -26,7 +26,10 @@ def figure(comparison: Comparison) -> alt.ConcatChart:
             continue
         unknown = (float("nan"), float("nan"))
         rows = pd.DataFrame(
-            [(label(item), item.percent, *(item.percent_ci or unknown), "") for item in items],
+            [
+                (label(comparison, item), item.percent, *(item.percent_ci or unknown), "")
+                for item in items
+            ],
             columns=["label", "percent", "low", "high", "line"],
         )
         values = rows[["percent", "low", "high"]].to_numpy(float).ravel()
@@ -42,10 +45,11 @@ def figure(comparison: Comparison) -> alt.ConcatChart:
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
     """Write the sentences, the figure, the table and the warnings of a comparison."""
-    picture = to_svg(figure(comparison).to_dict(validate=False))
-    write_page(
-        path, "comparison.html.j2",
-        title=f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}",
-        lines=sentences(comparison), warnings=comparison.warnings, table=table(comparison),
-        address=f"data:image/svg+xml;charset=utf-8,{quote(picture)}",
+    pictures = draw_charts([lone_chart("changes", "Changes of B from A", figure(comparison))])
+    warnings = tuple(map(str, comparison.warnings))
+    section = Section.of(
+        "comparison", "Comparison", "screen", *sentences(comparison), *pictures, table(comparison),
+        BulletList("Warnings", warnings) if warnings else None,
     )  # fmt: skip
+    title = f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}"
+    write_page(path, title, [section])

@@ -5,7 +5,7 @@ are a line. The layout of a study has the sections that the study shows, unfolde
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from wattlaw.analysis.caps.limits import LIMITS
@@ -46,6 +46,7 @@ class BulletList:
     kind = "list"
 
 
+State = Literal["screen", "open", "folded", "plain", "page"]
 Block = BulletList | Method | Picture | tables.Table
 #: Sentences and blocks of a section; None is left out.
 Parts = Iterable[str | Block | None]
@@ -55,14 +56,22 @@ Parts = Iterable[str | Block | None]
 class Section:
     """A part of the page: its results as sentences, the most important first, and its blocks.
 
-    ``state`` is how it is shown first: ``screen`` for the first screen, ``open`` or ``folded``.
+    ``state`` is how it is shown: ``screen`` for the first screen; ``open`` or ``folded`` at first;
+    ``plain`` if it cannot be folded; ``page`` if it also begins a printed page.
     """
 
     name: str
     title: str
     sentences: tuple[str, ...]
     blocks: tuple[Block, ...]
-    state: Literal["screen", "open", "folded"]
+    state: State
+
+    @classmethod
+    def of(cls, name: str, title: str, state: State, *parts: "str | Block | None") -> "Section":
+        """Return a section of sentences and blocks; None is left out."""
+        sentences = tuple(part for part in parts if isinstance(part, str))
+        blocks = tuple(part for part in parts if part is not None and not isinstance(part, str))
+        return cls(name, title, sentences, blocks, state)
 
 
 @dataclass(frozen=True)
@@ -137,16 +146,14 @@ def sections(content: Content, layout: Layout) -> tuple[Section, ...]:
 
 def _section(name: str, content: Content, layout: Layout) -> Section:
     title, build = _SECTIONS[name]
-    parts = [part for part in build(content) if part is not None]
-    sentences = [part for part in parts if isinstance(part, str)]
-    blocks = [part for part in parts if not isinstance(part, str)]
+    shown: State = "folded" if layout.study is None else "open"
+    section = Section.of(name, title, "screen" if name == "advice" else shown, *build(content))
+    sentences, blocks = [*section.sentences], section.blocks
     if blocks and not sentences:
         sentences = [sentence(getattr(blocks[0], "title", title))]
     if (more := len(sentences) - MAX_SENTENCES) > 0:
         sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
-    state: Literal["screen", "open", "folded"] = "folded" if layout.study is None else "open"
-    state = "screen" if name == "advice" else state
-    return Section(name, title, tuple(sentences), tuple(blocks), state)
+    return replace(section, sentences=tuple(sentences))
 
 
 def _advice(content: Content) -> Parts:
@@ -191,7 +198,6 @@ def _caps(content: Content) -> Parts:
     yield from content.figures("caps")
     yield limits.effects(findings)
     yield limits.comparisons(findings)
-    yield limits.best(findings)
     if findings.comparison_refusals:
         reasons = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
         yield BulletList("Exponents that could not be compared", reasons)

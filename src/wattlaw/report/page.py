@@ -10,7 +10,8 @@ from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
 from wattlaw.files import write_text
 from wattlaw.reference.published import SOURCES
-from wattlaw.report.layouts import Content, Layout, Section, layout, sections
+from wattlaw.report import layouts
+from wattlaw.report.layouts import Content, Layout, Section, layout
 from wattlaw.report.pictures import Chart, draw_charts, environment, make_charts
 from wattlaw.report.scripts import Script, page_scripts, policy_hash, template_text
 
@@ -55,32 +56,33 @@ def write_report(
     if charts is None:
         charts = make_charts(findings, chosen.study)
     pictures = draw_charts(charts, interactive=options.interactive)
-    shown = sections(
+    shown = layouts.sections(
         Content(findings, claims, pictures, options.claims or chosen.study is not None), chosen
     )
     write_page(
-        path,
-        "report.html.j2",
-        page_scripts(pictures) if options.interactive else (),
-        title=_title(findings),
-        origin=_origin(findings),
-        lead=_subtitle(findings, chosen),
-        sections=shown,
-        numbers=_block_numbers(shown),
-        interactive=options.interactive,
-    )
+        path, _title(findings), shown, page_scripts(pictures) if options.interactive else (),
+        origin=_origin(findings), lead=_subtitle(findings, chosen),
+    )  # fmt: skip
 
 
-def write_page(path: Path, template: str, scripts: Sequence[Script] = (), **values: object) -> None:
-    """Write a template as a page that loads nothing and runs no script but these."""
+def write_page(
+    path: Path, title: str, sections: Sequence[Section], scripts: Sequence[Script] = (), *,
+    origin: str = "", lead: str = "",
+) -> None:  # fmt: skip
+    """Write sections as a page that loads nothing and runs no script but these.
+
+    ``origin`` follows the titles of tables, and ``lead`` that of the page.
+    """
     style = template_text("report.css")
     sources = " ".join(f"'{policy_hash(script.text)}'" for script in scripts if script.runs)
     page = (
         environment()
-        .get_template(template)
+        .get_template("report.html.j2")
         .render(
             style=style, style_hash=policy_hash(style), scripts=scripts, version=__version__,
-            script_policy=f"script-src {sources}; " if sources else "", **values,
+            script_policy=f"script-src {sources}; " if sources else "", title=title, origin=origin,
+            lead=lead, sections=sections, numbers=_block_numbers(sections),
+            interactive=bool(scripts),
         )
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import altair as alt
 import jinja2
 import vl_convert
 from altair.utils.schemapi import debug_mode
@@ -24,6 +25,7 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing
 from wattlaw.formatting import replace_invisible
+from wattlaw.progress import track
 from wattlaw.report.figures import Figure, figures_of
 from wattlaw.report.scripts import page_scripts, policy_hash, template_text
 
@@ -32,7 +34,7 @@ KINDS = ("png", "svg", "html")
 MAX_SVG_BYTES = 400_000
 _PNG_SCALE = 2
 #: Figures that are also drawn for a phone, and the width of a panel there in pixels.
-_FOR_PHONES, _PHONE_WIDTH = ("pareto",), 265
+_FOR_PHONES, _PHONE_WIDTH = ("pareto", "scaling"), 265
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 
@@ -85,12 +87,20 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
     return Chart(figure, spec)
 
 
+def lone_chart(name: str, title: str, drawn: alt.ConcatChart) -> Chart:
+    """Return a chart that is no figure of the gallery, with its title."""
+    spec = drawn.to_dict(validate=False)
+    spec["title"]["text"] = title
+    figure = Figure(name, title, name, frozenset(), lambda _: drawn, "")
+    return Chart(figure, _replace_invisible(spec))
+
+
 def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:
     """Return charts as pictures."""
     if interactive:
         return tuple(_picture(chart, _page_spec(chart)) for chart in charts)
     pictures = []
-    for chart in charts:
+    for chart in track(charts, "drawing figures"):
         spec = _page_spec(chart)
         narrow = to_svg(_narrow(spec)) if chart.figure.name in _FOR_PHONES else ""
         pictures.append(_picture(chart, spec, to_svg(spec), narrow))

@@ -1,5 +1,6 @@
 """Two pages for a compute-time proposal: scaling, what is planned, and how it was measured."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import altair as alt
@@ -7,23 +8,26 @@ import pandas as pd
 
 from wattlaw import __version__
 from wattlaw import formatting as fmt
+from wattlaw.analysis.advice.option import PREDICTED, Quantity
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.analysis.prediction.overview import check_largest
 from wattlaw.analysis.prediction.results import LEVEL
 from wattlaw.analysis.proposal import Point, Proposal
 from wattlaw.files import replacing, write_text
 from wattlaw.report import tables
-from wattlaw.report.figures import Figure, parts
+from wattlaw.report.figures import parts
 from wattlaw.report.latex import as_latex
+from wattlaw.report.layouts import Section
 from wattlaw.report.page import write_page
-from wattlaw.report.pictures import Chart, draw_charts, png
+from wattlaw.report.pictures import Chart, draw_charts, lone_chart, png
 from wattlaw.report.theme import FAINT, line_styles
 from wattlaw.report.topics.measured import worker_noun
 
 _AXES = {"time_s": "time of a training (h)", "efficiency": "parallel efficiency (ratio)"}
 _CAPTION = (
-    "Points are runs or predictions. Bars are 95 % intervals of means of runs, and "
-    f"{100 * LEVEL:.0f} % intervals of a predicted run. The dashed line is ideal scaling."
+    "Points of runs are means with 95 % intervals. The line with its band is the prediction from "
+    f"all runs, with {100 * LEVEL:.0f} % intervals of a run. The vertical line is at the largest "
+    "count that ran. The other dashed line is ideal scaling from the smallest count."
 )
 
 
@@ -33,27 +37,59 @@ def _title(proposal: Proposal) -> str:
     return f"{proposal.job.workload} on {nodes}" + (f" ({label})" if label else "")
 
 
+def lead(proposal: Proposal) -> str:
+    """Return what is asked for and what it rests on, in a sentence."""
+    point, job, runs = proposal.planned, proposal.job, proposal.campaign.runs
+    noun = worker_noun(proposal.findings)
+    ran = [item for item in proposal.points if item.runs]
+    takes = fmt.estimate_text(_node_hours(proposal), "node-hours")
+    basis = f"{fmt.plural(sum(item.runs for item in ran), f'{ran[0].source} run')} on up to "
+    basis += f"{fmt.plural(ran[-1].setting.gpus, noun)}"
+    return (
+        f"{fmt.plural(runs, 'training')} of {job.workload}, {_training(proposal)}"
+        f"{' each' if runs > 1 else ''}, on {fmt.plural(proposal.campaign.nodes, 'node')} "
+        f"({fmt.plural(point.setting.gpus, noun)}): {takes}, "
+        f"{'from' if point.runs else 'predicted from'} {basis}."
+    )
+
+
+def _node_hours(proposal: Proposal) -> Quantity:
+    """Return the node-hours of all trainings."""
+    return proposal.planned.time_s.times(proposal.campaign.nodes * proposal.campaign.runs / HOUR_S)
+
+
+def _batch(proposal: Proposal) -> str:
+    """Return the batch that all counts have in common."""
+    first, last = (proposal.points[at].setting for at in (0, -1))
+    if first.local_batch is None:
+        return ""
+    if first.local_batch == last.local_batch:
+        return f", local batch {fmt.number(first.local_batch, 9)}"
+    return f", global batch {fmt.number(first.global_batch, 9)}"
+
+
 def scaling_table(proposal: Proposal) -> tables.Table | None:
     """Return a row for each GPU count."""
     base, noun = proposal.base.setting.gpus, worker_noun(proposal.findings)
     columns = [
         tables.number("nodes", lambda point: point.setting.nodes, 9),
         tables.number(f"{noun}s", lambda point: point.setting.gpus, 9),
-        tables.number(f"batch of a {noun}", lambda point: point.setting.local_batch, 9),
-        tables.Column("time of a training", lambda point: fmt.duration_text(point.time_s)),
+        tables.number("global batch", lambda point: point.setting.global_batch, 9),
+        tables.in_unit("time", proposal.points, lambda point: point.time_s, fmt.TIME_UNITS),
         tables.number("speedup", lambda point: point.efficiency.mean * point.setting.gpus / base),
         tables.Column("efficiency", lambda point: fmt.estimate_text(point.efficiency)),
         tables.Column(f"{noun}-hours", lambda point: fmt.number(point.gpu_hours.mean)),
-        tables.Column("energy", lambda point: fmt.energy_text(point.energy_j)),
+        tables.in_unit("energy", proposal.points, lambda point: point.energy_j, fmt.ENERGY_UNITS),
         tables.text("source", _source),
     ]
     note = (
-        f"A training is {_training(proposal)}. Brackets are 95 % intervals of the mean of runs, "
-        f"and {100 * LEVEL:.0f} % intervals of a predicted run. Speedup and efficiency are "
-        f"relative to {fmt.plural(base, noun)}."
+        f"Values are of a training of {_training(proposal)}. Brackets are 95 % intervals of the "
+        f"mean of runs, and {100 * LEVEL:.0f} % intervals of a predicted run. Speedup and "
+        f"efficiency are relative to {fmt.plural(base, noun)}. At the counts that ran, the model "
+        f"is at most {fmt.percent(proposal.misfit, 2)} off: predictions may leave their trend."
     )
-    return tables.build("scaling", f"Scaling of {proposal.job.workload}", columns, proposal.points,
-                        note=note)  # fmt: skip
+    title = f"Scaling of {proposal.job.workload}{_batch(proposal)}"
+    return tables.build("scaling", title, columns, proposal.points, note=note)
 
 
 def _source(point: Point) -> str:
@@ -80,11 +116,12 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
         ("nodes of a training", f"{campaign.nodes:,} ({fmt.plural(point.setting.gpus, noun)})"),
         ("time of a training", fmt.duration_text(point.time_s)),
         (f"{noun}-hours of all", fmt.estimate_text(hours)),
-        ("node-hours of all", fmt.estimate_text(hours.times(campaign.nodes / point.setting.gpus))),
+        ("node-hours of all", fmt.estimate_text(_node_hours(proposal))),
         ("energy of all", fmt.energy_text(energy)),
         ("carbon of all", fmt.estimate_text(cost.co2_kg if cost else None, "kg CO2e")),
         ("cost of all", fmt.estimate_text(cost.cost if cost else None, currency)),
         ("parallel efficiency", fmt.estimate_text(point.efficiency)),
+        (f"quality at global batch {fmt.number(point.setting.global_batch, 9)}", proposal.quality),
         ("source", _source(point)),
     ]  # fmt: skip
     columns = [
@@ -134,36 +171,46 @@ def method(proposal: Proposal) -> str:
     return text.strip()
 
 
-def chart(proposal: Proposal) -> Chart:
-    """Return the figure: time and parallel efficiency against nodes."""
+def _rows(points: Sequence[Point]) -> pd.DataFrame:
+    """Return hours and efficiency of points, a row for each."""
     rows = []
-    for point in proposal.points:
+    for point in points:
         for name, factor in (("time_s", 1 / HOUR_S), ("efficiency", 1.0)):
             quantity = getattr(point, name)
             low, high = (None if v is None else v * factor for v in (quantity.low, quantity.high))
             rows.append((name, point.setting.gpus, quantity.mean * factor, low, high, point.source))
     table = pd.DataFrame(rows, columns=["name", "at", "mean", "low", "high", "line"])
-    table = table.astype({"low": float, "high": float}).assign(gpus=table["at"])
-    base = proposal.base
-    styles = line_styles(list(dict.fromkeys(table["line"])))
+    return table.astype({"low": float, "high": float}).assign(gpus=table["at"])
+
+
+def chart(proposal: Proposal) -> Chart:
+    """Return the figure: time and parallel efficiency, of runs and predicted."""
+    ran = _rows([point for point in proposal.points if point.runs])
+    curve = _rows(proposal.curve)
+    base, noun = proposal.base, worker_noun(proposal.findings)
+    ran["line"] += " runs"
+    styles = line_styles([PREDICTED, *dict.fromkeys(ran["line"])])
+    most = max(ran["at"])
     panels = []
     for name, title in _AXES.items():
-        shown, is_time = table[table["name"] == name], name == "time_s"
-        ideal = pd.DataFrame({"at": shown["at"], "mean": 1.0})
+        of_runs, predicted = (table[table["name"] == name] for table in (ran, curve))
+        ideal, is_time = pd.DataFrame({"at": predicted["at"], "mean": 1.0}), name == "time_s"
         if is_time:
-            ideal["mean"] = base.time_s.mean / HOUR_S * base.setting.gpus / shown["at"]
-        x = parts.counts_axis(shown["at"], f"{worker_noun(proposal.findings)}s (count)")
-        y = parts.y_axis("mean", title, parts.y_values(shown, *ideal["mean"]), log=is_time,
-                         zero=not is_time)  # fmt: skip
+            ideal["mean"] = base.time_s.mean / HOUR_S * base.setting.gpus / ideal["at"]
+        x = parts.counts_axis(predicted["at"], f"{noun}s (count)")
+        heights = [*parts.y_values(predicted), *parts.y_values(of_runs, *ideal["mean"])]
+        y = parts.y_axis("mean", title, heights, log=is_time, zero=not is_time)
         dashed = alt.Chart(ideal).mark_line(strokeDash=[5, 4], color=FAINT).encode(x=x, y=y)
-        layers = [dashed, *parts.curve(shown, x, y, styles, title)]
+        beyond = predicted[~predicted["at"].isin(of_runs["at"])]
+        layers = [
+            dashed, parts.reference_line(most, "x"), parts.band(predicted, x, y, styles),
+            parts.line(predicted, x, y, styles),
+            *(layer for table in (beyond, of_runs) if len(table)
+              for layer in parts.curve(table, x, y, styles, title, joined=False)),
+        ]  # fmt: skip
         panels.append(parts.panel(layers, "", 400, 260))
-    figure = parts.concat(panels, 2, [_CAPTION], 900)
     title = f"Scaling of {proposal.job.workload}"
-    spec = figure.to_dict(validate=False)
-    spec["title"]["text"] = title
-    shell = Figure("scaling", title, "proposal", frozenset(), lambda _: figure, "")
-    return Chart(shell, spec)
+    return lone_chart("scaling", title, parts.concat(panels, 2, [_CAPTION], 900))
 
 
 def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
@@ -174,15 +221,21 @@ def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
     scaling, campaign = scaling_table(proposal), campaign_table(proposal)
     drawn, text = chart(proposal), method(proposal)
     if path.suffix.lower() != ".md":
-        write_page(path, "proposal.html.j2", title=_title(proposal), scaling=scaling,
-                   campaign=campaign, picture=draw_charts([drawn])[0], method=text)  # fmt: skip
+        pictures = draw_charts([drawn])
+        sections = (
+            Section.of("summary", "What is asked for", "screen", lead(proposal)),
+            Section.of("scaling", "Scaling", "plain", scaling, *pictures),
+            Section.of("campaign", "Planned campaign", "page", campaign),
+            Section.of("method", "Method", "plain", text),
+        )
+        write_page(path, _title(proposal), sections)
         return [path]
     picture = path.with_name(f"{path.stem}-scaling.png")
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(picture, durable=False) as temporary:
         png(temporary, drawn.spec)
     content = [
-        f"# {_title(proposal)}", as_latex(scaling),
+        f"# {_title(proposal)}", fmt.replace_invisible(lead(proposal)), as_latex(scaling),
         f"![{drawn.figure.title}. {_CAPTION}]({picture.name})",
         as_latex(campaign), "## Method", fmt.replace_invisible(text),
     ]  # fmt: skip

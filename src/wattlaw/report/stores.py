@@ -60,11 +60,12 @@ def read_accounting_windows(stores: Sequence[Store]) -> pd.DataFrame:
 
 def _accounted_runs(store: Store) -> Iterator[tuple[RunRecord, int, int]]:
     """Yield the runs with an energy in the accounting, and its start and end in ns since 1970."""
-    for record in store.records():
-        site = record.site
-        if record.run_id in store.damaged or record.status != "done":
-            continue
-        if site is None or site.energy_j is None:
+    runs = store.without_damaged().runs
+    is_accounted = pc.and_(pc.equal(runs["status"], "done"), pc.is_valid(runs["site_energy_j"]))
+    for run_id in runs["run_id"].filter(is_accounted).to_pylist():
+        record = store.folder(run_id).read() if run_id not in store.damaged else None
+        site = None if record is None else record.site
+        if record is None or site is None:
             continue
         if site.energy_start_at is not None and site.energy_end_at is not None:
             yield record, _ns(site.energy_start_at), _ns(site.energy_end_at)

@@ -1,73 +1,48 @@
 """The input of a simulation, its free parameters, and its output."""
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import Field
+from dataclasses import dataclass, fields
 
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.profile import WorkloadProfile
-from wattlaw.study.base import Model, Precision, field
-
-Share = Annotated[float, Field(gt=0, le=1)]
-AtLeastZero = Annotated[float, Field(ge=0, le=10**6)]
+from wattlaw.study.base import Precision
 
 
-class Parameters(Model):
+@dataclass(frozen=True)
+class Parameters:
     """The free parameters: the shares of the hardware's peaks that runs achieve.
 
-    They describe machines and software, never a model. ``wattlaw calibrate`` fits them to measured
-    runs. Without calibration the defaults apply, and results say "uncalibrated". The description of
-    each is the source of its default.
+    They describe machines and software, never a model. The comment of each is the source of its
+    default.
     """
 
-    compute_fp32: Share = field(0.7, "assumed: large float32 products reach 70-90 % of peak")
-    compute_tensor: Share = field(
-        0.45, "assumed: training on tensor cores reaches 30-60 % of peak within its kernels"
-    )
-    bandwidth: Share = field(0.8, "STREAM-like copies reach 75-90 % of a board's bandwidth")
-    kernel_us: AtLeastZero = field(2.0, "assumed: start and end of a kernel on the GPU, 1-4 us")
-    launch_us: AtLeastZero = field(
-        8.0, "assumed: host's time for one operation of eager PyTorch, 5-10 us"
-    )
-    step_ms: AtLeastZero = field(
-        1.0, "assumed: host's time per step outside operations: loop, loader, optimiser, loss"
-    )
-    epoch_ms: AtLeastZero = field(
-        10.0, "assumed: barriers and the loader's start at an epoch's edges, 5-50 ms"
-    )
-    order_ns: AtLeastZero = field(
-        60.0,
-        "measured: an epoch's order drawn on every rank, per sample of the whole data set, "
-        "48 to 73 ns from 0.8 to 1.3 million samples (numpy, AMD EPYC; docs/simulator.md)",
-    )
-    network: Share = field(0.8, "assumed: NCCL's bus bandwidth over that of the links, 70-90 %")
-    overlap: Annotated[float, Field(ge=0, le=1)] = field(
-        0.8, "assumed: share of the communication that can hide behind the backward pass"
-    )
-    step_spread: AtLeastZero = field(
-        0.02, "assumed: standard deviation over mean of a rank's time from one step to the next"
-    )
-    gpu_spread: AtLeastZero = field(
-        0.015,
-        "of the speeds of boards of one kind: a range of 8 % over hundreds of boards (Sinha et al. "
-        "2022, Not All GPUs Are Created Equal, SC22) is about five standard deviations",
-    )
-    run_spread: AtLeastZero = field(0.01, "assumed: of whole runs of one setting")
-    #: Minimum voltage over that at the highest clock, and the share of that clock up to which the
-    #: voltage is at its minimum; None: as in the hardware's file.
-    least_voltage: Share | None = field(None, "as the hardware's file says")
-    knee: Share | None = field(None, "as the hardware's file says")
+    compute_fp32: float = 0.7  # assumed: large float32 products reach 70-90 % of peak
+    #: Assumed: training on tensor cores reaches 30-60 % of peak within its kernels.
+    compute_tensor: float = 0.45
+    bandwidth: float = 0.8  # STREAM-like copies reach 75-90 % of a board's bandwidth
+    kernel_us: float = 2.0  # assumed: start and end of a kernel on the GPU, 1-4 us
+    launch_us: float = 8.0  # assumed: host's time for one operation of eager PyTorch, 5-10 us
+    #: Assumed: host's time per step outside operations: loop, loader, optimiser, loss.
+    step_ms: float = 1.0
+    epoch_ms: float = 10.0  # assumed: barriers and the loader's start at an epoch's edges, 5-50 ms
+    #: Measured: an epoch's order drawn on every rank, per sample of the whole data set, 48 to 73 ns
+    #: from 0.8 to 1.3 million samples (numpy, AMD EPYC; docs/simulation-model.md).
+    order_ns: float = 60.0
+    network: float = 0.8  # assumed: NCCL's bus bandwidth over that of the links, 70-90 %
+    #: Assumed: share of the communication that can hide behind the backward pass.
+    overlap: float = 0.8
+    #: Assumed: standard deviation over mean of a rank's time from one step to the next.
+    step_spread: float = 0.02
+    #: Of the speeds of boards of one kind: a range of 8 % over hundreds of boards (Sinha et al.
+    #: 2022, Not All GPUs Are Created Equal, SC22) is about five standard deviations.
+    gpu_spread: float = 0.015
+    run_spread: float = 0.01  # assumed: of whole runs of one setting
     #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of running kernels, of
     #: arithmetic at its achievable rate, of memory at its achievable bandwidth.
-    power_busy: AtLeastZero = field(0.4, "assumed: GPUs that train draw 80-100 % of their limit")
-    power_compute: AtLeastZero = field(0.45, "assumed: dense products draw about the limit")
-    power_memory: AtLeastZero = field(0.25, "assumed: copies draw about half of the limit")
-    power_communication: AtLeastZero = field(
-        0.12, "assumed: of gradients' communication and waiting for it"
-    )
-    power_awake: AtLeastZero = field(0.05, "assumed: of waiting for the host with clocks up")
+    power_busy: float = 0.4  # assumed: GPUs that train draw 80-100 % of their limit
+    power_compute: float = 0.45  # assumed: dense products draw about the limit
+    power_memory: float = 0.25  # assumed: copies draw about half of the limit
+    power_communication: float = 0.12  # assumed: of gradients' communication and waiting for it
+    power_awake: float = 0.05  # assumed: of waiting for the host with clocks up
 
 
 @dataclass(frozen=True)
@@ -92,9 +67,7 @@ class SimulatedJob:
     bucket_mb: float = 25.0
     gpus_per_node: int | None = None  # None: all GPUs of the node
     loader_workers: int | None = None  # of each rank; None: an equal share of the cores
-    parameters: Parameters = dataclasses.field(default_factory=Parameters)
-    #: Operations and bytes of a sample over those of the profile, fitted by a calibration.
-    work_factor: float = 1.0
+    parameters: Parameters = Parameters()
 
     @property
     def global_batch(self) -> int:
@@ -120,7 +93,7 @@ class Split:
     @property
     def step_s(self) -> float:
         """Return the time of a step."""
-        return float(sum(getattr(self, part.name) for part in dataclasses.fields(self)))
+        return float(sum(getattr(self, part.name) for part in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -36,16 +36,6 @@ def switching(gpu: Gpu, clocks_mhz: Floats) -> Floats:
     return phi
 
 
-def with_curve(gpu: Gpu, parameters: Parameters) -> Gpu:
-    """Return the board with the voltage curve of a calibration, if it has one."""
-    changed: dict[str, float] = {}
-    if parameters.least_voltage is not None:
-        changed["least_voltage"] = parameters.least_voltage
-    if parameters.knee is not None:
-        changed["knee_clock_mhz"] = max(gpu.min_clock_mhz, parameters.knee * gpu.max_clock_mhz)
-    return gpu.model_copy(update=changed) if changed else gpu
-
-
 @dataclass(frozen=True)
 class Point:
     """The operating point of a GPU: its clock, its times of computing and waiting, its power."""
@@ -98,7 +88,6 @@ class Board:
                 by = "clock_limit_mhz" if top_mhz < gpu.max_clock_mhz else None
                 return self._at(load, host_s, top_mhz, by)
             low_mhz, high_mhz = float(clocks[best]), float(clocks[best + 1])
-        # Interpolation makes the result differentiable, which calibration needs.
         low_w, high_w = float(powers[best]), float(powers[best + 1])
         clock_mhz = low_mhz + (high_mhz - low_mhz) * (limit_w - low_w) / (high_w - low_w)
         return self._at(load, host_s, clock_mhz, "power_limit_w")

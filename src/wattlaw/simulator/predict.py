@@ -24,7 +24,7 @@ from wattlaw.simulator import kernels
 from wattlaw.simulator.communication import Route, communication
 from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.kernels import Load
-from wattlaw.simulator.power import Board, Point, with_curve
+from wattlaw.simulator.power import Board, Point
 
 _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
@@ -131,8 +131,8 @@ def _memory_gb(job: SimulatedJob) -> float:
 
 
 def _board(job: SimulatedJob) -> Board:
-    gpu = with_curve(job.cluster.gpu, job.parameters)
-    return Board(gpu, job.precision, job.parameters, job.power_limit_w, job.clock_limit_mhz)
+    limits = job.power_limit_w, job.clock_limit_mhz
+    return Board(job.cluster.gpu, job.precision, job.parameters, *limits)
 
 
 def _micro(job: SimulatedJob, local: float) -> tuple[int, float]:
@@ -155,8 +155,7 @@ def _loads(job: SimulatedJob, local: float) -> tuple[Load, Load]:
 
 
 def _load(job: SimulatedJob, phases: tuple[str, ...], samples: float) -> Load:
-    """Return the kernels for some samples, each with ``work_factor`` times the profile's work."""
-    return kernels.kernel_load(job.profile, phases, samples * job.work_factor, job.precision)
+    return kernels.kernel_load(job.profile, phases, samples, job.precision)
 
 
 def _roofline_s(job: SimulatedJob, local: float) -> float:
@@ -214,7 +213,7 @@ def _step(
 ) -> _Step:
     samples_s = _input_s(job, local)
     others_s = point.compute_s + point.launch_s + communication_s + slowest_s
-    waits_s = max(0.0, samples_s - others_s) if _loader_processes(job) else samples_s
+    waits_s = max(0.0, samples_s - others_s) if loader_processes(job) else samples_s
     split = Split(point.compute_s, point.launch_s, communication_s, slowest_s, waits_s)
     awake_w = board.awake_w(point.clock_mhz)
     communication_w = board.communication_w(point.clock_mhz)
@@ -244,7 +243,7 @@ def _bottleneck(job: SimulatedJob, step: _Step) -> str:
     """
     split = step.split
     computing_s = split.compute_s + split.launch_s
-    if _loader_processes(job) and split.input_s > 0:
+    if loader_processes(job) and split.input_s > 0:
         return "input"
     if max(computing_s, split.input_s) < split.communication_s + split.slowest_s:
         return "communication"
@@ -294,7 +293,7 @@ def _window(
     total_s = float(duration_s.sum())
     per_gpu_j = float((duration_s * power_w).sum())
     # One core of each rank launches kernels, and loads samples without loader processes.
-    loading_s = samples * job.profile.input_cpu_s_per_sample if _loader_processes(job) else 0.0
+    loading_s = samples * job.profile.input_cpu_s_per_sample if loader_processes(job) else 0.0
     node = job.cluster.node
     busy_cores = min(job.gpus + loading_s / total_s, job.nodes * node.cores)
     cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
@@ -312,7 +311,7 @@ def _window(
     )
 
 
-def _loader_processes(job: SimulatedJob) -> int:
+def loader_processes(job: SimulatedJob) -> int:
     """Return the loader processes of a rank: as set, or as ``workloads.data_loading`` has it."""
     if job.loader_workers is not None:
         return job.loader_workers
@@ -324,7 +323,7 @@ def _loader_processes(job: SimulatedJob) -> int:
 def _input_s(job: SimulatedJob, local: float) -> float:
     """Return the time of a step's input, limited by the cores or by the storage."""
     cores_s, storage_s = local * job.profile.input_cpu_s_per_sample, _storage_s(job, local)
-    workers = _loader_processes(job)
+    workers = loader_processes(job)
     return max(cores_s / workers, storage_s) if workers else cores_s + storage_s
 
 
@@ -338,7 +337,7 @@ def _storage_s(job: SimulatedJob, local: float) -> float:
 
 def _first_input_s(job: SimulatedJob, local: float) -> float:
     """Return the wait for the first batch of an epoch, which one process of each rank prepares."""
-    if not _loader_processes(job):
+    if not loader_processes(job):
         return 0.0  # the rank prepares every batch itself
     return local * job.profile.input_cpu_s_per_sample + _storage_s(job, local)
 

@@ -1,15 +1,13 @@
-"""Fields of an imported table: what each one means, which values it takes, and its column."""
+"""Fields of a table of measurements: what each one means and which values it takes."""
 
-import csv
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from wattlaw.errors import BadInput
 from wattlaw.study.base import MAX_COUNT
-from wattlaw.text import join_names, quote
+from wattlaw.text import quote
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
@@ -116,6 +114,8 @@ _POSITIVE = in_range(0, math.inf, "a number > 0", above_low=True)
 _SHARE = in_range(0, 1, "a share from 0 to 1")
 _PERCENT = in_range(0, 100, "a number from 0 to 100")
 
+#: Parts of the time of a step, or of an epoch.
+STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
 FIELDS: Mapping[str, Field] = {
     "gpus": _COUNT,
     "epoch_time_s": _POSITIVE,
@@ -137,6 +137,7 @@ FIELDS: Mapping[str, Field] = {
     "cpu_energy_j": _POSITIVE,
     "dram_energy_j": _POSITIVE,
     "power_w": _POSITIVE,
+    **dict.fromkeys(STEP_PARTS, in_range(0, math.inf, "a number >= 0")),
     "energy_source": _choice("counter", "integral", "estimated", "simulated", "replayed"),
     "energy_verdict": _choice("ok", "suspect"),
     "sm_util": _SHARE,
@@ -149,15 +150,6 @@ FIELDS: Mapping[str, Field] = {
     "eval_time_s": _POSITIVE,
 }
 OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")
-#: At least one field of each is required.
-REQUIRED = (("gpus",), ("epoch_time_s", "step_time_s"))
-_EXCLUSIVE = (
-    *(("step_time_s", name)
-      for name in ("epoch_time_s", "epochs", "samples", "steps", "loss", "metric", "eval_time_s")),
-    ("gpu_energy_j", "power_w"),
-    ("sm_util", "sm_util_percent"),
-    ("mem_util", "mem_util_percent"),
-)  # fmt: skip
 
 
 class InvalidCell(ValueError):
@@ -177,114 +169,3 @@ def global_batch_of(values: Mapping[str, Any]) -> int | None:
     if batch is not None and local not in (None, batch // gpus):
         raise InvalidCell(f"global_batch {batch} is not {gpus} gpus x local_batch {local}")
     return batch
-
-
-@dataclass(frozen=True)
-class FieldMap:
-    """The column of each field, and the fields that are the same in all rows."""
-
-    columns: Mapping[str, str]
-    constants: Mapping[str, Any]
-
-    def has(self, name: str) -> bool:
-        """Say whether a field has a column or a constant."""
-        return name in self.columns or name in self.constants
-
-    def require_columns(self, available: Iterable[str]) -> None:
-        """Check that a table has all columns.
-
-        Raises ``BadInput`` if a column is missing; the text lists those of the table.
-        """
-        names = tuple(available)
-        known = set(names)
-        for field, column in self.columns.items():
-            if column not in known:
-                is_one_column = len(names) == 1 and any(mark in names[0] for mark in ";\t")
-                hint = " (separate the cells with commas)" if is_one_column else ""
-                raise BadInput(
-                    f"--map {field}: no column {quote(column)}; "
-                    f"the table has: {join_names(names)}{hint}"
-                )
-
-    def parse_row(
-        self, cells: Mapping[str, Any], selected: Callable[[str], bool]
-    ) -> dict[str, Any]:
-        """Return the selected fields of a row; blank cells are left out.
-
-        Raises ``InvalidCell`` if a cell does not fit its field.
-        """
-        values = {name: value for name, value in self.constants.items() if selected(name)}
-        for name, column in self.columns.items():
-            cell = cells.get(column)
-            is_blank = cell is None or (isinstance(cell, str) and not cell.strip())
-            if selected(name) and not is_blank:
-                values[name] = _parse(name, cell)
-        return values
-
-
-def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> FieldMap:
-    """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name.
-
-    A field is one of ``FIELDS``, or ``options.NAME``. ``options`` has more constants by field; None
-    is left out. Raises ``BadInput`` if a field is unknown, set twice, or missing, or a constant
-    does not fit its field.
-    """
-    columns: dict[str, str] = {}
-    constants: dict[str, Any] = {}
-    pairs = [_pair(part) for part in _parts(text)]
-    pairs += [(name, f"@{value}") for name, value in (options or {}).items() if value is not None]
-    for field, source in pairs:
-        if field in columns or field in constants:
-            raise BadInput(f"--map: {field} is given twice")
-        _field(field)
-        if not source.startswith("@"):
-            columns[field] = source
-            continue
-        try:
-            constants[field] = _parse(field, source[1:])
-        except InvalidCell as error:
-            raise BadInput(f"--map: {error}") from None
-    mapped = {*columns, *constants}
-    for names in REQUIRED:
-        if mapped.isdisjoint(names):
-            required = ", ".join(" or ".join(each) for each in REQUIRED)
-            raise BadInput(f"--map: {' or '.join(names)} is missing; required: {required}")
-    if "metric" in mapped and "epochs" not in mapped:
-        raise BadInput(
-            "--map: metric needs epochs, the number of epochs after which it was measured, such as "
-            "epochs=@90"
-        )
-    for first, second in _EXCLUSIVE:
-        if {first, second} <= mapped:
-            raise BadInput(f"--map: given both {first} and {second}; allowed: one of them")
-    return FieldMap(columns, constants)
-
-
-def _parts(text: str) -> list[str]:
-    try:
-        (parts,) = csv.reader([text], skipinitialspace=True, strict=True)
-    except (csv.Error, ValueError):
-        raise BadInput(f"--map {quote(text)}: allowed: field=column,field=@value,...") from None
-    return [part for part in parts if part.strip()]
-
-
-def _pair(part: str) -> tuple[str, str]:
-    field, equals, source = (text.strip() for text in part.partition("="))
-    if not (field and equals and source):
-        raise BadInput(f"--map {quote(part)}: allowed: field=column or field=@value")
-    return field, source
-
-
-def _field(name: str) -> Field:
-    if name.startswith(OPTIONS) and len(name) > len(OPTIONS):
-        if len(name) > MAX_TEXT or not name.isprintable():
-            raise BadInput(f"--map {quote(name)}: allowed: a name of up to {MAX_TEXT} characters")
-        return OPTION
-    if name not in FIELDS:
-        known = join_names([*FIELDS, f"{OPTIONS}NAME"])
-        raise BadInput(f"--map: no field {quote(name)}; allowed: {known}")
-    return FIELDS[name]
-
-
-def _parse(name: str, value: Any) -> Any:
-    return _field(name).parse_cell(name, value)

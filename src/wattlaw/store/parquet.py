@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +145,8 @@ def read_all(
     tables = [schema.empty_table()]
     for path in paths:
         try:
-            tables.append(_read(path, schema, validate=validate))
+            run_ids = [path.parent.name] if path.parents[1].name == "runs" else None
+            tables.append(read_checked(path, schema, run_ids, validate=validate))
         except BadInput as error:
             on_damage(path, error)
     return pa.concat_tables(tables)
@@ -161,13 +162,27 @@ def check_all(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage = ra
             on_damage(path, error)
 
 
-def _read(path: Path, schema: pa.Schema, *, validate: bool) -> pa.Table:
-    with _errors_name_file(path):
-        table = _with_schema(schema, pq.read_table(path))
+def read_checked(
+    path: Path,
+    schema: pa.Schema,
+    run_ids: Collection[str] | None,
+    *,
+    validate: bool = False,
+    repair: str = REPLACE,
+) -> pa.Table:
+    """Return a table that has rows of these runs only, None for any.
+
+    Raises ``BadInput`` if the file is damaged; with ``validate`` also for a value that no run
+    writes. The text ends with ``repair``.
+    """
+    with _errors_name_file(path, repair):
+        with pq.ParquetFile(path) as file:  # read_table would import pandas
+            table = _with_schema(schema, file.read())
         table.validate(full=True)  # also finds text that is not UTF-8
-        others = set(table["run_id"].unique().to_pylist()) - {path.parent.name, None}
-        if others:
-            raise pa.ArrowInvalid(f"it is of run {others.pop()!a}, not {path.parent.name}")
+        others = set(table["run_id"].unique().to_pylist()) - {*(run_ids or ()), None}
+        if others and run_ids is not None:
+            expected = path.parent.name if len(run_ids) == 1 else "of this import"
+            raise pa.ArrowInvalid(f"it is of run {others.pop()!a}, not {expected}")
         for fault, is_bad in find_faults(table) if validate else ():
             row = pc.index(is_bad, value=True).as_py() + 1
             raise pa.ArrowInvalid(f"row {row}: {fault}")
@@ -182,10 +197,10 @@ def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _errors_name_file(path: Path) -> Iterator[None]:
+def _errors_name_file(path: Path, repair: str = REPLACE) -> Iterator[None]:
     """Name the file in errors of Arrow."""
     try:
         yield
     except (pa.ArrowException, KeyError, OSError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise BadInput(f"{path}: not a table of this store: {reason}; {REPLACE}") from None
+        raise BadInput(f"{path}: not a table of this store: {reason}; {repair}") from None

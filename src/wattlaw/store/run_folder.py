@@ -98,8 +98,10 @@ class RunFolder:
         """
         if self.damage(record) is not None:
             return "damaged"
-        if record is None:
-            return "planned"
+        return "planned" if record is None else self.state(record)
+
+    def state(self, record: RunRecord) -> str:
+        """Return the current status of a run whose tables are intact."""
         if record.status == "running" and not record.site and not RunLock(self).is_locked():
             return "interrupted"
         return record.state
@@ -114,7 +116,7 @@ class RunFolder:
             return f"{self.record_path}: missing; {_REPEAT}" if is_missing else None
         if record.status == "done":
             for path in (self.epochs_path, self.telemetry_path):
-                if (fault := _table_fault(path)) is not None:
+                if (fault := table_fault(path)) is not None:
                     return f"{path}: {fault}; {_REPEAT}"
         return None
 
@@ -172,7 +174,7 @@ class RunFolder:
         self.checkpoint_path.unlink(missing_ok=True)
 
 
-def _table_fault(path: Path) -> str | None:
+def table_fault(path: Path) -> str | None:
     """Return why a file cannot be a finished Parquet file, by its first and last bytes."""
     try:
         with open_regular(path) as file:

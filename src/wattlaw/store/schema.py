@@ -1,7 +1,12 @@
-"""The three tables of a store, as Arrow schemas. A value that was not measured is null."""
+"""The three tables of a store, as Arrow schemas. A value that was not measured is null.
 
+``columns.csv`` has the type, the unit and the meaning of each column.
+"""
+
+import csv
+import json
 from collections.abc import Collection
-from typing import get_args, get_type_hints
+from importlib.resources import files
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,117 +14,30 @@ import pyarrow.compute as pc
 from wattlaw.store.record import VERDICTS
 from wattlaw.store.streams import Sample, Window
 
-_TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-_MOMENT = pa.timestamp("us", tz="UTC")
+_TYPES = {
+    "text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(),
+    "texts": pa.list_(pa.string()), "time": pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema(list(columns.items()))
+def describe_columns() -> list[dict[str, str]]:
+    """Return ``table``, ``column``, ``type``, ``unit`` and ``meaning`` of each column."""
+    text = files("wattlaw.store").joinpath("columns.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))
 
 
-def _schema_of(row: type) -> pa.Schema:
-    """Return the columns of a named tuple; the type of a column is that of its values."""
-    types = {str: _TEXT, int: _INT, float: _FLOAT, bool: _BOOL}
-    columns = []
-    for name, hint in get_type_hints(row).items():
-        kind = next(iter(get_args(hint)), hint)  # float of ``float | None``
-        while get_args(kind):
-            kind = get_args(kind)[0]  # a name of a Literal
-        columns.append((name, types[kind if isinstance(kind, type) else type(kind)]))
-    return pa.schema(columns)
+def _described(table: str) -> pa.Schema:
+    rows = [row for row in describe_columns() if row["table"] == table]
+    return pa.schema([(row["column"], _TYPES[row["type"]]) for row in rows])
 
 
-RUNS = _schema(
-    run_id=_TEXT,
-    study=_TEXT,
-    workload=_TEXT,
-    options=_TEXT,  # JSON
-    metric_name=_TEXT,  # what the workload's metric is, such as accuracy
-    parameters=_INT,  # trainable parameters of the model
-    gradient_bytes=_INT,  # what the ranks exchange in one step
-    flops_per_sample=_FLOAT,  # of one forward and backward pass, counted
-    dataset_samples=_INT,  # of an epoch of the full data set
-    world_size=_INT,  # processes of the process group
-    backend=_TEXT,  # of torch.distributed
-    parallelism=_TEXT,  # a store.record.Parallelism
-    workers_cooperate=_BOOL,  # false: several processes trained without a process group
-    instrumented=_BOOL,  # the steps of a command were counted in its processes
-    gpus=_INT,
-    power_limit_w=_FLOAT,
-    power_limit_enforced_w=_FLOAT,  # as read back; the least of the devices
-    clock_limit_mhz=_FLOAT,
-    global_batch=_INT,
-    local_batch=_INT,
-    precision=_TEXT,
-    dataset_fraction=_FLOAT,
-    emulated_gpus=_INT,  # GPUs of the job whose local batch was trained; null for a real job
-    nodes=_INT,
-    train=_TEXT,  # JSON: settings of the training loop, with defaults
-    loader_workers=_INT,  # loader processes of each worker
-    threads_per_worker=_INT,  # processor threads that the workers used
-    repeat=_INT,
-    seed=_INT,
-    order_seed=_INT,
-    epochs=_INT,
-    warmup_epochs=_INT,
-    measure_steps=_INT,  # optimizer steps that the study requests, after the warm-up
-    measure_seconds=_FLOAT,  # the same as a time
-    warmup_steps=_INT,  # null where epochs are measured
-    sample_hz=_FLOAT,
-    assume_cpu_w=_FLOAT,
-    launcher=_TEXT,
-    hardware=_TEXT,
-    device_ids=pa.list_(_TEXT),
-    sampler_cpu_share=_FLOAT,  # share of a core that the sampler used, maximum over hosts
-    software=_TEXT,  # JSON: package -> version
-    git_commit=_TEXT,
-    status=_TEXT,  # planned | running | interrupted | done | damaged | failed | skipped
-    reason=_TEXT,
-    notes=pa.list_(_TEXT),
-    attempts=_INT,
-    started_at=_MOMENT,
-    finished_at=_MOMENT,
-    job_id=_TEXT,  # the scheduler's, as the next two
-    partition=_TEXT,
-    node_names=pa.list_(_TEXT),
-    interruptions=_INT,  # attempts that were ended from outside and continued by another
-    clock_offset_max_s=_FLOAT,  # largest |offset| + uncertainty between the clocks of its hosts
-    site_energy_j=_FLOAT,  # of the whole job, by the scheduler's accounting
-    site_energy_source=_TEXT,  # such as "sacct ConsumedEnergyRaw"
-    site_energy_start_at=_MOMENT,  # the period of that energy
-    site_energy_end_at=_MOMENT,
-)
-
+RUNS, EPOCHS, TELEMETRY = map(_described, ("runs", "epochs", "telemetry"))
 #: What a worker writes at the end of each window: one row per host.
-WINDOWS = _schema_of(Window)
-
+WINDOWS = pa.schema([EPOCHS.field(name) for name in Window._fields])
 #: Columns of a window that are computed from device samples.
-WINDOW_ENERGY = _schema(
-    gpu_energy_j=_FLOAT,
-    gpu_energy_counter_j=_FLOAT,
-    gpu_energy_integral_j=_FLOAT,
-    cpu_energy_j=_FLOAT,
-    dram_energy_j=_FLOAT,
-    energy_source=_TEXT,  # counter | integral | estimated | simulated | replayed | none
-    energy_verdict=_TEXT,  # one of store.record.VERDICTS
-    energy_reason=_TEXT,  # of a verdict that is not ok: which device, and why
-    gpu_power_mean_w=_FLOAT,
-    sm_util_mean=_FLOAT,
-    sm_util_cv=_FLOAT,
-    mem_util_mean=_FLOAT,
-    mem_util_cv=_FLOAT,
-    sm_clock_mean_mhz=_FLOAT,
-    power_limit_mean_w=_FLOAT,  # enforced limit of the GPUs
-    power_throttle_share=_FLOAT,  # share of the window in which the power limit lowered the clocks
-    cpu_cores_mean=_FLOAT,  # busy cores of the run's processes
-    mem_used_max_bytes=_INT,  # resident memory of the run's processes
-)
-
+WINDOW_ENERGY = pa.schema(list(EPOCHS)[1 + len(WINDOWS) :])
 #: What the sampler writes: the time series of each device.
-SAMPLES = pa.schema([("host", _TEXT), *_schema_of(Sample)])
-_ID = _schema(run_id=_TEXT)
-EPOCHS = pa.schema([*_ID, *WINDOWS, *WINDOW_ENERGY])
-TELEMETRY = pa.schema([*_ID, *SAMPLES])
+SAMPLES = pa.schema([TELEMETRY.field(name) for name in ("host", *Sample._fields)])
 TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
 
 #: Columns that are never null in any table.
@@ -159,3 +77,33 @@ def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tu
             faults.append(("columns start_ns, duration_s: out of range", pc.invert(is_in_range)))
     masks = ((text, pc.fill_null(is_bad, fill_value=False)) for text, is_bad in faults)
     return [(text, is_bad) for text, is_bad in masks if pc.any(is_bad).as_py()]
+
+
+#: Columns of runs that are never null, and those of them that hold JSON objects.
+_OF_EACH_RUN = (
+    "run_id", "study", "workload", "options", "train", "gpus", "nodes", "repeat", "launcher",
+    "precision", "dataset_fraction", "software", "status",
+)  # fmt: skip
+_OBJECTS = ("options", "train", "software")
+_STATUSES = ("planned", "running", "interrupted", "done", "damaged", "failed", "skipped")
+
+
+def check_runs(runs: pa.Table) -> None:
+    """Check a table of runs that another wattlaw wrote; raise ValueError if a value is invalid."""
+    for field in runs.schema:
+        column = runs[field.name]
+        if field.name in _OF_EACH_RUN and column.null_count:
+            raise ValueError(f"column {field.name}: no value")
+        if field.type in (_TYPES["int"], _TYPES["float"]):
+            least = 1 if field.name in ("gpus", "nodes") else 0
+            is_good = pc.and_(pc.is_finite(column), pc.greater_equal(column, least))
+            if not pc.all(is_good, min_count=0).as_py():
+                raise ValueError(f"column {field.name}: allowed: numbers >= {least}")
+    if pc.count_distinct(runs["run_id"]).as_py() < len(runs):
+        raise ValueError("column run_id: a value occurs twice")
+    if unknown := set(runs["status"].unique().to_pylist()) - {*_STATUSES}:
+        raise ValueError(f"column status: {unknown.pop()!a}; allowed: {', '.join(_STATUSES)}")
+    for name in _OBJECTS:
+        for text in runs[name].unique().to_pylist():
+            if not isinstance(json.loads(text), dict):
+                raise ValueError(f"column {name}: allowed: a JSON object")

@@ -5,14 +5,18 @@ interrupted: ``start_ns <= t_ns <= start_ns + duration_s`` on the clock of the h
 energy of a window (``telemetry.energy``). A sample that is in several windows counts once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import duckdb
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from wattlaw.errors import BadInput, one_line
+from wattlaw.store.cache import by_run, read_through
 from wattlaw.store.parquet import check_all, connection, literal, read_all, same_types
+from wattlaw.store.run_rows import rows_table
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
 
@@ -41,7 +45,8 @@ for _column, (_name, _unit) in QUANTITIES.items():
 for _name in ("sm_util", "mem_util"):
     _COLUMNS[f"{_name}_cv"] = f"stddev_pop({_name}) / if(avg({_name}) > 0, avg({_name}), null)"
 _COLUMNS["utilisation_correlation"] = (
-    "if(stddev_pop(sm_util) > 0 and stddev_pop(mem_util) > 0, corr(sm_util, mem_util), null)"
+    # The deviation of a constant is rounding, not always 0.
+    "if(least(stddev_pop(sm_util), stddev_pop(mem_util)) > 1e-9, corr(sm_util, mem_util), null)"
 )
 # Windows that overlap or touch become one, so that no sample is counted twice.
 _WINDOWS = """
@@ -83,6 +88,26 @@ where samples.kind = 'gpu'
 """
 
 
+_FINITE = ", ".join(
+    f"if(isfinite(samples.{name}), samples.{name}, null) as {name}" for name in QUANTITIES
+)
+_STATISTICS_QUERY = (
+    f"with finite as (select samples.run_id, samples.host, samples.device, {_FINITE} "  # noqa: S608
+    f"{_SAMPLES}) select {', '.join(f'{sql} as {name}' for name, sql in _COLUMNS.items())} "
+    "from finite group by grouping sets ((run_id, host, device), (run_id)) "
+    "order by run_id, part desc, host, device"
+)
+_TEXTS = ("run_id", "part", "host", "device")
+_SCHEMA = pa.schema(
+    {
+        name: pa.string() if name in _TEXTS
+        else pa.int64() if name in ("gpus", "samples") or name.endswith("_n")
+        else pa.float64()
+        for name in _COLUMNS
+    }
+)  # fmt: skip
+
+
 def read_telemetry(
     stores: Sequence[Store], runs: pd.DataFrame
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
@@ -101,7 +126,7 @@ def read_telemetry(
     extremes = set(sampled.loc[is_extreme, "run_id"])
     joint = []
     for store in stores:
-        run_ids = sorted(extremes & {folder.run_id for folder in store.folders()})
+        run_ids = sorted(extremes.intersection(store.snapshot().done()))
         joint += [joint_utilisation(store, run_ids)] if run_ids else []
     return table, pd.concat(joint, ignore_index=True)
 
@@ -134,18 +159,8 @@ def statistics(store: Store) -> pd.DataFrame:
             where one of them is constant.
 
     """
-    columns = ", ".join(f"{sql} as {name}" for name, sql in _COLUMNS.items())
-    finite = ", ".join(
-        f"if(isfinite(samples.{name}), samples.{name}, null) as {name}" for name in QUANTITIES
-    )
-    query = (
-        f"with finite as (select samples.run_id, samples.host, samples.device, {finite} "  # noqa: S608
-        f"{_SAMPLES}) select {columns} from finite "
-        "group by grouping sets ((run_id, host, device), (run_id)) "
-        "order by run_id, part desc, host, device"
-    )
-    table = _query(store, None, query)
-    if table is None:
+    table = _by_run(store, None, "statistics", _SCHEMA, _STATISTICS_QUERY)
+    if table.empty:
         return pd.DataFrame(columns=list(_COLUMNS))
     correlation = table["utilisation_correlation"].clip(-1.0, 1.0)
     return table.assign(utilisation_correlation=correlation)
@@ -184,10 +199,9 @@ def joint_utilisation(
         f"{_SAMPLES} and isfinite(sm_util) and isfinite(mem_util) "
         "group by all order by all"
     )
-    histogram = _query(store, run_ids, query)
-    if histogram is None:
-        return pd.DataFrame(columns=["run_id", "sm_bin", "mem_bin", "samples"])
-    return histogram
+    schema = pa.schema({"run_id": pa.string(), "sm_bin": pa.int32(), "mem_bin": pa.int32(),
+                        "samples": pa.int64()})  # fmt: skip
+    return _by_run(store, run_ids, f"joint-{bins}", schema, query)
 
 
 def _bin(column: str, bins: int) -> str:
@@ -195,49 +209,64 @@ def _bin(column: str, bins: int) -> str:
     return f"cast(greatest(least(floor({column} * {bins}), {bins - 1}), 0) as integer)"
 
 
-def _query(store: Store, run_ids: Sequence[str] | None, query: str) -> pd.DataFrame | None:
-    """Return the result of a query on the samples in windows; None without runs.
+def _by_run(
+    store: Store, run_ids: Sequence[str] | None, name: str, schema: pa.Schema, query: str
+) -> pd.DataFrame:
+    """Return the result of a query on the samples in windows; that of finished runs is cached."""
+    snapshot = store.without_damaged()
+    done = set(snapshot.done()).difference(store.damaged)
+    if run_ids is not None:
+        if unknown := set(run_ids) - {*done, *store.damaged}:
+            raise BadInput(f"run {min(unknown)!a} is not a done run of this store")
+        done &= set(run_ids)
 
-    Damaged runs are left out. ``{shift}`` in the query is replaced by the buckets' shift.
+    def read(some: Sequence[str]) -> tuple[pa.Table, Collection[str]]:
+        rows = _query(store, [store.folder(run_id).path for run_id in some], query, schema)
+        # A row of nulls says that a run has no samples, so that the cache knows the run.
+        empty = set(some).difference(rows["run_id"].to_pylist(), store.damaged)
+        return pa.concat_tables([rows, rows_table([{"run_id": n} for n in empty], schema)]), ()
+
+    keys = {run_id: key for run_id, key in snapshot.keys.items() if run_id in done}
+    tables = [read_through(store.path, name, schema, keys, read)]
+    for folder in snapshot.imports:
+        if not done.isdisjoint(folder.run_ids):
+            rows = _query(store, [folder.path], query, schema)
+            tables.append(rows.filter(pc.is_in(rows["run_id"], pa.array(done, pa.string()))))
+    table = by_run(pa.concat_tables(tables))
+    frame: pd.DataFrame = table.filter(pc.is_valid(table["samples"])).to_pandas()
+    return frame
+
+
+def _query(store: Store, folders: Sequence[Path], query: str, schema: pa.Schema) -> pa.Table:
+    """Return the result of a query on the samples in windows of run folders or imports.
+
+    Damaged ones are left out. ``{shift}`` in the query is replaced by the buckets' shift.
     """
     tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
-    while True:
-        paths = {name: _selected(store, run_ids, name) for name in tables}
-        if not paths["epochs"]:
-            return None
+    while folders := [folder for folder in folders if folder.name not in store.damaged]:
+        paths = {name: [folder / f"{name}.parquet" for folder in folders] for name in tables}
         damaged_before = len(store.damaged)
         with connection() as database:
             try:
                 files = {name: [literal(path) for path in paths[name]] for name in tables}
-                for name, schema in tables.items():
-                    if not same_types(database, files[name], schema):
-                        check_all(paths[name], schema, store.leave_out)
+                for name, of_table in tables.items():
+                    if not same_types(database, files[name], of_table):
+                        check_all(paths[name], of_table, store.leave_out)
                 if len(store.damaged) > damaged_before:
                     continue
                 database.execute(_WINDOWS, {"files": files["epochs"]})
                 ((shift,),) = database.execute(_SHIFT).fetchall()
                 database.execute(_BUCKETS.format(shift=int(shift)))
                 sql = query.format(shift=int(shift))
-                result: pd.DataFrame = database.execute(sql, {"files": files["telemetry"]}).df()
+                result = database.sql(sql, params={"files": files["telemetry"]}).to_arrow_table()
+                return result.cast(schema)
             except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
-                for name, schema in tables.items():
+                for name, of_table in tables.items():
                     for path in paths[name]:
-                        read_all([path], schema, store.leave_out, validate=True)
+                        read_all([path], of_table, store.leave_out, validate=True)
                 if len(store.damaged) == damaged_before:
                     reason = one_line(error)[:300]
                     raise BadInput(
                         f"{store.path}: its telemetry cannot be read: {reason}"
                     ) from None
-            else:
-                return result
-
-
-def _selected(store: Store, run_ids: Sequence[str] | None, table: str) -> list[Path]:
-    paths = store.finished(table)
-    if run_ids is None:
-        return paths
-    known = {path.parent.name: path for path in paths}
-    unknown = set(run_ids) - {*known, *store.damaged}
-    if unknown:
-        raise BadInput(f"run {min(unknown)!a} is not a done run of this store")
-    return [known[run_id] for run_id in dict.fromkeys(run_ids) if run_id in known]
+    return schema.empty_table()

@@ -1,44 +1,39 @@
 """A store: the folder with the runs of one machine or cluster, and its three tables."""
 
+import contextlib
 import json
 import os
 import shutil
 import warnings
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from wattlaw.errors import (
-    BadInput,
-    DamagedFileWarning,
-    NotAvailable,
-    NotPermitted,
-    WattlawError,
-    one_line,
+from wattlaw.errors import BadInput, DamagedFileWarning, NotAvailable, WattlawError
+from wattlaw.files import (
+    abandoned,
+    is_old,
+    read_bytes,
+    read_text,
+    remove_abandoned,
+    replacing,
+    write_text,
 )
-from wattlaw.files import abandoned, is_old, read_text, remove_abandoned, write_text
-from wattlaw.store.record import RunRecord, Site, now
-from wattlaw.store.run_folder import REPLACE, RunFolder
-from wattlaw.text import quote
+from wattlaw.store.record import RunRecord, now
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.version import check_version, version_path, write_version
 
 if TYPE_CHECKING:
     import duckdb
     import pandas as pd
     import pyarrow as pa
 
-#: Increased by every change after which older records or tables cannot be read as they are.
-SCHEMA_VERSION = 2
-#: Of a store that was written before stores had a version.
-_UNVERSIONED = 0
-_KEY = "schema_version"
-_REPAIR = f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
+    from wattlaw.store.import_folder import ImportFolder
+    from wattlaw.store.snapshot import Snapshot
+
 #: Prefix of the folder in which an import prepares its runs.
 IMPORTING = ".importing."
-#: Fields of a record that are not columns of the table of runs, or have another name there.
-_NESTED = {
-    *("spec", "facts", "samplers", "limits", "interrupted", "clocks", "interruptions", "site"),
-}
 
 
 class Store:
@@ -77,7 +72,7 @@ class Store:
     @cached_property
     def _runs(self) -> Path:
         """Return the folder of runs, of a store that this wattlaw can read."""
-        _check_version(self.path)
+        check_version(self.path)
         return self.path / "runs"
 
     def create(self) -> None:
@@ -86,13 +81,19 @@ class Store:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if not version_path(self.path).exists():
-                # First, since runs without it are of an older version.
-                write_text(version_path(self.path), json.dumps({_KEY: SCHEMA_VERSION}) + "\n")
+                write_version(self.path)  # first, since runs without it are of an older version
             runs.mkdir(exist_ok=True)
         except PermissionError as error:
             raise NotAvailable(f"{self.path}: no permission to write a store here") from error
         except OSError as error:
             raise BadInput(f"{self.path}: cannot be a store: {error.strerror}") from None
+
+    def keep_study(self, name: str, file: Path) -> None:
+        """Copy a study file into the store, for archives: runs have their own specification."""
+        with contextlib.suppress(OSError):  # a run does not need the copy
+            (self.path / "studies").mkdir(exist_ok=True)
+            with replacing(self.path / "studies" / f"{name}.yaml", durable=False) as copy:
+                copy.write_bytes(read_bytes(file))
 
     def cancel(self) -> None:
         """Request that every campaign on this store stops."""
@@ -129,7 +130,11 @@ class Store:
 
     def remove_abandoned(self) -> None:
         """Remove temporary files of killed writers and folders of killed imports."""
+        from wattlaw.store.cache import FOLDER
+
         remove_abandoned(self.path)
+        remove_abandoned(self.path / FOLDER)
+        remove_abandoned(self.path / "studies")
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
                 if is_abandoned or (not (path / "lock").exists() and is_old(path)):
@@ -138,14 +143,25 @@ class Store:
             folder.remove_abandoned()
 
     def leave_out(self, path: Path, error: WattlawError) -> None:
-        """Leave out the run with a damaged file; raise the error if the store is ``strict``."""
+        """Leave out the run, or the import, with a damaged file; raise if the store is ``strict``.
+
+        ``path`` is a file of the folder of the run or of the import.
+        """
         if self.strict:
             raise error
         run_id = path.parent.name
         if run_id not in self.damaged:
             self.damaged[run_id] = str(error)
-            text = f"run {run_id} is left out: {error}"
+            kind = "run" if path.parents[1].name == "runs" else "import"
+            text = f"{kind} {run_id} is left out: {error}"
             warnings.warn(text, DamagedFileWarning, stacklevel=2)
+
+    def snapshot(self) -> "Snapshot":
+        """Return the runs of the store at this moment."""
+        from wattlaw.store.snapshot import read_snapshot
+
+        _ = self._runs
+        return read_snapshot(self.path)
 
     def records(self) -> list[RunRecord]:
         """Return the records of all runs, whatever their status; damaged records are left out."""
@@ -176,42 +192,69 @@ class Store:
                 records |= {folder.run_id: record} if record is not None else {}
         return records
 
-    def arrow(self, table: str, *, validate: bool = False) -> "pa.Table":
+    def arrow(
+        self, table: str, run_ids: Collection[str] | None = None, *, validate: bool = False,
+        snapshot: "Snapshot | None" = None,
+    ) -> "pa.Table":  # fmt: skip
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
-        With ``validate``, a run whose table has a value that no run writes is left out.
+        Parameters
+        ----------
+        table
+            The name of the table.
+        run_ids
+            Runs with telemetry; by default all.
+        validate
+            Whether a run whose table has a value that no run writes is left out.
+        snapshot
+            The runs; by default those of this moment.
         """
         import pyarrow as pa
+        import pyarrow.compute as pc
 
+        from wattlaw.store.cache import by_run, read_through
         from wattlaw.store.parquet import read_all
-        from wattlaw.store.schema import RUNS, TABLES
+        from wattlaw.store.schema import TABLES, find_faults
 
+        snapshot = self.without_damaged(snapshot)
         if table == "runs":
-            rows = [self._row(record) for record in self.records()]
+            return snapshot.marked(self.damaged)
+        schema = TABLES[table]
+
+        def read(run_ids: Sequence[str]) -> tuple[pa.Table, Collection[str]]:
+            paths = [self.folder(run_id).path / f"{table}.parquet" for run_id in run_ids]
+            rows = read_all(paths, schema, self.leave_out, validate=validate)
+            masks = [rows["run_id"].filter(mask) for _, mask in find_faults(rows)]
+            return rows, {run_id for column in masks for run_id in column.to_pylist()}
+
+        done = set(snapshot.done()).difference(self.damaged)
+        done = done if run_ids is None else done.intersection(run_ids)
+        keys = {run_id: key for run_id, key in snapshot.keys.items() if run_id in done}
+        if table == "epochs":
+            tables = [read_through(self.path, table, schema, keys, read)]
+        else:
+            tables = [read(list(keys))[0]]
+        for folder in snapshot.imports:
+            if self._is_damaged(folder) or done.isdisjoint(folder.run_ids):
+                continue
             try:
-                return pa.Table.from_pylist(rows, schema=RUNS)
-            except (pa.ArrowException, OverflowError):
-                return pa.concat_tables([RUNS.empty_table(), *self._fitting(rows)])
-        return read_all(self.finished(table), TABLES[table], self.leave_out, validate=validate)
+                rows = folder.read(table, validate=validate)
+            except BadInput as error:
+                self.leave_out(folder.table_path(table), error)
+            else:
+                is_chosen = pc.is_in(rows["run_id"], pa.array(done, pa.string()))
+                tables.append(rows if run_ids is None else rows.filter(is_chosen))
+        return by_run(pa.concat_tables(tables)) if len(tables) > 1 else tables[0]
 
-    def _row(self, record: RunRecord) -> dict[str, Any]:
-        damage = self.damaged.get(record.run_id)
-        folder = self.folder(record.run_id)
-        return _row(folder, record) | ({"status": "damaged", "reason": damage} if damage else {})
+    def without_damaged(self, snapshot: "Snapshot | None" = None) -> "Snapshot":
+        """Return the runs at this moment, or of a snapshot, after damaged ones are left out."""
+        snapshot = snapshot or self.snapshot()
+        for _, (path, error) in sorted(snapshot.damage.items()):
+            self.leave_out(path, error)
+        return snapshot
 
-    def _fitting(self, rows: Iterable[dict[str, Any]]) -> Iterator["pa.Table"]:
-        """Yield a table for each run; a run whose record does not fit the schema is left out."""
-        import pyarrow as pa
-
-        from wattlaw.store.schema import RUNS
-
-        for row in rows:
-            try:
-                yield pa.Table.from_pylist([row], schema=RUNS)
-            except (pa.ArrowException, OverflowError) as error:
-                path = self.folder(row["run_id"]).record_path
-                reason = f"{path}: not a run record: {one_line(error)[:200]}; {REPLACE}"
-                self.leave_out(path, BadInput(reason))
+    def _is_damaged(self, folder: "ImportFolder") -> bool:
+        return folder.path.name in self.damaged
 
     def pandas(self, table: str) -> "pd.DataFrame":
         """Return a table as a pandas frame."""
@@ -219,7 +262,7 @@ class Store:
         return frame
 
     def duckdb(self, table: str) -> "duckdb.DuckDBPyRelation":
-        """Return a table as a DuckDB relation; finished files are read as a query needs them."""
+        """Return a table as a DuckDB relation; telemetry is read as a query needs it."""
         import duckdb
         import pyarrow.dataset as ds
 
@@ -227,124 +270,30 @@ class Store:
         from wattlaw.store.schema import TABLES
 
         schema = TABLES[table]
-        if table != "runs":
+        if table == "telemetry":
             check_all(self.finished(table), schema, self.leave_out)
-        paths = self.finished(table) if table != "runs" else []
+        paths = self.finished(table) if table == "telemetry" else []
         if not paths:
             return duckdb.from_arrow(self.arrow(table))
         # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
         files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
         return duckdb.from_arrow(files)
 
-    def finished(self, table: str) -> list[Path]:
-        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id."""
-        return [
-            self.folder(record.run_id).path / f"{table}.parquet"
-            for record in self.records()
-            if record.status == "done" and record.run_id not in self.damaged
-        ]
+    def finished(self, table: str, snapshot: "Snapshot | None" = None) -> list[Path]:
+        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
 
+        Those of imports follow; they have the runs of several folders.
+        """
+        snapshot = self.without_damaged(snapshot)
+        done = [run_id for run_id in snapshot.done() if run_id in snapshot.keys]
+        paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]
+        paths += [folder.path for folder in snapshot.imports if not self._is_damaged(folder)]
+        return [path / f"{table}.parquet" for path in paths]
 
-def version_path(store: Path) -> Path:
-    """Return the file with a store's schema version."""
-    return store / "store.json"
-
-
-def _check_version(store: Path) -> None:
-    """Check that this wattlaw can read a store. A folder without runs is a new store.
-
-    Raises ``BadInput`` if the store has another schema version, or its ``store.json`` is damaged,
-    and ``NotPermitted`` if this user may not read ``store.json``.
-    """
-    version = _version_of(store)
-    if version is None or version == SCHEMA_VERSION:
-        return
-    from wattlaw import __version__  # read from the package's metadata, which takes a while
-
-    if version > SCHEMA_VERSION:
-        advice = "upgrade wattlaw"
-    else:
-        advice = "use the wattlaw version that wrote it, or run the study into a new store"
-    raise BadInput(
-        f"{store}: the store has schema version {version}; wattlaw {__version__} reads schema "
-        f"version {SCHEMA_VERSION}; {advice}"
-    )
-
-
-def _version_of(store: Path) -> int | None:
-    """Return the schema version of a store; None where there is no store yet."""
-    path = version_path(store)
-    try:
-        text = read_text(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return _UNVERSIONED if _has_runs(store) else None
-    except PermissionError:
-        raise NotPermitted(f"{path}: no permission to read it") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; {_REPAIR}") from None
-    except UnicodeDecodeError:
-        text = ""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise BadInput(f"{path}: not a JSON file in UTF-8; {_REPAIR}") from None
-    version = content.get(_KEY) if isinstance(content, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise BadInput(f"{path}: {_KEY} is {quote(version)}; allowed: an integer >= 1; {_REPAIR}")
-    return version
-
-
-def _has_runs(store: Path) -> bool:
-    try:
-        return any((store / "runs").iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except PermissionError:
-        raise NotPermitted(f"{store / 'runs'}: no permission to read it") from None
-
-
-def _row(folder: RunFolder, record: RunRecord) -> dict[str, Any]:
-    spec, facts, measure = record.spec, record.facts, record.spec.measure
-    command = spec.workload.command
-    options = spec.workload.options if command is None else {"command": command}
-    return {
-        **record.model_dump(exclude=_NESTED),
-        **facts.model_dump(exclude={"hosts", "metric"}),
-        "status": folder.status(record),
-        **spec.setting.model_dump(),
-        **measure.model_dump(include={"epochs", "sample_hz", "assume_cpu_w"}),
-        "warmup_epochs": None if measure.is_by_steps else measure.warmup_epochs,
-        "measure_steps": measure.steps,
-        "measure_seconds": measure.seconds,
-        "warmup_steps": measure.warmup_steps if measure.is_by_steps else None,
-        "dataset_samples": spec.workload.dataset_samples or facts.dataset_samples,
-        "workload": spec.workload.name,
-        "options": json.dumps(options, sort_keys=True),
-        "metric_name": facts.metric,
-        "train": spec.train.model_dump_json(),
-        "nodes": spec.nodes,
-        "repeat": spec.repeat,
-        "launcher": spec.launch_kind,
-        "hardware": spec.hardware or facts.hardware,
-        "power_limit_enforced_w": min(
-            (r.power_limit_enforced_w for r in record.limits if r.power_limit_enforced_w),
-            default=None,
-        ),
-        "sampler_cpu_share": max(
-            (r.cpu_s / r.duration_s for r in record.samplers if r.duration_s), default=None
-        ),
-        "software": json.dumps(facts.software, sort_keys=True),
-        "interruptions": len(record.interruptions) if record.attempts else None,
-        "clock_offset_max_s": max(
-            (abs(r.offset_s) + r.uncertainty_s for r in record.clocks), default=None
-        ),
-        **_site_columns(record.site),
-    }
-
-
-def _site_columns(site: Site | None) -> dict[str, Any]:
-    if site is None:
-        return {}
-    energy = {f"site_{name}": value for name, value in site if name.startswith("energy_")}
-    names = {"job_id": site.job_id, "partition": site.partition, "node_names": site.nodes or None}
-    return {**names, **energy}
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """The study files and the decision, by their path in a store."""
+        paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
+        return {
+            str(path.relative_to(self.path)): read_bytes(path) for path in paths if path.is_file()
+        }

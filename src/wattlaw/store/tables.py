@@ -4,11 +4,11 @@ import contextlib
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pandas as pd
 import pyarrow as pa
@@ -31,9 +31,11 @@ def read_stores(stores: Sequence[Store]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the tables ``runs`` and ``epochs`` of one or more stores."""
     tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}
     for store in stores:
-        of_runs, known = store.pandas("runs"), len(store.damaged)
-        tables["epochs"].append(store.arrow("epochs", validate=True).to_pandas())
-        tables["runs"].append(of_runs if len(store.damaged) == known else store.pandas("runs"))
+        snapshot = store.snapshot()
+        epochs = store.arrow("epochs", validate=True, snapshot=snapshot)
+        tables["epochs"].append(epochs.to_pandas())
+        # After the windows, since runs with damaged windows have the status damaged.
+        tables["runs"].append(store.arrow("runs", snapshot=snapshot).to_pandas())
     runs, epochs = (pd.concat(parts, ignore_index=True) for parts in tables.values())
     if runs["run_id"].duplicated().any():
         run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
@@ -111,7 +113,6 @@ def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
     NaN, such as the loss of a diverged run, is ``NaN``. A CSV cell that a spreadsheet would
     evaluate as a formula gets a leading apostrophe, unless ``raw``; ``store.rows`` removes it.
     """
-    in_csv = _in_csv if raw else _without_formula
     kind = path.suffix.lower()
     if kind == ".parquet":
         write_parquet(path, table)
@@ -121,15 +122,24 @@ def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         if kind == ".csv":
-            rows = csv.writer(file)  # RFC 4180 line ends, so a lone carriage return is quoted
-            rows.writerow([in_csv(name) for name in table.schema.names])
-        for batch in table.to_batches(max_chunksize=10_000):
-            for row in batch.to_pylist():
-                if kind == ".csv":
-                    rows.writerow([in_csv(value) for value in row.values()])
-                else:
-                    plain = {name: _in_json(value) for name, value in row.items()}
-                    file.write(json.dumps(plain, allow_nan=False, ensure_ascii=False) + "\n")
+            write_csv(file, table, raw=raw)
+        else:
+            for row in _rows(table):
+                plain = {name: _in_json(value) for name, value in row.items()}
+                file.write(json.dumps(plain, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def write_csv(file: TextIO, table: pa.Table, *, raw: bool = False) -> None:
+    """Write a table as CSV to an open file, as ``write_table`` does."""
+    in_csv = _in_csv if raw else _without_formula
+    rows = csv.writer(file)  # RFC 4180 line ends, so a lone carriage return is quoted
+    rows.writerow([in_csv(name) for name in table.schema.names])
+    rows.writerows([in_csv(value) for value in row.values()] for row in _rows(table))
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from batch.to_pylist()
 
 
 def _in_csv(value: Any) -> Any:

@@ -4,14 +4,12 @@ import hashlib
 import json
 import math
 from functools import cache
-from typing import Any
 
 from pydantic import BaseModel
 
 from wattlaw.study.model import RunSpec
 
 ID_DIGITS = 16
-_MAX_CACHED = 100_000  # values of one field
 _REQUIRED = math.nan  # equal to nothing
 _encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
@@ -21,8 +19,7 @@ def canonical(spec: RunSpec) -> str:
 
     Defaults are left out so that a field that is added later does not change existing identities.
     """
-    before, after = around_setting(spec)
-    return before + encode(spec.setting) + after
+    return encode(spec)
 
 
 def run_id(spec: RunSpec) -> str:
@@ -40,56 +37,35 @@ def around_setting(spec: RunSpec) -> tuple[str, str]:
 
     Runs of one workload, sweep and repeat differ in their settings alone.
     """
-    pairs = [(pairs.name, pairs.of(spec)) for pairs in _fields(RunSpec)]
-    before = [pair for name, pair in pairs if pair and name < "setting"]
-    after = [pair for name, pair in pairs if pair and name > "setting"]
-    return "{" + ",".join([*before, '"setting":']), ",".join(["", *after]) + "}"
+    key = '"setting":'  # only the key of a run: a text has escaped quotes, other keys come later
+    before, _, after = canonical(spec).partition(key + encode(spec.setting))
+    return before + key, after
 
 
 def encode(model: BaseModel) -> str:
     """Return the canonical JSON of a part of a run."""
     values = model.__dict__
-    try:
-        pairs = [pair for field in _fields(type(model)) if (pair := field[values[field.name]])]
-    except TypeError:  # a list or mapping is not hashable
-        pairs = [pair for field in _fields(type(model)) if (pair := field.of(model))]
+    fields = _fields(type(model))
+    pairs = [f'"{k}":{_json(values[k])}' for k, default in fields if values[k] != default]
     return f"{{{','.join(pairs)}}}"
 
 
-class _Pairs(dict[Any, str]):
-    """The canonical JSON of a field, ``"name":value``, by value; empty for the default."""
-
-    def __init__(self, name: str, default: object) -> None:
-        super().__init__()
-        self.name, self._default = name, default
-
-    def __missing__(self, value: object) -> str:
-        if len(self) >= _MAX_CACHED:
-            self.clear()
-        pair = self[value] = self._encoded(value)
-        return pair
-
-    def of(self, model: BaseModel) -> str:
-        """Return the JSON of a model's value, which need not be hashable."""
-        return self._encoded(getattr(model, self.name))
-
-    def _encoded(self, value: object) -> str:
-        if value == self._default:
-            return ""
-        text = encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
-        return f'"{self.name}":{text}'
-
-
 @cache
-def _fields(model: type[BaseModel]) -> tuple[_Pairs, ...]:
-    """Return the fields of a model in the order of canonical JSON."""
+def _fields(model: type[BaseModel]) -> tuple[tuple[str, object], ...]:
+    """Return the fields of a model in the order of canonical JSON, each with its default."""
     return tuple(
-        _Pairs(
+        (
             name,
             _REQUIRED if field.is_required() else field.get_default(call_default_factory=True),
         )
         for name, field in sorted(model.model_fields.items())
     )
+
+
+def _json(value: object) -> str:
+    if type(value) is int:  # most values of a large plan
+        return str(value)
+    return encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
 
 
 def _plain(value: object) -> object:

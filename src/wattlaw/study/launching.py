@@ -53,9 +53,6 @@ class Simulation(Model):
         min_length=1,
         max_length=1000,
     )
-    calibration: str | None = field(
-        None, "a file of 'wattlaw calibrate', or null for none", min_length=1, max_length=1000
-    )
     fail_share: float = field(0.0, "the share of attempts that fail, 0 to 1", ge=0, le=1)
     seed: int = field(0, "a whole number >= 0 and <= 2^31", ge=0, le=2**31)
     critical_batch: float | None = field(None, "samples (> 0), or null for no quality", gt=0)
@@ -70,6 +67,16 @@ class Simulation(Model):
                 "given one of critical_batch and epochs_to_target; allowed: both or neither"
             )
         return self
+
+    def epochs_needed(self, global_batch: int) -> float | None:
+        """Return the epochs to the target by the critical-batch model; None without a target.
+
+        E(B) = E_min (1 + B / B_crit): McCandlish et al. 2018, arXiv 1812.06162, in epochs of a
+        fixed data set, whose number of steps is E times the samples over B.
+        """
+        if self.epochs_to_target is None or self.critical_batch is None:
+            return None
+        return self.epochs_to_target * (1 + global_batch / self.critical_batch)
 
 
 #: Slurm may send its signal this much earlier than requested (sbatch(1), --signal).

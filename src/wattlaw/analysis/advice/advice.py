@@ -7,7 +7,6 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advice.baseline import baseline_of
 from wattlaw.analysis.advice.batches import Batches
 from wattlaw.analysis.advice.choice import (
     Decision,
@@ -29,7 +28,7 @@ from wattlaw.analysis.advice.comparison import (
 )
 from wattlaw.analysis.advice.epochs import needed_epochs
 from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.advice.options import options_of_runs
+from wattlaw.analysis.advice.options import baseline_of, options_of_runs
 from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
@@ -75,7 +74,9 @@ class Advice(Result):
 
     ``recommended`` is None where no option meets the constraints. ``nearest`` is then the option
     that exceeds them least. ``probability`` is that of being within the tolerance of the best
-    option that is compared; None if the uncertainty is unknown.
+    option that is compared; None if the uncertainty is unknown. ``any_batch`` is the option to run
+    if the quality at its larger global batch is acceptable, which is not known; its savings are
+    relative to the same baseline.
     """
 
     rows_field = "pareto"
@@ -95,6 +96,8 @@ class Advice(Result):
     rests_on: RestsOn
     next_measurement: NextRun | None
     pareto: tuple[Option, ...]
+    any_batch: Option | None
+    any_batch_savings: Savings | None
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
@@ -129,46 +132,13 @@ def advise(
     baseline: Mapping[str, Any] | None = None,
     any_batch: bool = False,
 ) -> Advice:
-    """Return the recommended setting for a workload.
+    """Return the recommended setting for a workload, as ``Results.advise`` explains.
 
-    Parameters
-    ----------
-    table, epochs
-        Of ``metrics.run_metrics``, and the windows of the same runs, for ``target``.
-    workload
-        The name of the workload. ``comparable_runs`` selects runs of one of its jobs.
-    minimize
-        A goal of ``planning.question.GOALS``, in place of that of the constraints.
-    deadline_s, max_slowdown, energy_budget_j, max_gpus
-        The constraints (``advice.choice.decide``). Time and energy are of training.
-    epochs_to_train
-        The number of epochs to train; by default as many as the runs trained. If the unit of the
-        times is not an epoch, totals are for one run, sample or step.
-    footprint
-        Factors of cost and carbon.
-    target
-        Train until the metric reaches this value; the epochs then depend on the global batch.
-    baseline
-        The setting that savings refer to, which has run; by default the fastest that may be
-        recommended.
-    any_batch
-        Whether global batches of unknown or lower quality may be recommended (``batches``).
-
-    Returns
-    -------
-    Advice
-        Settings that did not run are predicted (``predicted_options``), and recommended only where
-        no other meets the constraints. Bounds of options are 95 % t intervals of the mean over
-        repeats, on logarithms; those of predicted ones 95 % intervals of a run.
-
-    Raises
-    ------
-    Refused
-        No run of the workload is done, or none reached the target. What was measured does not say
-        how long an epoch is, and epochs or a target are given; or how long a training is, and a
-        deadline or an energy budget is given.
-    BadInput
-        A constraint is out of range, or the baseline names no run or several settings.
+    ``table`` is of ``metrics.run_metrics``, and ``epochs`` has the windows of the same runs, for a
+    target. ``comparable_runs`` selects runs of one of the workload's jobs. Settings that did not
+    run are predicted, and recommended only where no other meets the constraints. Bounds of options
+    are 95 % t intervals of the mean over repeats, on logarithms; those of predicted ones 95 %
+    intervals of a run.
     """
     constraints = Constraints(minimize, deadline_s, max_slowdown, energy_budget_j, max_gpus)
     check_factors(constraints, footprint)
@@ -224,6 +194,8 @@ def advise(
         if len(compared) + len(others) > 1:
             draws = draw([*compared, *others], options)
         is_sure = certainty(best, compared, draws, question, float(units) if units > 0 else 1.0)
+    any_option = _with_any_batch(allowed, batches, constraints, job.worker)
+    any_draws = None if any_option is None else draw([any_option, base], options)
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
@@ -240,6 +212,8 @@ def advise(
         rests_on=rests_on,
         next_measurement=is_sure.next_run,
         pareto=tuple(pareto(offered)),
+        any_batch=any_option,
+        any_batch_savings=None if any_option is None else savings(any_option, base, any_draws),
         batches_left_out=batches.left_out(allowed),
         warnings=(
             *batches.warnings(allowed, best), *job.warnings, *needed.warnings,
@@ -250,6 +224,18 @@ def advise(
         baseline_is_named=named is not None,
         footprint=footprint,
     )  # fmt: skip
+
+
+def _with_any_batch(
+    allowed: Sequence[Option], batches: Batches, constraints: Constraints, worker: str
+) -> Option | None:
+    """Return the option of runs to recommend if every batch without a known fall is acceptable.
+
+    It is None where this is a batch that may be recommended anyway.
+    """
+    possible = [item for item in allowed if not item.falls or batches.allows(item)]
+    option = decide(possible, constraints, worker).option if possible else None
+    return None if option is None or batches.allows(option) else option
 
 
 def _question(constraints: Constraints, footprint: Footprint | None, base: Option) -> Question:

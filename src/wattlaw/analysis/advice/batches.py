@@ -1,7 +1,8 @@
 """Which global batches may be recommended: those whose quality is known."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pandas as pd
 
@@ -24,6 +25,9 @@ class Batches:
 
     quality: tuple[BatchQuality, ...]
     bound: float | None
+    _judgements: dict[tuple[Any, ...], tuple[tuple[str, ...], bool, bool]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @classmethod
     def of(
@@ -35,7 +39,7 @@ class Batches:
         Allowed are the batch of the baseline, which is in use, and smaller ones, and those up to
         the largest of known quality. Without both, the smallest batch of the runs is allowed.
         """
-        batches = cls(quality_by_batch(rows).rows, None)
+        batches = cls(quality_by_batch(rows), None)
         if any_batch:
             return batches
         if baseline is not None and baseline.global_batch is not None:
@@ -49,17 +53,17 @@ class Batches:
         batch = option.global_batch
         if batch is None:
             return option
-        rows = [
-            row for row in self.quality
-            if all(row.group.get(name) == option.setting[name] for name in _SAME)
-        ]  # fmt: skip
-        texts = {text: row.verdict for row in rows if (text := row.warning(batch))}
-        return replace(
-            option,
-            quality_warnings=tuple(texts),
-            falls=FALLS in texts.values(),
-            quality_known=any(batch <= (row.known_to or 0) for row in rows),
-        )
+        key = batch, *(option.setting[name] for name in _SAME)
+        if key not in self._judgements:
+            rows = [
+                row for row in self.quality
+                if all(row.group.get(name) == option.setting[name] for name in _SAME)
+            ]  # fmt: skip
+            texts = {text: row.verdict for row in rows if (text := row.warning(batch))}
+            is_known = any(batch <= (row.known_to or 0) for row in rows)
+            self._judgements[key] = tuple(texts), FALLS in texts.values(), is_known
+        warnings, falls, is_known = self._judgements[key]
+        return replace(option, quality_warnings=warnings, falls=falls, quality_known=is_known)
 
     def allows(self, option: Option) -> bool:
         """Return whether an option that ``judged`` returned may be recommended."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.analysis.planning.question import Question
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets
@@ -258,8 +258,8 @@ class NextRun(Result):
 
     @property
     def is_repeat(self) -> bool:
-        """Return whether the setting ran before."""
-        return not self.option.is_predicted
+        """Return whether the setting ran before, and not in a simulation."""
+        return self.option.source not in (PREDICTED, "simulated")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the setting, whether it is a repeat, and the numbers."""
@@ -294,8 +294,9 @@ def certainty(
         How many units a run has, for the GPU-hours of the next one.
     """
     repeat = NextRun(best, _run_hours(best, run_units), None, None)
+    is_needed = best.repeats < 2 or not repeat.is_repeat
     if len(options) == 1 or draws is None:
-        return Certainty(None, (), repeat if best.repeats < 2 or draws is None else None)
+        return Certainty(None, (), repeat if is_needed or draws is None else None)
     at, count = options.index(best), len(options)
     times = draws.time_s[:, :count]
     energies = None if draws.energy_j is None else draws.energy_j[:, :count]
@@ -312,7 +313,7 @@ def certainty(
     ties.sort(key=lambda tie: -tie.probability_better)
     is_sure = probability >= question.confidence
     if is_sure:
-        return Certainty(probability, tuple(ties), repeat if best.repeats < 2 else None)
+        return Certainty(probability, tuple(ties), repeat if is_needed else None)
     power, power_noise = None, None
     if energies is not None and question.needs_energy:
         power, power_noise = np.log(energies), draws.energy_noise[:count]

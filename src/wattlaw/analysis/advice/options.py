@@ -1,21 +1,29 @@
-"""The options of a job that were run."""
+"""The options of a job that were run, and the one that savings refer to."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, sqrt
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
 from wattlaw.analysis.aggregate import aggregate
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ENERGY, TIME, ComparableRuns
-from wattlaw.analysis.groups import group_numbers, plain_value
+from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import are_imported_without_nodes
+from wattlaw.analysis.statistics import Pooled, pool, t_interval
+from wattlaw.errors import BadInput
 from wattlaw.formatting import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
+#: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.
+_ENOUGH_FREEDOM = 3
 
 
 def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
@@ -29,12 +37,13 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     rows = aggregate(job.rows).assign(eval_time_s=evaluation)
     by_group = dict(list(job.rows[[TIME, ENERGY, "train"]].groupby(group)))
     has_nodes = not are_imported_without_nodes(job.rows)
+    spreads = {name: _pooled(own[name] for own in by_group.values()) for name in (TIME, ENERGY)}
     for number, row in enumerate(rows.to_dict("records")):
         setting = row_setting(row)
-        needed, time_s = epochs(setting), _quantity(row, TIME)
+        needed, time_s = epochs(setting), _quantity(row, TIME, spreads)
         if needed is None or time_s is None:
             continue
-        energy = _quantity(row, ENERGY)
+        energy = _quantity(row, ENERGY, spreads)
         own = by_group[number]
         options.append(
             Option(
@@ -43,8 +52,8 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
                 training=_training(setting, own["train"].iloc[0], job.unit, has_nodes=has_nodes),
                 runs=own[[TIME, ENERGY]].to_numpy(float),
                 energy_is=job.energy_is if energy else None,
-                eval_time_s=plain_value(row["eval_time_s"]), metric=plain_value(row["metric"]),
-                per={name: plain_value(row[name]) for name in PER},
+                eval_time_s=plain(row["eval_time_s"]), metric=plain(row["metric"]),
+                per={name: plain(row[name]) for name in PER},
             )
         )  # fmt: skip
     return options
@@ -52,7 +61,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
 
 def row_setting(row: Mapping[Any, Any]) -> dict[str, Any]:
     """Return the settings of a row as plain Python, a missing one as None."""
-    values = {name: plain_value(row[name]) for name in SETTING}
+    values = {name: plain(row[name]) for name in SETTING}
     return values | {name: int(values[name]) for name in _COUNTS if values[name] is not None}
 
 
@@ -73,5 +82,59 @@ def _training(
     )  # fmt: skip
 
 
-def _quantity(row: Mapping[Any, Any], name: str) -> Quantity | None:
-    return Quantity.of(row[name], row[f"{name}_low"], row[f"{name}_high"])
+def _pooled(values: Iterable[pd.Series]) -> Pooled[int]:
+    """Return the spread of the logarithms within settings, with one variance for all."""
+    logs = (np.log(own[own > 0].to_numpy(float)) for own in values)
+    return pool(dict(enumerate(own for own in logs if len(own))))
+
+
+def _quantity(
+    row: Mapping[Any, Any], name: str, spreads: Mapping[str, Pooled[int]]
+) -> Quantity | None:
+    """Return a quantity with the interval of its mean.
+
+    Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval uses
+    that of all settings.
+    """
+    mean, repeats, spread = row[name], int(row["n"]), spreads[name]
+    if 1 < repeats <= _ENOUGH_FREEDOM and spread.freedom >= repeats:
+        half = t_interval(0.0, sqrt(spread.variance / repeats), spread.freedom)[1]
+        return Quantity.of(mean, mean * exp(-half), mean * exp(half))
+    return Quantity.of(mean, row[f"{name}_low"], row[f"{name}_high"])
+
+
+def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
+    """Return the option of runs that has some settings.
+
+    A limit that is not named means no limit, if settings with the same names differ in it.
+
+    Raises
+    ------
+    BadInput
+        A name is not one of ``SETTING``, or no option or several have these settings.
+    """
+    if unknown := set(values) - {*SETTING}:
+        raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(SETTING)}")
+    text = ",".join(f"{name}={value}" for name, value in values.items())
+    matching = [item for item in options if all(item.setting[n] == v for n, v in values.items())]
+    if not matching:
+        ran = {n: sorted({str(item.setting[n]) for item in options}, key=_size) for n in values}
+        listed = "; ".join(f"{name}={' | '.join(of[:12])}" for name, of in ran.items())
+        raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
+    free = [i for i in matching if all(i.setting[n] is None for n in LIMITS if n not in values)]
+    matching = free or matching
+    if len(matching) > 1:
+        differing = [
+            f"{name}={matching[0].setting[name]} or {matching[1].setting[name]}"
+            for name in SETTING
+            if matching[0].setting[name] != matching[1].setting[name]
+        ] or ["the energy or the job"]
+        raise BadInput(
+            f"baseline: {len(matching)} settings have {text}; allowed: one of them, such as by "
+            f"{', '.join(differing)}"
+        )
+    return matching[0]
+
+
+def _size(text: str) -> tuple[int, str]:
+    return len(text), text

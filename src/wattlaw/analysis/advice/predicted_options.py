@@ -15,12 +15,12 @@ import pandas as pd
 from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
-from wattlaw.analysis.groups import plain_value
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.job import Job, job_of
-from wattlaw.analysis.prediction.predict import extrapolated
+from wattlaw.analysis.prediction.predict import MeasuredRange
 from wattlaw.analysis.prediction.results import quantiles
 from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 
 Floats = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ def models_of(table: pd.DataFrame, job: ComparableRuns) -> dict[tuple[Any, ...],
         if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
             informing = with_emulated
     return {
-        tuple(map(plain_value, key)): job_of(replace(informing, rows=rows))
+        tuple(map(plain, key)): job_of(replace(informing, rows=rows))
         for key, rows in informing.rows.groupby(list(SEPARATE), dropna=False)
         if rows["run_id"].isin(job.rows["run_id"]).any()
     }
@@ -110,8 +110,9 @@ def _of_model(
         return
     predicted = []
     batches = [item.global_batch for item in own if item.global_batch is not None]
+    measured = MeasuredRange.of(model.observations)
     for setting in _candidates([item.training for item in own], model, max_gpus):
-        outside = extrapolated(model.observations, setting)
+        outside = measured.exceeded_by(setting)
         if batches and not min(batches) <= (setting.global_batch or 0) <= max(batches):
             outside = (*outside, "global_batch")
         values = _setting(first.setting, setting)

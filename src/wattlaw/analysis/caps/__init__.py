@@ -1,1 +1,1 @@
-"""Power caps and clock limits: their effect on time, energy and the scaling law, and the best."""
+"""Power caps and clock limits: their effect on time, energy and the scaling law."""

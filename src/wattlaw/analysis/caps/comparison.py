@@ -8,7 +8,6 @@ Pharmacokinetics and Biopharmaceutics 15) against a margin that is stated.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,12 +15,14 @@ from scipy import special
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
-from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.analysis.laws.power_law import power_law_design
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LEVEL, ROUNDING, Floats, LeastSquares, f_test_p
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label, plural
 
+TIME = "time_s"
+#: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.
 MARGIN = 0.05
 RUNS = "runs"
 MEANS = "means of each cell, GPU counts as blocks"
@@ -41,49 +42,33 @@ class LimitComparison(Result):
     rows_field = "limits"
 
     limit: Limit
-    y: str
-    reference: float | None
-    margin: float
     verdict: str
     sentence: str
     difference_p: float | None
     equivalence_p: float | None
     basis: str
     limits: pd.DataFrame
-    left_out: tuple[str, ...]
 
 
-def compare_limits(
-    series_rows: pd.DataFrame,
-    limit: Limit = "power_limit_w",
-    y: str = "time_s",
-    margin: float = MARGIN,
-) -> LimitComparison:
-    """Compare the scaling laws of one family under its limits.
+def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") -> LimitComparison:
+    """Compare the scaling laws of the time of one family under its limits.
 
     Parameters
     ----------
     series_rows
-        Rows of ``scaling_series`` of one ``family`` (with ``gpus``, ``limit`` and ``y``). Rows in
-        which the other limit is set too are ignored if there are some without it.
+        Rows of ``scaling_series`` of one ``family`` (with ``gpus``, ``limit`` and ``time_s``). Rows
+        in which the other limit is set too are ignored if there are some without it. Limits with
+        fewer than three GPU counts are left out.
     limit
         The column of the limit.
-    y
-        The column whose law is compared; energies must count the same.
-    margin
-        Exponents that differ by less count as equal. 0.05 is a factor of 1.2 in time over a
-        factor of 40 in GPUs.
 
     Returns
     -------
     LimitComparison
         ``limits`` has a row per limit, the reference (no limit, else the highest) first: the
-        ``limit``; values of its own law, with the errors and 95 % intervals that
-        ``PowerLaw.trusted`` names (``interval``: ols, repeats); ``beta_difference`` to the
-        reference with its 90 % interval ``_low``, ``_high`` (which lies within the margin exactly
-        where both one-sided tests reject at 5 %) and ``equivalence_p``; ``alpha_ratio`` with 95 %
-        interval: the factor on t under parallel laws, or, where exponents differ, the mean factor
-        over the measured counts.
+        ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
+        interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided
+        tests reject at 5 %) and ``equivalence_p``.
 
     Notes
     -----
@@ -99,24 +84,22 @@ def compare_limits(
     Raises
     ------
     Refused
-        Fewer than two limits with three GPU counts, or energies that count different things.
-    BadInput
-        ``y`` or GPUs that are not above 0, a margin that is not, or several families.
+        Fewer than two limits with three GPU counts.
     """
-    rows, left_out = _usable_rows(series_rows, limit, y, margin)
+    rows = _usable_rows(series_rows, limit)
     limits = distinct_limits(rows[limit])
-    places = {value: i for i, value in enumerate(limits)}
-    code = [places[None if pd.isna(value) else value] for value in rows[limit]]
-    x, log_y = (np.log(rows[name].astype(float)) for name in ("gpus", y))
-    logs = pd.DataFrame({"code": code, "gpus": rows["gpus"], "x": x, "y": log_y})
-    basis, model, parallel = _fitted(logs, len(limits))
-    differences = _differences(model, len(limits), margin)
-    own_laws = [_own_law(at_limit(rows, limit, value), y) for value in limits]
-    shifts = _shifts(parallel, len(limits))
-    frame = pd.concat(
-        [pd.DataFrame({"limit": limits}, dtype=float), pd.DataFrame(own_laws), differences, shifts],
-        axis=1,
-    )
+    parts = [at_limit(rows, limit, value).assign(code=i) for i, value in enumerate(limits)]
+    logs = pd.concat(parts, ignore_index=True)[["code", "gpus", TIME]]
+    logs = logs.assign(x=np.log(logs["gpus"].astype(float)), y=np.log(logs[TIME].astype(float)))
+    betas = [
+        -LeastSquares(power_law_design(part["gpus"].to_numpy(float)), part["y"].to_numpy()).params[
+            1
+        ]
+        for _, part in logs.groupby("code")
+    ]
+    basis, model = _fitted(logs, len(limits))
+    differences = _differences(model, len(limits))
+    frame = pd.DataFrame({"limit": limits, "beta": betas}, dtype=float).join(differences)
     difference_p = _difference_p(model, len(limits), logs)
     equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
     if equivalence_p < ERROR:
@@ -125,84 +108,63 @@ def compare_limits(
         verdict = DIFFERENT
     else:
         verdict = UNKNOWN
-    return LimitComparison(
-        limit, y, limits[0], margin, verdict, _sentence(verdict, frame, limit, margin),
-        difference_p, equivalence_p, basis, frame, left_out,
-    )  # fmt: skip
+    sentence = _sentence(verdict, frame, limit)
+    return LimitComparison(limit, verdict, sentence, difference_p, equivalence_p, basis, frame)
 
 
-def _usable_rows(
-    rows: pd.DataFrame, limit: Limit, y: str, margin: float
-) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    if not margin > 0:
-        raise BadInput(f"margin {margin:g}; allowed: above 0")
-    for name in ("family", "rule"):
-        if name in rows and rows[name].nunique() > 1:
-            raise BadInput(f"compare_limits: rows of several values of {name}; give those of one")
-    rows = varying_only(rows, limit).dropna(subset=y).reset_index(drop=True)
-    if (rows[y] <= 0).any() or (rows["gpus"] <= 0).any():
-        raise BadInput(f"compare_limits: {y} and gpus must be above 0")
-    if "energy" in y and "energy_is" in rows and rows["energy_is"].nunique() > 1:
-        kinds = "; ".join(sorted(rows["energy_is"].dropna().unique()))
-        raise Refused(f"energies count different things ({kinds}): compare rows of one kind")
-    usable, left_out = [], []
-    for value in distinct_limits(rows[limit]):
-        at_value = at_limit(rows, limit, value)
-        counts = at_value["gpus"].nunique()
-        if counts >= MIN_DISTINCT:
-            usable.append(at_value)
-        else:
-            left_out.append(f"{limit_label(limit, value)}: {counts} GPU counts")
-    if len(usable) < 2:
-        details = f" ({', '.join(left_out)})" if left_out else ""
+def _usable_rows(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+    rows = varying_only(rows, limit)
+    counts = rows.groupby(limit, dropna=False)["gpus"].transform("nunique")
+    usable, few = rows[counts >= MIN_DISTINCT], rows[counts < MIN_DISTINCT]
+    if (number := usable[limit].nunique(dropna=False)) < 2:
+        left_out = ", ".join(
+            f"{limit_label(limit, at)}: {at_limit(few, limit, at)['gpus'].nunique()} GPU counts"
+            for at in distinct_limits(few[limit])
+        )
+        details = f" ({left_out})" if left_out else ""
         raise Refused(
-            f"{plural(len(usable), 'limit')} with {MIN_DISTINCT} GPU counts{details}: a comparison "
+            f"{plural(number, 'limit')} with {MIN_DISTINCT} GPU counts{details}: a comparison "
             f"of exponents needs two; run the same {MIN_DISTINCT} counts under each limit"
         )
-    return pd.concat(usable, ignore_index=True), tuple(left_out)
+    return usable
 
 
-def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares, LeastSquares]:
-    """Return the kind of observations, the model, and the model of parallel laws."""
+def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
+    """Return the kind of observations, and the model."""
 
-    def models(rows: pd.DataFrame, *, blocks: bool = False) -> tuple[LeastSquares, LeastSquares]:
-        y = rows["y"].to_numpy(float)
-        free, parallel = (_design(rows, limits, blocks=blocks, slopes=s) for s in (True, False))
-        return LeastSquares(free, y), LeastSquares(parallel, y)
+    def fitted(rows: pd.DataFrame, *, blocks: bool = False) -> LeastSquares:
+        return LeastSquares(_design(rows, limits, blocks=blocks), rows["y"].to_numpy(float))
 
-    model, parallel = models(logs)
+    model = fitted(logs)
     cells = logs.groupby(["code", "gpus"])["y"]
     pure_error = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
     own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
     if own_laws < 1 or repeats < 1:
-        return RUNS, model, parallel
+        return RUNS, model
     lack = max(model.squares - pure_error, 0.0)
     is_identical = pure_error <= len(logs) * ROUNDING**2  # no information about the noise
     if not is_identical and f_test_p(lack, own_laws, pure_error, repeats) >= POOLING_LEVEL:
-        return RUNS, model, parallel
+        return RUNS, model
     means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
-    model, parallel = models(means, blocks=True)
+    model = fitted(means, blocks=True)
     if 0 < model.freedom == len(means) - model.design.shape[1]:
-        return MEANS, model, parallel
-    return MEANS.split(",", maxsplit=1)[0], *models(means)
+        return MEANS, model
+    return MEANS.split(",", maxsplit=1)[0], fitted(means)
 
 
-def _design(
-    logs: pd.DataFrame, limits: int, *, blocks: bool = False, slopes: bool = True
-) -> Floats:
+def _design(logs: pd.DataFrame, limits: int, *, blocks: bool) -> Floats:
     """Return columns: shifts of the limits, differences of slopes, and what limits share."""
     x = logs["x"].to_numpy(float)
     shifts = [(logs["code"] == i).to_numpy(float) for i in range(1, limits)]
-    slope_differences = [shift * x for shift in shifts] if slopes else []
     shared = (
         [(logs["gpus"] == count).to_numpy(float) for count in sorted(logs["gpus"].unique())]
         if blocks
         else [np.ones_like(x), x]
     )
-    return np.column_stack([*shifts, *slope_differences, *shared])
+    return np.column_stack([*shifts, *(shift * x for shift in shifts), *shared])
 
 
-def _differences(model: LeastSquares, limits: int, margin: float) -> pd.DataFrame:
+def _differences(model: LeastSquares, limits: int) -> pd.DataFrame:
     """Return beta minus the reference's, with 90 % intervals and the equivalence test."""
     names = ["beta_difference", "beta_difference_low", "beta_difference_high", "equivalence_p"]
     rows = [[0.0, 0.0, 0.0, np.nan]]
@@ -210,19 +172,11 @@ def _differences(model: LeastSquares, limits: int, margin: float) -> pd.DataFram
     for i in range(limits - 1, 2 * (limits - 1)):
         change, error = -float(model.params[i]), float(errors[i])
         half = float(special.stdtrit(freedom, LEVEL)) * error
-        distance = margin - abs(change)
+        distance = MARGIN - abs(change)
         with np.errstate(divide="ignore"):
             p = float(special.stdtr(freedom, -np.divide(distance, error)))
         rows.append([change, change - half, change + half, p])
     return pd.DataFrame(rows, columns=names)
-
-
-def _shifts(parallel: LeastSquares, limits: int) -> pd.DataFrame:
-    """Return the factor on t of each limit under laws of one exponent."""
-    logs = [(0.0, 0.0, 0.0)]
-    logs += [(parallel.params[i], *parallel.interval(i)) for i in range(limits - 1)]
-    names = ["alpha_ratio", "alpha_ratio_low", "alpha_ratio_high"]
-    return pd.DataFrame(np.exp(logs), columns=names)
 
 
 def _difference_p(model: LeastSquares, limits: int, logs: pd.DataFrame) -> float | None:
@@ -231,17 +185,7 @@ def _difference_p(model: LeastSquares, limits: int, logs: pd.DataFrame) -> float
     return model.joint_p(slice(limits - 1, 2 * (limits - 1)))
 
 
-def _own_law(rows: pd.DataFrame, y: str) -> dict[str, Any]:
-    law = fit_power_law(rows["gpus"].to_numpy(float), rows[y].to_numpy(float))
-    quoted = law.trusted
-    return {
-        "n": law.n, "beta": law.beta, "beta_se": quoted.beta_se, "beta_ci_low": quoted.beta_ci[0],
-        "beta_ci_high": quoted.beta_ci[1], "interval": quoted.interval, "alpha": law.alpha,
-        "alpha_ci_low": quoted.alpha_ci[0], "alpha_ci_high": quoted.alpha_ci[1], "r2": law.r2,
-    }  # fmt: skip
-
-
-def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) -> str:
+def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit) -> str:
     others = frame.iloc[1:]
     row = others.iloc[int(others["beta_difference"].abs().argmax())]
     most = (
@@ -250,10 +194,10 @@ def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit, margin: float) ->
     )
     against = limit_label(limit, frame["limit"].iloc[0])
     if verdict == SAME:
-        return f"The exponent is the same as {against} within {margin:g}: it differs by {most}."
+        return f"The exponent is the same as {against} within {MARGIN:g}: it differs by {most}."
     if verdict == DIFFERENT:
         return f"The exponents differ: from that of {against} by {most}."
     return (
-        f"These data do not show whether the exponents differ by more than {margin:g}: from that "
+        f"These data do not show whether the exponents differ by more than {MARGIN:g}: from that "
         f"of {against} by {most}."
     )

@@ -1,9 +1,5 @@
 """The findings of the two studies as tests on other data, with criteria fixed in advance."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
-from wattlaw.analysis.batch_effects import quality_by_batch
 from wattlaw.analysis.claims import batch, energy, limits, scaling
 from wattlaw.analysis.claims.verdicts import (
     CONTRADICTED,
@@ -25,18 +21,13 @@ __all__ = (
 CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
 
 
-def check_claims(findings: Findings, better: Mapping[str, str] | None = None) -> tuple[Claim, ...]:
+def check_claims(findings: Findings) -> tuple[Claim, ...]:
     """Return every claim with its verdict, those of Frey et al. 2022 first.
 
     Parameters
     ----------
     findings
         Of ``analysis.findings.analyse``. Claims on carbon need its ``footprint``.
-    better
-        ``higher`` or ``lower`` by workload: the direction of the metric, if its name does not show
-        it.
     """
-    if better is not None:
-        findings = replace(findings, quality=quality_by_batch(findings.runs, better))
     ordered = sorted(CLAIMS, key=lambda claim: claim.study != MIT)
     return tuple(claim.evaluate(findings) for claim in ordered)

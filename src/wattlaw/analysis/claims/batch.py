@@ -19,7 +19,7 @@ def _falls_beyond(
     def cases(findings: Findings) -> list[Case]:
         return [
             _case(row, batch)
-            for row in findings.quality.rows
+            for row in findings.quality
             if matches_name(str(row.group["workload"]), workload)
             and row.group["dataset_fraction"] in (None, 1.0)
             and stage in (None, _stage(row))

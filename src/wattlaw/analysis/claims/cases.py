@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 
 import pandas as pd
 
@@ -158,6 +159,39 @@ def on_every_series(rule: str, checks: Checks, *names: str, grows: bool = False)
         for group in run_groups(findings, *names)
         for label, rows in group.unlimited_series(rule, grows=grows)
     ]
+
+
+def on_pairs(
+    are_pair: Callable[[RunGroup, RunGroup], bool], select: Callable[[RunGroup], pd.DataFrame],
+    checks: Checks, *, shared_counts: bool = False, energy: bool = False,
+) -> Cases:  # fmt: skip
+    """Test the rows that ``select`` returns of both groups of each pair, 0 and 1 in ``which``.
+
+    With ``shared_counts``, only GPU counts of both.
+    """
+
+    def rows(pair: tuple[RunGroup, RunGroup]) -> pd.DataFrame:
+        parts = [select(group).assign(which=i) for i, group in enumerate(pair)]
+        both = pd.concat(parts, ignore_index=True)
+        if shared_counts:
+            both = both[both.groupby("gpus")["which"].transform("nunique") == len(pair)]
+        if both.empty:
+            raise Refused("no GPU count that both have")
+        return both
+
+    return lambda findings: [
+        make_case(
+            ", ".join(dict.fromkeys(group.workload for group in pair)),
+            " and ".join(group.label for group in pair), partial(rows, pair), checks, energy=energy,
+        )
+        for pair in combinations(run_groups(findings), 2)
+        if are_pair(*pair)
+    ]  # fmt: skip
+
+
+def are_models(first: RunGroup, other: RunGroup) -> bool:
+    """Say whether two groups are different workloads on the same hardware."""
+    return first.workload != other.workload and first.hardware == other.hardware
 
 
 def per_doubling(

@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.claims.verdicts import Effect
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_design
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, LeastSquares, f_test_p, pool
+from wattlaw.analysis.statistics import ROUNDING, Floats, LeastSquares, Mean, f_test_p, pool
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
@@ -47,24 +46,24 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     return known
 
 
-def exponent(rows: pd.DataFrame, y: str = TIME, x: str = "gpus") -> Effect:
-    """Return beta of y = alpha x^-beta, by the interval that ``PowerLaw.trusted`` names.
+def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
+    """Return beta of y = alpha N^-beta, by the interval that ``PowerLaw.trusted`` names.
 
     Raises
     ------
     Refused
-        ``y`` was not measured at three values of ``x``.
+        ``y`` was not measured at three GPU counts.
     """
     known = require_measured(rows, y)
-    law = fit_power_law(known[x].to_numpy(float), known[y].to_numpy(float))
+    law = fit_power_law(known["gpus"].to_numpy(float), known[y].to_numpy(float))
     if law.trusted.interval == "repeats" and law.beta_se_repeats is not None:
-        return Effect(law.beta, law.beta_se_repeats, known[x].nunique() - 2)
+        return Effect(law.beta, law.beta_se_repeats, known["gpus"].nunique() - 2)
     return Effect(law.beta, law.beta_se, law.n - 2)
 
 
-def slope(rows: pd.DataFrame, y: str, x: str = "gpus") -> Effect:
-    """Return the change of ln y per ln x: ``exponent`` with the other sign."""
-    return scaled(exponent(rows, y, x), -1.0)
+def slope(rows: pd.DataFrame, y: str) -> Effect:
+    """Return the change of ln y per ln N: ``exponent`` with the other sign."""
+    return scaled(exponent(rows, y), -1.0)
 
 
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
@@ -238,20 +237,9 @@ def _beyond_means(data: obs.Observations, logs: Floats, count: float) -> Effect:
 
 def difference(first: Effect, other: Effect) -> Effect:
     """Return ``other`` minus ``first``, of different runs (Welch's t; Satterthwaite 1946)."""
-    squares = (first.se**2, other.se**2)
-    spread = sum(squares)
-    freedom = min(first.df, other.df)
-    if spread > 0:
-        freedom = spread**2 / (squares[0] ** 2 / first.df + squares[1] ** 2 / other.df)
-    return Effect(other.estimate - first.estimate, float(np.sqrt(spread)), freedom)
-
-
-def from_interval(estimate: float, interval: tuple[float, float], df: float) -> Effect:
-    """Return the effect whose symmetric 95 % interval by Student's t is given."""
-    if df < 1:
-        raise Refused("too few settings for an interval of the law: measure more")
-    half = (interval[1] - interval[0]) / 2
-    return Effect(estimate, half / float(special.stdtrit(df, (1 + LEVEL) / 2)), df)
+    means = [Mean(effect.estimate, effect.se**2, effect.df) for effect in (first, other)]
+    mean = Mean.combined(means, (-1, 1))
+    return Effect(mean.value, mean.variance**0.5, mean.freedom)
 
 
 def scaled(effect: Effect, factor: float) -> Effect:
@@ -262,13 +250,3 @@ def scaled(effect: Effect, factor: float) -> Effect:
 def growth(exponent_of: float) -> float:
     """Return the relative change of y ~ x^exponent when x doubles."""
     return float(2.0**exponent_of - 1)
-
-
-def ratio(log: float) -> float:
-    """Return the ratio of which ``log`` is the logarithm."""
-    return float(np.exp(log))
-
-
-def relative_change(log: float) -> float:
-    """Return the relative change of which ``log`` is the logarithm of 1 + change."""
-    return float(np.expm1(log))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -18,12 +17,10 @@ from wattlaw.analysis.claims.verdicts import (
     Check,
     ClaimDefinition,
     Effect,
-    Outside,
     Tested,
     Within,
 )  # fmt: skip
-from wattlaw.analysis.energy_factor import FACTOR, factor_model
-from wattlaw.analysis.energy_laws import LOG_LOG, ORIGIN, energy_law
+from wattlaw.analysis.energy_laws import FACTOR, energy_law, factor_model
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.errors import Refused
@@ -78,7 +75,7 @@ def _carbon(findings: Findings) -> Sequence[Case]:
         hourly = known.assign(kg_per_h=np.array(kg, dtype=float) / (known[TIME] / HOUR_S))
         effect = effects.contrast(hourly, "kg_per_h", "gpus", {CO2_GPUS: 1.0})
         label = f"kg CO2e per hour of {CO2_GPUS} GPUs ({footprint.counted()})"
-        yield Within("co2_kg_per_h", label, effect, low, high, effects.ratio)
+        yield Within("co2_kg_per_h", label, effect, low, high, math.exp)
 
     def select(group: RunGroup) -> pd.DataFrame:
         selected = without_limits(group.runs[group.runs["gpus"] == CO2_GPUS])
@@ -94,16 +91,14 @@ def _linear(rows: pd.DataFrame) -> Iterator[Check]:
     if counts < MIN_COUNTS:
         raise Refused(f"{counts} GPU counts; measure {MIN_COUNTS} or more")
     law = energy_law(rows)
-    power = law.form(LOG_LOG)
-    if power.r2 is None:
+    r2, factor_w = law["r2_log_log"], law["factor_w"]
+    if r2 is None:
         raise Refused("all energies are the same, so there is no R^2")
-    exponent = effects.from_interval(
-        power.parameters["exponent"], power.intervals["exponent"], law.n - 2
-    )
+    exponent = Effect(law["exponent"], law["exponent_se"], law["n"] - 2)
     yield Within("exponent", "exponent", exponent, 1 - EXPONENT_MARGIN, 1 + EXPONENT_MARGIN)
     yield Tested(
-        f"R^2 {power.r2:.3f}, {law.factor_w:.4g} W per GPU", power.r2 >= MIN_R2, None,
-        {"r2": power.r2, "r2_through_origin": law.form(ORIGIN).r2, "factor_w": law.factor_w},
+        f"R^2 {r2:.3f}, {factor_w:.4g} W per GPU", r2 >= MIN_R2, None,
+        {"r2": r2, "r2_through_origin": law["r2_origin"], "factor_w": factor_w},
     )  # fmt: skip
 
 
@@ -111,40 +106,27 @@ def _factor_depends(
     on: str, differ: str, needs: str, are_pair: Callable[[RunGroup, RunGroup], bool],
     but: tuple[str, ...] | None,
 ) -> ClaimDefinition:  # fmt: skip
-    def pairs(findings: Findings) -> list[Case]:
-        groups = combinations(cases.run_groups(findings), 2)
-        return [_pair(first, other, but) for first, other in groups if are_pair(first, other)]
+    """Return the claim on jobs at the same settings ``but`` these or, if None, the same GPUs."""
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        first, other = rows.groupby("which")["workload" if but is None else "hardware"].first()
+        cell = rows.groupby("gpus").ngroup() if but is None else effects.settings(rows, but)
+        yield Within(
+            "factor_ratio", f"energy per GPU-hour, {other} over {first}",
+            effects.paired(rows, FACTOR, rows["which"] == 1, cell),
+            math.log(1 - FACTOR_MARGIN), math.log(1 + FACTOR_MARGIN), math.exp, inside=False,
+        )  # fmt: skip
 
     return ClaimDefinition(
         f"factor-depends-on-{on}", f"The energy of a GPU-hour depends on the {on}.", KIT,
         f"there are two {differ} differs by more than {FACTOR_MARGIN:.0%}; contradicted if all "
         "differ by less",
         needs=f"{needs}, repeated",
-        cases=pairs,
+        cases=cases.on_pairs(
+            are_pair, lambda group: without_limits(group.runs), checks, energy=True
+        ),
         about="some",
     )  # fmt: skip
-
-
-def _pair(first: RunGroup, other: RunGroup, but: tuple[str, ...] | None) -> Case:
-    """Compare two jobs at the same settings ``but`` for these or, if None, at the same GPUs."""
-    is_model = but is None
-    names = (other.workload, first.workload) if is_model else (other.hardware, first.hardware)
-
-    def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        cell = rows.groupby("gpus").ngroup() if but is None else effects.settings(rows, but)
-        yield Outside(
-            "factor_ratio", f"energy per GPU-hour, {names[0]} over {names[1]}",
-            effects.paired(rows, FACTOR, rows["which"] == 1, cell),
-            math.log(1 - FACTOR_MARGIN), math.log(1 + FACTOR_MARGIN), effects.ratio,
-        )  # fmt: skip
-
-    both = pd.concat(
-        [without_limits(group.runs).assign(which=i) for i, group in enumerate((first, other))],
-        ignore_index=True,
-    )
-    workload = f"{first.workload}, {other.workload}" if is_model else first.workload
-    label = f"{first.label} and {other.label}"
-    return cases.make_case(workload, label, both, checks, energy=True)
 
 
 def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
@@ -156,7 +138,7 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
         estimate, error = (float(value) for value in term[["estimate", "se"]].to_numpy(float))
         effect = Effect(estimate, error, model.settings - 1)
         label = f"energy per GPU-hour per doubling of {rate} per GPU-hour"
-        yield Outside(rate, label, effect, -least, least, effects.growth, "{:+.1%}")
+        yield Within(rate, label, effect, -least, least, effects.growth, "{:+.1%}", inside=False)
 
     return ClaimDefinition(
         f"factor-moves-with-{rate}", f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
@@ -227,7 +209,7 @@ CLAIMS = (
         "model",
         "models whose energy per GPU-hour on the same hardware and GPU counts",
         "the energy of two workloads on the same hardware and GPU counts",
-        lambda one, other: one.workload != other.workload and one.hardware == other.hardware,
+        cases.are_models,
         but=None,
     ),
     _factor_moves("samples", "steps"),

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.caps.comparison import SAME, compare_limits
+from wattlaw.analysis.caps.comparison import MARGIN, SAME, compare_limits
 from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits
 from wattlaw.analysis.claims import cases, effects
 from wattlaw.analysis.claims.effects import ENERGY, TIME
@@ -15,8 +15,6 @@ from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
 
-#: Exponents that differ by less are equal; the margin of ``compare_limits``.
-MARGIN = 0.05
 #: The least change of alpha that counts as one.
 MIN_TIME_INCREASE = 0.02
 MAX_SLOWDOWN, CLEAR_SLOWDOWN, MIN_SAVING = 0.05, 0.10, 0.10
@@ -28,7 +26,7 @@ _P_VALUES = ("difference_p", "equivalence_p")
 
 def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> ClaimDefinition:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        compared = compare_limits(rows, limit, TIME, MARGIN)
+        compared = compare_limits(rows, limit)
         labels = [limit_label(limit, value) for value in compared.limits["limit"]]
         betas = dict(zip(labels, compared.limits["beta"].tolist(), strict=True))
         p_values = {name: plain(getattr(compared, name)) for name in _P_VALUES}
@@ -40,7 +38,7 @@ def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> 
         yield Within(
             "alpha_ratio", f"time under {limit_label(limit, lowest)} over that without",
             effects.change_under_limit(effects.limited_and_reference(rows, limit), TIME, limit),
-            math.log(1 + MIN_TIME_INCREASE), show=effects.ratio, shape="{:.3f}",
+            math.log(1 + MIN_TIME_INCREASE), show=math.exp, shape="{:.3f}",
         )  # fmt: skip
 
     return ClaimDefinition(
@@ -64,7 +62,7 @@ def _under_cap(
         change = effects.change_under_limit(rows, y, "power_limit_w")
         yield Within(
             f"{quantity}_ratio", f"{quantity} per epoch under {cap_w:g} W", change,
-            low, high, effects.relative_change, "{:+.1%}",
+            low, high, math.expm1, "{:+.1%}",
         )  # fmt: skip
 
     needs = f"runs with a cap of {cap_w:g} W beside runs of the same settings without cap, repeated"
@@ -105,8 +103,8 @@ def _slow_down(rows: pd.DataFrame) -> Iterator[Check]:
     yield Within(
         "slow_down_factor",
         f"the slow-down by {limits[-1]:g} W at {shared[0]} GPUs "
-        f"(a factor of {effects.ratio(slower.estimate):.3f}) over that at {MANY_GPUS}",
-        change, math.log(1 + MIN_SHRINKAGE), show=effects.ratio, shape="{:.3f}",
+        f"(a factor of {math.exp(slower.estimate):.3f}) over that at {MANY_GPUS}",
+        change, math.log(1 + MIN_SHRINKAGE), show=math.exp, shape="{:.3f}",
     )  # fmt: skip
 
 

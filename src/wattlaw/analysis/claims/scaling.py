@@ -2,8 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from functools import partial
-from itertools import combinations
 
 import pandas as pd
 
@@ -12,15 +10,12 @@ from wattlaw.analysis.claims.effects import TIME
 from wattlaw.analysis.claims.verdicts import (
     KIT,
     MIT,
-    Case,
     Cases,
     Check,
     ClaimDefinition,
-    Outside,
     Tested,
     Within,
 )  # fmt: skip
-from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.statistics import ERROR
@@ -56,7 +51,7 @@ def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
         "extrapolation_error", f"time at {largest} GPUs against the law of the smaller counts",
         effects.beyond_law(rows, largest - 1), math.log(1 - LAW_MARGIN),
         math.log(1 + LAW_MARGIN),
-        effects.relative_change, "{:+.1%}",
+        math.expm1, "{:+.1%}",
     )  # fmt: skip
     try:
         bend = find_breakpoint(counts, times_s)
@@ -71,32 +66,13 @@ def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
     yield Tested(text, holds, contradicting_p, numbers)
 
 
-def _pairs_of_models(findings: Findings) -> list[Case]:
-    return [
-        cases.make_case(
-            f"{first.workload}, {other.workload}", f"{first.label} and {other.label}",
-            partial(_over_shared_counts, first, other), _two_betas,
-        )
-        for first, other in combinations(cases.run_groups(findings), 2)
-        if first.workload != other.workload and first.hardware == other.hardware
-    ]  # fmt: skip
-
-
-def _over_shared_counts(first: cases.RunGroup, other: cases.RunGroup) -> pd.DataFrame:
-    """Return the series of both at the counts of both: an exponent depends on the range of N."""
-    one, second = first.main_series(), other.main_series()
-    shared = set(one["gpus"]) & set(second["gpus"])
-    both = pd.concat([one.assign(which=0), second.assign(which=1)], ignore_index=True)
-    return both[both["gpus"].isin(shared)]
-
-
 def _two_betas(rows: pd.DataFrame) -> Iterator[Check]:
-    if rows.empty:
-        raise Refused("no GPU count that both have")
     first, other = (effects.exponent(rows_of_model) for _, rows_of_model in rows.groupby("which"))
     label = f"beta {first.estimate:.2f} and {other.estimate:.2f}, difference"
     difference = effects.difference(first, other)
-    yield Outside("beta_difference", label, difference, -SAME_BETA, SAME_BETA, shape="{:+.3f}")
+    yield Within(
+        "beta_difference", label, difference, -SAME_BETA, SAME_BETA, shape="{:+.3f}", inside=False
+    )
 
 
 def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
@@ -104,7 +80,7 @@ def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
     yield Within(
         "over_law", f"time at {rows['gpus'].max()} GPUs against the law up to {SCHNET_REACH}",
         effects.beyond_law(rows, SCHNET_REACH), math.log(1 + LAW_MARGIN), math.inf,
-        effects.relative_change, "{:+.1%}",
+        math.expm1, "{:+.1%}",
     )  # fmt: skip
     before = rows[rows["gpus"] <= SCHNET_REACH]
     try:
@@ -138,7 +114,7 @@ def _speedup(least: float, most: float = math.inf, enough: float = FULL_RANGE) -
                 "so the effect of more GPUs is unknown: measure counts that span a factor of "
                 f"{needed:g}"
             )
-        yield Within("speedup", label, effect, low, high, effects.ratio)
+        yield Within("speedup", label, effect, low, high, math.exp)
 
     return checks
 
@@ -195,7 +171,9 @@ CLAIMS = (
         "there are two models on the same hardware whose exponents over the same GPU counts "
         f"differ by more than {SAME_BETA:g}; contradicted if all differ by less",
         needs="two workloads on the same hardware and the same 3 or more GPU counts",
-        cases=_pairs_of_models,
+        cases=cases.on_pairs(  # an exponent depends on the range of N
+            cases.are_models, cases.RunGroup.main_series, _two_betas, shared_counts=True
+        ),
         about="some",
     ),
     ClaimDefinition(

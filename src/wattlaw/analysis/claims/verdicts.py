@@ -20,7 +20,7 @@ something differs somewhere, it is the other way round.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from scipy import special
 
@@ -65,22 +65,9 @@ class Effect:
         return self.estimate - half, self.estimate + half
 
 
-class Check(Protocol):
-    """One test of a claim on one workload."""
-
-    def verdict(self, support: float, contradict: float) -> str:
-        """Return the verdict at these two levels."""
-
-    def evidence(self) -> str:
-        """Return what was found, with numbers."""
-
-    def numbers(self) -> Numbers:
-        """Return the numbers by name."""
-
-
 @dataclass(frozen=True)
 class Within:
-    """The effect has to lie between ``low`` and ``high``.
+    """The effect has to lie between ``low`` and ``high`` or, without ``inside``, elsewhere.
 
     ``show`` converts the effect (often a logarithm or an exponent) to the reported number; it is an
     increasing function.
@@ -93,14 +80,17 @@ class Within:
     high: float = math.inf
     show: Callable[[float], float] = float
     shape: str = "{:.3g}"
+    inside: bool = True
 
     def verdict(self, support: float, contradict: float) -> str:
         """Return the verdict at these two levels."""
-        low, high = self.effect.bounds(support)
+        levels = (support, contradict) if self.inside else (contradict, support)
+        verdicts = (SUPPORTED, CONTRADICTED) if self.inside else (CONTRADICTED, SUPPORTED)
+        low, high = self.effect.bounds(levels[0])
         if self.low <= low and high <= self.high:
-            return SUPPORTED
-        low, high = self.effect.bounds(contradict)
-        return CONTRADICTED if low > self.high or high < self.low else NOT_DECIDABLE
+            return verdicts[0]
+        low, high = self.effect.bounds(levels[1])
+        return verdicts[1] if low > self.high or high < self.low else NOT_DECIDABLE
 
     def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
@@ -115,17 +105,6 @@ class Within:
 
     def _shown(self) -> list[float]:
         return [self.show(value) for value in (self.effect.estimate, *self.effect.bounds(ERROR))]
-
-
-@dataclass(frozen=True)
-class Outside(Within):
-    """The effect has to lie outside of the range."""
-
-    def verdict(self, support: float, contradict: float) -> str:
-        """Return the verdict at these two levels."""
-        opposites = {SUPPORTED: CONTRADICTED, CONTRADICTED: SUPPORTED}
-        inside = super().verdict(contradict, support)
-        return opposites.get(inside, inside)
 
 
 @dataclass(frozen=True)
@@ -151,6 +130,10 @@ class Tested:
     def numbers(self) -> Numbers:
         """Return the numbers by name."""
         return dict(self.values)
+
+
+#: One test of a claim on one workload.
+Check = Within | Tested
 
 
 @dataclass(frozen=True)

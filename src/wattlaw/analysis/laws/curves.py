@@ -15,19 +15,16 @@ communication
     t = a / N + b + c ln N, all >= 0: computing that is shared, and an all-reduce whose steps grow
     with ln N (Thakur, Rabenseifner & Gropp 2005, tree algorithms).
 
-Laws that are sums of terms with weights that are not negative are fitted by Gauss-Newton steps,
-each a non-negative least squares (scipy.optimize.nnls).
+Terms of a sum have weights that are not negative.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 
-from wattlaw.analysis import statistics
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
 from wattlaw.analysis.result import Result
@@ -99,8 +96,6 @@ LAWS = (
 )  # fmt: skip
 
 _IN_UNITS_OF_Y = ("alpha", "a", "b", "c", "t1")
-_STEPS = 60
-_HALVINGS = 30
 
 
 @dataclass(frozen=True)
@@ -125,29 +120,7 @@ class Curve(Result):
     aicc: float | None
     x_min: float
     x_max: float
-    _law: Law = field(repr=False, compare=False)
-    _weights: Floats = field(repr=False, compare=False)
-    _gram: Floats = field(repr=False, compare=False)
-    _scale: float = field(repr=False, compare=False)  # ln of the units that weights are in
-    noise: Noise = field(repr=False, compare=False)
     between: float = field(repr=False, compare=False)  # squares of counts' means around the curve
-
-    def log_mean(self, x: Floats) -> Floats:
-        """Return ln of the curve at ``x``."""
-        with np.errstate(all="ignore"):
-            return self._law.log_mean(self._weights, x)[0] + self._scale
-
-    def predict(self, x: Sequence[float] | Floats) -> pd.DataFrame:
-        """Return ``observations.Noise.frame`` at ``x``, by the delta method."""
-        at = np.asarray(x, dtype=float)
-        with np.errstate(all="ignore"):
-            log_mean, slopes = self._law.log_mean(self._weights, at)
-            leverage = np.einsum("ij,jk,ik->i", slopes, self._gram, slopes)
-            return self.noise.frame(at, log_mean + self._scale, leverage)
-
-    def extrapolates(self, x: float) -> bool:
-        """Say whether ``x`` lies outside the measured range."""
-        return not self.x_min <= x <= self.x_max
 
 
 def fit_curve(law: Law, data: Observations) -> Curve:
@@ -186,11 +159,6 @@ def fit_curve(law: Law, data: Observations) -> Curve:
         aicc=aicc(between + data.within, data.n, law.constants + 1),
         x_min=float(data.x[0]),
         x_max=float(data.x[-1]),
-        _law=law,
-        _weights=weights,
-        _gram=gram,
-        _scale=scale,
-        noise=noise,
         between=between,
     )
 
@@ -215,12 +183,16 @@ def _parameters(
 
 
 def aicc(squares: float, n: int, k: int) -> float | None:
-    """Return ``statistics.aicc`` of normal noise, without the constant that ``n`` values share.
+    """Return -2 ln L + 2 k + 2 k (k + 1) / (n - k - 1) of normal noise; None if ``n <= k + 1``.
 
-    ln L = -n / 2 ln(squares / n). Squares are taken as no smaller than rounding makes them.
+    Akaike's criterion as corrected for few values by Hurvich & Tsai 1989, Biometrika 76, 297-307,
+    with ln L = -n / 2 ln(squares / n), without the constant that ``n`` values share. ``k`` counts
+    the noise too. Squares are taken as no smaller than rounding makes them.
     """
-    least = n * ROUNDING**2
-    return statistics.aicc(-n / 2 * math.log(max(squares, least) / n), n, k)
+    if n <= k + 1:
+        return None
+    squares = max(squares, n * ROUNDING**2)
+    return n * math.log(squares / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 
 def _inverse(design: Floats) -> Floats:
@@ -244,40 +216,18 @@ def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
 
 
 def _nonnegative(terms: Floats, logs: Floats, root: Floats) -> Floats:
-    """Minimise sum of (root (logs - ln(terms @ w)))^2 over w >= 0 by Gauss-Newton steps.
-
-    ln(T w') is about ln(T w) + (T w' - T w) / T w; each step solves that, and is halved until the
-    sum of squares falls.
-    """
-
-    def misfit(weights: Floats) -> float:
-        left = root * (logs - np.log(terms @ weights))
-        return float(left @ left)
-
-    weights = _nnls(terms * (root * np.exp(-logs))[:, None], root)
-    if not (terms @ weights > 0).all():
-        weights = weights + 1e-3
-    least = misfit(weights)
-    for _ in range(_STEPS):
-        now = terms @ weights
-        step = _nnls(terms * (root / now)[:, None], root * (1 + logs - np.log(now))) - weights
-        before = least
-        for halving in range(_HALVINGS):
-            tried = weights + step / 2**halving
-            squares = misfit(tried)
-            if squares < least:
-                weights, least = tried, squares
-                break
-        if before - least <= 1e-12 * before:
-            break
-    return weights
-
-
-def _nnls(terms: Floats, target: Floats) -> Floats:
-    from scipy.optimize import nnls
+    """Minimise sum of (root (logs - ln(terms @ w)))^2 over w >= 0."""
+    from scipy.optimize import least_squares, nnls
 
     try:
-        solution: Floats = nnls(terms, target)[0]
+        start = nnls(terms * (root * np.exp(-logs))[:, None], root)[0]
+        if not (terms @ start > 0).all():
+            start = start + 1e-3
+        weights: Floats = least_squares(
+            lambda w: root * (np.log(terms @ w) - logs), start,
+            lambda w: terms * (root / (terms @ w))[:, None],
+            bounds=(0, np.inf), method="dogbox", x_scale="jac", ftol=1e-12, xtol=1e-12, gtol=1e-12,
+        ).x  # fmt: skip
     except (RuntimeError, ValueError):
         raise Refused("its numbers overflow on these values") from None
-    return solution
+    return weights

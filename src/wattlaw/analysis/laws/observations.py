@@ -7,7 +7,6 @@ the error of the estimates. See Searle, Casella & McCulloch 1992, "Variance Comp
 & Smith 1998, "Applied Regression Analysis", section 2.1 (lack of fit).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, Interval, f_test_p
+from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, Interval, f_test_p, t_interval
 from wattlaw.errors import Refused
 
 MIN_DISTINCT = 3
@@ -42,11 +41,6 @@ class Observations:
         """Return the number of runs."""
         return len(self.run_x)
 
-    def without_largest(self) -> "Observations":
-        """Return the observations below the largest x."""
-        smaller = self.run_x < self.x[-1]
-        return _observations(self.run_x[smaller], self.log_y[smaller])
-
 
 def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observations:
     """Return what a law is fitted to; pairs with a missing value are left out.
@@ -61,27 +55,23 @@ def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observa
     wrong = int((~(pairs > 0) | np.isinf(pairs)).any(axis=1).sum())
     if wrong:
         raise Refused(f"{wrong} of {len(pairs)} rows have a value that is not a number above 0")
-    observations = _observations(pairs[:, 0], np.log(pairs[:, 1]))
-    if len(observations.x) < MIN_DISTINCT:
+    run_x, log_y = pairs[:, 0], np.log(pairs[:, 1])
+    distinct, which = np.unique(run_x, return_inverse=True)
+    if len(distinct) < MIN_DISTINCT:
         raise Refused(
-            f"{len(observations.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
+            f"{len(distinct)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
             "measure more counts"
         )
-    return observations
-
-
-def _observations(x: Floats, log_y: Floats) -> Observations:
-    distinct, which = np.unique(x, return_inverse=True)
     repeats = np.bincount(which, minlength=len(distinct)).astype(float)
     means = np.bincount(which, log_y, len(distinct)) / repeats
     return Observations(
-        run_x=x,
+        run_x=run_x,
         log_y=log_y,
         x=distinct,
         means=means,
         repeats=repeats,
         within=float(((log_y - means[which]) ** 2).sum()),
-        within_df=len(x) - len(distinct),
+        within_df=len(run_x) - len(distinct),
     )
 
 
@@ -106,14 +96,9 @@ class Noise:
         """Say whether the law's error comes from the counts' means, not from the runs."""
         return self.share < 1
 
-    def t(self, df: float) -> float:
-        """Return Student's t of a two-sided interval at ``LEVEL``; infinite without freedom."""
-        return float(special.stdtrit(df, (1 + LEVEL) / 2)) if df > 0 else math.inf
-
     def interval(self, estimate: float, se: float) -> Interval:
         """Return the interval of an estimate with standard error ``se``."""
-        half = self.t(self.df) * se if self.df > 0 else math.inf
-        return estimate - half, estimate + half
+        return t_interval(estimate, se, self.df)
 
     def frame(self, x: Floats, log_mean: Floats, leverage: Floats) -> pd.DataFrame:
         """Return ``x, mean, low, high, prediction_low, prediction_high`` in the units of y.
@@ -123,7 +108,7 @@ class Noise:
         together are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114).
         """
         with np.errstate(all="ignore"):  # without freedom bounds are infinite, not an error
-            half = self.t(self.df) * np.sqrt(self.scale * leverage)
+            half = t_interval(0.0, 1.0, self.df)[1] * np.sqrt(self.scale * leverage)
             between, within = self.scale * (leverage + self.share), self.within * (1 - self.share)
             spread = between + within
             freedom = np.full_like(spread, self.df)

@@ -60,21 +60,20 @@ class Diagnostics(Result):
         return "residuals: " + ("; ".join(failures) or "consistent with the law")
 
 
-def diagnose(x: Floats, residuals: Floats) -> Diagnostics:
-    """Return the tests of a power law's residuals; ``x`` and ``residuals`` have shape (n,).
+def diagnose(fit: LeastSquares) -> Diagnostics:
+    """Return the tests of a power law's residuals.
 
     At least four runs are needed, and residuals that are more than rounding.
     """
-    n = len(x)
+    residuals, n = fit.residuals, len(fit.y)
     if n < 4 or np.abs(residuals).max() <= ROUNDING:
         return Diagnostics(None, None, None)
     from scipy import stats
 
-    design = power_law_design(x)
-    of_squares = LeastSquares(design, residuals**2)
+    of_squares = LeastSquares(fit.design, residuals**2)
     return Diagnostics(
         normality_p=float(stats.shapiro(residuals).pvalue),
-        curvature_p=_curvature(design, residuals),
+        curvature_p=_curvature(fit.design, residuals),
         heteroscedasticity_p=float(special.chdtrc(1, n * of_squares.r2)),
     )
 
@@ -138,17 +137,14 @@ class PowerLaw(Result):
     p_value: float | None
     x_min: float
     x_max: float
-    _log_alpha: float = field(repr=False, compare=False)
+    _fit: LeastSquares = field(repr=False, compare=False)
     _noise: Noise = field(repr=False, compare=False)
-    _gram: Floats = field(repr=False, compare=False)  # (X'X)^-1 of ln alpha and the slope
-    _x: Floats = field(repr=False, compare=False)  # of runs
-    _residuals: Floats = field(repr=False, compare=False)
 
     @cached_property
     def diagnostics(self) -> Diagnostics:
         """Return the tests of the residuals."""
         with np.errstate(all="ignore"):
-            return diagnose(self._x, self._residuals)
+            return diagnose(self._fit)
 
     @property
     def trusted(self) -> Trusted:
@@ -173,12 +169,8 @@ class PowerLaw(Result):
         """Return ``observations.Noise.frame`` at ``x``, of the scatter that is ``trusted``."""
         at = np.asarray(x, dtype=float)
         design = power_law_design(at)
-        leverage = np.einsum("ij,jk,ik->i", design, self._gram, design)
-        return self._noise.frame(at, self._log_alpha - self.beta * np.log(at), leverage)
-
-    def extrapolates(self, x: float) -> bool:
-        """Say whether ``x`` lies outside the measured range."""
-        return not self.x_min <= x <= self.x_max
+        leverage = np.einsum("ij,jk,ik->i", design, self._fit.gram, design)
+        return self._noise.frame(at, design @ self._fit.params, leverage)
 
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:
@@ -238,11 +230,8 @@ def _law(data: Observations, fit: LeastSquares) -> PowerLaw:
         p_value=None if constant else plain(fit.p_value(1)),
         x_min=float(data.x[0]),
         x_max=float(data.x[-1]),
-        _log_alpha=log_alpha,
+        _fit=fit,
         _noise=obs.noise(data, between, CONSTANTS),
-        _gram=fit.gram,
-        _x=data.run_x,
-        _residuals=fit.residuals,
     )
 
 

@@ -1,6 +1,9 @@
 """Predictions of settings from a job's posterior."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +92,7 @@ def predict(
         watts = powers[:, : len(settings)] * [item.gpus for item in settings]
         if host is not None:
             watts = watts + host.draws(settings, posterior.draws, seed)
+    measured = MeasuredRange.of(observations)
     return [
         _prediction(
             posterior, setting, _column(steps, index), times[:, index],
@@ -96,6 +100,7 @@ def predict(
             None if watts is None else watts[:, index],
             _p_faster(times[:, index] / setting.samples, reference),
             samples_per_epoch, epochs, needed[index], workload, hardware, energy_is,
+            measured.exceeded_by(setting),
         )
         for index, setting in enumerate(settings)
     ]  # fmt: skip
@@ -125,11 +130,14 @@ def _prediction(
     workload: str | None,
     hardware: str | None,
     energy_is: str | None,
+    outside: tuple[str, ...],
 ) -> Prediction:
     names = ("compute_s", "communication_s", "input_s", "waiting_s")
     components = Components(*(float(np.median(part(name))) for name in names))
-    epoch = None if samples_per_epoch is None else samples_per_epoch / setting.samples
-    training = None if epoch is None or epochs is None else epoch * epochs
+    epoch_s = None
+    if samples_per_epoch is not None:
+        fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s
+        epoch_s = times * (samples_per_epoch / setting.samples) + fixed_s
     energy = None if watts is None else times * watts / setting.samples
     return Prediction(
         workload=workload,
@@ -145,8 +153,8 @@ def _prediction(
         clock_limit_mhz=setting.clock_limit_mhz,
         **pair("step_time_s", times),
         **pair("time_per_sample_s", times, 1 / setting.samples),
-        **pair("epoch_time_s", None if epoch is None else times, epoch or 1.0),
-        **pair("train_time_s", None if training is None else times, training or 1.0),
+        **pair("epoch_time_s", epoch_s),
+        **pair("train_time_s", None if epochs is None else epoch_s, epochs or 1.0),
         **pair("power_per_gpu_w", powers),
         **pair("energy_per_sample_j", energy),
         components=components,
@@ -154,7 +162,7 @@ def _prediction(
         p_faster=p_faster,
         rests_on=_basis(posterior, setting),
         next_measurement=needed,
-        extrapolates=extrapolated(posterior.observations, setting),
+        extrapolates=outside,
         energy_is=energy_is if energy is not None else None,
         warnings=_warnings(posterior, setting),
         seed=posterior.seed,
@@ -189,21 +197,38 @@ def _relevant(setting: TrainingSetting) -> set[str]:
     return groups
 
 
-def extrapolated(observations: Sequence[Observation], setting: TrainingSetting) -> tuple[str, ...]:
-    """Return the names of quantities outside of the measured range."""
-    seen = [item.setting for item in observations]
-    outside = []
-    for name in ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz"):
-        values = [getattr(item, name) for item in seen if getattr(item, name) is not None]
-        value = getattr(setting, name)
-        if value is not None and not (values and min(values) <= value <= max(values)):
-            outside.append(name)
-    outside += [
-        name
-        for name in ("precision", "gradient_accumulation")
-        if getattr(setting, name) not in {getattr(item, name) for item in seen}
-    ]
-    return tuple(outside)
+_ORDERED = ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz")
+_UNORDERED = ("precision", "gradient_accumulation")
+
+
+@dataclass(frozen=True)
+class MeasuredRange:
+    """The values of observations: the least and the largest, or all where they have no order."""
+
+    bounds: Mapping[str, tuple[float, float]]
+    values: Mapping[str, Collection[Any]]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> "MeasuredRange":
+        """Return the range of observations."""
+        values = {
+            name: {getattr(item.setting, name) for item in observations}
+            for name in (*_ORDERED, *_UNORDERED)
+        }
+        known = {name: values[name] - {None} for name in _ORDERED}
+        bounds = {name: (min(of_name), max(of_name)) for name, of_name in known.items() if of_name}
+        return cls(bounds, values)
+
+    def exceeded_by(self, setting: TrainingSetting) -> tuple[str, ...]:
+        """Return the names of the quantities of a setting that are outside."""
+        outside = []
+        for name in _ORDERED:
+            value = getattr(setting, name)
+            low, high = self.bounds.get(name, (math.inf, -math.inf))
+            if value is not None and not low <= value <= high:
+                outside.append(name)
+        outside += [n for n in _UNORDERED if getattr(setting, n) not in self.values[n]]
+        return tuple(outside)
 
 
 def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[Caution, ...]:

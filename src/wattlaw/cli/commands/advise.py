@@ -15,10 +15,7 @@ from wattlaw.errors import Refused
 
 def advise(
     stores: opts.StoreArguments,
-    workload: Annotated[
-        str | None,
-        typer.Option("--workload", "-w", help="Workload. Default: a line for each."),
-    ] = None,
+    workload: opts.WorkloadOption = None,
     minimize: Annotated[
         str | None,
         option("GOAL", "energy, time, gpu_hours, edp, cost or carbon instead of the default."),
@@ -38,10 +35,7 @@ def advise(
     target: Annotated[
         float | None, option("Q", "Train until the metric reaches this value.")
     ] = None,
-    baseline: Annotated[
-        str | None,
-        option("KEY=VALUE,...", "Setting that savings refer to. Default: the fastest."),
-    ] = None,
+    baseline: opts.BaselineOption = None,
     any_batch: Annotated[
         bool, typer.Option("--any-batch", help="Consider batches of unknown or lower quality.")
     ] = False,

@@ -2,20 +2,14 @@
 
 import json
 from collections import Counter
+from operator import attrgetter
 
-from rich.table import Table
-from rich.text import Text
-
-from wattlaw.analysis.claims import CONTRADICTED, NOT_DECIDABLE, SIMULATED, SUPPORTED
 from wattlaw.api import results
 from wattlaw.api.claims import Claims
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.console import Console, table_of
 from wattlaw.reference.published import SOURCES
-
-_VERDICT_STYLES = {
-    SUPPORTED: "green", CONTRADICTED: "red", SIMULATED: "yellow", NOT_DECIDABLE: "dim",
-}  # fmt: skip
+from wattlaw.report import tables
 
 
 def claims(
@@ -37,16 +31,16 @@ def claims(
 def _show_claims(claims: Claims) -> None:
     console = Console()
     for study, source in SOURCES.items():
-        claims_of_study = [claim for claim in claims if claim.study == study]
-        table = Table(title=f"{study}: {source.citation}", title_justify="left")
-        table.add_column("claim", ratio=2, overflow="fold")
-        table.add_column("verdict", min_width=len(NOT_DECIDABLE), overflow="fold")
-        table.add_column("evidence", ratio=4, overflow="fold")
-        for claim in claims_of_study:
-            verdict = Text(claim.verdict, _VERDICT_STYLES[claim.verdict])
-            table.add_row(claim.claim, verdict, claim.evidence)
-        console.print(table)
-        counts = Counter(claim.verdict for claim in claims_of_study)
-        shown = ", ".join(f"{counts[verdict]} {verdict}" for verdict in _VERDICT_STYLES)
-        console.print(f"{len(claims_of_study)} claims: {shown}\n")
+        console.print(f"{study}: {source.citation}")
+        columns = [
+            tables.text("claim", attrgetter("claim")),
+            tables.text("verdict", attrgetter("verdict")),
+            tables.text("evidence", attrgetter("evidence")),
+        ]
+        of_study = [claim for claim in claims if claim.study == study]
+        if (table := tables.build("claims", "", columns, of_study)) is not None:
+            console.print(table_of(table))
+        counts = Counter(claim.verdict for claim in of_study)
+        shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        console.print(f"{len(of_study)} claims: {shown}\n")
     console.print("Criteria: docs/claims.md, or --json.")

@@ -4,9 +4,7 @@ import dataclasses
 import json
 
 from wattlaw.cli.common.console import Console, make_table
-from wattlaw.cli.common.options import (
-    JsonOption,
-)
+from wattlaw.cli.common.options import JsonOption
 from wattlaw.devices import inventory
 from wattlaw.devices.limiter import LimitState
 from wattlaw.formatting import interval, number

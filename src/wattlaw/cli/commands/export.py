@@ -6,19 +6,32 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import results
+from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.common import options as opts
+from wattlaw.exporting import Batch
 
 
 def export(
     store: opts.StoreArgument,
-    table: Annotated[results.TableName, typer.Argument(metavar="TABLE", help="Table to write.")],
+    what: Annotated[
+        str,
+        typer.Argument(metavar="TABLE|FORMAT", help=f"{', '.join(EXPORTS)}; extrap or bundle."),
+    ],
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="A .csv, .parquet or .jsonl file.")
+        Path,
+        typer.Option(
+            "-o",
+            "--output",
+            help="A .csv, .parquet or .jsonl file; extrap: .txt, .jsonl; bundle: .zip.",
+        ),
     ],
     raw: opts.RawOption = False,
+    batch: Annotated[
+        Batch | None, opts.option("KIND", "Second parameter of extrap: global or local batch.")
+    ] = None,
     strict: opts.StrictOption = False,
 ) -> int:
-    """Write a table of a store to a file."""
-    rows = results.open(store, strict=strict).export(table, output, raw=raw)
-    print(f"{output}: {rows} rows of {table}")
+    """Write a table, Extra-P input or an archive of a store to a file."""
+    exported = results.open(store, strict=strict).export(what, output, raw=raw, batch=batch)
+    print(f"{', '.join(map(str, exported.files))}: {exported.rows} rows of {what}")
     return 0

@@ -47,10 +47,10 @@ def fit(
     for path in source:
         if not path.exists():
             raise BadInput(f"{path}: no such file or store")
-        if path.is_file() and len(source) > 1:
+        if _is_table(path) and len(source) > 1:
             raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
     try:
-        y = y or ("epoch_time_s" if source[0].is_file() else "time_s")
+        y = y or ("epoch_time_s" if _is_table(source[0]) else "time_s")
         fits = _fits(source, x, y, columns, strict=strict)
     except BadInput as error:
         text = str(error)
@@ -73,8 +73,12 @@ def fit(
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
 
 
+def _is_table(path: Path) -> bool:
+    return path.is_file() and path.suffix.lower() != ".zip"  # a bundle is a store
+
+
 def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None, *, strict: bool) -> Fits:
-    if source[0].is_file():
+    if _is_table(source[0]):
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:
             rows = plural(fits.left_out, "row")

@@ -2,14 +2,14 @@
 
 import json
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.table import Table
 
 from wattlaw import formatting as fmt
-from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption, option, positive
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
@@ -23,6 +23,9 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace, quote, shorten
 
 _MAX_CHARACTERS = 200  # of the command in the summary
+
+
+_count = partial(option, min=1, max=10**9)
 
 
 def measure(
@@ -40,25 +43,13 @@ def measure(
         float | None, option("W", "Power per busy CPU core, for an estimate.", callback=positive)
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=10**9, metavar="N", help="End the command after N measured training steps."
-        ),
+        int | None, _count("N", "End the command after N measured training steps.")
     ] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(
-            metavar="S", callback=positive, help="End the command after S seconds of training."
-        ),
+        float | None, option("S", "End the command after S seconds of training.", callback=positive)
     ] = None,
     warmup_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10**9,
-            metavar="N",
-            help="Training steps before those that are measured (20 with --steps or --seconds).",
-        ),
+        int | None, _count("N", "Steps before the measured ones (20 with --steps or --seconds).")
     ] = None,
     instrument: Annotated[
         Literal["auto", "none"],
@@ -66,10 +57,7 @@ def measure(
     ] = "auto",
     progress: Annotated[
         str | None,
-        typer.Option(
-            metavar="PATTERN",
-            help=r"Regular expression for lines of the output, such as 'step (?P<step>\d+)'.",
-        ),
+        option("PATTERN", r"Regular expression for lines of output: 'step (?P<step>\d+)'."),
     ] = None,
     json_to: Annotated[
         Path | None, option("FILE", "Also write the summary to a JSON file.", "--json")
@@ -102,7 +90,9 @@ def measure(
     summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
     of_command, of_steps = summaries[RUN], measured_steps(done.folder)
     step_lines = _step_lines(done.steps, of_steps)
-    _show(_lines(done.record, done.folder, of_command, step_lines))
+    lines = _lines(done.record, done.folder, of_command, step_lines)
+    table = make_table(("", ""), lines, title="wattlaw measure", show_header=False)
+    Console(stderr=True).print(table)
     if json_to is not None:
         summary = {
             "run": str(done.folder.path),
@@ -112,16 +102,6 @@ def measure(
         }
         write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
-
-
-def _show(lines: list[tuple[str, str]]) -> None:
-    console = Console(stderr=True)
-    table = Table(title="wattlaw measure", title_justify="left", show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, value in lines:
-        table.add_row(name, value)
-    console.print(table)
 
 
 def _lines(

@@ -2,13 +2,13 @@
 
 import json
 from operator import attrgetter
-from pathlib import Path
 from typing import Annotated
 
 from wattlaw import formatting as fmt
 from wattlaw.api import studies
+from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, table_of
-from wattlaw.cli.common.options import JsonOption, StoreArgument, StudyArgument, option
+from wattlaw.cli.common.options import option
 from wattlaw.report import tables
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.report.topics.prediction import label
@@ -23,16 +23,12 @@ _COLUMNS = (
 
 
 def next_measurements(
-    store: StoreArgument,
-    study: StudyArgument,
+    store: opts.StoreArgument,
+    study: opts.StudyArgument,
     count: Annotated[int, option("N", "The most measurements to show.", min=1, max=1000)] = 10,
-    launch: Annotated[
-        str | None, option("KIND", "Launcher instead of the study's, as for run.")
-    ] = None,
-    table: Annotated[
-        Path | None, option("FILE", "Table of measurements for --launch replay.")
-    ] = None,
-    as_json: JsonOption = False,
+    launch: opts.LaunchOption = None,
+    table: opts.TableOption = None,
+    as_json: opts.JsonOption = False,
 ) -> int:
     """Show the measurements that would help a decision most now."""
     loaded = studies.load_study(study, launch=launch, table=table)

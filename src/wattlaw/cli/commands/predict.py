@@ -3,8 +3,6 @@
 import json
 from typing import Annotated
 
-import typer
-
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, table_of
@@ -14,10 +12,7 @@ from wattlaw.cli.common.options import option
 
 def predict(
     stores: opts.StoreArguments,
-    workload: Annotated[
-        str | None,
-        typer.Option("--workload", "-w", help="Workload. Required if the stores have several."),
-    ] = None,
+    workload: opts.WorkloadOption = None,
     gpus: Annotated[
         str | None, option("N,...", "GPU counts. Default: the measured ones and their doublings.")
     ] = None,
@@ -32,25 +27,13 @@ def predict(
         str | None,
         option("B,...", "Samples per step of all GPUs. Default: the batch of most runs."),
     ] = None,
-    power_limit: Annotated[
-        str | None, option("W,...", "Power limits per GPU; none for no limit.")
-    ] = None,
-    clock: Annotated[
-        str | None, option("MHZ,...", "Clock limits per GPU; none for no limit.")
-    ] = None,
-    baseline: Annotated[
-        str | None,
-        option(
-            "SETTING", "Setting to compare with: gpus=4,global_batch=256. Default: the fastest run."
-        ),
-    ] = None,
+    power_limit: opts.PowersOption = None,
+    clock: opts.ClocksOption = None,
+    baseline: opts.BaselineOption = None,
     epochs: Annotated[
         int | None, option("E", "Epochs to train: shows the time of the training.", min=1)
     ] = None,
-    hardware: Annotated[
-        str | None,
-        option("NAME|FILE", "Hardware of the runs, as for simulate: its networks are the prior."),
-    ] = None,
+    hardware: opts.HardwareOption = None,
     seed: Annotated[int, option("SEED", "Seed of the random numbers.", min=0)] = 0,
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,

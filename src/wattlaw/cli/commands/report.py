@@ -40,10 +40,7 @@ def report(
         int | None,
         option("E", "Proposal: epochs of a training. Default: those of the runs.", min=1),
     ] = None,
-    workload: Annotated[
-        str | None,
-        typer.Option("--workload", "-w", help="Proposal: the workload, if there are several."),
-    ] = None,
+    workload: opts.WorkloadOption = None,
     target: Annotated[
         float | None, option("Q", "Also report time and energy to this value of the metric.")
     ] = None,

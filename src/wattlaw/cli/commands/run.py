@@ -9,7 +9,13 @@ import typer
 from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console, table_of
-from wattlaw.cli.common.options import StudyArgument, option, positive
+from wattlaw.cli.common.options import (
+    LaunchOption,
+    StudyArgument,
+    TableOption,
+    option,
+    positive,
+)
 from wattlaw.cli.common.progress import observer_for
 from wattlaw.formatting import MEASURED, number, origin_of, plural
 from wattlaw.launch.planning import GpuHours
@@ -35,10 +41,7 @@ _OPTIONAL = (
 def run(
     study: StudyArgument,
     store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
-    launch: Annotated[
-        str | None,
-        option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay."),
-    ] = None,
+    launch: LaunchOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and their status. Run nothing.")
     ] = False,
@@ -47,20 +50,18 @@ def run(
         option("T", "Speed per GPU in TFLOP/s, for the GPU-hours of --dry-run.", callback=positive),
     ] = 10.0,
     hardware: Annotated[str | None, option("NAME|FILE", "Cluster for --launch simulated.")] = None,
-    calibration: Annotated[
-        str | None, option("FILE", "File from 'wattlaw calibrate', for --launch simulated.")
-    ] = None,
     fail_share: Annotated[
         float | None,
         option("X", "Share of attempts that fail with --launch simulated.", min=0, max=1),
     ] = None,
-    table: Annotated[
-        Path | None, option("FILE", "Table of measurements for --launch replay.")
+    table: TableOption = None,
+    openmetrics: Annotated[
+        Path | None, option("FILE", "A .prom file for node_exporter's textfile collector.")
     ] = None,
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
-        study, launch=launch, hardware=hardware, calibration=calibration, fail_share=fail_share,
+        study, launch=launch, hardware=hardware, fail_share=fail_share,
         table=table,
     )  # fmt: skip
     console = Console()
@@ -68,7 +69,7 @@ def run(
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
         return 0
     with observer_for(console, len(loaded)) as observer:
-        outcome = studies.run(loaded, store, progress=observer)
+        outcome = studies.run(loaded, store, progress=observer, openmetrics=openmetrics)
     _print_outcome(outcome, console)
     return 0 if outcome.is_success else 1
 

@@ -4,7 +4,6 @@ import json
 from collections import Counter
 
 from wattlaw import formatting as fmt
-from wattlaw.api.progress import title
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption, StoreArgument
 from wattlaw.launch import planning, run_status
@@ -14,18 +13,13 @@ from wattlaw.store.store import Store
 def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     """Count runs by status and show why runs are not done."""
     opened = Store.existing(store)
-    runs, errors = run_status.run_statuses(opened)
-    scheduler_error = "; ".join(errors) or None
-    counts = planning.count_statuses(run.state for run in runs)
-    alone = [
-        run.record for run in runs
-        if run.record and run.record.facts.workers_cooperate is False
-        and run.record.spec.setting.gpus > 1
-    ]  # fmt: skip
-    names = {record.spec.workload.name for record in alone}
-    warning = fmt.uncooperative_text(len(alone), names) if alone else None
-    not_needed = [run.reason for run in runs if run.is_not_needed]
-    unfinished = [run for run in runs if run.state not in ("done", "planned")]
+    stored = run_status.store_status(opened)
+    scheduler_error = "; ".join(stored.errors) or None
+    counts = planning.count_statuses(stored.states)
+    alone = stored.uncooperative
+    warning = fmt.uncooperative_text(len(alone), set(alone)) if alone else None
+    not_needed = [run.reason for run in stored.not_done if run.is_not_needed]
+    unfinished = [run for run in stored.not_done if run.state != "planned"]
     if as_json:
         rows = [
             {
@@ -39,14 +33,19 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
             }
             for run in unfinished
         ]
-        summary = {"store": str(store), "runs": len(runs), "counts": counts, "not_done": rows}
+        summary = {
+            "store": str(store),
+            "runs": len(stored.states),
+            "counts": counts,
+            "not_done": rows,
+        }
         summary["not_needed"] = len(not_needed)
         warnings = [{"code": fmt.UNCOOPERATIVE, "text": warning}] if warning else []
         print(json.dumps(summary | {"scheduler": scheduler_error, "warnings": warnings}))
         return 0
     console = Console()
     listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
-    console.print(f"{store}: {len(runs)} runs: {listed}")
+    console.print(f"{store}: {len(stored.states)} runs: {listed}")
     for reason, count in Counter(not_needed).items():
         console.print(f"{count} of the planned runs are {reason}", soft_wrap=True)
     if scheduler_error is not None:
@@ -54,10 +53,7 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     if warning is not None:
         console.print(f"Warning: {warning}", soft_wrap=True)
     if unfinished:
-        cells = [
-            (run.state, title(run.record) if run.record else run.run_id, run.reason or "-")
-            for run in unfinished
-        ]
+        cells = [(run.state, run.title or run.run_id, run.reason or "-") for run in unfinished]
         console.print(make_table(("status", "run", "reason"), cells))
         console.print(f"Logs: {store}/runs/<run id>/log.txt")
     return 0

@@ -5,6 +5,7 @@ from collections.abc import Container, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from rich import box, console
+from rich.console import JustifyMethod, OverflowMethod
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -45,20 +46,17 @@ def make_table(
     *,
     right: Container[Hashable] = (),
     no_wrap: Container[Hashable] = (),
-    is_plain: bool = False,
     **options: Any,
 ) -> Table:
-    """Return a table, without lines around the cells if it is plain.
+    """Return a table.
 
     ``right`` and ``no_wrap`` name columns that are aligned to the right, and cut instead of folded.
     """
-    style = box.SIMPLE_HEAD if is_plain else box.HEAVY_HEAD
-    table = Table(title_justify="left", box=style, **options)
+    table = Table(title_justify="left", box=box.SIMPLE_HEAD, **options)
     for name in columns:
-        justify = "right" if name in right else "left"
-        is_cut = name in no_wrap
-        overflow = "ellipsis" if is_cut else "fold"
-        table.add_column(str(name), justify=justify, no_wrap=is_cut, overflow=overflow)  # type: ignore[arg-type]
+        overflow: OverflowMethod = "ellipsis" if name in no_wrap else "fold"
+        justify: JustifyMethod = "right" if name in right else "left"
+        table.add_column(str(name), justify=justify, no_wrap=name in no_wrap, overflow=overflow)
     for row in rows:
         table.add_row(*row)
     return table
@@ -70,7 +68,6 @@ def table_of(table: "tables.Table") -> Table:
                if kind == "n"}  # fmt: skip
     names = table.headings[:1] if table.classes[0] == "short" else ()
     return make_table(
-        table.headings, table.plain_rows, right=numbers, no_wrap=names, is_plain=True,
-        title=table.title or None,
-        caption=table.note or None,
+        table.headings, table.plain_rows, right=numbers, no_wrap=names,
+        title=table.title or None, caption=table.note or None,
     )  # fmt: skip

@@ -26,6 +26,23 @@ def positive(value: float | None) -> float | None:
 StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Results folder.")]
 StoreArguments = Annotated[list[Path], typer.Argument(metavar="STORE", help="Results folders.")]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="Study file.")]
+WorkloadOption = Annotated[
+    str | None, option("W", "Workload, if the stores have several.", "--workload", "-w")
+]
+BaselineOption = Annotated[
+    str | None,
+    option("KEY=VALUE,...", "Setting to compare with: gpus=4,global_batch=256. Default: fastest."),
+]
+LaunchOption = Annotated[
+    str | None,
+    option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay."),
+]
+TableOption = Annotated[Path | None, option("FILE", "Table of measurements for --launch replay.")]
+PowersOption = Annotated[str | None, option("W,...", "Power limits per GPU; none: no limit.")]
+ClocksOption = Annotated[str | None, option("MHZ,...", "Clock limits per GPU; none: no limit.")]
+HardwareOption = Annotated[
+    str | None, option("NAME|FILE", "Cluster or GPU; see 'wattlaw simulate --list-hardware'.")
+]
 PowerOption = Annotated[
     float | None, option("W", "Power limit per GPU.", "--power-limit", callback=positive)
 ]

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from rich import progress as bars
-from rich.text import Text
 
+from wattlaw import progress as work
 from wattlaw.api.progress import LineProgress, Tally, title, waiting_text
 from wattlaw.cli.common.console import Console
 from wattlaw.launch.campaign import Observer
@@ -18,6 +18,7 @@ from wattlaw.text import collapse_whitespace
 @contextmanager
 def observer_for(console: Console, runs: int) -> Iterator[Observer]:
     """Yield the observer that suits the output: a live bar or plain lines."""
+    work.observer.set(None)  # the bar of the study is the only one
     if not console.is_terminal:
         yield LineProgress(partial(console.print, soft_wrap=True), runs)
         return
@@ -25,25 +26,13 @@ def observer_for(console: Console, runs: int) -> Iterator[Observer]:
     columns = (
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
-        _Counts(tally),
+        bars.TextColumn("{task.fields[tally]}", markup=False),  # with the remaining time
         bars.TimeElapsedColumn(),
         bars.TextColumn("{task.description}", markup=False),
     )
     # Progress replaces the streams, and would take colour codes in what is printed meanwhile.
     with bars.Progress(*columns, console=console) as progress, escaped_output():
-        yield LiveBar(progress, progress.add_task("", total=runs), tally)
-
-
-class _Counts(bars.ProgressColumn):
-    """The counts, with the remaining time at each redrawing."""
-
-    def __init__(self, tally: Tally) -> None:
-        super().__init__()
-        self._tally = tally
-
-    def render(self, task: bars.Task) -> Text:  # noqa: ARG002 - the tally is the same for any task
-        """Return the counts as text."""
-        return Text(str(self._tally))
+        yield LiveBar(progress, progress.add_task("", total=runs, tally=tally), tally)
 
 
 class LiveBar:

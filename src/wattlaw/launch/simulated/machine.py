@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -21,27 +21,20 @@ from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Work
 
-if TYPE_CHECKING:
-    from wattlaw.simulator.calibration import Calibration
-
-_LABELS = " ["
-
 
 def simulation_job(
     spec: RunSpec,
     cluster: Cluster,
     *,
-    calibration: "Calibration | None" = None,
     gpus_per_node: int | None = None,
     profile: WorkloadProfile | None = None,
     samples: int | None = None,
 ) -> SimulatedJob:
     """Return the simulator's job of a run, with the limits of its setting.
 
-    Without a local batch, one sample per GPU is assumed. A calibration replaces the default
-    parameters and the workload's factor, ``profile`` the stored profile, and ``samples`` the size
-    of the full data set. Raises ``BadInput`` if the run is a command, its options are invalid, no
-    profile is stored for them, or the number of samples is unknown.
+    Without a local batch, one sample per GPU is assumed. ``profile`` replaces the stored profile,
+    and ``samples`` the size of the full data set. Raises ``BadInput`` if the run is a command, its
+    options are invalid, no profile is stored for them, or the number of samples is unknown.
     """
     workload = spec.workload
     if workload.command is not None:
@@ -56,7 +49,7 @@ def simulation_job(
             raise BadInput(f"{workload.name}: the number of samples of its data set is unknown")
         samples = work.samples
     setting, train = spec.setting, spec.train
-    job = SimulatedJob(
+    return SimulatedJob(
         profile=profile,
         cluster=cluster,
         gpus=setting.gpus,
@@ -72,11 +65,6 @@ def simulation_job(
         gpus_per_node=gpus_per_node,
         loader_workers=train.loader_workers,
     )
-    if calibration is None:
-        return job
-    from wattlaw.simulator.calibration import apply_calibration
-
-    return apply_calibration(job, calibration, calibrated_key(calibration, workload_key(profile)))
 
 
 @cache  # thousands of runs share a workload
@@ -99,35 +87,8 @@ def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
         ) from None
 
 
-def workload_key(profile: WorkloadProfile, labels: Mapping[str, object] | None = None) -> str:
-    """Return the key of the factor that runs of a workload share in a calibration.
-
-    It is ``workload (option=value, ...) [label=value, ...]``, with the options of the profile.
-    Labels are other differences between runs, such as the data set of an imported table.
-    """
-    key = profile.workload + (f" ({_join(profile.options)})" if profile.options else "")
-    return f"{key}{_LABELS}{_join(labels)}]" if labels else key
-
-
-def calibrated_key(calibration: "Calibration", key: str) -> str:
-    """Return the calibration's key that matches a key; the key itself if not exactly one does."""
-    matches = matching_keys(calibration, key)
-    return matches[0] if len(matches) == 1 else key
-
-
-def matching_keys(calibration: "Calibration", key: str) -> list[str]:
-    """Return the key if a calibration has it, else the keys that differ only in labels."""
-    factors = calibration.work_factors
-    if key in factors:
-        return [key]
-    return [factor for factor in factors if factor.partition(_LABELS)[0] == key]
-
-
-def _join(values: Mapping[str, object]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(values.items()))
-
-
-KIND = "simulated"
+#: Part of the identity of simulated runs: the simulator's parameters are its defaults.
+UNCALIBRATED = "uncalibrated"
 #: The most boards of a run that have telemetry.
 _REPORTED_BOARDS = 4
 
@@ -139,7 +100,6 @@ class Machine:
     cluster: Cluster
     gpus_per_node: int
     simulation: Simulation
-    calibration: "Calibration | None"
 
     @classmethod
     def from_launch(cls, launch: Launch) -> "Machine":
@@ -164,8 +124,7 @@ class Machine:
                 f"launch.gpus_per_node: {launch.gpus_per_node} is too large; allowed: 1 to "
                 f"{available}, the GPUs of a node of {cluster.name}"
             )
-        calibration = _calibration(simulation, cluster)
-        return cls(cluster, launch.gpus_per_node or available, simulation, calibration)
+        return cls(cluster, launch.gpus_per_node or available, simulation)
 
     @cached_property
     def label(self) -> str:
@@ -177,7 +136,7 @@ class Machine:
         if name not in (*library.cluster_names(), *library.gpu_names()):
             digest = hashlib.sha256(self.cluster.model_dump_json().encode()).hexdigest()[:8]
             name = f"{Path(name).stem[:80]} {digest}"
-        details = ["simulated", self.calibration_label]
+        details = ["simulated", UNCALIBRATED]
         if simulation.seed:
             details.append(f"seed {simulation.seed}")
         if simulation.critical_batch is not None:
@@ -187,10 +146,7 @@ class Machine:
 
     def job(self, spec: RunSpec) -> SimulatedJob:
         """Return the simulator's job of a run; raise ``WattlawError`` if it has no profile."""
-        per_node = self._per_node(spec)
-        return simulation_job(
-            spec, self.cluster, calibration=self.calibration, gpus_per_node=per_node
-        )
+        return simulation_job(spec, self.cluster, gpus_per_node=self._per_node(spec))
 
     def _per_node(self, spec: RunSpec) -> int:
         """Return the GPUs of each of a run's nodes; without a sweep of nodes, as many as it has."""
@@ -239,19 +195,3 @@ class Machine:
             )
             for board in self.reported_boards(spec)
         ]
-
-    @property
-    def calibration_label(self) -> str:
-        """Return whether the simulator is calibrated, and with which calibration."""
-        return f"calibrated {self.calibration.digest}" if self.calibration else "uncalibrated"
-
-
-def _calibration(simulation: Simulation, cluster: Cluster) -> "Calibration | None":
-    if simulation.calibration is None:
-        return None
-    from wattlaw.simulator.calibration import read_calibration
-
-    try:
-        return read_calibration(Path(simulation.calibration), cluster.gpu)
-    except BadInput as error:
-        raise BadInput(f"launch.simulation.calibration (or --calibration): {error}") from None

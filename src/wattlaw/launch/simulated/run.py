@@ -11,7 +11,7 @@ from wattlaw.errors import WattlawError
 from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.node_setup import log_head, requested_limits
-from wattlaw.launch.simulated.machine import Machine
+from wattlaw.launch.simulated.machine import UNCALIBRATED, Machine
 from wattlaw.launch.simulated.tables import (
     MAX_SAMPLES,
     PROGRESS,
@@ -23,7 +23,7 @@ from wattlaw.launch.simulated.tables import (
 )
 from wattlaw.limits.requests import check_range
 from wattlaw.simulator.job import Prediction
-from wattlaw.simulator.predict import predict
+from wattlaw.simulator.predict import loader_processes, predict
 from wattlaw.store.record import (
     DeviceReport,
     Facts,
@@ -78,13 +78,13 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         parameters=profile.parameters,
         gradient_bytes=profile.gradient_bytes,
         flops_per_sample=profile.flops_per_sample,
-        loader_workers=spec.train.loader_workers,
+        loader_workers=loader_processes(prediction.job),
         dataset_samples=prediction.job.samples,
         world_size=spec.setting.gpus,
         parallelism="ddp" if spec.setting.gpus > 1 else "none",
         workers_cooperate=True,
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
-        software=_software(("wattlaw", "numpy")) | {"simulator": machine.calibration_label},
+        software=_software(("wattlaw", "numpy")) | {"simulator": UNCALIBRATED},
     )
     return record.model_copy(
         update={
@@ -132,7 +132,7 @@ def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.rand
 
 def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]:
     # The same text for all runs, so that a report can count them; numbers are in ``samplers``.
-    yield f"simulated, {machine.calibration_label}: nothing was measured"
+    yield f"simulated, {UNCALIBRATED}: nothing was measured"
     is_thinned = sampling.kept < sampling.readings
     if is_thinned or len(machine.reported_boards(spec)) < spec.setting.gpus:
         yield (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from wattlaw.errors import NotAvailable, WattlawError, one_line
 from wattlaw.files import read_end
+from wattlaw.launch.finish import failed
 from wattlaw.launch.launcher import Ended, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
@@ -281,8 +282,7 @@ class SlurmAttempt:
         return None
 
     def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:
-        changes = {"status": "failed", "reason": reason, "interrupted": interrupted}
-        record = record.model_copy(update=changes | {"finished_at": now()})
+        record = failed(record, reason, interrupted=interrupted, finished_at=now())
         try:
             self._folder.write(record)
         except OSError as error:  # the campaign reports the run in any case

@@ -21,7 +21,7 @@ from wattlaw import crash
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.isolation import isolate, isolated_python
-from wattlaw.launch.finish import failure_reason, finish, merged_windows, missing_windows
+from wattlaw.launch.finish import failed, failure_reason, finish, merged_windows, missing_windows
 from wattlaw.launch.node_setup import log_head
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.node import begun_path
@@ -34,7 +34,7 @@ from wattlaw.launch.slurm.submission import (
     interrupted,
     read_submission,
 )
-from wattlaw.store.record import RunRecord, Site, now
+from wattlaw.store.record import RunRecord, Site, Status, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures
 from wattlaw.training.environment import DISK_FULL
@@ -219,8 +219,9 @@ class _Driver:
             str(_read_json(path).get("reason", "")) for path in sorted(live.glob("refused.*.json"))
         ]
         if refusals or reason is not None:
-            status = "skipped" if refusals else "failed"
-            self._end(record, status, "; ".join(refusals) or reason or "")
+            self._end(
+                record, "skipped" if refusals else "failed", "; ".join(refusals) or reason or ""
+            )
             return 0
         codes = self._node_codes(live)
         lost = [name for name in self._nodes if name not in codes]
@@ -290,9 +291,8 @@ class _Driver:
         if after.status == "done":
             self._folder.remove_live_files()
 
-    def _end(self, record: RunRecord, status: str, reason: str) -> None:
-        changes = {"status": status, "reason": reason, "finished_at": now()}
-        self._write(record.model_copy(update=changes))
+    def _end(self, record: RunRecord, status: Status, reason: str) -> None:
+        self._write(failed(record, reason, status, finished_at=now()))
 
     def _write(self, record: RunRecord) -> None:
         """Replace the record, unless a later attempt has begun.

@@ -15,20 +15,23 @@ from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.formatting import JOULE_UNITS, choose_unit, group_label, setting_label
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import panel_size
-from wattlaw.report.figures.labels import unique_labels
+from wattlaw.report.figures.labels import shorten_middle, unique_labels
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT
+from wattlaw.report.topics.verdict import LARGER_BATCH
 
-_LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _BEST = (
-    "a batch left out", "a setting", "Pareto front", "predicted", "baseline", "recommended",
+_LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _ANY, _BEST = (
+    "a batch left out", "a setting", "Pareto front", "predicted", "baseline",
+    LARGER_BATCH, "recommended",
 )  # fmt: skip
 _Look = tuple[str, str, int]
 #: Colour, shape and size of each kind of point, in the order in which they are drawn.
 _KINDS: dict[str, _Look] = {
     _LEFT_OUT: (FAINT, "triangle-down", 26), _SETTING: (COLOURS[4], "circle", 26),
     _PREDICTED: (COLOURS[3], "cross", 46),
-    _BASE: (COLOURS[2], "triangle-up", 200), _BEST: (COLOURS[1], "diamond", 220),
+    _BASE: (COLOURS[2], "triangle-up", 200), _ANY: (COLOURS[5], "diamond", 160),
+    _BEST: (COLOURS[1], "diamond", 220),
     _FRONT: (COLOURS[0], "square", 46),
 }  # fmt: skip
 _MAX_SETTINGS, _MAX_PANELS = 150, 6
@@ -53,10 +56,12 @@ def pareto(findings: Findings) -> alt.ConcatChart | None:
     panels = []
     for advice, table in zip(shown, tables, strict=True):
         spent = f"energy per {advice.unit} ({unit})"
-        spent = spent if _has_energy(advice) else f"{advice.worker}-hours per {advice.unit} (h)"
+        if not _has_energy(advice):
+            hours = "hours per {} (h)" if _hour_s(advice) > 1 else "seconds per {} (s)"
+            spent = f"{advice.worker}-{hours.format(advice.unit)}"
         layers = _layers(table, kinds, spent, advice.unit, (width, height))
         best = advice.recommended
-        subtitle = f"recommended: N = {_label(best)}" if best else "nothing recommended"
+        subtitle = shorten_middle(advice.label(best) if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
         panels.append(parts.panel(layers, title, width, height, subtitle if title else ""))
     notes = [
@@ -75,7 +80,7 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
     """Return time and energy (or GPU-hours) of settings, in the order of their importance."""
     joules = size if _has_energy(advice) else None
     runs = comparable_runs(findings.runs, advice.workload).rows
-    runs = runs.assign(spent=runs["time_s"] * runs["gpus"] / HOUR_S)
+    runs = runs.assign(spent=runs["time_s"] * runs["gpus"] / _hour_s(advice))
     if joules is not None:
         runs = runs.assign(spent=runs["energy_j"] / joules)
     runs = runs[runs["spent"].notna()]
@@ -90,11 +95,14 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
     best, base = advice.recommended, advice.baseline
     chosen = [(best, _BEST)] if best else []
     chosen += [(base, _BASE)] if base and base != best else []
+    chosen += [(advice.any_batch, _ANY)] if advice.any_batch else []
     front = sorted(advice.pareto, key=lambda option: option.time_s.mean)
     chosen += [(option, _PREDICTED if option.is_predicted else _FRONT) for option in front]
     rows: list[dict[str, Any]] = []
     for option, kind in chosen:
-        spent = _spent(option, joules)
+        energy = option.energy_j and option.energy_j.times(1 / (joules or 1.0))
+        hours = option.time_s.times(option.gpus / _hour_s(advice))
+        spent = hours if joules is None else energy
         if spent is not None:
             row = _row(option, spent, kind) | {"setting": advice.label(option)}
             if any(other["time"] == row["time"] for other in rows):
@@ -104,10 +112,9 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
                      ignore_index=True)  # fmt: skip
 
 
-def _spent(option: Option, joules: float | None) -> Quantity | None:
-    if joules is None:
-        return option.time_s.times(option.gpus / HOUR_S)
-    return option.energy_j and option.energy_j.times(1 / joules)
+def _hour_s(advice: Advice) -> float:
+    """Return the seconds in the unit of GPU-time: an hour, or a second of samples and steps."""
+    return 1.0 if advice.unit in ("sample", "step") else HOUR_S
 
 
 def _row(option: Option, spent: Quantity, kind: str) -> dict[str, Any]:
@@ -148,7 +155,7 @@ def _layers(
     joined = alt.Chart(parts.compact(front.assign(line=_FRONT), "time", "energy", "line"))
     predicted = rows_of[_PREDICTED]
     boxes = alt.Chart(parts.compact(predicted, *_BOX, "line")).mark_rect(opacity=0.1)
-    certain = table[table["line"].isin([_FRONT, _BASE])]
+    certain = table[table["line"].isin([_FRONT, _BASE, _ANY])]
     tooltip = {"line": "is", "setting": "setting", "time": "time (s)", "energy": spent}
     layers = [
         *([boxes.encode(

@@ -6,23 +6,18 @@ import pandas as pd
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.findings import Findings
 from wattlaw.report.figures import parts
-from wattlaw.report.figures.energy import counted_note
+from wattlaw.report.figures.energy import counted_note, energy_quantity
 from wattlaw.report.figures.facets import (
     LINE_COLUMNS,
     MAX_PANELS,
-    dodge,
     facet,
     fixed_dataset,
-    mean_and_sd,
     panel_size,
     without_limits,
 )
 from wattlaw.report.figures.labels import row_labels, shorten_middle, unique_labels
 from wattlaw.report.figures.scaling import TIME
-from wattlaw.report.theme import CHARACTER_WIDTH, line_styles
-from wattlaw.report.units import joule_scale
-
-_RULES = {"local_batch": "constant local batch", "global_batch": "constant global batch"}
+from wattlaw.report.theme import line_styles
 
 
 def constant_batch(findings: Findings, rule: str) -> alt.ConcatChart | None:
@@ -34,11 +29,9 @@ def constant_batch(findings: Findings, rule: str) -> alt.ConcatChart | None:
     quantities = [parts.Quantity("time_s", TIME, log=True)]
     notes = [parts.SD_BARS]
     if rows["energy_j"].notna().any():
-        size, unit = joule_scale(rows)
-        title = f"energy per {{unit}} ({unit})"
-        quantities.append(parts.Quantity("energy_j", title, 1 / size))
+        quantities.append(energy_quantity(rows))
         notes.append(counted_note(findings))
-    return parts.side_by_side(facet(rows), quantities, notes)
+    return parts.against_workers(facet(rows), quantities, notes)
 
 
 def growing_data(findings: Findings) -> alt.ConcatChart | None:
@@ -47,34 +40,14 @@ def growing_data(findings: Findings) -> alt.ConcatChart | None:
     if rows.empty:
         return None
     columns = [name for name in LINE_COLUMNS if name != "dataset_fraction"]
-    by_rule = {
-        rule: facet(without_limits(rows[rows["rule"] == rule]), line_by=columns)
-        for rule in _RULES
-        if (rows["rule"] == rule).any()
-    }
-    lines = list(dict.fromkeys(line for facets in by_rule.values() for line in facets.lines))
-    panel_count = sum(len(facets.panels) for facets in by_rule.values())
-    width, height, columns_count = panel_size(max(2, panel_count))
-    styles = line_styles(lines, columns_count * width)
-    panels = []
-    for rule, facets in by_rule.items():
-        table = dodge(mean_and_sd(facets.rows, "time_s"), lines, width)
-        for name in facets.panels:
-            rows = facets.panel_rows(name, table)
-            unit_title = facets.in_unit(TIME, rows)
-            y = parts.y_axis("mean", unit_title, parts.y_values(rows), zero=True)
-            title = ", ".join(filter(None, (_RULES[rule], name)))
-            title = shorten_middle(title, int(width / CHARACTER_WIDTH))
-            layers = parts.curve(rows, parts.workers_axis(rows["gpus"]), y, styles, unit_title)
-            panels.append(parts.panel(layers, title, width, height))
+    facets = facet(without_limits(rows), line_by=columns)
     notes = ["Samples per epoch are in proportion to workers.", parts.SD_BARS]
-    notes += [facets.omitted for facets in by_rule.values()]
-    return parts.concat(panels, columns_count, notes, columns_count * width)
+    return parts.against_workers(facets, [parts.Quantity("time_s", TIME)], notes)
 
 
 def quality(findings: Findings) -> alt.ConcatChart | None:
     """Draw quality after the last epoch against global batch, and where it starts to fall."""
-    several = [row for row in findings.quality.rows if len(row.means) > 1]
+    several = [row for row in findings.quality if len(row.means) > 1]
     rows = [row for row in several if len(row.means) > 2] or several
     if not rows:
         return None

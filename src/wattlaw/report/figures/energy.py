@@ -18,7 +18,6 @@ from wattlaw.report.figures.facets import (
     Facets,
     facet,
     fixed_dataset,
-    mean_and_sd,
     without_limits,
 )
 from wattlaw.report.figures.labels import shorten_middle
@@ -36,10 +35,14 @@ def energy(findings: Findings) -> alt.ConcatChart | None:
     if rows.empty:
         return None
     facets = facet(rows, line_by=(*LINE_COLUMNS, "energy_is"))
-    size, unit = joule_scale(facets.rows)
-    table = mean_and_sd(facets.rows, "energy_j", 1 / size)
-    notes = [counted_note(findings), parts.SD_BARS]
-    return parts.against_workers(facets, table, f"energy per {{unit}} ({unit})", notes, zero=True)
+    return parts.against_workers(facets, [energy_quantity(facets.rows)],
+                                 [counted_note(findings), parts.SD_BARS])  # fmt: skip
+
+
+def energy_quantity(rows: pd.DataFrame) -> parts.Quantity:
+    """Return the energy of a unit of work in the unit of energy that suits rows."""
+    size, unit = joule_scale(rows)
+    return parts.Quantity("energy_j", f"energy per {{unit}} ({unit})", 1 / size)
 
 
 def counted_note(findings: Findings) -> str:

@@ -12,7 +12,16 @@ import pandas as pd
 from wattlaw.formatting import plural
 from wattlaw.report.figures.facets import Facets, dodge, mean_and_sd
 from wattlaw.report.figures.labels import wrap_text
-from wattlaw.report.theme import CHARACTER_WIDTH, FAINT, FONT_SIZE, INK, MARGIN, line_styles, themed
+from wattlaw.report.theme import (
+    CHARACTER_WIDTH,
+    FAINT,
+    FONT_SIZE,
+    INK,
+    MARGIN,
+    PAGE_WIDTH,
+    line_styles,
+    themed,
+)
 
 POINT = 55
 SD_BARS = "Points are means, bars the standard deviation over repeats."
@@ -156,32 +165,12 @@ def draw_panels(
     return concat(panels, columns, [*notes, facets.omitted], facets.width)
 
 
-def against_workers(
-    facets: Facets,
-    table: pd.DataFrame,
-    title: str,
-    notes: Sequence[str] = (),
-    *,
-    zero: bool = False,
-    reference: float | None = None,
-) -> alt.ConcatChart:
-    """Return ``mean`` (with ``low``, ``high``) of ``table`` against workers, in panels of lines.
+@dataclass(frozen=True)
+class Quantity:
+    """A column, the title of its axis, a factor on its values, and whether the axis is log.
 
     ``{unit}`` in the title becomes the unit of work of the panel.
     """
-
-    def layers(rows: pd.DataFrame) -> list[alt.Chart]:
-        name = facets.in_unit(title, rows)
-        y = y_axis("mean", name, y_values(rows, reference), zero=zero)
-        level = [] if reference is None else [reference_line(reference)]
-        return [*level, *curve(rows, workers_axis(rows["gpus"]), y, facets.styles, name)]
-
-    return draw_panels(facets, dodge(table, facets.lines, facets.size[0]), layers, notes)
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """A column, the title of its axis, a factor on its values, and whether the axis is log."""
 
     column: str
     title: str
@@ -189,26 +178,27 @@ class Quantity:
     log: bool = False
 
 
-def side_by_side(
+def against_workers(
     facets: Facets, quantities: Sequence[Quantity], notes: Sequence[str]
 ) -> alt.ConcatChart:
-    """Return several quantities against workers next to each other, a row for each panel."""
-    styles = line_styles(facets.lines, len(quantities) * _ROW_WIDTH)
-    height = _ROW_HEIGHT if len(facets.panels) == 1 else _ROWS_HEIGHT
+    """Return the means of a quantity against workers; several of them next to each other."""
+    width, height, columns = facets.size
+    if len(quantities) > 1:
+        height = _ROW_HEIGHT if len(facets.panels) == 1 else _ROWS_HEIGHT
+        width, columns = _ROW_WIDTH, len(quantities)
+    styles = line_styles(facets.lines, min(columns * (width + 70), PAGE_WIDTH))
     panels = []
     for name in facets.panels:
         for quantity in quantities:
             table = mean_and_sd(facets.panel_rows(name), quantity.column, quantity.factor)
             if table.empty:
                 continue
-            table = dodge(table, facets.lines, _ROW_WIDTH)
-            title = facets.in_unit(quantity.title, table)
+            table = dodge(table, facets.lines, width)
+            title = facets.in_unit(quantity.title, facets.panel_rows(name))
             y = y_axis("mean", title, y_values(table), log=quantity.log, zero=True)
-            x = workers_axis(table["gpus"])
-            layers = curve(table, x, y, styles, title)
-            panels.append(panel(layers, name, _ROW_WIDTH, height))
-    notes = [*notes, facets.omitted]
-    return concat(panels, len(quantities), notes, len(quantities) * _ROW_WIDTH)
+            layers = curve(table, workers_axis(table["gpus"]), y, styles, title)
+            panels.append(panel(layers, name, width, height))
+    return concat(panels, columns, [*notes, facets.omitted], facets.width)
 
 
 def y_values(table: pd.DataFrame, *others: float | None) -> list[float]:

@@ -50,7 +50,7 @@ def _sm_and_memory(
         parts.Quantity(column, f"{of}{part} utilisation (%)", 100)
         for column, part in zip(columns, ("SM", "memory"), strict=True)
     ]
-    return parts.side_by_side(facets, quantities, [note, parts.SD_BARS])
+    return parts.against_workers(facets, quantities, [note, parts.SD_BARS])
 
 
 def _with_values(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:

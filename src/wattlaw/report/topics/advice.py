@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
+from wattlaw.analysis.advice.comparison import Savings
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.footprint import Footprint
 
@@ -24,10 +25,10 @@ def summary(advice: Advice) -> tuple[str, ...]:
         lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}{caveats}"]
         if advice.nearest is not None:
             lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
-        return (*lines, _basis(advice))
+        return (*lines, *_with_any_batch(advice), _basis(advice))
     return (
-        _verdict(advice, option), _takes(advice, option), _saves(advice, option), _sure(advice),
-        _basis(advice), _next(advice),
+        _verdict(advice, option), _takes(advice, option), _saves(advice, option),
+        *_with_any_batch(advice), _sure(advice), _basis(advice), _next(advice),
     )  # fmt: skip
 
 
@@ -36,11 +37,14 @@ def brief(advice: Advice) -> str:
     option = advice.recommended
     if option is None:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
-    parts = [advice.label(option), _changes(advice, ("energy", "time"), intervals=False)]
+    parts = [advice.label(option), changes(advice, ("energy", "time"), intervals=False)]
     if advice.probability is not None:
-        parts.append(f"{_percent(advice.probability)} sure")
+        parts.append(f"{percent(advice.probability)} sure")
     parts.append("" if option.source == fmt.MEASURED else option.source)
-    if "batch-quality-unknown" in {warning.code for warning in advice.warnings}:
+    if advice.any_batch is not None:
+        label = advice.label(advice.any_batch)
+        parts.append(f"or, if quality allows, {label} (--any-batch)")
+    elif "batch-quality-unknown" in {warning.code for warning in advice.warnings}:
         parts.append("larger batches are left out (--any-batch)")
     return f"{advice.workload}: {'; '.join(filter(None, parts))}"
 
@@ -55,7 +59,7 @@ def details(advice: Advice) -> tuple[str, ...]:
 
 def _verdict(advice: Advice, option: Option) -> str:
     caveats = "; ".join(_caveats(advice))
-    text = f"Run {advice.workload} on {advice.label(option)}"
+    text = f"Run {advice.workload} on {advice.label(option)}, for the least {advice.goal}"
     return f"{text} ({caveats})." if caveats else f"{text}."
 
 
@@ -88,13 +92,14 @@ _CAVEATS = {
 def _takes(advice: Advice, option: Option) -> str:
     """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit.
 
-    The relative interval of GPU-hours is that of time, and that of carbon is that of energy.
+    GPU-hours are GPU-seconds where the length of a training is unknown. The
+    relative interval of GPU-hours is that of time, and that of carbon is that of energy.
     """
     cost, carbon = option.cost, option.co2_kg
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     amounts = [
         fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j),
-        fmt.estimate_text(option.gpu_hours.mean, f"{advice.worker}-hours"),
+        fmt.estimate_text(*hours(advice, option)),
         fmt.estimate_text(cost, currency),
         fmt.estimate_text(carbon and carbon.mean, "kg CO2e"),
     ]  # fmt: skip
@@ -103,15 +108,31 @@ def _takes(advice: Advice, option: Option) -> str:
     return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
 
 
+def hours(advice: Advice, option: Option) -> tuple[float, str]:
+    """Return the GPU-hours of an option, or GPU-seconds of a sample or step, with their name."""
+    if advice.unit in ("sample", "step"):
+        return option.train_time_s.mean * option.gpus, f"{advice.worker}-seconds"
+    return option.gpu_hours.mean, f"{advice.worker}-hours"
+
+
+def _with_any_batch(advice: Advice) -> Iterator[str]:
+    """Yield what is recommended if the quality at a larger global batch is acceptable."""
+    if (option := advice.any_batch) is not None:
+        parts = [advice.label(option)]
+        if (savings := advice.any_batch_savings) is not None:
+            parts.append(_listed(advice, savings, ("energy", "time"), intervals=False))
+        yield f"If quality allows a larger batch: {', '.join(parts)}."
+
+
 def _saves(advice: Advice, option: Option) -> str:
     base = advice.baseline
     named = "the baseline" if advice.baseline_is_named else "the fastest setting compared"
     if base is None or option.setting == base.setting:
         return f"It is {named}, so it saves nothing."
-    return f"{_changes(advice)} against {advice.label(base)} ({named})."
+    return f"{changes(advice)} against {advice.label(base)} ({named})."
 
 
-def _changes(
+def changes(
     advice: Advice,
     shown: Sequence[str] = ("energy", "time", "gpu_hours", "cost"),
     *,
@@ -121,11 +142,19 @@ def _changes(
     savings, option, base = advice.savings, advice.recommended, advice.baseline
     if savings is None or option is None or base is None or option.setting == base.setting:
         return ""
+    if option.gpus == base.gpus:  # these hours change as time does
+        shown = [name for name in shown if name != "gpu_hours"]
+    return _listed(advice, savings, shown, intervals=intervals)
+
+
+def _listed(
+    advice: Advice, savings: Savings, shown: Sequence[str], *, intervals: bool = True
+) -> str:
     texts = []
     for name in shown:
         change = getattr(savings, name)
-        if change is None or (name == "gpu_hours" and option.gpus == base.gpus):
-            continue  # these hours change as time does
+        if change is None:
+            continue
         low, high = change.interval or (0.0, 0.0)
         ends = (low, high) if high > 0 else (high, low)
         bounds = [fmt.change(1 + end).removesuffix(" %") for end in ends]
@@ -142,13 +171,13 @@ def _sure(advice: Advice) -> str:
         left = len(advice.batches_left_out)
         others = f"; {left} other global batches are left out (--any-batch)" if left else ""
         return f"It is the only setting that is compared{others}."
-    text = f"the least {advice.goal} of {of} settings"
     if advice.probability is None:
-        return f"It has {text}; how sure that is, is not known: there are too few repeats."
-    sure = (
-        f"{_percent(advice.probability)} sure to be within {_percent(advice.tolerance)} of {text}"
+        return f"It is the best of {of} settings; with too few repeats to tell how sure that is."
+    sure = f"{percent(advice.probability)} sure"
+    return (
+        f"{f'In the simulation, {sure}' if advice.simulated else sure} to be within "
+        f"{percent(advice.tolerance)} of the best of {of} settings; {_ties(advice)}."
     )
-    return f"{sure}; {_ties(advice)}."
 
 
 def _ties(advice: Advice) -> str:
@@ -185,11 +214,12 @@ def _next(advice: Advice) -> str:
     is_same = advice.recommended is not None and run.option.setting == advice.recommended.setting
     what = "this setting" if is_same else advice.label(run.option)
     again = " again" if run.is_repeat else ""
-    hours = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"
-    return f"Measure next: {what}{again} (about {hours})."
+    again = " on the hardware itself" if advice.simulated else again
+    cost = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"
+    return f"Measure next: {what}{again} (about {cost})."
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
     """Return a probability in whole per cent, never as certain."""
     return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
 
@@ -198,12 +228,33 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1].rstrip()}…"
 
 
-def merge_equal(texts: Sequence[tuple[str, str]], count: int) -> list[str]:
-    """Return each text of (name, text) once, after its names unless these are all ``count``."""
-    names: dict[str, dict[str, None]] = {}
-    for name, text in texts:
-        names.setdefault(text, {})[name] = None
-    return [
-        text if len(of_text) == count else f"{', '.join(of_text)}: {text}"
-        for text, of_text in names.items()
-    ]
+def merge_warnings(advices: Sequence[Advice]) -> list[str]:
+    """Return the caveats of several workloads, each kind once.
+
+    A kind whose texts differ has those of the first workload.
+    """
+    texts: dict[str, dict[str, list[str]]] = {}
+    for advice in advices:
+        codes = {warning.code for warning in advice.warnings}
+        for warning in advice.warnings:
+            if warning.code not in _IN_DATA and _IMPLIED.get(warning.code) not in codes:
+                of_code = texts.setdefault(warning.code, {})
+                of_code.setdefault(advice.workload, []).append(str(warning))
+    lines: list[str] = []
+    for of_code in texts.values():
+        (first, shown), *others = of_code.items()
+        if len(of_code) == len(advices) and all(text == shown for _, text in others):
+            lines += shown
+        else:
+            more = f" So too for {fmt.plural(len(others), 'other workload')}." if others else ""
+            lines += [f"{first}: {text}{more}" for text in shown]
+    return lines
+
+
+#: Warnings that the other one makes superfluous.
+_IMPLIED = {
+    "energy-simulated": "simulated", "energy-replayed": "replayed",
+    "quality-not-measured": "batch-quality-unknown",
+}  # fmt: skip
+#: Warnings that a caveat on the data says, with the number of runs.
+_IN_DATA = ("energy-suspect", "energy-reason")

@@ -19,7 +19,7 @@ def means(findings: Findings) -> tables.Table | None:
     """Return the quality of each batch, and its difference from the best."""
     rows = [
         {"label": _label(findings, quality), **row}
-        for quality in findings.quality.rows
+        for quality in findings.quality
         for row in quality.means.to_dict("records")
     ]
     columns = [
@@ -71,7 +71,7 @@ def targets(findings: Findings) -> tables.Table | None:
 
 def quality_sentences(findings: Findings) -> Iterator[str]:
     """Yield where quality falls with the global batch, and the critical batches."""
-    rows = [row for row in findings.quality.rows if len(row.means)]
+    rows = [row for row in findings.quality if len(row.means)]
     for verdict in (FALLS, NO_FALL):
         for row in rows:
             if row.verdict == verdict:

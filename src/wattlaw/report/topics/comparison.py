@@ -1,5 +1,7 @@
 """A comparison of two sides: its sentences and its table."""
 
+from functools import partial
+
 from wattlaw import formatting as fmt
 from wattlaw.analysis.comparison import OVER_SETTINGS, Change, Comparison
 from wattlaw.report import tables
@@ -29,7 +31,7 @@ def table(comparison: Comparison) -> tables.Table | None:
     return tables.build(
         "comparison", f"B relative to A{origin(comparison)}",
         [
-            tables.text("setting", label), tables.text("quantity", _quantity),
+            tables.text("setting", partial(label, comparison)), tables.text("quantity", _quantity),
             tables.Column("A", lambda item: _amount(item, item.a)),
             tables.Column("B", lambda item: _amount(item, item.b)),
             tables.Column("B relative to A", str),
@@ -52,11 +54,16 @@ def _shown(comparison: Comparison) -> list[Change]:
     return [item for item in comparison.changes if item.quantity in SHOWN]
 
 
-def label(item: Change) -> str:
-    """Return the name of the setting of a change."""
+def label(comparison: Comparison, item: Change) -> str:
+    """Return the name of the setting of a change, by what differs between settings."""
     if item.setting is None:
         return "all settings"
-    return fmt.printable(fmt.group_label(item.setting), 80)
+    settings = [other.setting for other in comparison.changes if other.setting]
+    differing = {
+        name: value for name, value in item.setting.items()
+        if any(other.get(name) != value for other in settings)
+    }  # fmt: skip
+    return fmt.printable(fmt.group_label(differing or item.setting), 80)
 
 
 def _amount(item: Change, value: float | None) -> str:

@@ -19,7 +19,7 @@ _VERDICTS = {
 }
 
 _ORIGINS = {
-    "imported": "a table",
+    "imported": "files of other tools",
     "replayed": "a table of measurements",
     "simulated": "a model of a cluster",
 }
@@ -150,4 +150,5 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         if (origins == origin).any() and not findings.sources_label:
             yield f"Some runs are {origin}: from {source}, not measured here."
     yield from (caution.text for caution in findings.cautions)
-    yield from findings.notes[:2]
+    if not findings.origins_label:  # a title says that nothing was measured
+        yield from findings.notes[:2]

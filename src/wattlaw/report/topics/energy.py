@@ -31,7 +31,6 @@ def factors(findings: Findings) -> tables.Table | None:
         tables.number("R²", "r2_origin", 4),
         tables.text("proportional", _proportional),
         tables.estimate("exponent", "exponent"),
-        tables.text("best form", "best"),
         tables.number("settings", "n"),
         tables.interval(
             f"{noun}-hours per {unit_name(_laws(findings))}", "hours", ends=("_min", "_max")
@@ -74,11 +73,12 @@ def factor_terms(findings: Findings) -> tables.Table | None:
 
 
 def energy_sentences(findings: Findings) -> Iterator[str]:
-    """Yield what is counted, the factor of each workload and hardware, and its drift."""
+    """Yield what is counted, and the factor of each workload and hardware."""
     if findings.energy is None:
-        yield (
-            "Energy is not known: no meter was available. measure.assume_cpu_w gives an estimate, "
-            "marked as such."
+        yield "Energy is not known: " + (
+            "the table has none."
+            if findings.sources_label == "imported"
+            else "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
         )
         return
     text = f"Energies count: {findings.energy}."
@@ -90,10 +90,6 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
         text += " Replayed means from a table: not a measurement of these runs."
     yield text
     noun = worker_noun(findings)
-    drifts = findings.factor_drift["verdict"].value_counts()
-    if len(drifts):
-        counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
-        yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
     for row in _laws(findings).to_dict("records"):
         factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
         hours = fmt.interval(row["hours_min"], row["hours_max"])

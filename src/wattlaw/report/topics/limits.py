@@ -1,4 +1,4 @@
-"""Power caps and clocks: exponents compared, effect on time and energy, and the best limit."""
+"""Power caps and clocks: exponents compared, and the effect on time and energy."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,13 +7,10 @@ from typing import Any
 import pandas as pd
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.choice import LeastEnergyWithin
-from wattlaw.analysis.caps.comparison import DIFFERENT, SAME, LimitComparison
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.comparison import DIFFERENT, MARGIN, SAME, LimitComparison
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
 from wattlaw.report import tables
-from wattlaw.report.topics.measured import setting_columns, with_labels
 
 
 def comparisons(findings: Findings) -> tables.Table | None:
@@ -31,7 +28,7 @@ def comparisons(findings: Findings) -> tables.Table | None:
         tables.number("largest difference of β", "beta_difference", 2),
         tables.interval("90 % interval", "beta_difference", 2),
         tables.text("at", lambda row: fmt.limit_label(row["comparison"].limit, row["limit"])),
-        tables.number("margin", lambda row: row["comparison"].margin),
+        tables.number("margin", lambda _: MARGIN),
         tables.text("computed from", lambda row: row["comparison"].basis),
     ]
     return tables.build(
@@ -69,34 +66,6 @@ def effects(findings: Findings) -> tables.Table | None:
     )
 
 
-def best(findings: Findings) -> tables.Table | None:
-    """Return the best limit of each setting that has several, under the rule of a small cost."""
-    rule = LeastEnergyWithin().description
-    rows = findings.best_limits[findings.best_limits["rule"] == rule]
-    columns = [
-        *setting_columns(_other_settings(findings)),
-        tables.text("limit", lambda row: fmt.LIMIT_NAMES[row["limit_kind"]]),
-        tables.text("best", lambda row: fmt.limit_label(row["limit_kind"], row["limit"])
-                    if fmt.known(row["verdict"]) else fmt.MISSING),
-        tables.text("certainty", lambda row: row["verdict"] if fmt.known(row["verdict"])
-                    else "no choice"),
-        tables.change("energy", lambda row: 1 - row["saving"]),
-        tables.Column("95 % interval", lambda row: _changes(
-            1 - row["saving_high"], 1 - row["saving_low"])),
-        tables.change("time", lambda row: 1 + row["slowdown"]),
-        tables.Column("95 % interval", lambda row: _changes(
-            1 + row["slowdown_low"], 1 + row["slowdown_high"])),
-        tables.text("reason", "why"),
-    ]  # fmt: skip
-    return tables.build(
-        "best_limits",
-        f"The best limit of each setting: {rule}",
-        columns,
-        with_labels(rows, _other_settings(findings)).to_dict("records"),
-        note="Energy and time are changes relative to no limit (or the highest).",
-    )
-
-
 def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
     """Return median, least and greatest ratio of each limit, per workload and hardware."""
     rows = _limited_effects(findings)
@@ -125,7 +94,7 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
 
 
 def limit_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the effect of limits on the exponent, time and energy, and the best limits."""
+    """Yield the effect of limits on the exponent, time and energy."""
     for kind, name in fmt.LIMIT_NAMES.items():
         compared = [
             comparison for _, comparison in findings.comparisons if comparison.limit == kind
@@ -133,14 +102,13 @@ def limit_sentences(findings: Findings) -> Iterator[str]:
         if compared:
             yield _comparison_counts(compared, name)
     yield from _effect_sentences(findings)
-    yield from _best_limit_sentences(findings)
 
 
 def _comparison_counts(compared: Sequence[LimitComparison], name: str) -> str:
     counts = Counter(comparison.verdict for comparison in compared)
     undecided = len(compared) - counts[SAME] - counts[DIFFERENT]
     verdicts = (
-        (counts[SAME], f"the same within {compared[0].margin:g}"),
+        (counts[SAME], f"the same within {MARGIN:g}"),
         (counts[DIFFERENT], "different"),
         (undecided, "undecided"),
     )
@@ -164,21 +132,6 @@ def _effect_sentences(findings: Findings) -> Iterator[str]:
         yield f"{text} ({medians} of {settings})."
 
 
-def _best_limit_sentences(findings: Findings) -> Iterator[str]:
-    rule = LeastEnergyWithin().description
-    rows = findings.best_limits
-    rows = rows[(rows["rule"] == rule) & rows["verdict"].notna()]
-    for kind, rows_of_kind in rows.groupby("limit_kind"):
-        labels = Counter(fmt.limit_label(str(kind), limit) for limit in rows_of_kind["limit"])
-        counts = ", ".join(f"{label} in {count}" for label, count in labels.most_common())
-        significant = int((rows_of_kind["verdict"] == "best").sum())
-        yield (
-            f"Best {fmt.LIMIT_NAMES[str(kind)]} of each setting ({rule}): {counts} of "
-            f"{fmt.plural(len(rows_of_kind), 'setting')}; significantly better than the others in "
-            f"{significant}."
-        )
-
-
 def _largest_difference(comparison: LimitComparison) -> dict[str, Any]:
     """Return the limit whose exponent differs most from the reference's."""
     others = comparison.limits.iloc[1:]
@@ -186,32 +139,16 @@ def _largest_difference(comparison: LimitComparison) -> dict[str, Any]:
 
 
 def _limited_effects(findings: Findings) -> pd.DataFrame:
-    """Return the effects of limits without the rows of the references, each setting once.
-
-    A setting can be in two series.
-    """
+    """Return the effects of limits without the rows of the references."""
     rows = findings.limit_effects
     same = (rows["limit"] == rows["reference"]) | (rows["limit"].isna() & rows["reference"].isna())
-    columns = [name for name in rows.columns if name not in ("family", "rule", "batch")]
-    return rows[~same].drop_duplicates(columns)
-
-
-def _other_settings(findings: Findings) -> tuple[str, ...]:
-    return tuple(name for name in findings.varying_settings if name not in ("workload", *LIMITS))
+    return rows[~same]
 
 
 def _range(row: dict[str, Any], name: str) -> str:
     if not fmt.known(row[name]) or row["settings"] < 2:
         return fmt.MISSING
-    return _changes(row[f"{name}_least"], row[f"{name}_most"])
-
-
-def _changes(low: Any, high: Any) -> str:
-    return (
-        f"{fmt.change(low)} to {fmt.change(high)}"
-        if fmt.known(low) and fmt.known(high)
-        else fmt.MISSING
-    )
+    return f"{fmt.change(row[f'{name}_least'])} to {fmt.change(row[f'{name}_most'])}"
 
 
 def _change_range(ratios: Iterable[float]) -> str:

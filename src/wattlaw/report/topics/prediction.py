@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.option import Quantity
 from wattlaw.report import tables
+from wattlaw.report.topics.measured import worker_noun
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
@@ -72,7 +73,9 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         on = f"on {_listed(basis.gpus)} GPUs"
         if basis.nodes:
             on += f" and {_listed(basis.nodes)} {'node' if basis.nodes == (1,) else 'nodes'}"
-        texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'observation')} {on}.")
+        energy = f"; energy: {rows[0].energy_is}" if rows[0].energy_is else ""
+        counted = fmt.plural(basis.observations, "observation")
+        texts.append(f"{where}Rests on {counted} {on}{energy}.")
         texts.append(f"{where}P(faster) is relative to {label(baseline)}.")
         if needed is not None:
             texts.append(
@@ -103,24 +106,25 @@ def check(findings: Findings) -> tables.Table | None:
     ]
     return tables.build(
         "prediction_check",
-        "The most GPUs, predicted from the runs on fewer",
+        f"The most {worker_noun(findings)}s, predicted from the runs on fewer",
         columns,
         rows,
-        note="The model does not see the runs on the most GPUs and predicts them. Nine in ten "
+        note="The model does not see these runs and predicts them. Nine in ten "
         "should be in the 90 % interval. Predictions beyond the runs are as uncertain at least.",
     )
 
 
 def sentences(findings: Findings) -> Iterator[str]:
     """Yield how well the most GPUs are predicted from the runs on fewer."""
+    noun = worker_noun(findings)
     checks = [check for overview in findings.predictions for check in overview.checks]
     if checks:
         error = median(abs(check.error) for check in checks)
         inside = sum(check.is_inside for check in checks)
         yield (
-            "From the runs on fewer GPUs, the model predicts the time on the most with a median "
-            f"error of {fmt.percent(error, 2)}; {inside} of {fmt.plural(len(checks), 'setting')} "
-            "are in the 90 % interval."
+            f"From the runs on fewer {noun}s, the model predicts the time on the most with a "
+            f"median error of {fmt.percent(error, 2)}; {inside} of "
+            f"{fmt.plural(len(checks), 'setting')} are in the 90 % interval."
         )
 
 

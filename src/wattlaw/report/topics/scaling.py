@@ -11,7 +11,6 @@ import pandas as pd
 from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
-from wattlaw.analysis.laws.power_law import PowerLaw
 from wattlaw.reference.published import published
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
@@ -32,28 +31,18 @@ _ONE_NODE = (
 
 def laws(fits: SeriesFits) -> tables.Table | None:
     """Return the power law, the selected law and the breakpoint of each series, for a terminal."""
-    columns = [
-        *_law_columns("per", "α"),
-        tables.text("nodes", _nodes),
-        tables.text("selected", _selected),
-        tables.text("breakpoint", _breakpoint),
-    ]
     rows = [fit for fit in fits.rows if fit.law]
     notes = [_FROM_MEANS] if any(_beta_interval(fit).endswith("*") for fit in rows) else []
     notes += [_ONE_NODE] if any(fit.nodes == (1, 1) for fit in rows) else []
     return tables.build(
-        "laws", "t = α N^−β", columns, rows, note=" ".join(notes), max_rows=len(rows)
+        "laws", "t = α N^−β", _COLUMNS, rows, note=" ".join(notes), max_rows=len(rows)
     )
 
 
 def exponents(findings: Findings) -> tables.Table | None:
     """Return law, selected law, breakpoint and the published exponent of each series."""
     columns = [
-        *_law_columns("time per", "α (s)"),
-        tables.text("nodes", _nodes),
-        tables.text("selected law", _selected),
-        tables.Column("its holdout error", _holdout_error),
-        tables.text("breakpoint", lambda fit: _breakpoint(fit) if fit.breakpoint else None),
+        *_COLUMNS,
         tables.text("residuals", _residual_warnings),
         tables.text("published β", _published_beta),
     ]
@@ -63,15 +52,10 @@ def exponents(findings: Findings) -> tables.Table | None:
         columns,
         [fit for fit in findings.fits.rows if fit.law],
         note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
-        "its nodes only. Holdout error: the selected law (AICc) is fitted without the largest N "
-        f"and predicts it. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
+        f"its nodes only. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
         command=_COMMAND,
         rank=_limit_count,
     )
-
-
-def _selected(fit: SeriesFit) -> str | None:
-    return fit.selection.best.law if fit.selection else None
 
 
 def _published_beta(fit: SeriesFit) -> str | None:
@@ -81,21 +65,6 @@ def _published_beta(fit: SeriesFit) -> str | None:
         if all(getattr(value, name) == group.get(name) for name in LIMITS):
             return f"{fmt.number(value.value)} ({value.source.name}, {value.hardware})"
     return None
-
-
-def _law_columns(unit: str, alpha: str) -> list[tables.Column]:
-    return [
-        tables.text("series", series_label),
-        tables.text(unit, lambda fit: fit.unit),
-        tables.number(alpha, lambda fit: fit.law.alpha),
-        tables.number("β", lambda fit: fit.law.beta),
-        tables.number("SE", lambda fit: fit.law.trusted.beta_se, 2),
-        tables.Column("95 % interval", _beta_interval),
-        tables.number("R²", lambda fit: fit.law.r2, 4),
-        tables.p_value("p", lambda fit: fit.law.p_value),
-        tables.number("runs", lambda fit: fit.law.n),
-        tables.Column("N", lambda fit: gpu_range(fit.law)),
-    ]
 
 
 def _nodes(fit: SeriesFit) -> str | None:
@@ -116,6 +85,23 @@ def _breakpoint(fit: SeriesFit) -> str:
     if point is None:
         return "not testable" if fit.breakpoint_p is None else "none"
     return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"
+
+
+_COLUMNS = (
+    tables.text("series", lambda fit: fmt.group_label(fit.group) or "all runs"),
+    tables.text("time per", lambda fit: fit.unit),
+    tables.number("α", lambda fit: fit.law.alpha),
+    tables.number("β", lambda fit: fit.law.beta),
+    tables.number("SE", lambda fit: fit.law.trusted.beta_se, 2),
+    tables.Column("95 % interval", _beta_interval),
+    tables.number("R²", lambda fit: fit.law.r2, 4),
+    tables.p_value("p", lambda fit: fit.law.p_value),
+    tables.number("runs", lambda fit: fit.law.n),
+    tables.Column("N", lambda fit: fmt.interval(fit.law.x_min, fit.law.x_max)),
+    tables.text("nodes", _nodes),
+    tables.text("selected law", lambda fit: fit.selection.best.law if fit.selection else None),
+    tables.text("breakpoint", _breakpoint),
+)
 
 
 def speedups(findings: Findings) -> tables.Table | None:
@@ -146,7 +132,7 @@ def speedups(findings: Findings) -> tables.Table | None:
 
 
 def scaling_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the law and the speedup of each workload, and the prediction error of power laws."""
+    """Yield the law and the speedup of each workload, and the series without a law."""
     noun = worker_noun(findings)
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
@@ -156,19 +142,6 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
     if findings.fits.laws:
         for reason, count in refusals.most_common():
             yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
-    errors = [
-        abs(float(error))
-        for fit in findings.fits.rows
-        if fit.selection is not None
-        for error in fit.selection.table.query("law == 'power'")["holdout_error"].dropna()
-    ]
-    if errors:
-        median = pd.Series(errors).median()
-        yield (
-            f"Fitted without the largest {noun} count, the power law predicts it with a median "
-            f"error of {fmt.percent(median, 2)} and at most {fmt.percent(max(errors), 2)} "
-            f"({len(errors)} series). Beyond the measured range a law is a guess."
-        )
 
 
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
@@ -228,11 +201,6 @@ def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
     )
 
 
-def series_label(fit: SeriesFit) -> str:
-    """Return the name of a fit's series."""
-    return fmt.group_label(fit.group) or "all runs"
-
-
 def _limit_count(fit: SeriesFit) -> int:
     return sum(fmt.known(fit.group.get(name)) for name in LIMITS)
 
@@ -275,22 +243,6 @@ def relative_rows(findings: Findings, fit: SeriesFit) -> pd.DataFrame:
     return findings.speedups[findings.speedups["series"].isin(names)]
 
 
-def gpu_range(law: PowerLaw) -> str:
-    """Return the range of counts for which a law is valid."""
-    return f"{fmt.number(law.x_min)} to {fmt.number(law.x_max)}"
-
-
 def _residual_warnings(fit: SeriesFit) -> str:
     text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
     return fmt.MISSING if "consistent with the law" in text or "too few runs" in text else text
-
-
-def _holdout_error(fit: SeriesFit) -> str:
-    """Return the error at the largest count of the selected law, fitted without that count."""
-    if fit.selection is None:
-        return fmt.MISSING
-    rows = fit.selection.table
-    error: Any = next(iter(rows.loc[rows["law"] == fit.selection.best.law, "holdout_error"]), None)
-    if not fmt.known(error):
-        return fmt.MISSING
-    return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)

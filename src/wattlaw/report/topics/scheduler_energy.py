@@ -10,7 +10,7 @@ from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.scheduler_energy import COMPARED_BY, Agreement, spread
+from wattlaw.analysis.scheduler_energy import COMPARED_BY, Agreement
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import limit_count, setting_columns, with_labels
 
@@ -61,17 +61,16 @@ def energies(findings: Findings) -> tables.Table | None:
 def _setting_row(runs: pd.DataFrame) -> dict[Any, Any]:
     """Return the means of a setting's runs, and the median and range of their ratios."""
     ratios = runs["ratio"].dropna()
-    n, median, low, high = spread(ratios)[:4] if len(ratios) else (0, *[math.nan] * 3)
     row: dict[Any, Any] = runs.iloc[0].to_dict()
     row |= runs[["ours_j", "site_energy_j", "covered"]].astype(float).mean().to_dict()
-    ends = (low, high) if n > 1 else (math.nan, math.nan)
-    return row | {"n": len(runs), "ratio": median, "ratio_low": ends[0], "ratio_high": ends[1]}
+    ends = (ratios.min(), ratios.max()) if len(ratios) > 1 else (math.nan, math.nan)
+    ratio = {"ratio": ratios.median(), "ratio_low": ends[0], "ratio_high": ends[1]}
+    return row | {"n": len(runs)} | ratio
 
 
 def agreement_sentences(findings: Findings) -> Iterator[str]:
     """Yield the ratio of each kind of energies, and its spread over runs."""
-    for agreement in findings.sites.agreements:
-        group = agreement.group
+    for group, agreement in findings.sites.agreements:
         over = "over the same time" if group["same_time"] else "of the windows only"
         ratio = _ratio(agreement)
         yield f"{group['ours_is']}, {over}, against {group['site_energy_source']}: {ratio}."

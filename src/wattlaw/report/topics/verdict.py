@@ -13,12 +13,14 @@ from wattlaw.report.topics.data_quality import caveat_sentences
 
 if TYPE_CHECKING:
     from wattlaw.analysis.advice.advice import Advice
-    from wattlaw.analysis.advice.option import Option, Quantity
+    from wattlaw.analysis.advice.option import Option
     from wattlaw.analysis.findings import Findings
 
 #: Workloads of which the recommendation is a sentence, and rows of the table of one workload.
 _MAX_LINES = 4
 MAX_ROWS = 8
+#: The role of a setting that is recommended only if the quality at its batch is acceptable.
+LARGER_BATCH = "larger batch, quality unknown"
 _COMMAND = "wattlaw advise STORE --workload W"
 
 
@@ -54,11 +56,10 @@ def table(findings: Findings) -> tables.Table | None:
     columns = [
         tables.text("workload", lambda row: row.advice.workload),
         tables.text("run on", lambda row: row.advice.label(row.option)),
+        tables.text(LARGER_BATCH, _any_batch),
         *_amounts(rows),
-        tables.Column("energy against baseline", lambda row: _saving(row.advice, "energy")),
-        tables.Column("time against baseline", lambda row: _saving(row.advice, "time")),
-        tables.Column("sure", lambda row: _probability(row.advice)),
-        tables.number("others as good", lambda row: len(row.advice.ties) or None),
+        tables.text("against the baseline", _change),
+        tables.Column("sure", _probability),
         tables.text("measure next", _next),
         tables.text("known by", lambda row: _known_by(row.option)),
     ]
@@ -76,6 +77,7 @@ def settings(advice: Advice) -> tables.Table | None:
     options: dict[int, Option] = {}
     named = (
         ("recommended", [advice.recommended]), ("baseline", [advice.baseline]),
+        (LARGER_BATCH, [advice.any_batch]),
         ("ties", [tie.option for tie in advice.ties]), ("Pareto front", advice.pareto),
     )  # fmt: skip
     for role, of_role in named:
@@ -97,8 +99,7 @@ def settings(advice: Advice) -> tables.Table | None:
 
 def caveats(findings: Findings) -> list[str]:
     """Return the warnings of the advice and what limits the trust in the results."""
-    warnings = [(a.workload, str(warning)) for a in findings.advice for warning in a.warnings]
-    merged = text.merge_equal(warnings, len(findings.advice))
+    merged = text.merge_warnings(findings.advice)
     return list(dict.fromkeys([*merged, *caveat_sentences(findings)]))
 
 
@@ -106,16 +107,18 @@ def _amounts(rows: list[_Row]) -> list[tables.Column]:
     units = {row.advice.unit for row in rows}
     unit = units.pop() if len(units) == 1 else ""
     of = {"epoch": " of training", "run": " of a run", "": ""}.get(unit, f" of a {unit}")
-    noun = rows[0].advice.worker if rows else "worker"
     currency = next((row.advice.footprint.currency for row in rows if row.advice.footprint), None)
 
-    def hours(row: _Row) -> Quantity:
-        return row.option.gpu_hours
+    def amount(noun: str, units: fmt.Units, name: str) -> tables.Column:
+        return tables.in_unit(f"{noun}{of}", rows, lambda row: getattr(row.option, name), units)
 
+    columns = [amount("time", fmt.TIME_UNITS, "train_time_s")]
+    if any(row.option.energy_j for row in rows):
+        columns.append(amount("energy", fmt.ENERGY_UNITS, "train_energy_j"))
+    noun = text.hours(rows[0].advice, rows[0].option)[1] if rows else ""
     return [
-        tables.Column(f"time{of}", lambda row: fmt.duration_text(row.option.train_time_s)),
-        tables.Column(f"energy{of}", lambda row: fmt.energy_text(row.option.train_energy_j)),
-        tables.Column(f"{noun}-hours{of}", lambda row: fmt.number(hours(row).mean)),
+        *columns,
+        tables.number(f"{noun}{of}", lambda row: text.hours(row.advice, row.option)[0]),
         tables.Column(f"cost ({currency})" if currency else "cost",
                       lambda row: row.option.cost and fmt.number(row.option.cost.mean)),
         tables.Column("kg CO2e", lambda row: row.option.co2_kg
@@ -123,31 +126,30 @@ def _amounts(rows: list[_Row]) -> list[tables.Column]:
     ]  # fmt: skip
 
 
-def _saving(advice: Advice, name: str) -> str | None:
-    change: Quantity | None = getattr(advice.savings, name, None)
-    if change is None:
-        return None
-    if advice.recommended == advice.baseline:
-        return "is the baseline"
-    text_of = fmt.change(1 + change.mean)
-    if change.interval is None:
-        return text_of
-    return f"{text_of} ({' to '.join(fmt.change(1 + end) for end in change.interval)})"
+def _any_batch(row: _Row) -> str | None:
+    option = row.advice.any_batch
+    return None if option is None else row.advice.label(option)
 
 
-def _probability(advice: Advice) -> str | None:
-    share = advice.probability
-    if share is None:
+def _change(row: _Row) -> str:
+    changes = fmt.no_breaks(text.changes(row.advice, ("energy", "time")))
+    return changes.replace(",\u00a0", ", ") or "is the baseline"
+
+
+def _probability(row: _Row) -> str | None:
+    if row.advice.probability is None:
         return None
-    return "> 99 %" if share > 0.99 else fmt.percent(share, 2)
+    ties = len(row.advice.ties)
+    return text.percent(row.advice.probability) + (f" ({fmt.plural(ties, 'tie')})" if ties else "")
 
 
 def _next(row: _Row) -> str:
     run = row.advice.next_measurement
     if run is None:
         return "nothing: certain enough"
-    again = run.option.setting == row.option.setting
-    return "this setting again" if again else row.advice.label(run.option)
+    is_same = run.option.setting == row.option.setting
+    what = "this setting" if is_same else row.advice.label(run.option)
+    return f"{what} again" if run.is_repeat else what
 
 
 def _known_by(option: Option) -> str:

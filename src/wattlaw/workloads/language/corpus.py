@@ -14,7 +14,7 @@ import numpy as np
 import tokenizers
 
 from wattlaw.errors import BadInput
-from wattlaw.files import replacing
+from wattlaw.files import replacing, write_text
 from wattlaw.text import collapse_whitespace
 from wattlaw.workloads.language import Options, tokenizer
 from wattlaw.workloads.language.masking import MaskedBlocks, Tokens
@@ -153,7 +153,7 @@ class Cache:
         """Return the array of a key; ``make`` is called if it is not cached."""
         if self._folder is None:
             return make()
-        with self._at(key, ".npy") as path:
+        with self._at(self._folder, key, ".npy") as path:
             if not path.exists():
                 with replacing(path) as temporary, temporary.open("wb") as file:
                     np.save(file, make())
@@ -169,28 +169,26 @@ class Cache:
         """Return the text of a key; ``make`` is called if it is not cached."""
         if self._folder is None:
             return make()
-        with self._at(key, ".json") as path:
+        with self._at(self._folder, key, ".json") as path:
             if not path.exists():
-                with replacing(path) as temporary:
-                    temporary.write_text(make(), encoding="utf-8")
+                write_text(path, make())
             return path.read_text(encoding="utf-8")
 
+    @staticmethod
     @contextlib.contextmanager
-    def _at(self, key: Any, suffix: str) -> Iterator[Path]:
-        if self._folder is None:
-            raise ValueError("there is no cache folder")
+    def _at(folder: Path, key: Any, suffix: str) -> Iterator[Path]:
         # Another release of the library may split words differently.
         inputs = json.dumps([tokenizers.__version__, key])
         name = hashlib.sha256(inputs.encode()).hexdigest()[:32]
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with (self._folder / f"{name}.lock").open("w") as lock:
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / f"{name}.lock").open("w") as lock:
                 with contextlib.suppress(OSError):
                     fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-                yield self._folder / f"{name}{suffix}"
+                yield folder / f"{name}{suffix}"
         except OSError as error:
             reason = error.strerror or error
-            raise BadInput(f"cache {self._folder}: cannot be used: {reason}") from None
+            raise BadInput(f"cache {folder}: cannot be used: {reason}") from None
 
 
 class Corpus:

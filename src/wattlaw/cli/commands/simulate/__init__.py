@@ -1,52 +1,47 @@
 """``wattlaw simulate``: predictions for settings on hardware that need not be available."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from itertools import product
+from math import log
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
+from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.lists import parse_counts, parse_limits
-from wattlaw.cli.common.options import JsonOption, RawOption, option, parse_json_object, positive
+from wattlaw.cli.common.options import option, parse_json_object, positive
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.launch.simulated import machine as inputs
-from wattlaw.simulator.job import SimulatedJob
+from wattlaw.simulator.job import Prediction, SimulatedJob, Split
 from wattlaw.simulator.library import read_cluster
 from wattlaw.simulator.predict import predict
-from wattlaw.simulator.what_if import Target, add_scaling, prediction_row
 from wattlaw.study.base import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Setting, Train
-from wattlaw.workloads import catalogue
-
-if TYPE_CHECKING:
-    from wattlaw.simulator.calibration import Calibration
 from wattlaw.terminal import print_note
+from wattlaw.workloads import catalogue
 
 #: The largest sweep; its table is already too long to read.
 _MAX_SETTINGS = 10_000
 #: The same as ``store.tables.KINDS``, whose import takes longer than a simulation.
 _KINDS = (".csv", ".parquet", ".jsonl")
+_HOUR_S = 3600.0
+#: Names of the parts of a step in a row: ``compute_s`` and so on.
+PARTS = tuple(part.name for part in fields(Split))
 
 
 def _count(metavar: str, text: str, most: int = MAX_COUNT) -> Any:
     return option(metavar, text, min=1, max=most)
 
 
-def _positive_number(metavar: str, text: str) -> Any:
-    return option(metavar, text, min=1e-9, max=1e9)
-
-
 def simulate(
     workload: Annotated[
         str | None, typer.Option("--workload", "-w", help="Workload; see 'wattlaw workloads'.")
     ] = None,
-    hardware: Annotated[
-        str | None, option("NAME|FILE", "Cluster or GPU; see --list-hardware.")
-    ] = None,
+    hardware: opts.HardwareOption = None,
     options: Annotated[
         str | None, option("JSON", "Options of the workload, a JSON object.")
     ] = None,
@@ -64,28 +59,14 @@ def simulate(
     ] = None,
     local_batch: Annotated[int | None, _count("B", "Samples per GPU and step.")] = None,
     global_batch: Annotated[int | None, _count("B", "Samples per step on all GPUs.")] = None,
-    power_limit: Annotated[
-        str | None, option("W,...", "Power limits per GPU; none: no limit.")
-    ] = None,
-    clock_limit: Annotated[
-        str | None, option("MHZ,...", "Clock limits per GPU; none: no limit.")
-    ] = None,
+    power_limit: opts.PowersOption = None,
+    clock_limit: opts.ClocksOption = None,
     precision: Annotated[Precision, typer.Option(help="Number format of the training.")] = "fp32",
     dataset_fraction: Annotated[
         float, option("X", "Share of the training data to use.", max=1, callback=positive)
     ] = 1.0,
     epochs: Annotated[int, _count("E", "Epochs to train.", 100_000)] = 1,
     gradient_accumulation: Annotated[int, _count("K", "Gradient-accumulation steps.", 100_000)] = 1,
-    target_epochs: Annotated[
-        float | None, _positive_number("E", "Epochs that small batches need to reach the target.")
-    ] = None,
-    critical_batch: Annotated[
-        float | None, _positive_number("B", "Global batch that needs twice as many epochs.")
-    ] = None,
-    calibration: Annotated[Path | None, option("FILE", "File from 'wattlaw calibrate'.")] = None,
-    measured_as: Annotated[
-        str | None, option("NAME", "Use the factors of this workload of the calibration.", "--as")
-    ] = None,
     list_hardware: Annotated[
         bool,
         typer.Option(
@@ -97,8 +78,8 @@ def simulate(
         Path | None,
         option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output"),
     ] = None,
-    raw: RawOption = False,
-    as_json: JsonOption = False,
+    raw: opts.RawOption = False,
+    as_json: opts.JsonOption = False,
 ) -> int:
     """Predict time, energy and power without the hardware."""
     if list_hardware:
@@ -107,28 +88,15 @@ def simulate(
         return show_hardware(hardware, as_json=as_json)
     if (local_batch is None) == (global_batch is None):
         raise BadInput("simulate: exactly one of --local-batch and --global-batch is required")
-    if measured_as is not None and calibration is None:
-        raise BadInput("--as: requires --calibration")
     if output is not None and output.suffix.lower() not in _KINDS:
         listed = ", ".join(_KINDS)
         raise BadInput(f"{output}: unknown file type {output.suffix!r}; expected {listed}")
-    target = None
-    if target_epochs is not None and critical_batch is not None:
-        target = Target(target_epochs, critical_batch)
-    elif target_epochs is not None or critical_batch is not None:
-        raise BadInput("simulate: --target-epochs and --critical-batch require each other")
     template = _job_template(
         workload, hardware, options=options, profile_path=profile, samples=samples,
         gpus_per_node=gpus_per_node,
         setting=Setting(gpus=1, precision=precision, dataset_fraction=dataset_fraction),
         train=Train(gradient_accumulation=gradient_accumulation),
     )  # fmt: skip
-    calibrated = None
-    if calibration is not None:
-        from wattlaw.simulator.calibration import apply_calibration
-
-        calibrated = _read_calibrated(calibration, template, measured_as)
-        template = apply_calibration(template, *calibrated)
     jobs = [
         replace(
             template,
@@ -139,7 +107,7 @@ def simulate(
         )
         for power_limit_w, clock_limit_mhz, count in _settings(power_limit, clock_limit, gpus)
     ]
-    rows = add_scaling(_rows(jobs, epochs, target, calibrated))
+    rows = add_scaling(_rows(jobs, epochs))
     if output is not None:
         _write(output, rows, raw=raw)
     if as_json:
@@ -147,15 +115,8 @@ def simulate(
     else:
         from wattlaw.cli.commands.simulate.text import show
 
-        show(rows, template, None if calibrated is None else calibrated.calibration)
+        show(rows, template)
     return 0 if len(rows) == len(jobs) else 1
-
-
-class _Calibrated(NamedTuple):
-    """A calibration, and which of its workloads the simulated one is."""
-
-    calibration: "Calibration"
-    key: str
 
 
 def _job_template(
@@ -209,32 +170,6 @@ def _job_template(
         raise BadInput(f"simulate: {error}") from None
 
 
-def _read_calibrated(path: Path, job: SimulatedJob, measured_as: str | None) -> _Calibrated:
-    """Return the calibration of a file, for the workload of a job.
-
-    A warning says so if the calibration has no single factor for this workload.
-    """
-    from wattlaw.simulator.calibration import read_calibration
-
-    calibration = read_calibration(path, job.cluster.gpu)
-    key, known = inputs.workload_key(job.profile), calibration.work_factors
-    listed = "; ".join(known)
-    if measured_as is not None:
-        if measured_as not in known:
-            raise BadInput(f"--as: {measured_as!r:.80} is unknown; expected one of: {listed}")
-        return _Calibrated(calibration, measured_as)
-    chosen = inputs.calibrated_key(calibration, key)
-    if chosen not in known:
-        several = inputs.matching_keys(calibration, key)
-        reason = (
-            f"it has several factors for {key} (choose one with --as): {'; '.join(several)}"
-            if several
-            else f"it has no factor for {key} (--as uses another one): {listed}"
-        )
-        print_note(f"{path}: no work factor is applied: {reason}")
-    return _Calibrated(calibration, chosen)
-
-
 def _settings(
     power_limits: str | None, clock_limits: str | None, gpus: str
 ) -> list[tuple[float | None, float | None, int]]:
@@ -253,17 +188,14 @@ def _local_batch(global_batch: int, gpus: int) -> int:
     return 0 if global_batch % gpus else global_batch // gpus
 
 
-def _rows(
-    jobs: Sequence[SimulatedJob],
-    epochs: int,
-    target: Target | None,
-    calibrated: _Calibrated | None,
-) -> list[dict[str, Any]]:
+def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
     """Return the predictions; print the settings that cannot be simulated on standard error."""
     rows, errors = [], []
     for job in jobs:
         try:
-            rows.append(_row(job, epochs, target, calibrated))
+            if not job.local_batch:
+                raise BadInput("--global-batch: is not a multiple of the GPU count")
+            rows.append({"simulated": True, **prediction_row(predict(job), epochs)})
         except BadInput as error:
             if len(jobs) == 1:
                 raise
@@ -275,19 +207,102 @@ def _rows(
     return rows
 
 
-def _row(
-    job: SimulatedJob, epochs: int, target: Target | None, calibrated: _Calibrated | None
-) -> dict[str, Any]:
-    if not job.local_batch:
-        raise BadInput("--global-batch: is not a multiple of the GPU count")
-    source, intervals = "uncalibrated", None
-    if calibrated is not None:
-        from wattlaw.simulator.calibration import prediction_intervals
+def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
+    """Return a prediction as a flat row.
 
-        source = f"calibrated {calibrated.calibration.digest}"
-        intervals = prediction_intervals(job, *calibrated)
-    prediction = prediction_row(predict(job), epochs, target, intervals)
-    return {"simulated": True, "calibration": source, **prediction}
+    Parameters
+    ----------
+    prediction
+        The prediction.
+    epochs
+        The number of epochs to train.
+
+    Returns
+    -------
+    dict
+        The setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all epochs
+        ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of an
+        evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add
+        up to ``step_time_s``, and ``roofline_s``. A value that is not known is None.
+    """
+    job, train = prediction.job, prediction.train
+    energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
+    evaluation = prediction.evaluation
+    return {
+        "workload": job.profile.workload,
+        "options": dict(job.profile.options),
+        "hardware": job.cluster.name,
+        "gpus": job.gpus,
+        "nodes": job.nodes,
+        "local_batch": job.local_batch,
+        "global_batch": job.global_batch,
+        "precision": job.precision,
+        "power_limit_w": job.power_limit_w,
+        "clock_limit_mhz": job.clock_limit_mhz,
+        "dataset_fraction": job.dataset_fraction,
+        "epochs": epochs,
+        "memory_gb": prediction.memory_gb,
+        "fits_memory": prediction.memory_gb <= job.cluster.gpu.memory_gb,
+        "epoch_time_s": train.duration_s,
+        "train_time_s": train.duration_s * epochs,
+        "samples_per_s": train.samples / train.duration_s,
+        "steps_per_epoch": train.steps,
+        "power_per_gpu_w": train.gpu_power_w,
+        "gpu_energy_per_epoch_j": train.gpu_energy_j,
+        "cpu_energy_per_epoch_j": train.cpu_energy_j,
+        "dram_energy_per_epoch_j": train.dram_energy_j,
+        "energy_per_epoch_j": energy_j,
+        "gpu_energy_j": train.gpu_energy_j * epochs,
+        "cpu_energy_j": train.cpu_energy_j * epochs,
+        "dram_energy_j": train.dram_energy_j * epochs,
+        "energy_j": energy_j * epochs,
+        "gpu_hours": job.gpus * train.duration_s * epochs / _HOUR_S,
+        "eval_time_s": evaluation.duration_s if evaluation else None,
+        "eval_gpu_energy_j": evaluation.gpu_energy_j if evaluation else None,
+        "sm_util": train.sm_util,
+        "mem_util": train.mem_util,
+        "sm_clock_mhz": prediction.clock_mhz,
+        "limited_by": train.limited_by,
+        "power_throttle_share": prediction.power_throttle_share,
+        "step_time_s": prediction.split.step_s,
+        **{part: getattr(prediction.split, part) for part in PARTS},
+        "step_time_cv": prediction.step_cv,
+        "roofline_s": prediction.roofline_s,
+        "startup_s": prediction.startup_s,
+        "bottleneck": prediction.bottleneck,
+        "warnings": list(prediction.warnings),
+    }
+
+
+def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with their speedups, in series of equal limits and with GPUs ascending.
+
+    ``speedup`` is T(n) / T(N) of an epoch with n the least count of the series, and
+    ``parallel_efficiency`` is speedup over N / n; ``beta`` is -ln(T(N) / T(M)) / ln(N / M) with M
+    the next smaller count. They are None in a series of one count; ``beta`` also at the least.
+    """
+    series: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        series.setdefault((row["power_limit_w"], row["clock_limit_mhz"]), []).append(row)
+    scaled = []
+    for group in series.values():
+        ordered = sorted(group, key=lambda row: int(row["gpus"]))
+        for smaller, row in zip([None, *ordered[:-1]], ordered, strict=True):
+            speedup = ordered[0]["epoch_time_s"] / row["epoch_time_s"] if len(group) > 1 else None
+            ratio = row["gpus"] / ordered[0]["gpus"]
+            scaled.append(
+                {
+                    **row,
+                    "speedup": speedup,
+                    "parallel_efficiency": None if speedup is None else speedup / ratio,
+                    "beta": None if smaller is None else _beta(smaller, row),
+                }
+            )
+    return scaled
+
+
+def _beta(smaller: Mapping[str, Any], row: Mapping[str, Any]) -> float:
+    return -log(row["epoch_time_s"] / smaller["epoch_time_s"]) / log(row["gpus"] / smaller["gpus"])
 
 
 def _label(job: SimulatedJob) -> str:

@@ -2,23 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.table import Table
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.option import Quantity
-from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.console import Console, make_table, table_of
 from wattlaw.report import tables
 from wattlaw.simulator import library
 from wattlaw.simulator.job import SimulatedJob
 
-if TYPE_CHECKING:
-    from wattlaw.simulator.calibration import Calibration
-
 Row = Mapping[str, Any]
 
-_BAR_WIDTH, _LABEL_WIDTH = 30, 28
+_SOURCE = "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
+_BAR_WIDTH = 30
 _WIDE_COLUMNS = 170
 _PARTS = {
     "compute_s": "GPU kernels",
@@ -33,20 +31,17 @@ _BOTTLENECKS = {
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
-def show(rows: Sequence[Row], template: SimulatedJob, calibration: "Calibration | None") -> None:
+def show(rows: Sequence[Row], template: SimulatedJob) -> None:
     """Print one setting as text, or several as a table, after a line on how they were predicted."""
     console = Console()
     if len(rows) > 1:  # a truncated number would be wrong: let the line wrap instead
         console = Console(width=max(console.width, _WIDE_COLUMNS))
     for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"Warning: {warning}")
-    lines = [_subject(rows[0], template), _source(calibration)]
-    if len(rows) == 1:
-        lines += ["", *_description(rows[0]), "", *_step_parts(rows[0])]
+    lines = [_subject(rows[0], template), _SOURCE]
     for line in lines:
         console.print(line)
-    if len(rows) > 1:
-        console.print(_sweep(rows))
+    console.print(_sweep(rows) if len(rows) > 1 else _setting(rows[0]))
 
 
 def _subject(row: Row, template: SimulatedJob) -> str:
@@ -58,49 +53,6 @@ def _subject(row: Row, template: SimulatedJob) -> str:
     )
 
 
-def _source(calibration: "Calibration | None") -> str:
-    if calibration is None:
-        return "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
-    return (
-        f"Simulated, calibrated: {calibration.digest}, {calibration.settings} settings of "
-        f"{calibration.gpu}. Brackets contain 95 % intervals."
-    )
-
-
-def _description(row: Row) -> list[str]:
-    lines = [
-        f"{fmt.plural(row['gpus'], 'GPU')} on {fmt.plural(row['nodes'], 'node')}, local batch "
-        f"{row['local_batch']:,}, global batch {row['global_batch']:,}, "
-        f"{fmt.limit_label('power_limit_w', row['power_limit_w'])}, "
-        f"{fmt.limit_label('clock_limit_mhz', row['clock_limit_mhz'])}",
-        f"One epoch takes {fmt.duration_text(_quantity(row, 'epoch_time_s'))} "
-        f"({fmt.number(row['samples_per_s'])} samples/s). It uses "
-        f"{fmt.energy_text(_quantity(row, 'gpu_energy_per_epoch_j'))} on GPUs, "
-        f"{fmt.energy_text(row['cpu_energy_per_epoch_j'])} on CPUs and "
-        f"{fmt.energy_text(row['dram_energy_per_epoch_j'])} on DRAM.",
-        f"Training ({fmt.plural(row['epochs'], 'epoch')}): "
-        f"{fmt.duration_text(row['train_time_s'])}, {fmt.energy_text(row['energy_j'])} in total, "
-        f"{fmt.energy_text(row['gpu_energy_j'])} on GPUs, "
-        f"{fmt.number(row['gpu_hours'])} GPU-hours.",
-        f"Each GPU draws {fmt.estimate_text(_quantity(row, 'power_per_gpu_w'), 'W')} at "
-        f"{row['sm_clock_mhz']:,.0f} MHz. Utilisation: SMs {100 * row['sm_util']:.0f} %, "
-        f"memory {100 * row['mem_util']:.0f} %.",
-        f"Bottleneck: {_bottleneck(row)}.",
-    ]
-    if row["eval_time_s"] is not None:
-        lines.append(
-            f"Each evaluation adds {fmt.duration_text(row['eval_time_s'])} and "
-            f"{fmt.energy_text(row['eval_gpu_energy_j'])} on GPUs."
-        )
-    if row["epochs_to_target"] is not None:
-        lines.append(
-            f"To the target: {fmt.number(row['epochs_to_target'])} epochs, "
-            f"{fmt.duration_text(row['time_to_target_s'])}, "
-            f"{fmt.energy_text(row['energy_to_target_j'])}."
-        )
-    return lines
-
-
 def _bottleneck(row: Row) -> str:
     text = _BOTTLENECKS[row["bottleneck"]]
     limit = _LIMITS.get(row["limited_by"])
@@ -110,17 +62,41 @@ def _bottleneck(row: Row) -> str:
     return f"{text} ({limit})" if row["bottleneck"] == "compute" else f"{text} (not the {limit})"
 
 
-def _step_parts(row: Row) -> list[str]:
-    """Return the parts of a step's time: a line with a bar for each."""
-    step_s, roofline_s = row["step_time_s"], row["roofline_s"]
-    lines = [f"Parts of a step of {_ms(step_s)} (roofline: {_ms(roofline_s)}):"]
+def _setting(row: Row) -> Table:
+    """Return the values of a setting, and the parts of a step's time with a bar for each."""
+
+    def duration(name: str) -> str:
+        return fmt.duration_text(row[name])
+
+    def energy(name: str) -> str:
+        return fmt.energy_text(row[name])
+
+    limits = ", ".join(fmt.limit_label(name, row[name]) for name in _LIMITS)
+    lines = [
+        ("setting", f"{fmt.plural(row['gpus'], 'GPU')} on {fmt.plural(row['nodes'], 'node')}, "
+         f"batch {row['global_batch']:,} ({row['local_batch']:,} each), {limits}"),
+        ("one epoch", f"{duration('epoch_time_s')}, {fmt.number(row['samples_per_s'])} samples/s"),
+        ("its energy", f"GPUs {energy('gpu_energy_per_epoch_j')}, CPUs "
+         f"{energy('cpu_energy_per_epoch_j')}, DRAM {energy('dram_energy_per_epoch_j')}"),
+        (f"training of {fmt.plural(row['epochs'], 'epoch')}", f"{duration('train_time_s')}, "
+         f"{energy('energy_j')}, {fmt.number(row['gpu_hours'])} GPU-hours"),
+        ("each GPU", f"{fmt.number(row['power_per_gpu_w'])} W, "
+         f"{row['sm_clock_mhz']:,.0f} MHz, SM utilisation {fmt.percent(row['sm_util'], 2)}, memory "
+         f"utilisation {fmt.percent(row['mem_util'], 2)}"),
+    ]  # fmt: skip
+    if row["eval_time_s"] is not None:
+        lines.append(("an evaluation", f"{duration('eval_time_s')}, GPUs "
+                      f"{energy('eval_gpu_energy_j')}"))  # fmt: skip
+    step_s = row["step_time_s"]
+    lines += [("bottleneck", _bottleneck(row)),
+              ("one step", f"{_ms(step_s)} (roofline: {_ms(row['roofline_s'])})")]  # fmt: skip
     for part, label in _PARTS.items():
         share = row[part] / step_s
         bar = "#" * round(_BAR_WIDTH * share)
-        lines.append(f"  {label:<{_LABEL_WIDTH}} {_ms(row[part]):>9} {100 * share:5.1f} %  {bar}")
+        lines.append((f"  {label}", f"{_ms(row[part])}, {100 * share:.1f} %  {bar}"))
     if row["startup_s"]:
-        lines.append(f"Each epoch starts with {fmt.duration_text(row['startup_s'])} of startup.")
-    return lines
+        lines.append(("start-up of an epoch", duration("startup_s")))
+    return make_table(("", ""), lines, show_header=False)
 
 
 def _ms(seconds: float) -> str:
@@ -131,7 +107,7 @@ def _sweep(rows: Sequence[Row]) -> Table:
     """Return a row for each setting, without the columns that have no values."""
 
     def amount(heading: str, name: str, units: fmt.Units) -> tables.Column:
-        return tables.in_unit(heading, rows, lambda row: _quantity(row, name), units)
+        return tables.in_unit(heading, rows, lambda row: Quantity(row[name], None, None), units)
 
     columns = [
         tables.number("GPUs", "gpus", 9),
@@ -145,18 +121,11 @@ def _sweep(rows: Sequence[Row]) -> Table:
         tables.number("W per GPU", "power_per_gpu_w"),
         amount("GPU energy", "gpu_energy_per_epoch_j", fmt.ENERGY_UNITS),
         amount("total energy", "energy_per_epoch_j", fmt.ENERGY_UNITS),
-        amount("time to target", "time_to_target_s", fmt.TIME_UNITS),
-        amount("energy to target", "energy_to_target_j", fmt.ENERGY_UNITS),
         tables.text("bottleneck", _bottleneck),
     ]
     table = tables.build("sweep", "", columns, rows, max_rows=len(rows))
     assert table is not None  # noqa: S101 - there are rows
     return table_of(table)
-
-
-def _quantity(row: Row, name: str) -> Quantity | None:
-    mean = row[name]
-    return None if mean is None else Quantity(mean, *(row.get(f"{name}_ci") or (None, None)))
 
 
 def show_hardware(hardware: str | None, *, as_json: bool) -> int:

@@ -1,0 +1,245 @@
+"""Figures, the report and the proposal of one or several stores, and its tables as files."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import tee
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import pyarrow as pa
+
+from wattlaw import registry
+from wattlaw.api.display import Report
+from wattlaw.api.fits import fit_metrics
+from wattlaw.api.footprint import footprint_of
+from wattlaw.api.store_tables import StoreTables
+from wattlaw.errors import BadInput, Refused
+from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
+from wattlaw.quantities import finite
+from wattlaw.store.schema import TABLES
+from wattlaw.store.tables import KINDS, write_table
+from wattlaw.text import quote
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from wattlaw.analysis.findings import Findings
+
+#: The tables that ``export`` writes.
+EXPORTS = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
+
+
+@dataclass(frozen=True)
+class StoreReports(StoreTables):
+    """What is written from the runs of one or several stores."""
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """The names of the figures that ``plot`` draws."""
+        from wattlaw.report.figures import GALLERY
+
+        return tuple(figure.name for figure in GALLERY)
+
+    def plot(
+        self, figure: str, *, reference: int | None = None, target: float | None = None
+    ) -> "alt.ConcatChart":
+        """Return a figure of the report as an Altair chart.
+
+        Parameters
+        ----------
+        figure
+            A name of ``figures``, such as ``energy_speed``.
+        reference
+            The GPU count that speedups are relative to; by default each series' smallest.
+        target
+            A target quality, for the figure ``targets``.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            There is no such figure.
+        wattlaw.errors.Refused
+            The runs do not have what the figure shows.
+
+        Examples
+        --------
+        >>> chart = wattlaw.open("results").plot("speedup")
+        >>> chart.to_dict()["title"]["text"]
+        'Speedup'
+        """
+        import altair as alt
+
+        from wattlaw.report.figures import GALLERY
+        from wattlaw.report.pictures import chart_of
+
+        if figure not in self.figures:
+            raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(self.figures)}")
+        drawn = GALLERY[self.figures.index(figure)]
+        chart = chart_of(drawn, self._findings(reference=reference, target=target))
+        if chart is None:
+            raise Refused(f"figure {figure}: these runs do not have what it shows")
+        return alt.ConcatChart.from_dict(chart.spec)
+
+    def report(
+        self,
+        path: str | PathLike[str] = "report.html",
+        *,
+        template: str | None = None,
+        claims: bool = False,
+        interactive: bool = False,
+        figures: str | PathLike[str] | None = None,
+        kinds: str | Sequence[str] = ("png", "svg"),
+        target: float | None = None,
+        pue: float | None = None,
+        grid: str | float | None = None,
+        price: str | float | None = None,
+        price_per_gpu_hour: str | float | None = None,
+    ) -> Report:
+        """Write the report, an HTML page that needs no network.
+
+        Parameters
+        ----------
+        path
+            The page. Its folder is created if necessary.
+        template
+            ``mit-2022`` or ``kit-2025`` for the layout of that study.
+        claims
+            Show the published claims even if these runs decide none of them.
+        interactive
+            Draw the figures with Vega: they show values and zoom, and tables can be sorted.
+        figures, kinds
+            A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
+        target
+            A target quality: the report also shows the time and energy to reach it.
+        pue, grid, price, price_per_gpu_hour
+            As in ``advise``.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").report("report.html").page.name
+        'report.html'
+        """
+        from wattlaw.analysis.claims import check_claims
+        from wattlaw.report.layouts import layout
+        from wattlaw.report.page import Options, write_report
+        from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
+
+        page, chosen = Path(path), layout(template)
+        file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
+        findings = self._findings(
+            footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
+            reference=chosen.reference,
+            target=finite("target", target),
+        )
+        for_page, for_files = tee(make_charts(findings, chosen.study))
+        options = Options(template, claims, interactive)
+        write_report(findings, check_claims(findings), page, options, for_page)
+        files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
+        return Report(page, tuple(files))
+
+    def proposal(
+        self,
+        path: str | PathLike[str] = "proposal.html",
+        *,
+        nodes: int,
+        workload: str | None = None,
+        runs: int = 1,
+        epochs: int | None = None,
+        pue: float | None = None,
+        grid: str | float | None = None,
+        price: str | float | None = None,
+        price_per_gpu_hour: str | float | None = None,
+    ) -> Report:
+        """Write two pages for a compute-time proposal: scaling, planned campaign and method.
+
+        Parameters
+        ----------
+        path
+            The page; Markdown with LaTeX tables where its name ends in ``.md``.
+        nodes
+            The number of nodes of a training. Counts that did not run are predicted.
+        workload
+            The workload. It is not needed if the stores have a single one.
+        runs, epochs
+            The number of trainings, and epochs of each, by default those of most runs.
+        pue, grid, price, price_per_gpu_hour
+            As in ``advise``.
+
+        Raises
+        ------
+        wattlaw.errors.Refused
+            No run of the workload is done, or the time of a training is not known.
+        wattlaw.errors.BadInput
+            A number is out of range, or the runs do not name their nodes.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").proposal("proposal.html", nodes=4).page.name
+        'proposal.html'
+        """
+        from wattlaw.analysis.proposal import Campaign, propose
+        from wattlaw.report.proposal import write_proposal
+
+        findings = self._findings(footprint=footprint_of(pue, grid, price, price_per_gpu_hour))
+        campaign = Campaign(nodes, runs, epochs)
+        files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
+        return Report(files[0], tuple(files[1:]))
+
+    def export(
+        self,
+        what: str,
+        path: str | PathLike[str],
+        *,
+        raw: bool = False,
+        batch: Batch | None = None,
+    ) -> Exported:
+        """Write a table, or a file of another format; return the files and their number of rows.
+
+        Parameters
+        ----------
+        what
+            A table of ``EXPORTS``, such as ``runs``; or an exporter: ``extrap``, ``bundle``, or
+            one of another package.
+        path
+            The file. Its ending selects the kind.
+        raw
+            Write CSV cells that a spreadsheet takes for a formula unchanged.
+        batch
+            For ``extrap``: ``global`` or ``local``, the batch that is a second parameter.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").export("bundle", "study.zip").files[0].name
+        'study.zip'
+        """
+        output = Path(path)
+        names = registry.names(GROUP)
+        if what not in (*EXPORTS, *names):
+            raise BadInput(f"export: given {quote(what)}; allowed: {', '.join((*EXPORTS, *names))}")
+        exporter: Exporter | None = registry.load(GROUP, what)() if what in names else None
+        endings = KINDS if exporter is None else exporter.endings
+        if (end := output.suffix).lower() not in endings:
+            raise BadInput(f"{output}: unknown ending {end!r}; allowed: {', '.join(endings)}")
+        if batch not in (None, "global", "local"):
+            raise BadInput(f"batch: given {quote(batch)}; allowed: global, local")
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if exporter is not None:
+            return exporter.write(self, output, Options(raw, batch))
+        if what in TABLES:
+            rows = self.arrow(what)
+        else:
+            frame = self._fits() if what == "fits" else getattr(self, what)
+            rows = pa.Table.from_pandas(frame, preserve_index=False)
+        write_table(output, rows, raw=raw)
+        return Exported((output,), len(rows))
+
+    def _fits(self) -> pd.DataFrame:
+        return fit_metrics(self.metrics, "gpus", "time_s", None).to_frame()
+
+    def _findings(self, **options: Any) -> "Findings":
+        from wattlaw.report.stores import read_findings
+
+        options["decisions"] = tuple(self._decisions())
+        return read_findings(self._stores, *self._tables, **options)

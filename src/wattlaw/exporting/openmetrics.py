@@ -1,0 +1,185 @@
+"""The progress of a campaign as an OpenMetrics text file, for node_exporter's textfile collector.
+
+The format is OpenMetrics 1.0. The Prometheus text format, which node_exporter reads, takes its
+UNIT and EOF lines as comments.
+"""
+
+import contextlib
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from wattlaw.errors import BadInput
+from wattlaw.files import write_text
+from wattlaw.formatting import MEASURED, origin_of
+from wattlaw.launch.campaign import Observer
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+
+#: Prometheus reads such files every 15 s by default.
+_PERIOD_S = 10.0
+#: Of each metric: its type, its unit, and its help.
+_METRICS = {
+    "wattlaw_runs": ("gauge", "", "Runs of the study by status; active: running or in a queue."),
+    "wattlaw_gpu_hours": ("counter", "hours", "GPUs x time of ended runs, of their last attempt."),
+    "wattlaw_energy_joules": ("counter", "joules", "Energy in the windows of done runs."),
+    "wattlaw_active_run_start_time_seconds": (
+        "gauge", "seconds", "Start of each active run, since 1970.",
+    ),
+    "wattlaw_last_step_time_seconds": (
+        "gauge", "seconds", "Mean time of a step in the last window of each workload.",
+    ),
+}  # fmt: skip
+_TRAINING = ("train", "steps", "run")  # phases
+_ENDED = ("done", "failed", "skipped", "interrupted")
+_DEVICES = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
+_READ = ["phase", "start_ns", "step_time_mean_s", "energy_source", "energy_verdict",
+         *_DEVICES.values()]  # fmt: skip
+
+Labels = tuple[tuple[str, str], ...]
+
+
+class MetricsFile:
+    """An observer that keeps a file up to date and passes everything on to another observer.
+
+    A thread writes the file every 10 s, with mode 0644. Raises ``BadInput`` if it cannot be
+    written at first; ``warnings`` has later errors.
+    """
+
+    def __init__(self, path: Path, study: str, store: Store, runs: int, other: Observer) -> None:
+        if path.suffix != ".prom" or (path.exists() and not path.is_file()):
+            raise BadInput(
+                f"{path}: not a file for OpenMetrics; allowed: a regular file whose name ends in "
+                ".prom, since node_exporter reads no other"
+            )
+        self._path, self._store, self._runs, self._other = path, store, runs, other
+        self.waiting, self.note, self.decided = other.waiting, other.note, other.decided
+        self._common = (("study", study), ("store", str(store.path.resolve())))
+        self._active: dict[str, RunRecord] = {}
+        self._states: Counter[str] = Counter()
+        self._ended: deque[RunRecord] = deque()
+        self._totals: dict[tuple[str, Labels], float] = defaultdict(float)
+        self._last_steps: dict[Labels, tuple[int, float]] = {}  # start of the window, value
+        self.warnings: tuple[str, ...] = ()
+        try:
+            write_text(path, self._text(), durable=False, mode=0o644)
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write_often, daemon=True)
+        self._thread.start()
+
+    def started(self, record: RunRecord) -> None:
+        """Count an active run."""
+        self._active[record.run_id] = record
+        self._other.started(record)
+
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:
+        """Count a run that ended."""
+        self._active.pop(record.run_id, None)
+        self._states[record.state] += 1
+        self._ended.append(record)
+        self._other.ended(record, is_new=is_new)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write the last state."""
+        self._stop.set()
+        self._thread.join()
+
+    def _write_often(self) -> None:
+        is_last = False
+        while not is_last:
+            is_last = self._stop.wait(_PERIOD_S)
+            self._read_windows()
+            try:
+                write_text(self._path, self._text(), durable=False, mode=0o644)
+            except OSError as error:
+                self.warnings = (f"{self._path}: was not updated: {error.strerror}",)
+
+    def _read_windows(self) -> None:
+        """Read the energies of runs that ended, and the last steps of these and of active runs."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        unreadable = (pa.ArrowException, OSError, LookupError, ValueError)
+        while self._ended:
+            record = self._ended.popleft()
+            self._add_gpu_hours(record)
+            with contextlib.suppress(*unreadable):  # the commands that read it report it
+                if record.status == "done":
+                    path = self._store.folder(record.run_id).epochs_path
+                    with pq.ParquetFile(path) as file:
+                        windows = file.read(_READ, use_threads=False).to_pylist()
+                    self._add_energy(windows)
+                    self._take_last_step(record, windows)
+        for record in list(self._active.values()):
+            folder = self._store.folder(record.run_id)
+            with contextlib.suppress(*unreadable):
+                attempts = [int(path.name) for path in folder.live(0).parent.iterdir()]
+                windows = folder.windows(max(attempts)).select(_READ[:3]).to_pylist()
+                self._take_last_step(record, windows)
+
+    def _add_gpu_hours(self, record: RunRecord) -> None:
+        is_measured = origin_of(record.spec.launch_kind) == MEASURED  # others use no GPUs
+        if is_measured and record.started_at is not None and record.finished_at is not None:
+            duration_s = (record.finished_at - record.started_at).total_seconds()
+            hours = record.spec.setting.gpus * max(0.0, duration_s) / 3600.0
+            self._totals["wattlaw_gpu_hours", ()] += hours
+
+    def _add_energy(self, windows: Iterable[dict[str, Any]]) -> None:
+        for window in windows:
+            for device, column in _DEVICES.items():
+                if window[column] is not None and window["energy_verdict"] != "implausible":
+                    labels = (("device", device), ("source", window["energy_source"]))
+                    self._totals["wattlaw_energy_joules", labels] += window[column]
+
+    def _take_last_step(self, record: RunRecord, windows: Iterable[dict[str, Any]]) -> None:
+        workload = record.spec.workload.name
+        labels = (("workload", workload), ("origin", origin_of(record.spec.launch_kind)))
+        for window in windows:
+            start_ns, value = window["start_ns"], window["step_time_mean_s"]
+            is_newer = start_ns > self._last_steps.get(labels, (0, 0.0))[0]
+            if window["phase"] in _TRAINING and value is not None and is_newer:
+                self._last_steps[labels] = start_ns, value
+
+    def _text(self) -> str:
+        """Return the file."""
+        active = list(self._active.values())
+        states = {state: self._states[state] for state in _ENDED} | {"active": len(active)}
+        states["planned"] = self._runs - sum(states.values())
+        samples: dict[str, list[tuple[Labels, float]]] = {name: [] for name in _METRICS}
+        samples["wattlaw_runs"] = [((("status", name),), n) for name, n in states.items()]
+        for (name, labels), value in sorted(self._totals.items()):
+            samples[name].append((labels, value))
+        for record in active:
+            labels = (
+                ("run_id", record.run_id),
+                ("workload", record.spec.workload.name),
+                ("gpus", str(record.spec.setting.gpus)),
+            )
+            if record.started_at is not None:
+                value = record.started_at.timestamp()
+                samples["wattlaw_active_run_start_time_seconds"].append((labels, value))
+        for labels, (_, value) in sorted(self._last_steps.items()):
+            samples["wattlaw_last_step_time_seconds"].append((labels, value))
+        lines = []
+        for name, (kind, unit, text) in _METRICS.items():
+            lines += [f"# TYPE {name} {kind}"]
+            lines += [f"# UNIT {name} {unit}"] if unit else []
+            lines += [f"# HELP {name} {text}"]
+            sample = f"{name}_total" if kind == "counter" else name
+            lines += [
+                f"{sample}{{{_as_text((*self._common, *labels))}}} {value!r}"
+                for labels, value in samples[name]
+            ]
+        return "\n".join([*lines, "# EOF", ""])
+
+
+def _as_text(labels: Labels) -> str:
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    return ",".join(f'{name}="{value.translate(escapes)}"' for name, value in labels)

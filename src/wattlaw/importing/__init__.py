@@ -1,0 +1,1 @@
+"""Files of other tools into a store: one importer for each format."""

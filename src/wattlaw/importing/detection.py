@@ -1,0 +1,75 @@
+"""Which importer reads a file, and the errors of files that none can read."""
+
+import errno
+import struct
+from pathlib import Path
+
+from wattlaw import registry
+from wattlaw.errors import BadInput, WattlawError, one_line
+from wattlaw.files import open_regular
+from wattlaw.importing.importer import GROUP, Imported, Importer, Options
+from wattlaw.importing.mapping import has_columns
+from wattlaw.text import join_names, shorten
+
+HEAD_BYTES = 65_536
+#: What readers raise for damaged content, apart from ``BadInput``.
+_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error)
+_TABLES = (".csv", ".jsonl", ".parquet")
+
+
+def importers() -> dict[str, Importer]:
+    """Return all importers by name, in the order of their names."""
+    return {name: registry.load(GROUP, name) for name in registry.names(GROUP)}
+
+
+def importer_of(path: Path, options: Options, name: str | None = None) -> Importer:
+    """Return the importer of a format, or else the one that recognises a file.
+
+    Raises ``BadInput`` if the file cannot be read, no importer recognises it, or several do.
+    """
+    head = _head(path)
+    if name is not None:
+        loaded: Importer = registry.load(GROUP, name)
+        return loaded
+    known = importers()
+    matching = [each for each in known.values() if each.detect(path, head)]
+    if len(matching) > 1:
+        names = join_names([each.name for each in matching])
+        raise BadInput(f"{path}: more than one format: {names}; name one with --from")
+    if matching:
+        return matching[0]
+    if options.pattern is not None and "log" in known:
+        return known["log"]
+    if path.suffix.lower() in _TABLES or has_columns(options.mapping):
+        return known["table"]
+    raise BadInput(
+        f"{path}: no known format; allowed: {join_names(list(known))}, named with --from"
+    )
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with open_regular(path) as file:
+            return file.read(HEAD_BYTES)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise BadInput(f"{path}: is a folder; name its files") from None
+    except (OSError, ValueError) as error:
+        is_special = isinstance(error, OSError) and error.errno == errno.EINVAL
+        why = "not a plain file" if is_special else getattr(error, "strerror", None) or error
+        raise BadInput(f"{path}: cannot be read: {why}") from None
+
+
+def read_file(path: Path, importer: Importer, options: Options) -> Imported:
+    """Return the content of a file; damaged content is a ``BadInput`` that names the file."""
+    try:
+        return importer.read(path, options)
+    except WattlawError:
+        raise
+    except MemoryError:
+        raise BadInput(f"{path}: there is not enough memory to read it") from None
+    except (*_DAMAGE, OSError) as error:
+        raise BadInput(
+            f"{path}: not a readable file of format {importer.name}: {shorten(one_line(error))}"
+        ) from error

@@ -1,0 +1,102 @@
+"""The interface of importers: readers of files that other tools write.
+
+An importer recognises the files of its format and returns what they contain. A format with
+measurements of whole trainings gives runs. One with a time series gives readings of devices;
+``wattlaw.importing.assemble`` makes runs of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from wattlaw.devices.meter import Facts
+from wattlaw.store.imports import ImportedRun, RejectedRow
+
+__all__ = ["GROUP", "Imported", "Importer", "Mark", "Options", "Readings"]
+
+GROUP = "wattlaw.importers"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A window of a time series that the user or a second file names."""
+
+    start_ns: int
+    end_ns: int
+    phase: str = "run"
+    #: More columns of ``store.schema.WINDOWS``, such as ``epoch`` and ``steps``.
+    columns: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user says about files that do not say it themselves."""
+
+    study: str
+    mapping: str | None = None  # the text of --map
+    constants: Mapping[str, Any] = field(default_factory=dict)  # its ``field=@value``, parsed
+    timezone: tzinfo = UTC  # of local times
+    timezone_is_assumed: bool = True
+    windows: tuple[Mark, ...] = ()
+    pattern: str | None = None  # a regular expression of log lines that end a window
+    devices: tuple[str, ...] = ()  # the devices that count; empty: all
+
+    @property
+    def zone_note(self) -> str:
+        """Return the zone of local times, and whether it is assumed."""
+        return f"{self.timezone}{' assumed' if self.timezone_is_assumed else ''}"
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Time series of devices."""
+
+    samples: pa.Table  # of store.schema.SAMPLES
+    facts: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # by host and device
+    hardware: str | None = None  # the name of the GPUs, if they have one name
+
+
+@dataclass(frozen=True)
+class Imported:
+    """The content of one file."""
+
+    description: str  # what it is, in one line: "nvidia-smi log: 2 GPUs, 1,204 samples"
+    runs: tuple[ImportedRun, ...] = ()
+    readings: Readings | None = None
+    marks: tuple[Mark, ...] = ()
+    rejected: tuple[RejectedRow, ...] = ()
+    notes: tuple[str, ...] = ()  # what the user should know, a line each
+    unit: str = "line"  # what ``RejectedRow.line`` counts
+
+
+class Importer(Protocol):
+    """Reads one format. Registered under the entry point ``wattlaw.importers``."""
+
+    #: The name of the format, as in ``--from``.
+    name: str
+    #: What the format is, for the help.
+    description: str
+
+    def detect(self, path: Path, head: bytes) -> bool:
+        """Say whether a file has this format.
+
+        Parameters
+        ----------
+        path
+            Its path; it is not read.
+        head
+            Its first ``detection.HEAD_BYTES`` bytes.
+        """
+
+    def read(self, path: Path, options: Options) -> Imported:
+        """Return the content of a file.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            The file is not of this format, or lacks something; the text names the file.
+        """

@@ -1,0 +1,115 @@
+"""``metrics.csv`` of Lightning's ``CSVLogger``.
+
+Lightning logs no times of its own accord. With its callback ``ThroughputMonitor`` the file has
+``train/time``, the seconds of training so far, and ``train/batches``; these give steps and their
+time. Evaluations are the rows with ``val_`` or ``test_`` columns.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wattlaw.errors import BadInput
+from wattlaw.importing.importer import Imported, Options
+from wattlaw.importing.reading import count, dict_rows, header_of, number
+from wattlaw.importing.runs import RunMaker, single_run
+from wattlaw.importing.timeseries import measure_of
+from wattlaw.store.record import Facts
+
+_TRAIN = re.compile(r"train[/|](time|batches|samples|device[/|]samples_per_sec)")
+_EVALUATION = re.compile(r"(?:val|valid|validation|test)[_/|].*")
+
+
+class MetricsImporter:
+    """Steps and evaluations of one training."""
+
+    name = "lightning"
+    description = "metrics.csv of Lightning's CSVLogger, with ThroughputMonitor"
+
+    def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
+        """Say whether the header has epoch, step and a metric of training or evaluation."""
+        return {"epoch", "step"} <= header_of(head) and not {"start", "end"} <= header_of(head)
+
+    def read(self, path: Path, options: Options) -> Imported:
+        """Return the run."""
+        train: list[dict[str, float]] = []
+        evaluations: list[dict[str, float]] = []
+        for _, row in dict_rows(path, ("epoch", "step")):
+            known = {
+                name: value for name, cell in row.items() if (value := number(cell)) is not None
+            }
+            own = {match[1]: known[name] for name in known if (match := _TRAIN.fullmatch(name))}
+            if "time" in own and "step" in known:
+                train.append({**own, "step": known["step"]})
+            if any(_EVALUATION.fullmatch(name) for name in known):
+                evaluations.append(known)
+        window = _block(train)
+        if window is None:
+            raise BadInput(
+                f"{path}: no times of training; log them with Lightning's ThroughputMonitor, or "
+                "import the file with --from table --map"
+            )
+        gpus = options.constants.get("gpus")
+        if window["samples"] is not None:  # ThroughputMonitor counts those of one process
+            window["samples"] = window["samples"] * gpus if gpus else None
+        names = {name for row in evaluations if (name := _metric_name(row))}
+        run = single_run(
+            path, RunMaker(path, options), {},
+            [window, *(_evaluation(row) for row in evaluations)], measure_of([window]),
+            facts=Facts(metric=min(names, default=None)),
+        )  # fmt: skip
+        return Imported(
+            f"Lightning metrics: {window['steps']:,} steps in {window['duration_s']:.4g} s, "
+            f"{len(evaluations)} evaluations",
+            runs=(run,),
+        )
+
+
+def _block(rows: list[dict[str, float]]) -> dict[str, Any] | None:
+    """Return the steps from the first row with a time to the last one; None of fewer than two.
+
+    The time starts again with each call of ``fit``; what was trained before is left out.
+    """
+    begins = max(
+        (i for i in range(1, len(rows)) if rows[i]["time"] < rows[i - 1]["time"]), default=0
+    )
+    rows = rows[begins:]
+    if len(rows) < 2:
+        return None
+    first, last = rows[0], rows[-1]
+    steps = count(last["step"] - first["step"], 1, 10**7)
+    if steps is None or not last["time"] > first["time"]:
+        return None
+    samples = None
+    if "samples" in first and "samples" in last:
+        samples = count(last["samples"] - first["samples"], 1, 2**53)
+    return {
+        "phase": "steps",
+        "from_step": count(first["step"]),
+        "duration_s": last["time"] - first["time"],
+        "steps": steps,
+        "samples": samples,
+    }
+
+
+def _metric_name(row: Mapping[str, float]) -> str | None:
+    names = [name for name in row if _EVALUATION.fullmatch(name) and "loss" not in name]
+    names = [name for name in names if not re.search(r"time|batches|_per_sec|samples", name)]
+    return re.split(r"[_/|]", names[0], maxsplit=1)[1][:200] if names else None
+
+
+def _evaluation(row: Mapping[str, float]) -> dict[str, Any]:
+    metric = _metric_name(row)
+    pairs = {re.split(r"[_/|]", name, maxsplit=1)[-1][:200]: value
+             for name, value in row.items() if _EVALUATION.fullmatch(name)}  # fmt: skip
+    return {
+        "phase": "evaluate",
+        "epoch": count(row.get("epoch"), most=10**7),
+        "duration_s": None,
+        "loss": next((value for name, value in pairs.items() if "loss" in name), None),
+        "metric": pairs.get(metric) if metric else None,
+    }
+
+
+IMPORTER = MetricsImporter()

@@ -1,0 +1,243 @@
+"""perun's HDF5 files: the nodes, sensors and regions of one application.
+
+The tree is application, monitored runs, their rounds, hosts, device groups and sensors. A sensor
+with a unit of J or W has ``raw_data``: seconds since the start of its round, and values. Counters
+of energy begin again at ``valid_max``; such wraps are repaired. A region has the begin and end of
+each of its calls, per rank.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.importing.importer import Imported, Options, Readings
+from wattlaw.importing.reading import MAX_READINGS, moment_ns
+from wattlaw.importing.runs import RunMaker, single_run
+from wattlaw.importing.timeseries import SampleRows, measure_of, measured, phase_of
+from wattlaw.store.imports import ImportedRun
+
+if TYPE_CHECKING:
+    import h5py
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_KINDS = {"cpu": "cpu", "gpu": "gpu", "ram": "dram"}
+_UNITS = {"J": "energy_j", "W": "power_w"}
+#: Domains of RAPL that are parts of others.
+_PARTS = re.compile(r"core|uncore|psys", re.IGNORECASE)
+_MAX_ROUNDS, _MAX_CALLS = 10_000, 100_000
+_RULES = (np.integer, np.floating)
+
+
+class PerunImporter:
+    """Regions and sensors of an application."""
+
+    name = "perun"
+    description = "HDF5 file of perun (extra: import)"
+
+    def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
+        """Say whether this is an HDF5 file."""
+        return head.startswith(_MAGIC)
+
+    def read(self, path: Path, options: Options) -> Imported:
+        """Return a run for each round."""
+        try:
+            import h5py
+        except ImportError:
+            raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"') from None
+        maker, runs, wraps = RunMaker(path, options), list[ImportedRun](), 0
+        with h5py.File(path, "r") as file:
+            for app, monitored in ((a, m) for a in _groups(file) for m in _groups(_nodes(a))):
+                started_ns = moment_ns(_text(monitored, "execution_dt"), options.timezone)
+                rounds = list(_groups(_nodes(monitored)))
+                if started_ns is None or len(rounds) + len(runs) > _MAX_ROUNDS:
+                    raise BadInput(
+                        f"{path}: a run without a time, or more than {_MAX_ROUNDS:,} rounds"
+                    )
+                for each in rounds:
+                    run, end_ns, own_wraps = _round(path, maker, app, each, started_ns)
+                    started_ns, wraps = end_ns, wraps + own_wraps
+                    runs.append(run)
+        if not runs:
+            raise BadInput(f"{path}: no monitored run; not a file of perun")
+        notes = [f"{wraps} wraps of energy counters repaired"] if wraps else []
+        if len(runs) > 1:
+            notes.append(
+                "perun has one start for several rounds; later ones follow without a pause"
+            )
+        windows = sum(len(run.windows) for run in runs)
+        return Imported(
+            f"perun: {len(runs)} runs, {windows:,} windows, times in {options.zone_note}",
+            runs=tuple(runs),
+            notes=tuple(notes),
+        )
+
+
+def _round(
+    path: Path,
+    maker: RunMaker,
+    app: "h5py.Group",
+    group: "h5py.Group",
+    started_ns: int,
+) -> tuple[ImportedRun, int, int]:
+    """Return the run of one round, when it ended, and the wraps of its counters."""
+    rows, wraps, hosts = SampleRows(path), 0, list(_groups(_nodes(group)))
+    duration_s = _value(group, "metrics/RUNTIME")
+    for host in hosts:
+        for sensor in (s for devices in _groups(_nodes(host)) for s in _groups(_nodes(devices))):
+            wraps += _add_sensor(path, rows, _name(host), sensor, started_ns)
+    windows = list(_calls(path, group, started_ns))
+    if not windows:
+        if duration_s is None or not duration_s > 0:
+            raise BadInput(f"{path}: a round has neither regions nor a runtime")
+        windows = [{"phase": "run", "start_ns": started_ns, "duration_s": duration_s}]
+    ends_ns = [row["start_ns"] + round(row["duration_s"] * 1e9) for row in windows]
+    end_ns = max([*ends_ns, started_ns + round((duration_s or 0) * 1e9)])
+    readings = rows.readings() if len(rows) else None
+    gpus = _count_gpus(readings)
+    values: dict[str, Any] = {"workload": _name(app), "nodes": max(1, len(hosts))}
+    values |= {"gpus": gpus} if gpus else {}
+    run = single_run(
+        path, maker, values, windows, measure_of(windows), period_ns=(started_ns, end_ns)
+    )
+    if readings is None:
+        return run, end_ns, wraps
+    measured_rows, telemetry = measured(run.record.run_id, run.windows, readings)
+    return ImportedRun(record=run.record, windows=measured_rows, telemetry=telemetry), end_ns, wraps
+
+
+def _count_gpus(readings: Readings | None) -> int:
+    if readings is None:
+        return 0
+    devices = readings.samples.select(["host", "device", "kind"]).group_by(
+        ["host", "device", "kind"]
+    )
+    return sum(row["kind"] == "gpu" for row in devices.aggregate([]).to_pylist())
+
+
+def _add_sensor(
+    path: Path, rows: SampleRows, host: str, sensor: "h5py.Group", started_ns: int
+) -> int:
+    """Add the readings of a sensor; return the wraps of its counter."""
+    data = _child(sensor, "raw_data")
+    kind = _KINDS.get(_text(sensor, "device_type"))
+    times, values = (_child(data, name) for name in ("timesteps", "values"))
+    alternative = _child(data, "alt_values")
+    if alternative is not None and _text(alternative, "unit") == "J":
+        values = alternative  # processed files have power in place of the counter
+    column = _UNITS.get(_text(values, "unit"))
+    if kind is None or column is None or times is None or values is None:
+        return 0
+    if kind == "cpu" and _PARTS.search(_name(sensor)):
+        return 0
+    time_s, raw = _array(path, times) * _factor(times), _array(path, values)
+    size = min(len(time_s), len(raw))
+    time_s, raw, wraps = time_s[:size], raw[:size], 0
+    if column == "energy_j":
+        most = _number(values, "valid_max")
+        steps = np.diff(raw)
+        is_wrap = steps < 0
+        wraps = int(is_wrap.sum())
+        if wraps and 0 < most < 1e19:
+            raw = raw.copy()
+            raw[1:] += np.cumsum(np.where(is_wrap, most, 0.0))
+    raw = raw * _factor(values)
+    for offset_s, value in zip(time_s.tolist(), raw.tolist(), strict=True):
+        if 0 <= offset_s < 1e8 and np.isfinite(value) and value >= 0:
+            rows.add(host, _name(sensor), kind, started_ns + round(offset_s * 1e9), {column: value})
+    return wraps
+
+
+def _calls(path: Path, group: "h5py.Group", started_ns: int) -> Iterator[dict[str, Any]]:
+    """Yield a window for each call of each region, from the first rank's begin to the last end."""
+    for region in _groups(_child(group, "regions")):
+        name = _text(region, "id") or _name(region)
+        members = _members(_child(region, "raw_data"))
+        ranks = [_array(path, data) for data in members if hasattr(data, "dtype")]
+        ranks = [rank[: len(rank) // 2 * 2].reshape(-1, 2) for rank in ranks]
+        count = min((len(rank) for rank in ranks), default=0)
+        if count > _MAX_CALLS:
+            raise BadInput(f"{path}: a region has more than {_MAX_CALLS:,} calls")
+        phase = phase_of(name)
+        for call in range(count):
+            begin = min(float(rank[call, 0]) for rank in ranks)
+            end = max(float(rank[call, 1]) for rank in ranks)
+            if not 0 <= begin < end < 1e8:
+                continue
+            window = {
+                "phase": phase,
+                "start_ns": started_ns + round(begin * 1e9),
+                "duration_s": end - begin,
+            }
+            if phase in ("train", "evaluate"):
+                window["epoch"] = call
+            elif phase == "steps":
+                window["steps"] = 1
+            yield window
+
+
+def _child(group: Any, name: str) -> Any:
+    """Return a member of a group; None without it, and for links to other files."""
+    import h5py
+
+    if not isinstance(group, h5py.Group) or name not in group:
+        return None
+    link = group.get(name, getlink=True)
+    return group[name] if isinstance(link, h5py.HardLink) else None
+
+
+def _nodes(group: Any) -> Any:
+    return _child(group, "nodes")
+
+
+def _groups(group: Any) -> Iterator[Any]:
+    import h5py
+
+    return (member for member in _members(group) if isinstance(member, h5py.Group))
+
+
+def _members(group: Any) -> Iterator[Any]:
+    return (_child(group, name) for name in sorted(group)) if group is not None else iter(())
+
+
+def _name(group: Any) -> str:
+    name = str(group.name).rsplit("/", 1)[-1]
+    return "".join(c if c.isprintable() else "?" for c in name)[:100] or "unnamed"
+
+
+def _text(group: Any, name: str) -> str:
+    value = None if group is None else group.attrs.get(name)
+    return value[:200] if isinstance(value, str) else ""
+
+
+def _number(group: Any, name: str) -> float:
+    value = group.attrs.get(name)
+    return float(value) if isinstance(value, _RULES) else 0.0
+
+
+def _factor(data: Any) -> float:
+    factor = _number(data, "mag")
+    return factor if 1e-12 <= factor <= 1e12 else 1.0
+
+
+def _value(group: Any, name: str) -> float | None:
+    metric: Any = group
+    for part in name.split("/"):
+        metric = _child(metric, part)
+    value = None if metric is None else _number(metric, "value") or _number(metric, "mean")
+    return value if value is not None and 0 < value < 1e8 else None
+
+
+def _array(path: Path, data: Any) -> Any:
+    """Return the values of a dataset; raise ``BadInput`` if it is large or in another file."""
+    if data.ndim != 1 or data.size > MAX_READINGS or data.dtype.kind not in "iuf":
+        raise BadInput(f"{path}: {_name(data)} is not a list of up to {MAX_READINGS:,} numbers")
+    if data.is_virtual or data.external:
+        raise BadInput(f"{path}: {_name(data)} is in another file")
+    return data[:].astype(np.float64)
+
+
+IMPORTER = PerunImporter()

@@ -1,0 +1,188 @@
+"""Makes the runs of an import: what was run, its identity, its windows, and what was assumed."""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from wattlaw.errors import BadInput
+from wattlaw.importing.importer import Options
+from wattlaw.store.fields import OPTIONS, InvalidCell, global_batch_of
+from wattlaw.store.imports import ImportedRun
+from wattlaw.store.record import Facts, RunRecord, Site
+from wattlaw.study.identity import ID_DIGITS, canonical
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+#: The launcher of an imported run; no launcher of this name exists.
+KIND = "imported"
+HOST = "imported"
+NOT_CHECKED = "measured elsewhere, not checked here"
+NO_ENERGY = {"energy_source": "none", "energy_verdict": "unavailable"}
+#: The option that keeps a workload's original name where it is not a valid workload name.
+_NAME_OPTION = "workload"
+#: The values of a run where nothing says them.
+_ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
+#: Fields of a run's specification; ``OPTIONS`` are others.
+SPEC_FIELDS = frozenset(
+    {*Setting.model_fields, "workload", "hardware", "nodes", "repeat", "epochs"}
+)
+EPOCHS_MEASURE = Measure(epochs=1, warmup_epochs=0)
+STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
+
+
+class RunMaker:
+    """Makes the runs of one file. Equal settings are validated once; repeats are numbered.
+
+    ``source`` is the name of the file; file, setting and repeat identify a run.
+    """
+
+    def __init__(self, path: Path, options: Options, *, repeats_are_numbered: bool = False) -> None:
+        self.source = "".join(c if c.isprintable() else "?" for c in path.name)
+        self._options = options
+        self._specs: dict[Any, tuple[RunSpec, str, tuple[str, ...]]] = {}
+        self._repeats: Counter[str] = Counter()
+        self._lines: dict[str, int] = {}
+        self._are_numbered = repeats_are_numbered or "repeat" in options.constants
+
+    def run(
+        self,
+        values: Mapping[str, Any],
+        windows: Iterable[Mapping[str, Any]],
+        measure: Measure = EPOCHS_MEASURE,
+        *,
+        line: int = 0,
+        notes: Iterable[str] = (),
+        facts: Facts = Facts(),  # noqa: B008 - frozen
+        site: Site | None = None,
+        period_ns: tuple[int, int] | None = None,
+    ) -> ImportedRun:
+        """Return a run.
+
+        Parameters
+        ----------
+        values
+            Fields of ``store.fields``, parsed: those that the file says. What the user says with
+            ``--map field=@value`` replaces them.
+        windows
+            Columns of ``store.schema.EPOCHS``; those of the run are added.
+        measure
+            What a window is: epochs, steps, or (with one epoch) a process.
+        period_ns
+            When the run began and ended.
+
+        Raises
+        ------
+        InvalidCell
+            The values are no setting, or another line has the same setting and repeat.
+        """
+        key = (measure, *((name, type(value), value) for name, value in values.items()))
+        if key not in self._specs:
+            self._specs[key] = self._spec(values, measure)
+        spec, setting, assumed = self._specs[key]
+        text = setting
+        if not self._are_numbered and (repeat := self._repeats[setting]):
+            spec = spec.model_copy(update={"repeat": repeat})
+            # The canonical form of one of very many runs; the first place is that of the field.
+            text = setting.replace('"repeat":0,"setting":', f'"repeat":{repeat},"setting":', 1)
+        self._repeats[setting] += not self._are_numbered
+        run_id = _identity(text, self.source)
+        if run_id in self._lines:
+            raise InvalidCell(f"has the setting and repeat of line {self._lines[run_id]}")
+        self._lines[run_id] = line
+        began, ended = (None, None) if period_ns is None else map(_moment, period_ns)
+        if site is not None and site.energy_j is not None and began is not None:
+            period = {"energy_start_at": began, "energy_end_at": ended}
+            site = site.model_copy(update=period)
+        record = RunRecord(
+            run_id=run_id,
+            study=self._options.study,
+            spec=spec,
+            seed=0,
+            order_seed=0,
+            status="done",
+            notes=(f"imported from {self.source}", *assumed, *notes),
+            facts=facts,
+            site=site,
+            started_at=began,
+            finished_at=ended,
+        )
+        shared = {"run_id": run_id, "host": HOST, "warmup": False, "interrupted": False}
+        rows = [{**shared, **NO_ENERGY, **window} for window in windows]
+        return ImportedRun(record=record, windows=rows, line=line)
+
+    def skip(self, values: Mapping[str, Any], measure: Measure = EPOCHS_MEASURE) -> None:
+        """Count a rejected row as a repeat of its setting, so that the others keep their number."""
+        setting = self._spec(values, measure)[1]
+        self._repeats[setting] += not self._are_numbered
+
+    def _spec(
+        self, from_file: Mapping[str, Any], measure: Measure
+    ) -> tuple[RunSpec, str, tuple[str, ...]]:
+        values = {**from_file, **self._options.constants}
+        if "gpus" not in values:
+            raise InvalidCell("the number of GPUs is not known; set it with --map gpus=@N")
+        batch = global_batch_of(values)
+        setting = {key: values[key] for key in Setting.model_fields if key in values}
+        setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]} if batch else {}
+        name = values.get("workload", self._options.study)
+        options = {k.removeprefix(OPTIONS): v for k, v in values.items() if k.startswith(OPTIONS)}
+        if slug(name) != name:
+            if _NAME_OPTION in options:
+                raise InvalidCell(
+                    f"options.{_NAME_OPTION} is reserved for the workload's full name"
+                )
+            options[_NAME_OPTION] = name
+        if measure is EPOCHS_MEASURE and values.get("epochs", 1) != 1:
+            measure = Measure(epochs=values["epochs"], warmup_epochs=0)
+        try:
+            spec = RunSpec(
+                workload=WorkloadSpec(name=slug(name) or KIND, options=options),
+                setting=Setting(**setting),
+                repeat=values.get("repeat", 0),
+                measure=measure,
+                launch_kind=KIND,
+                hardware=values.get("hardware"),
+                nodes=values.get("nodes", 1),
+            )
+        except ValidationError as error:
+            raise InvalidCell(error.errors()[0]["msg"]) from None
+        assumed = [f"{key} {value}" for key, value in _ASSUMED.items() if key not in values]
+        note = (f"not in the file and assumed: {', '.join(assumed)}",) if assumed else ()
+        return spec, canonical(spec), note
+
+
+def _moment(t_ns: int) -> datetime:
+    return datetime.fromtimestamp(t_ns // 1000 * 1e-6, UTC)
+
+
+def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> ImportedRun:
+    """Return a run as ``RunMaker.run`` does; raise ``BadInput`` where the file has no valid one."""
+    try:
+        return maker.run(*args, **settings)
+    except InvalidCell as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def _identity(canonical_spec: str, source: str) -> str:
+    """Return the run id of an imported run, a hash of its specification and its file's name."""
+    text = json.dumps([canonical_spec, source])
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
+
+
+def slug(text: str) -> str:
+    """Return a text as a name of letters, digits, '.', '_' and '-'; it may be empty."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-")[:100].rstrip("-")
+
+
+def checked_energy(energies_j: Mapping[str, float], source: str, reason: str) -> dict[str, Any]:
+    """Return the energy columns of a window whose energy another tool computed: never ``ok``."""
+    known = {name: value for name, value in energies_j.items() if value > 0}
+    if not known:
+        return dict(NO_ENERGY)
+    return {**known, "energy_source": source, "energy_verdict": "suspect", "energy_reason": reason}

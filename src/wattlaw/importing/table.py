@@ -1,0 +1,228 @@
+"""Any table: each row becomes one run; ``--map`` says which column each field takes.
+
+What a table does not say is missing in the run, or noted where a run must have a value.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wattlaw.errors import BadInput
+from wattlaw.importing.importer import Imported, Options
+from wattlaw.importing.mapping import THROUGHPUT, TOKENS, FieldMap, Getter, is_blank, parse_map
+from wattlaw.importing.runs import (
+    EPOCHS_MEASURE,
+    NO_ENERGY,
+    NOT_CHECKED,
+    SPEC_FIELDS,
+    STEPS_MEASURE,
+    RunMaker,
+)
+from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
+from wattlaw.store.imports import ImportedRun, RejectedRow
+from wattlaw.store.record import Facts
+from wattlaw.store.rows import Row, Rows, read_rows
+
+#: Most windows of one import.
+MAX_WINDOWS = 2_000_000
+_ENERGIES = ("gpu_energy_j", "cpu_energy_j", "dram_energy_j")
+
+
+class TableImporter:
+    """One row of a CSV, JSON-lines or Parquet file is one run."""
+
+    name = "table"
+    description = "a .csv, .jsonl or .parquet table, with --map"
+
+    def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
+        """Return False: a table is the file with its suffix that no other format has."""
+        return False
+
+    def read(self, path: Path, options: Options) -> Imported:
+        """Return a run for each row."""
+        if options.mapping is None:
+            raise BadInput(
+                f"{path}: a table needs --map FIELD=COLUMN,..., or --from FORMAT if it is no table"
+            )
+        fields = parse_map(
+            options.mapping,
+            {name: options.constants.get(name) for name in ("workload", "hardware")},
+        )
+        table = read_rows(path, fields.needed)
+        runs, rejected = parse_runs(table, fields, path, options)
+        return Imported(
+            f"table of {len(table.rows):,} rows",
+            runs=tuple(runs),
+            rejected=tuple(rejected),
+            unit=table.unit,
+        )
+
+
+def parse_runs(
+    table: Rows, fields: FieldMap, path: Path, options: Options
+) -> tuple[list[ImportedRun], list[RejectedRow]]:
+    """Return the runs of a table, and the rows that cannot be imported.
+
+    Rows of the same setting are numbered as its repeats in their order, rejected ones included,
+    unless the field ``repeat`` gives the number. A workload that the table does not name has the
+    name of the study.
+    """
+    try:
+        getters = fields.getters(table.columns, _first_cells(table.rows))
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    of_spec = {name: get for name, get in getters.items() if is_spec_field(name)}
+    others = {name: get for name, get in getters.items() if name not in of_spec}
+    constants = {name: value for name, value in fields.constants.items() if is_spec_field(name)}
+    shared = {name: value for name, value in fields.constants.items() if name not in constants}
+    measure = STEPS_MEASURE if fields.time_field == "step_time_s" else EPOCHS_MEASURE
+    maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
+    runs: list[ImportedRun] = []
+    rejected: list[RejectedRow] = []
+    windows = 0
+    for row in table.rows:
+        spec_values: dict[str, Any] | None = None
+        try:
+            if row.fault is not None:
+                raise InvalidCell(row.fault)
+            spec_values = constants | _values(row, of_spec)
+            for name in ("gpus", "workload", "repeat"):
+                if name in fields.columns and name not in spec_values:
+                    raise InvalidCell(f"{name} is missing")
+            values = shared | _values(row, others)
+            rows, metric = _windows(values, spec_values, fields)
+            note: tuple[str, ...] = ()
+            if len(rows) > 1 and rows[1]["phase"] == "train":
+                note = ("the table has one mean over all epochs; each epoch gets this mean",)
+            run = maker.run(
+                spec_values, rows, measure, line=row.line, notes=note, facts=Facts(metric=metric)
+            )
+        except InvalidCell as error:
+            if spec_values is not None:
+                _count_repeat(maker, spec_values, measure)
+            rejected.append(RejectedRow(row.line, str(error)))
+            continue
+        windows += len(rows)
+        if windows > MAX_WINDOWS:
+            raise BadInput(f"{path}: more than {MAX_WINDOWS:,} epochs in one table")
+        runs.append(run)
+    return runs, rejected
+
+
+def is_spec_field(name: str) -> bool:
+    """Say whether a field is part of what was run, not of its result."""
+    return name in SPEC_FIELDS or name.startswith(OPTIONS)
+
+
+def _count_repeat(maker: RunMaker, values: Mapping[str, Any], measure: Any) -> None:
+    try:
+        maker.skip(values, measure)
+    except InvalidCell:
+        return
+
+
+def _first_cells(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the first cell of each column that is not blank, of the first rows."""
+    first: dict[str, Any] = {}
+    for row in rows[:1000]:
+        for name, cell in row.cells.items():
+            if name not in first and not is_blank(cell):
+                first[name] = cell
+    return first
+
+
+def _values(row: Row, getters: Mapping[str, Getter]) -> dict[str, Any]:
+    values = ((name, get(row.cells)) for name, get in getters.items())
+    return {name: value for name, value in values if value is not None}
+
+
+def _windows(
+    values: Mapping[str, Any], spec: Mapping[str, Any], fields: FieldMap
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Return the windows of a row, and the name of the metric."""
+    time_field, is_by_steps = fields.time_field, fields.time_field == "step_time_s"
+    time_s = values.get(time_field)
+    if fields.has(THROUGHPUT):
+        time_s = _time_of_rate(values, spec, fields)
+    if time_s is None:
+        raise InvalidCell(f"{time_field} is missing")
+    parts_s = {name: values.get(name) for name in STEP_PARTS}
+    if math.fsum(value or 0.0 for value in parts_s.values()) > time_s:
+        raise InvalidCell(f"{', '.join(STEP_PARTS)} add up to more than {time_field}")
+    train = {
+        "phase": "steps" if is_by_steps else "train",
+        "epoch": 0,
+        "from_step": 0,
+        "duration_s": time_s,
+        "samples": _batch(spec) if is_by_steps else values.get("samples"),
+        "steps": 1 if is_by_steps else values.get("steps"),
+        **parts_s,
+        **_energy(values, time_s, spec["gpus"]),
+    }
+    for name in ("sm_util", "mem_util"):
+        percent = values.get(f"{name}_percent")
+        train[f"{name}_mean"] = values.get(name) if percent is None else percent / 100
+    count = 1 if is_by_steps else spec.get("epochs", 1)
+    windows = [{**train, "epoch": epoch} for epoch in range(count)] if count > 1 else [train]
+    evaluate = {"duration_s": values.get("eval_time_s")}
+    evaluate |= {name: values.get(name) for name in ("metric", "loss")}
+    if all(value is None for value in evaluate.values()):
+        return windows, None
+    shared = {"phase": "evaluate", "epoch": count - 1, "from_step": 0}
+    return [*windows, {**shared, **evaluate}], values.get("metric_name")
+
+
+def _batch(spec: Mapping[str, Any]) -> int | None:
+    batch, local = spec.get("global_batch"), spec.get("local_batch")
+    return local * spec["gpus"] if batch is None and local is not None else batch
+
+
+def _time_of_rate(
+    values: Mapping[str, Any], spec: Mapping[str, Any], fields: FieldMap
+) -> float | None:
+    """Return the seconds of an epoch or a step from a throughput."""
+    rate = values.get(THROUGHPUT)
+    if rate is None:
+        raise InvalidCell("the throughput is missing")
+    kind, is_per_gpu = fields.rate
+    rate *= spec["gpus"] if is_per_gpu else 1
+    if kind == "steps":
+        return float(1 / rate)
+    if kind == "tokens":
+        tokens = values.get(TOKENS)
+        if tokens is None:
+            raise InvalidCell(f"{TOKENS} is missing")
+        rate /= tokens
+    name = "samples" if fields.time_field == "epoch_time_s" else "global_batch"
+    samples = values.get("samples") if name == "samples" else _batch(spec)
+    if samples is None:
+        raise InvalidCell(f"{name} is missing")
+    time_s = samples / rate if rate > 0 else math.inf
+    if not 0 < time_s < math.inf:
+        raise InvalidCell("the throughput gives no finite time > 0")
+    return float(time_s)
+
+
+def _energy(values: Mapping[str, Any], time_s: float, gpus: int) -> dict[str, Any]:
+    """Return the energy of an epoch; a power is that of all GPUs together, E = P t."""
+    energy_j = {name: values[name] for name in _ENERGIES if name in values}
+    if "power_w" in values:
+        energy_j["gpu_energy_j"] = values["power_w"] * time_s
+    if not energy_j:
+        return NO_ENERGY
+    verdict = values.get("energy_verdict", "suspect")
+    row = {
+        **energy_j,
+        "energy_source": values.get("energy_source", "integral"),
+        "energy_verdict": verdict,
+        "energy_reason": None if verdict == "ok" else NOT_CHECKED,
+    }
+    if "gpu_energy_j" in energy_j:
+        row["gpu_power_mean_w"] = energy_j["gpu_energy_j"] / time_s / gpus
+        if not all(0 < row[name] < math.inf for name in ("gpu_energy_j", "gpu_power_mean_w")):
+            raise InvalidCell("energy and time give no finite power > 0")
+    return row
+
+
+IMPORTER = TableImporter()

@@ -1,0 +1,245 @@
+"""Writes imported runs into a store: the runs of one import as three tables, completely or not."""
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from wattlaw.errors import BadInput
+from wattlaw.files import naming, open_regular
+from wattlaw.progress import track
+from wattlaw.store.import_folder import ImportFolder
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.run_rows import row_of, rows_table
+from wattlaw.store.schema import EPOCHS, RUNS, TELEMETRY, find_faults
+from wattlaw.store.snapshot import Snapshot
+from wattlaw.store.store import IMPORTING, Store
+from wattlaw.study.identity import ID_DIGITS, canonical
+
+#: Columns of a run that may differ from those of the same run in the store.
+_MAY_DIFFER = ("study", "notes")
+_BATCH_ROWS = 50_000
+
+
+@dataclass(frozen=True)
+class ImportedRun:
+    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``.
+
+    Only a run that is done has windows and samples in the store.
+    """
+
+    record: RunRecord
+    windows: Sequence[dict[str, Any]]
+    telemetry: pa.Table | None = None
+    line: int = 0  # of its file; 0 where a run is not one line
+
+    @property
+    def setting(self) -> str:
+        """Return the canonical JSON of what was run, without the number of the repeat."""
+        return canonical(self.record.spec.model_copy(update={"repeat": 0}))
+
+
+@dataclass(frozen=True)
+class RejectedRow:
+    """A row that is not imported, and the reason."""
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ImportCounts:
+    """The result of an import, as numbers of runs."""
+
+    added: int
+    unchanged: int
+    rejected: tuple[RejectedRow, ...]
+    other_runs: int  # runs of the store from a file of this name that are not in the import
+
+
+def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
+    """Write the runs of one import into a store; runs that the store has stay as they are.
+
+    A run that the store has with other values is rejected, and so are all new runs of its
+    setting: with new repeat numbers they might count a measurement twice.
+
+    Raises
+    ------
+    BadInput
+        A run has a value that no table of a store may have, or the store has an import or a folder
+        of one of the runs that is damaged. Nothing is written.
+    """
+    with naming(store.path), _lock(store.path / "imports"):
+        snapshot = store.snapshot()
+        _refuse_damaged(store, snapshot, runs)
+        known = set(snapshot.runs["run_id"].to_pylist())
+        existing = [run for run in runs if run.record.run_id in known]
+        changed_ids = _changed_ids(store, snapshot, existing)
+        changed = [run for run in existing if run.record.run_id in changed_ids]
+        changed_settings = {run.setting for run in changed}
+        rejected = [
+            RejectedRow(
+                run.line,
+                f"run {run.record.run_id} is in the store with other values; to replace it, "
+                f"{_how_to_remove(store, snapshot, run.record.run_id)} and import again",
+            )
+            for run in changed
+        ]
+        added: list[ImportedRun] = []
+        for run in runs:
+            if run.record.run_id in known:
+                continue
+            if changed_settings and run.setting in changed_settings:
+                rejected.append(RejectedRow(run.line, "another run of its setting has changed"))
+            else:
+                added.append(run)
+        if added:
+            _write(store, added)
+    others = known.difference(run.record.run_id for run in runs)
+    sources = {run.record.notes[:1] for run in runs}
+    columns = (snapshot.runs[name].to_pylist() for name in ("run_id", "notes"))
+    other_runs = sum(
+        run_id in others and tuple((notes or ())[:1]) in sources
+        for run_id, notes in zip(*columns, strict=True)
+    )
+    return ImportCounts(len(added), len(existing) - len(changed), tuple(rejected), other_runs)
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Wait until no other import writes into the store."""
+    folder.mkdir(exist_ok=True)
+    with open_regular(folder / "lock", append=True) as file:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _refuse_damaged(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> None:
+    """Raise ``BadInput`` where a damaged file hides which runs the store has."""
+    run_ids = {run.record.run_id for run in runs}
+    if len(run_ids) < len(runs):
+        raise BadInput("the import has a run twice")
+    for name, (path, error) in snapshot.damage.items():
+        if name in run_ids or path.parents[1].name == "imports":
+            raise error
+    if hidden := run_ids.intersection(snapshot.keys).difference(
+        snapshot.runs["run_id"].to_pylist()
+    ):
+        raise BadInput(f"{store.folder(min(hidden)).path}: the folder has no record; remove it")
+
+
+def _how_to_remove(store: Store, snapshot: Snapshot, run_id: str) -> str:
+    for folder in snapshot.imports:
+        if run_id in folder.run_ids:
+            others = len(folder.run_ids) - 1
+            also = f" (with {others:,} other runs of that import)" if others else ""
+            return f"remove {folder.path}{also}"
+    return f"remove {store.folder(run_id).path}"
+
+
+def _changed_ids(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> set[str]:
+    """Return the ids of runs that a store has with other values."""
+    if not runs:
+        return set()
+    run_ids = pa.array(sorted(run.record.run_id for run in runs), pa.string())
+    stored, imported = (
+        table.filter(pc.is_in(table["run_id"], run_ids)).drop_columns(list(_MAY_DIFFER))
+        for table in (snapshot.runs, pa.concat_tables(_run_batches(runs)))
+    )
+    changed = _different(stored, imported)
+    windows = store.arrow("epochs", snapshot=snapshot)
+    stored = windows.filter(pc.is_in(windows["run_id"], run_ids))
+    batches = [EPOCHS.empty_table(), *_window_batches(runs)]
+    return changed | _different(stored, pa.concat_tables(batches))
+
+
+def _different(stored: pa.Table, imported: pa.Table) -> set[str]:
+    """Return the ids of the runs whose rows differ in two tables; NaN equals NaN."""
+    counts: list[dict[str, int]] = []
+    for table in (stored, imported):
+        sizes = table.group_by("run_id").aggregate([([], "count_all")])
+        counts.append(
+            dict(zip(*(sizes[name].to_pylist() for name in sizes.schema.names), strict=True))
+        )
+    ids = counts[0].keys() | counts[1].keys()
+    changed = {run_id for run_id in ids if counts[0].get(run_id) != counts[1].get(run_id)}
+    rows = []
+    for table in (stored, imported):
+        is_same = pc.invert(pc.is_in(table["run_id"], pa.array(changed, pa.string())))
+        same = table.filter(is_same)
+        rows.append(same.take(pc.sort_indices(same, [("run_id", "ascending")])))
+    run_ids = rows[0]["run_id"].to_pylist()
+    for name in rows[0].schema.names:
+        columns = [table[name] for table in rows]
+        if not columns[0].equals(columns[1]):
+            values = zip(run_ids, *(column.to_pylist() for column in columns), strict=True)
+            changed |= {run_id for run_id, one, other in values if str(one) != str(other)}
+    return changed
+
+
+def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
+    """Yield the rows of ``RUNS``; raise ``BadInput`` for a value that does not fit its column."""
+    tracked = track(runs, "importing runs", len(runs))
+    rows = (row_of(run.record, run.record.state) for run in tracked)
+    for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
+        yield _table(batch, RUNS)
+
+
+def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
+    """Yield the windows of the done runs; raise ``BadInput`` for a value that no run has."""
+    rows = (row for run in runs if run.record.status == "done" for row in run.windows)
+    for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
+        table = _table(batch, EPOCHS)
+        for fault, is_bad in find_faults(table):
+            run_id = table["run_id"][pc.index(is_bad, value=True).as_py()]
+            raise BadInput(f"run {run_id}: {fault}")
+        yield table
+
+
+def _sample_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
+    for run in runs:
+        if run.record.status == "done" and run.telemetry is not None:
+            yield run.telemetry.select(TELEMETRY.names).cast(TELEMETRY)
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    try:
+        return rows_table(rows, schema)
+    except (pa.ArrowException, OverflowError) as error:
+        raise BadInput(f"a value does not fit its column: {error}") from None
+
+
+def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
+    """Write the tables into a temporary folder, and move it to its place."""
+    runs = sorted(runs, key=lambda run: run.record.run_id)
+    names = "\n".join(run.record.run_id for run in runs)
+    import_id = hashlib.sha256(names.encode()).hexdigest()[:ID_DIGITS]
+    with (
+        tempfile.TemporaryDirectory(dir=store.path, prefix=IMPORTING) as temporary,
+        RunLock(RunFolder(Path(temporary))) as lock,
+    ):
+        if not lock.acquire():  # the lock keeps others from removing the folder as abandoned
+            raise BadInput(f"{temporary}: removed by another process; import again")
+        folder = ImportFolder(Path(temporary) / import_id)
+        folder.path.mkdir()
+        parts = (
+            ("runs", RUNS, _run_batches(runs)),
+            ("epochs", EPOCHS, _window_batches(runs)),
+            ("telemetry", TELEMETRY, _sample_batches(runs)),
+        )
+        for name, schema, batches in parts:
+            with pq.ParquetWriter(folder.table_path(name), schema, compression="zstd") as file:
+                for batch in batches:
+                    file.write_table(batch)
+        folder.path.rename(store.path / "imports" / import_id)

@@ -1,0 +1,133 @@
+"""The runs of a store at one moment: run folders and imports, their status and their damage."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wattlaw.errors import BadInput, WattlawError, one_line
+from wattlaw.store.cache import by_run, folder_keys, read_through
+from wattlaw.store.import_folder import ImportFolder
+from wattlaw.store.run_folder import REPLACE, RunFolder
+from wattlaw.store.run_rows import row_of, rows_table
+from wattlaw.store.schema import RUNS
+
+#: A file and why it is damaged.
+Damage = tuple[Path, WattlawError]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The runs of a store.
+
+    Parameters
+    ----------
+    runs
+        The runs whose record can be read, in order of run id. Those with a missing, cut or
+        overwritten table have the status ``damaged`` and the reason.
+    damage
+        The damaged files by run id, or by the id of an import.
+    keys
+        What the files of the run folders are, by run id.
+    imports
+        The imports whose runs can be read.
+    """
+
+    runs: pa.Table
+    damage: Mapping[str, Damage]
+    keys: Mapping[str, int]
+    imports: tuple[ImportFolder, ...]
+
+    def marked(self, damaged: Mapping[str, str]) -> pa.Table:
+        """Return the runs; those in ``damaged``, and those of its imports, have that status."""
+        reasons = dict(damaged)
+        for folder in self.imports:
+            if folder.path.name in damaged:
+                reasons |= dict.fromkeys(folder.run_ids, damaged[folder.path.name])
+        return _marked(self.runs, reasons, {"done", "damaged"})
+
+    def done(self) -> list[str]:
+        """Return the ids of the done runs, in order."""
+        is_done = pc.equal(self.runs["status"], "done")
+        return self.runs["run_id"].filter(is_done).to_pylist()  # type: ignore[no-any-return]
+
+
+def read_snapshot(store: Path) -> Snapshot:
+    """Return the runs of a store."""
+    runs = store / "runs"
+    keys = folder_keys(runs)
+    damage: dict[str, Damage] = {}
+
+    def read(run_ids: Sequence[str]) -> tuple[pa.Table, set[str]]:
+        rows, changing = [], set()
+        for run_id in run_ids:
+            folder = RunFolder(runs / run_id)
+            try:
+                record = folder.read()
+                fault = folder.damage(record)
+                if fault is not None:
+                    damage[run_id] = folder.record_path, BadInput(fault)
+                if record is not None:
+                    state = "damaged" if fault is not None else folder.state(record)
+                    rows.append(row_of(record, state, fault))
+                    if fault is not None or record.status == "running":
+                        changing.add(run_id)
+            except (WattlawError, OSError) as error:
+                reason = error if isinstance(error, WattlawError) else BadInput(one_line(error))
+                damage[run_id] = folder.record_path, reason
+        return _fitting(rows, runs, damage), changing
+
+    tables = [read_through(store, "runs", RUNS, keys, read)] if keys else []
+    imports = []
+    seen = set(keys)
+    for path in sorted((store / "imports").glob("*/")):
+        folder = ImportFolder(path)
+        try:
+            if not seen.isdisjoint(folder.run_ids):
+                twice = min(seen & folder.run_ids)
+                raise BadInput(f"{path}: the store has its run {twice} twice; remove a folder")
+        except WattlawError as error:
+            damage[path.name] = path / "runs.parquet", error
+            continue
+        seen |= folder.run_ids
+        imports.append(folder)
+        table = folder.runs
+        if (fault := folder.damage()) is not None:
+            damage[path.name] = path / "epochs.parquet", fault
+            table = _marked(table, dict.fromkeys(folder.run_ids, str(fault)), {"done"})
+        tables.append(table)
+    table = (
+        tables[0] if len(tables) == 1 else by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
+    )
+    return Snapshot(table, damage, keys, tuple(imports))
+
+
+def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) -> pa.Table:
+    """Return the rows that fit the schema; each other one is damage."""
+    try:
+        return rows_table(rows)
+    except (pa.ArrowException, OverflowError) as error:
+        if len(rows) > 1:
+            parts = [_fitting([row], runs, damage) for row in rows]
+            return pa.concat_tables(parts)
+        path = runs / rows[0]["run_id"] / "run.json"
+        reason = f"{path}: not a run record: {one_line(error)[:200]}; {REPLACE}"
+        damage[rows[0]["run_id"]] = path, BadInput(reason)
+        return RUNS.empty_table()
+
+
+def _marked(table: pa.Table, reasons: Mapping[str, str], statuses: set[str]) -> pa.Table:
+    """Return runs; those with a reason and one of these statuses become ``damaged``."""
+    if not reasons:
+        return table
+    columns = {name: table[name].to_pylist() for name in ("run_id", "status", "reason")}
+    for row, (run_id, status) in enumerate(zip(columns["run_id"], columns["status"], strict=True)):
+        if run_id in reasons and status in statuses:
+            columns["status"][row], columns["reason"][row] = "damaged", reasons[run_id]
+    for name in ("status", "reason"):
+        column = table.schema.get_field_index(name)
+        table = table.set_column(column, RUNS.field(name), pa.array(columns[name], pa.string()))
+    return table

@@ -1,0 +1,78 @@
+"""The schema version of a store, in ``store.json``."""
+
+import json
+from pathlib import Path
+
+from wattlaw.errors import BadInput, NotPermitted
+from wattlaw.files import read_text, write_text
+from wattlaw.text import quote
+
+#: Increased by every change after which older records or tables cannot be read as they are.
+SCHEMA_VERSION = 3
+#: Of a store that was written before stores had a version.
+_UNVERSIONED = 0
+_KEY = "schema_version"
+_REPAIR = f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
+
+
+def version_path(store: Path) -> Path:
+    """Return the file with a store's schema version."""
+    return store / "store.json"
+
+
+def check_version(store: Path) -> None:
+    """Check that this wattlaw can read a store. A folder without runs is a new store.
+
+    Raises ``BadInput`` if the store has another schema version, or its ``store.json`` is damaged,
+    and ``NotPermitted`` if this user may not read ``store.json``.
+    """
+    version = _version_of(store)
+    if version is None or version == SCHEMA_VERSION:
+        return
+    from wattlaw import __version__  # read from the package's metadata, which takes a while
+
+    if version > SCHEMA_VERSION:
+        advice = "upgrade wattlaw"
+    else:
+        advice = "use the wattlaw version that wrote it, or run the study into a new store"
+    raise BadInput(
+        f"{store}: the store has schema version {version}; wattlaw {__version__} reads schema "
+        f"version {SCHEMA_VERSION}; {advice}"
+    )
+
+
+def _version_of(store: Path) -> int | None:
+    """Return the schema version of a store; None where there is no store yet."""
+    path = version_path(store)
+    try:
+        text = read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return _UNVERSIONED if _has_runs(store) else None
+    except PermissionError:
+        raise NotPermitted(f"{path}: no permission to read it") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}; {_REPAIR}") from None
+    except UnicodeDecodeError:
+        text = ""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        raise BadInput(f"{path}: not a JSON file in UTF-8; {_REPAIR}") from None
+    version = content.get(_KEY) if isinstance(content, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise BadInput(f"{path}: {_KEY} is {quote(version)}; allowed: an integer >= 1; {_REPAIR}")
+    return version
+
+
+def _has_runs(store: Path) -> bool:
+    try:
+        return any((store / "runs").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError:
+        raise NotPermitted(f"{store / 'runs'}: no permission to read it") from None
+
+
+def write_version(store: Path) -> None:
+    """Write the version of a new store."""
+    write_text(version_path(store), json.dumps({_KEY: SCHEMA_VERSION}) + "\n")
