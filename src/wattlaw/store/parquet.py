@@ -95,7 +95,8 @@ def read_together(paths: Sequence[Path], schema: pa.Schema) -> pa.Table | None:
         return None
     if pc.any(table["foreign_run"]).as_py():
         return None
-    table = table.select(schema.names)
+    # DuckDB returns a batch with buffers of full size for each file, however few rows it has.
+    table = table.select(schema.names).combine_chunks()
     return table if table.schema == schema else None
 
 
