@@ -150,7 +150,7 @@ def read_all(
             tables.append(read_checked(path, schema, run_ids, validate=validate))
         except BadInput as error:
             on_damage(path, error)
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables).combine_chunks()  # thousands of chunks take gigabytes
 
 
 def check_all(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage = raise_error) -> None:
