@@ -431,6 +431,9 @@ def test_jobs_that_failed_or_had_no_gpu_are_rejected(tmp_path):
     )
     (reason,) = read_import(a_file(tmp_path / "jobs.txt", text)).files[0].rejected
     assert "job 102: state FAILED" in reason
+    century = samples.slurm_json().decode().replace('"elapsed": 3600', '"elapsed": 4e9')
+    (reason,) = read_import(a_file(tmp_path / "jobs.json", century)).files[0].rejected
+    assert "job 103: a window" in reason
     text = text.replace("gres/gpu:a100=8,gres/gpu=8,", "")
     reasons = read_import(a_file(tmp_path / "jobs.txt", text)).files[0].rejected
     assert any("GPUs" in reason for reason in reasons)
