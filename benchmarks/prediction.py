@@ -7,10 +7,11 @@ src/wattlaw/analysis/prediction/parameters.py. ``--learn`` only prints those.
 """
 
 import argparse
+import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +22,8 @@ from scipy import stats
 from scipy.interpolate import PchipInterpolator
 
 from common import write_results
-from prediction_data import Job, by_origin, caps, is_packed, pollux, series
+from prediction_cases import FIRST, Case, cases, t4_cases
+from prediction_data import by_origin, caps, pollux, series
 from prediction_learning import job_draws, learn
 from prediction_rivals import IN_N, RIVALS
 from prediction_truth import draw
@@ -29,7 +31,6 @@ from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, predi
 from wattlaw.analysis.prediction.parameters import Priors
 
 Floats = npt.NDArray[np.float64]
-LARGE = (16, 32, 64)
 #: Jobs of each origin from which priors are learned.
 JOBS_OF_ORIGIN = 6
 SLOWDOWN, NEAR_BEST = 1.10, 1.02
@@ -40,17 +41,6 @@ PROCESSES = os.cpu_count() or 1
 SETS = (19, 987)
 #: Contests of few jobs pool the scores of several seeds.
 SEEDS = (0, 1, 2, 3, 4)
-
-
-@dataclass(frozen=True)
-class Case:
-    """Observations to learn from, and those to predict."""
-
-    contest: str
-    family: str
-    origin: str
-    train: list[Observation]
-    test: list[Observation]
 
 
 @dataclass(frozen=True)
@@ -67,19 +57,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--learn", action="store_true", help="print the shipped priors")
     parser.add_argument("--truths", type=int, default=1000, help="simulated jobs")
+    parser.add_argument(
+        "--only", nargs="+", metavar="PART", help="print these parts, and write no results"
+    )
     arguments = parser.parse_args()
     np.seterr(over="ignore")  # a rival's interval may be infinite
     priors = learned()
     if arguments.learn:
         print(priors[""])
         return
-    results = {
-        "what": "predictions of step time, power and energy of settings that were not measured",
-        "contests": contests(priors),
-        "caps": caps_contest(priors),
-        "simulated_truth": simulated(priors[""], arguments.truths),
-        "speed": speed(priors[""]),
+    parts: dict[str, Callable[[], object]] = {
+        "contests": lambda: contests(priors),
+        "step_parts": lambda: step_parts(priors, arguments.truths),
+        "caps": lambda: caps_contest(priors),
+        "simulated_truth": lambda: simulated(priors[""], arguments.truths),
+        "speed": lambda: speed(priors[""]),
     }
+    if arguments.only:
+        print(json.dumps({name: parts[name]() for name in arguments.only}, indent=1))
+        return
+    what = "predictions of step time, power and energy of settings that were not measured"
+    results = {"what": what} | {name: part() for name, part in parts.items()}
     write_results("prediction", f"cpu{os.cpu_count()}", results)
 
 
@@ -95,34 +93,40 @@ def learned() -> dict[str, Priors]:
     return {name: learn(families, left_out) for name, left_out in without.items()}
 
 
-def cases() -> Iterable[Case]:
-    """Yield the cases of all contests but that of caps."""
-    seen = {
-        "T4: 1, 2, 4, 8 to 16-64 GPUs": lambda s: is_packed(s) and s.gpus in (1, 2, 4, 8),
-        "T4: 1, 2, 4 to 16-64 GPUs": lambda s: is_packed(s) and s.gpus in (1, 2, 4),
-        "T4: 1, 2, 4 and 2 on two nodes to 16-64 GPUs": lambda s: (
-            (is_packed(s) and s.gpus in (1, 2, 4)) or s.gpus_per_node == (1, 1)
-        ),
+def step_parts(priors: dict[str, Priors], truths: int) -> dict[str, object]:
+    """Return the scores without and with the measured parts of steps.
+
+    The cases are those of T4 GPUs, each single run on 8 of them, and a third of the
+    simulated jobs of the first set.
+    """
+    found: dict[str, dict[str, list[Score]]] = defaultdict(lambda: defaultdict(list))
+    for with_sync in (False, True):
+        how = "with parts" if with_sync else "without"
+        every = list(t4_cases(with_sync=with_sync))
+        every += [
+            Case("T4: one run on 8 to 16-64 GPUs", case.family, case.origin, [run], case.test)
+            for case in every if case.contest == FIRST
+            for run in case.train if run.setting.gpus == 8
+        ]  # fmt: skip
+        for case in every:
+            found[case.contest][how] += ours(case, priors[case.origin])
+        with ProcessPoolExecutor(PROCESSES) as pool:
+            work = partial(_simulated_score, priors[""], with_parts=with_sync)
+            for is_across, score_of in pool.map(work, range(truths // 3), chunksize=10):
+                place = "across nodes" if is_across else "on seen nodes"
+                found[f"simulated jobs, {place}"][how].append(score_of)
+    return {
+        contest: {how: summary(rows) for how, rows in by_how.items()}
+        for contest, by_how in found.items()
     }
-    for job in pollux():
-        test = job.where(lambda s: is_packed(s) and s.gpus in LARGE)
-        for contest, condition in seen.items():
-            yield Case(contest, job.name, job.origin, job.where(condition), test)
-    for job in series():
-        counts = sorted({item.setting.gpus for item in job.observations})
-        if not job.is_exact or job.family == "pollux_T4_const_lbs" or len(counts) < 3:
-            continue
-        batch = job.observations[0].setting.local_batch
-        file = "scaling_series" if batch is None else "scaling_series_weak"
-        half = (len(counts) + 1) // 2
-        yield _series_case(f"{file}: all but the largest", job, counts[-2], counts[-1])
-        yield _series_case(f"{file}: smaller half", job, counts[half - 1], counts[half])
 
 
-def _series_case(contest: str, job: Job, last_seen: int, first_wanted: int) -> Case:
-    train = job.where(lambda setting: setting.gpus <= last_seen)
-    test = job.where(lambda setting: setting.gpus >= first_wanted)
-    return Case(contest, job.family, job.origin, train, test)
+def _simulated_score(priors: Priors, number: int, *, with_parts: bool) -> tuple[bool, Score]:
+    """Return whether a job's target has more nodes than its runs, and the score of its time."""
+    truth = draw(np.random.default_rng([SETS[0], number]), with_parts=with_parts)
+    posterior = fit(truth.observations, seed=number, priors=priors)
+    times = posterior.runs([truth.target])[1]
+    return truth.is_across_nodes, score(times[:, 0], truth.step_time_s)
 
 
 def contests(priors: dict[str, Priors]) -> dict[str, object]:

@@ -41,24 +41,28 @@ class Job:
         return [item for item in self.observations if condition(item.setting)]
 
 
-def pollux() -> list[Job]:
-    """Return BERT and ImageNet on T4 GPUs, one observation for each setting."""
+def pollux(*, with_sync: bool = False) -> list[Job]:
+    """Return BERT and ImageNet on T4 GPUs, one observation for each run.
+
+    ``with_sync`` adds the exposed communication of each run, ``sync_time_s``.
+    """
     table = pd.read_csv(FOLDER / "pollux_t4.csv", dtype={"gpus_per_node": str})
     jobs = []
     for workload, rows in table.groupby("workload"):
-        found: dict[TrainingSetting, list[float]] = {}
+        found: dict[TrainingSetting, list[tuple[float, float]]] = {}
         for row in rows.itertuples():
             digits = row.gpus_per_node
             placement = tuple(int(digit) for digit in digits) if isinstance(digits, str) else None
             setting = TrainingSetting(
                 int(row.gpus), int(row.nodes), placement, local_batch=float(row.local_batch)
             )
-            found.setdefault(setting, []).append(float(row.step_time_s))
+            found.setdefault(setting, []).append((float(row.step_time_s), float(row.sync_time_s)))
         observations = (
-            Observation(setting, step_s, session=f"{index}:{setting.gpus_per_node}")
+            Observation(setting, step_s, session=f"{index}:{setting.gpus_per_node}",
+                        communication_s=sync_s if with_sync else None)
             for setting, times in found.items()
-            for index, step_s in enumerate(times)
-        )
+            for index, (step_s, sync_s) in enumerate(times)
+        )  # fmt: skip
         jobs.append(Job("pollux_t4", str(workload), f"pollux {workload}", tuple(observations)))
     return jobs
 

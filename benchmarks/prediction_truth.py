@@ -10,15 +10,18 @@ The simulator computes kernels, buckets and power from descriptions of hardware 
   or, for half of the jobs, 1 to 16 GPUs in nodes of the cluster; that batch or half of it; for half
   of the jobs, in four of ten settings, a power limit between the board's lowest and highest;
 - a target: 1 to 64 GPUs, the batch times 1/2, 1 or 2 and, for jobs with limits, any limit or none;
+- parts: exposed communication, the wait for the slowest rank and the wait for samples of each run,
+  each times a log-normal factor (standard deviation of logs 0.05); only some checks use them;
 - noise: a run's time and power deviate by t(4) numbers times 1 % and 0.7 %, and the time of a
   session (settings with equal GPUs) by t(4) times 0.6 %, in logs.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
 from wattlaw.analysis.prediction import Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS
 from wattlaw.simulator import library
 from wattlaw.simulator.job import Parameters, SimulatedJob
 from wattlaw.simulator.predict import predict
@@ -57,8 +60,8 @@ class Truth:
         return (self.target.nodes or 1) > most
 
 
-def draw(dice: np.random.Generator) -> Truth:
-    """Return a random job."""
+def draw(dice: np.random.Generator, *, with_parts: bool = False) -> Truth:
+    """Return a random job, whose runs have measured the parts of a step if wanted."""
     world = _World(dice)
     counts = [1, 2, 4, 8, 16][: 4 + dice.integers(2)]
     limits = bool(dice.integers(2))
@@ -76,8 +79,12 @@ def draw(dice: np.random.Generator) -> Truth:
     target_limit_w = world.limit_w() if limits and dice.random() < 0.5 else None
     target = world.setting(int(dice.choice([1, 2, 4, 8, 16, 32, 64])), target_batch, target_limit_w)
     sessions = {count: 0.006 * dice.standard_t(4) for count in (*counts, "target")}
-    observations = [Observation(item, *world.run(item, sessions[item.gpus])) for item in settings]
-    return Truth(observations, target, *world.run(target, sessions["target"]))
+    observations = [world.run(item, sessions[item.gpus]) for item in settings]
+    if not with_parts:
+        observations = [replace(item, **dict.fromkeys(PARTS)) for item in observations]
+    future = world.run(target, sessions["target"])
+    assert future.power_per_gpu_w is not None
+    return Truth(observations, target, future.step_time_s, future.power_per_gpu_w)
 
 
 class _World:
@@ -85,6 +92,7 @@ class _World:
 
     def __init__(self, dice: np.random.Generator) -> None:
         self.dice = dice
+        self.part_dice = dice.spawn(1)[0]
         self.workload = str(dice.choice(list(USUAL_BATCH)))
         cluster = library.read_cluster(str(dice.choice(library.cluster_names())))
         node = cluster.node.model_copy(update={"link": self._varied(cluster.node.link, 0.3)})
@@ -113,8 +121,8 @@ class _World:
             power_limit_w=limit_w,
         )  # fmt: skip
 
-    def run(self, setting: TrainingSetting, session: float) -> tuple[float, float]:
-        """Return step time and power of a run."""
+    def run(self, setting: TrainingSetting, session: float) -> Observation:
+        """Return a run with its parts."""
         assert setting.local_batch is not None
         job = SimulatedJob(
             self.profile, self.cluster, setting.gpus, int(setting.local_batch),
@@ -125,7 +133,12 @@ class _World:
         power_w = sum(phase.power_w * phase.duration_s for phase in result.phases)
         power_w /= sum(phase.duration_s for phase in result.phases)
         time_noise, power_noise = self.dice.standard_t(4, 2) * (0.01, 0.007)
-        return result.split.step_s * np.exp(session + time_noise), power_w * np.exp(power_noise)
+        slower, split = np.exp(session + time_noise), result.split
+        parts_s = np.array([split.communication_s, split.slowest_s, split.input_s]) * slower
+        parts_s *= np.exp(0.05 * self.part_dice.standard_normal(3))
+        return Observation(
+            setting, split.step_s * slower, power_w * np.exp(power_noise), None, *parts_s.tolist()
+        )
 
     def _varied(self, link, sd: float):
         factor = np.exp(self.dice.normal(0, sd))

@@ -278,15 +278,16 @@ def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tm
 
 def test_energy_counts_hosts_as_in_advise(write_study, tmp_path):
     """A node's processors and memory use the same energy for one GPU as for four."""
-    study = write_study(
-        workloads=[{"name": "resnet50"}],
-        sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
-        measure={"epochs": 2, "warmup_epochs": 1},
-        launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
-        decide={"minimize": "energy", "tolerance": "1%"},
-    )
-    outcome = run(study, tmp_path / "store")
-    assert outcome.stopped_because is not None
+    study = {
+        "workloads": [{"name": "resnet50"}],
+        "sweeps": [{"gpus": [1, 2, 4], "local_batch": [64]}],
+        "measure": {"epochs": 2, "warmup_epochs": 1},
+        "launch": {"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+    }
+    run(write_study(**study), tmp_path / "store")
+    decide = {"minimize": "energy", "tolerance": "1%"}
+    outcome = run(write_study(**study, decide=decide), tmp_path / "store")
+    assert outcome.stopped_because == "certain"
     decided = outcome.results.decision["setting"]
     advised = outcome.results.advise(minimize="energy", any_batch=True).recommended
     assert (decided["gpus"], advised.gpus) == (4, 4)
@@ -559,6 +560,7 @@ def test_a_run_is_long_enough_once_its_error_does_not_matter(
     write, tmp_path, measure, error, is_enough
 ):
     loaded = load_study(write(QUESTION | {"tolerance": "2%"}, measure=measure))
+    Store(tmp_path / "store").create()
     decider = Decider(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
     (first,) = decider.choose(loaded.plan.runs, []).runs
     reason = decider.stop_reason(first.run_id, StepTime(0.1, error))
@@ -577,9 +579,12 @@ def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
 ):
     loaded = load_study(write(QUESTION))
     spec = next(item.spec for item in loaded.plan.runs if item.spec.nodes == 1)
-    record = RunRecord(run_id="a", spec=spec, status="running", attempts=1)
+    record = RunRecord(
+        run_id="a", spec=spec, status="running", attempts=1, study="a", seed=0, order_seed=0
+    )
     folder = Store(tmp_path / "store").folder("a")
     folder.write(record)
+    folder.live(1).mkdir(parents=True)
     values = {"start_ns": 1, "samples": 640, "steps": 20, "loss": 1.0, "step_time_cv": variation}
     with open_windows(folder.live(1), "here") as windows:
         for index, duration_s in enumerate([99.0, *durations_s]):

@@ -57,6 +57,8 @@ def test_steps_samples_and_times_of_a_plain_script_are_exact(tmp_path):
     assert (summary.parameters, summary.gradient_bytes) == (161, 644)
     assert summary.workers_work_together is None
     assert [*process.evaluated.nonzero()[0]] == [5, 10, 15]
+    assert (process.data_wait_s[1:] >= 0).all()
+    assert 0 < process.data_wait_s[1:].sum() < process.step_end_s[-1] - process.step_end_s[0]
     first_s, *_, last_s = of_script["ends_s"]
     assert process.step_end_s[-1] - process.step_end_s[0] == pytest.approx(
         last_s - first_s, rel=0.02

@@ -173,16 +173,42 @@ class TestInference:
     def test_the_density_of_sessions_is_that_of_scipy(self):
         dice = np.random.default_rng(0)
         residual, noise, shared = dice.normal(size=(3, 1, 5)) ** [[[1]], [[2]], [[2]]]
-        sessions = np.array([[1, 0], [1, 0], [0, 1], [1, 0], [0, 1]], dtype=float)
         expected, at_zero = 0.0, 0.0
-        for column in sessions.T.astype(bool):
-            load = shared[0, column]
-            shape = np.diag(noise[0, column] ** 2) + np.outer(load, load)
+        for session in (slice(0, 3), slice(3, 5)):
+            load = shared[0, session]
+            shape = np.diag(noise[0, session] ** 2) + np.outer(load, load)
             density = stats.multivariate_t(shape=shape, df=FREEDOM)
-            expected += density.logpdf(residual[0, column])
-            at_zero += density.logpdf(np.zeros(column.sum()))
-        found = grouped_t(np.stack([residual[0], np.zeros(5)]), noise, shared, sessions)
+            expected += density.logpdf(residual[0, session])
+            at_zero += density.logpdf(np.zeros(load.size))
+        both = np.stack([residual[0], np.zeros(5)])
+        found = grouped_t(both, noise, shared, np.array([0, 3]))
         assert found[0] - found[1] == pytest.approx(expected - at_zero)
+
+    def test_the_fixed_time_of_an_epoch_is_learned_from_epochs_of_several_lengths(self):
+        seen = [Observation(packed(gpus), 0.1) for gpus in (1, 2, 4)]
+        seen += [
+            Observation(packed(gpus), 0.1 + 3.0 / steps, epoch_steps=steps)
+            for gpus in (1, 4) for steps in (20, 200)
+        ]  # fmt: skip
+        posterior = fit(seen)
+        assert np.median(posterior.epoch_s) == pytest.approx(3.0, rel=0.1)
+        assert np.median(posterior.runs([packed(2)])[1]) == pytest.approx(0.1, rel=0.03)
+        [row] = predict(seen, [packed(2)], samples_per_epoch=6400, epochs=2)
+        assert row.epoch_time_s == pytest.approx(100 * 0.1 + 3.0, rel=0.05)
+        assert row.train_time_s == pytest.approx(2 * row.epoch_time_s)
+        assert fit(seen[:3]).epoch_s is None
+
+    def test_measured_parts_of_a_step_say_what_takes_its_time(self):
+        alone = Observation(packed(8), 0.3)
+        split = replace(alone, communication_s=0.2, waiting_s=0.001, input_s=0.0)
+        # Communication that was measured without the wait for the slowest rank includes it.
+        together = replace(alone, communication_s=0.201)
+        [unknown] = predict([alone], [packed(1)])
+        for item in (split, together):
+            row, one_gpu = predict([item], [packed(8), packed(1)])
+            assert row.components.communication_s == pytest.approx(0.2, rel=0.15)
+            assert one_gpu.step_time_s == pytest.approx(0.1, rel=0.3)
+            assert one_gpu.step_time_s_ci[1] < unknown.step_time_s
 
 
 class TestDiscrepancy:

@@ -47,7 +47,19 @@ def test_the_power_of_nodes_and_gpus_is_found(node_w, gpu_w, counts):
     assert (found.node_w, found.gpu_w) == pytest.approx((node_w, gpu_w), rel=1e-4)
     many = TrainingSetting.packed(64, 4)
     draws = found.draws([many], 4000, seed=1)
-    assert np.median(draws) == pytest.approx(16 * node_w + 64 * gpu_w, rel=0.01)
+    assert np.median(draws) == pytest.approx(16 * node_w + 64 * gpu_w, rel=0.05)
+
+
+def test_full_nodes_alone_do_not_say_what_a_node_with_one_gpu_draws():
+    full = [TrainingSetting.packed(count, 4) for count in (4, 8)]
+    of_full_nodes = HostPower.fit(full, [140.0, 280.0])
+    wanted = [TrainingSetting.packed(16, 4), TrainingSetting(1, nodes=1)]
+    many, one = np.quantile(of_full_nodes.draws(wanted, 4000, seed=1), [0.05, 0.95], axis=0).T
+    assert many == pytest.approx([560, 560], rel=0.06)
+    assert one[0] < 50
+    assert one[1] > 120
+    known = HostPower.fit([*full, wanted[1]], [140.0, 280.0, 110.0])
+    assert np.std(known.draws(wanted, 4000, seed=1)[:, 1]) < 4
 
 
 def test_the_power_of_hosts_is_part_of_the_predicted_energy():

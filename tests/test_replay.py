@@ -86,6 +86,19 @@ def test_steps_are_two_windows_and_startup_belongs_to_the_run_alone(replayed):
     assert windows["start_ns"].iloc[0] == started["started_at"].value + 35e9
 
 
+def test_the_parts_of_a_step_are_those_of_the_table(replayed):
+    opened = replayed(
+        "gpus,step_time_s,communication_s,data_wait_s\n4,0.5,0.2,0\n4,0.5,,\n",
+        sweeps=[{"gpus": [4], "local_batch": [8]}], repeats=2,
+    )  # fmt: skip
+    windows = opened.epochs.sort_values(["communication_s", "steps"])
+    assert windows["communication_s"].dropna().tolist() == pytest.approx([2, 20])
+    assert windows["data_wait_s"].dropna().tolist() == [0, 0]
+    assert windows["rank_wait_s"].isna().all()
+    shares = opened.metrics["communication_share"]
+    assert shares.dropna().tolist() == pytest.approx([0.4])
+
+
 def test_a_setting_that_is_not_in_the_table_is_skipped_with_its_name(replayed, tmp_path):
     replayed()
     skipped = [record for record in records(tmp_path / "store").values() if record.reason]
@@ -287,6 +300,7 @@ def test_measured_runs_come_before_replayed_ones_and_these_before_simulated_ones
         ("gpus,step_time_s\n1\n", "line 2: has 1 cells; the header has 2"),
         ("gpus,step_time_s,power_per_gpu_w\n1,1,-5\n", 'line 2: power_per_gpu_w is "-5"'),
         ("gpus,step_time_s,startup_s\n1,1,-5\n", 'line 2: startup_s is "-5"'),
+        ("gpus,step_time_s,communication_s\n1,1,-5\n", 'line 2: communication_s is "-5"'),
         ("gpus,step_time_s,power_per_gpu_w,energy_per_sample_j\n1,1,1,1\n", "allowed: one of them"),
         ("gpus,step_time_s,placement\n4,1,2+1\n", "line 2: placement 2+1 has 3 GPUs; gpus is 4"),
         ("gpus,step_time_s,placement\n4,1,2-2\n", 'line 2: placement is "2-2"; allowed: the GPUs'),

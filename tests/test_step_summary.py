@@ -1,6 +1,7 @@
 """From records of steps to windows; records that are torn or hostile; progress in output."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -29,7 +30,19 @@ def read(tmp_path, *records) -> list[ProcessSteps]:
 
 def steps_record(first=0, us=(5, 20, 20), samples=8, optimizer=0):
     return {"type": "steps", "optimizer": optimizer, "first": first, "us": [*us],
-            "samples": samples}  # fmt: skip
+            "samples": samples, "waits_us": [2] * len(us)}  # fmt: skip
+
+
+def test_the_waits_of_ranks_are_their_mean_and_unknown_where_the_samples_are(tmp_path):
+    record = steps_record(us=[5] + [100_000] * 20, samples=8) | {"waits_us": [3000] * 21}
+    (known,) = read(tmp_path, PROCESS, record)
+    idle = replace(known, data_wait_s=0 * known.data_wait_s, pid=2, rank=1)
+    ranks = [replace(item, world_size=2) for item in (replace(known, rank=0), idle)]
+    (window,) = summarise(ranks, MeasuredPart(warmup_steps=1)).windows
+    assert window["data_wait_s"] == pytest.approx(20 * 0.003 / 2)
+    (unknown,) = read(tmp_path, PROCESS, record | {"samples": None})
+    (window,) = summarise([unknown], MeasuredPart(warmup_steps=1)).windows
+    assert window["data_wait_s"] is None
 
 
 def test_windows_leave_out_warm_up_and_pauses():
@@ -52,8 +65,7 @@ def test_windows_leave_out_warm_up_and_pauses():
 
 def test_a_step_with_an_evaluation_is_a_pause_if_it_is_longer_than_the_others(tmp_path):
     us = [5, *([100_000] * 5 + [130_000] + [100_000] * 5 + [103_000]) * 2]
-    record = {"type": "steps", "optimizer": 0, "first": 0, "us": us, "samples": 8}
-    (process,) = read(tmp_path, PROCESS, record | {"evaluations": [6, 12, 18, 24]})
+    (process,) = read(tmp_path, PROCESS, steps_record(us=us) | {"evaluations": [6, 12, 18, 24]})
     summary = summarise([process], MeasuredPart(warmup_steps=1))
     assert [window["from_step"] for window in summary.windows] == [1, 7, 19]
     assert (summary.pauses, summary.steps_measured) == (2, 22)
@@ -131,14 +143,16 @@ def test_nothing_recorded_is_not_instrumented():
 
 HOSTILE = [
     "not json", "[1]", "null", "{}", "[" * 100_000, '{"type": "steps"}', "\x00\xff",
-    json.dumps({"type": "steps", "optimizer": -1, "first": 0, "us": [1], "samples": 1}),
-    json.dumps({"type": "steps", "optimizer": 0, "first": 2**61, "us": [1], "samples": 1}),
-    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [1, -5], "samples": 1}),
-    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [True], "samples": 1}),
-    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [1.5], "samples": None}),
-    json.dumps({"type": "steps", "optimizer": 0, "first": 3, "us": [1], "samples": [1, 2]}),
-    '{"type": "steps", "optimizer": 0, "first": 3, "us": [1], "samples": 1e999}',
-    '{"type": "steps", "optimizer": 0, "first": 3, "us": [' + "9" * 5000 + '], "samples": 1}',
+    json.dumps(steps_record(0, [1], 1, optimizer=-1)),
+    json.dumps(steps_record(2**61, [1], 1)),
+    json.dumps(steps_record(3, [1, -5], 1)),
+    json.dumps(steps_record(3, [True], 1)),
+    json.dumps(steps_record(3, [1.5], None)),
+    json.dumps(steps_record(3, [1], [1, 2])),
+    json.dumps(steps_record(3, [1], 1) | {"waits_us": [1, 2]}),
+    json.dumps(steps_record(3, [1], 1) | {"waits_us": [-1]}),
+    json.dumps(steps_record(3, [1], 7)).replace(": 7", ": 1e999"),
+    json.dumps(steps_record(3, [7], 1)).replace("[7]", "[" + "9" * 5000 + "]"),
     json.dumps({"type": "facts", "step": 1, "batches": 1, "world_size": 10**30}),
     json.dumps({"type": "device", "optimizer": 0, "first": 1, "us": ["x"], "low_us": 0}),
 ]  # fmt: skip

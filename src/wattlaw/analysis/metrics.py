@@ -30,6 +30,7 @@ _PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _KEPT = (
     "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
     "workers_cooperate", "dataset_samples", "gradient_bytes",
+    "loader_workers",
 )  # fmt: skip
 _DERIVED = ("unit", "run_length")
 _VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
@@ -51,8 +52,8 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     -------
     DataFrame
         The columns of ``SETTINGS``, and ``run_id, study, repeat, metric_name, parameters,
-        flops_per_sample, parallelism, workers_cooperate, dataset_samples, gradient_bytes``. Per
-        run, N the GPUs:
+        flops_per_sample, parallelism, workers_cooperate, dataset_samples, gradient_bytes,
+        loader_workers``. Per run, N the GPUs:
 
         ``unit, time_s, energy_j``
             The first of ``UNITS`` that is known for all runs of the workload, or else for most; a
@@ -85,8 +86,9 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
             Mean and coefficient of variation over a run's samples, pooled from windows with their
             durations as weights: the mean square of a window is m^2 (1 + cv^2).
-        ``sm_clock_mean_mhz, power_throttle_share, cpu_cores``
-            Means weighted with the windows' durations.
+        ``sm_clock_mean_mhz, power_throttle_share, cpu_cores, data_wait_share,
+        communication_share, rank_wait_share``
+            Means weighted with the windows' durations; shares of the training time.
         ``eval_time_s, eval_energy_j``
             Means over evaluations, without the first one after an interruption.
         ``metric, loss, best_metric, epochs_trained``
@@ -231,6 +233,8 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
         columns_by_name[f"{name}_cv"] = spread / middle.where(middle > 0)
     for name in ("sm_clock_mean_mhz", "power_throttle_share"):
         columns_by_name[name] = mean(windows[name])
+    for name in ("data_wait", "communication", "rank_wait"):
+        columns_by_name[f"{name}_share"] = mean(windows[f"{name}_s"] / weight.where(weight > 0))
     columns_by_name["cpu_cores"] = mean(windows["cpu_cores_mean"])
     return pd.DataFrame(columns_by_name)
 

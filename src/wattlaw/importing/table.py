@@ -19,7 +19,7 @@ from wattlaw.importing.runs import (
     STEPS_MEASURE,
     RunMaker,
 )
-from wattlaw.store.fields import OPTIONS, InvalidCell
+from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
 from wattlaw.store.imports import ImportedRun, RejectedRow
 from wattlaw.store.record import Facts
 from wattlaw.store.rows import Row, Rows, read_rows
@@ -147,6 +147,9 @@ def _windows(
         time_s = _time_of_rate(values, spec, fields)
     if time_s is None:
         raise InvalidCell(f"{time_field} is missing")
+    parts_s = {name: values.get(name) for name in STEP_PARTS}
+    if math.fsum(value or 0.0 for value in parts_s.values()) > time_s:
+        raise InvalidCell(f"{', '.join(STEP_PARTS)} add up to more than {time_field}")
     train = {
         "phase": "steps" if is_by_steps else "train",
         "epoch": 0,
@@ -154,6 +157,7 @@ def _windows(
         "duration_s": time_s,
         "samples": _batch(spec) if is_by_steps else values.get("samples"),
         "steps": 1 if is_by_steps else values.get("steps"),
+        **parts_s,
         **_energy(values, time_s, spec["gpus"]),
     }
     for name in ("sm_util", "mem_util"):

@@ -29,7 +29,17 @@ UNITS: Mapping[str, Mapping[str, float]] = {
 }  # fmt: skip
 #: The fields with a unit, without it: dimension, and the field that takes the value.
 FIELDS_WITH_UNIT: Mapping[str, tuple[str, str]] = {
-    **{name: ("time", f"{name}_s") for name in ("epoch_time", "step_time", "eval_time")},
+    **{
+        name: ("time", f"{name}_s")
+        for name in (
+            "epoch_time",
+            "step_time",
+            "eval_time",
+            "data_wait",
+            "communication",
+            "rank_wait",
+        )
+    },
     **{name: ("energy", f"{name}_j") for name in ("gpu_energy", "cpu_energy", "dram_energy")},
     **{name: ("power", f"{name}_w") for name in ("power", "power_limit")},
     "clock_limit": ("frequency", "clock_limit_mhz"),

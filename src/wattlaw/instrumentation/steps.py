@@ -71,6 +71,8 @@ class ProcessSteps(TrainingFacts):
         Of optimizers that step side by side, it is the one with the most steps.
     samples_per_step
         Samples that the data loader gave for each step of this process, NaN if unknown.
+    data_wait_s
+        Time of each step that this process waited for its data loader, NaN if unknown.
     evaluated
         Whether an evaluation lies between the step before and this one; None if unknown.
     is_ended
@@ -90,6 +92,7 @@ class ProcessSteps(TrainingFacts):
     is_ended: bool = False
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None
+    data_wait_s: Floats | None = None
 
     @property
     def steps(self) -> int:
@@ -125,6 +128,7 @@ class StepsFolder:
 class _Optimizer:
     ends_us: list[Floats] = field(default_factory=list)
     samples: list[Floats] = field(default_factory=list)
+    waits_s: list[Floats] = field(default_factory=list)
     evaluated: list[Mask] = field(default_factory=list)
     steps: int = 0
     device_us: list[Floats] = field(default_factory=list)
@@ -205,13 +209,17 @@ class _File:
         samples = record["samples"]
         counts = samples if isinstance(samples, list) else [samples] * len(ends_us)
         counted = np.array([np.nan if n is None else _integer(n) for n in counts], float)
+        waits_us = _numbers(record["waits_us"])
         lost = _integer(record["first"]) - own.steps
-        if not 0 <= lost <= _MAX_LOST_STEPS or len(counted) != len(ends_us):
+        lengths = {len(ends_us), len(counted), len(waits_us)}
+        if not 0 <= lost <= _MAX_LOST_STEPS or len(lengths) > 1:
             raise ValueError
         if lost:
             self._problem(f"the times of {lost} steps are lost")
         own.ends_us += [np.full(lost, np.nan), ends_us]
         own.samples += [np.full(lost, np.nan), counted]
+        waits_s = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
+        own.waits_s += [np.full(lost, np.nan), waits_s]
         evaluations = [_integer(number) for number in record.get("evaluations", [])]
         numbers = np.arange(own.steps, own.steps + lost + len(ends_us))
         own.evaluated.append(np.isin(numbers, evaluations))
@@ -241,12 +249,13 @@ class _File:
         facts = dict(self._facts)
         if self._base_ns is None or not {"host", "pid"} <= facts.keys():
             return None
-        ends_us, samples, evaluated = _main_steps(self._optimizers)
+        ends_us, samples, waits_s, evaluated = _main_steps(self._optimizers)
         batches, at_step = facts.pop("batches", 0), facts.pop("batches_at_step", 0)
         per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
         return ProcessSteps(
             step_end_s=self._base_ns / 1e9 + ends_us / 1e6,
             samples_per_step=samples,
+            data_wait_s=waits_s,
             evaluated=evaluated,
             gradient_accumulation=per_step if per_step > 1 else None,
             is_ended=self._is_ended,
@@ -255,8 +264,8 @@ class _File:
         )
 
 
-def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats, Mask]:
-    """Return end, samples and evaluations of the steps of a process.
+def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats, Floats, Mask]:
+    """Return end, samples, waits for them and evaluations of the steps of a process.
 
     Of optimizers that step side by side, as of a GAN, the one with the most steps counts, the first
     of equals. Optimizers that follow each other add up.
@@ -275,6 +284,7 @@ def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats, Mask
     return (
         np.concatenate([np.empty(0), *(ends_us for ends_us, _ in chosen)]),
         np.concatenate([np.empty(0), *(part for _, own in chosen for part in own.samples)]),
+        np.concatenate([np.empty(0), *(part for _, own in chosen for part in own.waits_s)]),
         np.concatenate([np.empty(0, bool), *(part for _, own in chosen for part in own.evaluated)]),
     )
 

@@ -165,7 +165,8 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     if first.parallelism in _SHARED_SAMPLES or not is_complete:
         samples = np.full(first.steps, np.nan)
     else:
-        samples = _samples_of_ranks(members, first.steps)
+        samples = _sum_over_ranks(members, first.steps, "samples_per_step")
+    waits_s = _sum_over_ranks(members, first.steps, "data_wait_s") / len(members)
     common = min(process.steps for process in members)  # a killed rank may lack the last ones
     peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
     facts = {name: getattr(first, name) for name in TRAINING_FACTS}
@@ -176,13 +177,13 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         samples_seen=_total(samples[:common]),
         **facts | {"peak_memory_bytes": max(peaks, default=None)},
         workers_work_together=together,
-        **_measured(first, samples, part, notes),
+        **_measured(first, samples, waits_s, part, notes),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
 def _measured(
-    process: ProcessSteps, samples: Floats, part: MeasuredPart, notes: list[str]
+    process: ProcessSteps, samples: Floats, waits_s: Floats, part: MeasuredPart, notes: list[str]
 ) -> dict[str, Any]:
     """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
     step_end_s, evaluated = process.step_end_s, process.evaluated
@@ -191,7 +192,7 @@ def _measured(
     steady_s = durations_s[warmup - 1 : end - 1]
     known_s = steady_s[np.isfinite(steady_s)]
     windows = [
-        _window(step_end_s, samples, begin, stop, warmup=True)
+        _window(step_end_s, samples, waits_s, begin, stop, warmup=True)
         for begin, stop in _runs(np.isfinite(durations_s[: warmup - 1]), 1)
     ]
     if not len(known_s):
@@ -215,7 +216,7 @@ def _measured(
     if change is not None:
         notes.append(f"the step time changes by {change:+.0%} within the measured steps")
     measured = [
-        _window(step_end_s, samples, begin, stop, warmup=False)
+        _window(step_end_s, samples, waits_s, begin, stop, warmup=False)
         for begin, stop in _runs(is_steady, warmup)
     ]
     counts = [window["samples"] for window in measured]
@@ -237,9 +238,10 @@ def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
 
 
 def _window(
-    step_end_s: Floats, samples: Floats, begin: int, end: int, *, warmup: bool
+    step_end_s: Floats, samples: Floats, waits_s: Floats, begin: int, end: int, *, warmup: bool
 ) -> dict[str, Any]:
     """Return the columns of the window of the steps from ``begin`` to before ``end``."""
+    wait_s = waits_s[begin:end].sum()
     return {
         "epoch": None,
         "phase": "steps",
@@ -249,17 +251,18 @@ def _window(
         "from_step": begin,
         "steps": end - begin,
         "samples": _total(samples[begin:end]),
+        "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
         **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
     }
 
 
-def _samples_of_ranks(ranks: Sequence[ProcessSteps], steps: int) -> Floats:
-    """Return the samples of each step over all ranks; unknown where one rank's are."""
+def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
+    """Return the sum of a value of each step over all ranks; unknown where one rank's is."""
     total = np.zeros(steps)
     for process in ranks:
-        own = np.full(steps, np.nan)
-        count = min(steps, len(process.samples_per_step))
-        own[:count] = process.samples_per_step[:count]
+        own, values = np.full(steps, np.nan), getattr(process, name)
+        if values is not None:
+            own[: len(values)] = values[:steps]
         total += own
     return total
 

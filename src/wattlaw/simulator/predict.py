@@ -213,7 +213,7 @@ def _step(
 ) -> _Step:
     samples_s = _input_s(job, local)
     others_s = point.compute_s + point.launch_s + communication_s + slowest_s
-    waits_s = max(0.0, samples_s - others_s) if _loader_processes(job) else samples_s
+    waits_s = max(0.0, samples_s - others_s) if loader_processes(job) else samples_s
     split = Split(point.compute_s, point.launch_s, communication_s, slowest_s, waits_s)
     awake_w = board.awake_w(point.clock_mhz)
     communication_w = board.communication_w(point.clock_mhz)
@@ -243,7 +243,7 @@ def _bottleneck(job: SimulatedJob, step: _Step) -> str:
     """
     split = step.split
     computing_s = split.compute_s + split.launch_s
-    if _loader_processes(job) and split.input_s > 0:
+    if loader_processes(job) and split.input_s > 0:
         return "input"
     if max(computing_s, split.input_s) < split.communication_s + split.slowest_s:
         return "communication"
@@ -293,7 +293,7 @@ def _window(
     total_s = float(duration_s.sum())
     per_gpu_j = float((duration_s * power_w).sum())
     # One core of each rank launches kernels, and loads samples without loader processes.
-    loading_s = samples * job.profile.input_cpu_s_per_sample if _loader_processes(job) else 0.0
+    loading_s = samples * job.profile.input_cpu_s_per_sample if loader_processes(job) else 0.0
     node = job.cluster.node
     busy_cores = min(job.gpus + loading_s / total_s, job.nodes * node.cores)
     cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
@@ -311,7 +311,7 @@ def _window(
     )
 
 
-def _loader_processes(job: SimulatedJob) -> int:
+def loader_processes(job: SimulatedJob) -> int:
     """Return the loader processes of a rank: as set, or as ``workloads.data_loading`` has it."""
     if job.loader_workers is not None:
         return job.loader_workers
@@ -323,7 +323,7 @@ def _loader_processes(job: SimulatedJob) -> int:
 def _input_s(job: SimulatedJob, local: float) -> float:
     """Return the time of a step's input, limited by the cores or by the storage."""
     cores_s, storage_s = local * job.profile.input_cpu_s_per_sample, _storage_s(job, local)
-    workers = _loader_processes(job)
+    workers = loader_processes(job)
     return max(cores_s / workers, storage_s) if workers else cores_s + storage_s
 
 
@@ -337,7 +337,7 @@ def _storage_s(job: SimulatedJob, local: float) -> float:
 
 def _first_input_s(job: SimulatedJob, local: float) -> float:
     """Return the wait for the first batch of an epoch, which one process of each rank prepares."""
-    if not _loader_processes(job):
+    if not loader_processes(job):
         return 0.0  # the rank prepares every batch itself
     return local * job.profile.input_cpu_s_per_sample + _storage_s(job, local)
 

@@ -114,6 +114,8 @@ _POSITIVE = in_range(0, math.inf, "a number > 0", above_low=True)
 _SHARE = in_range(0, 1, "a share from 0 to 1")
 _PERCENT = in_range(0, 100, "a number from 0 to 100")
 
+#: Parts of the time of a step, or of an epoch.
+STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
 FIELDS: Mapping[str, Field] = {
     "gpus": _COUNT,
     "epoch_time_s": _POSITIVE,
@@ -135,6 +137,7 @@ FIELDS: Mapping[str, Field] = {
     "cpu_energy_j": _POSITIVE,
     "dram_energy_j": _POSITIVE,
     "power_w": _POSITIVE,
+    **dict.fromkeys(STEP_PARTS, in_range(0, math.inf, "a number >= 0")),
     "energy_source": _choice("counter", "integral", "estimated", "simulated", "replayed"),
     "energy_verdict": _choice("ok", "suspect"),
     "sm_util": _SHARE,

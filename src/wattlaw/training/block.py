@@ -1,15 +1,26 @@
-"""A window of training steps, and the times of its steps."""
+"""A window of training steps, and the times of its steps and of their parts."""
 
 import time
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from wattlaw.instrumentation.step_times import Floats, step_time_columns
 from wattlaw.training.ranks import Ranks
-from wattlaw.training.step_clock import StepClock
+from wattlaw.training.step_clock import Moment, StepClock
+
+
+@dataclass
+class TrainedStep:
+    """A step of this rank: the sum of the loss over its samples, and the moments of its parts."""
+
+    loss_sum: torch.Tensor | float = 0.0
+    samples: int = 0
+    data_waits: list[tuple[Moment, Moment]] = field(default_factory=list)
+    communication: list[tuple[Moment, Moment]] = field(default_factory=list)
 
 
 class Block:
@@ -19,6 +30,8 @@ class Block:
         self._ranks = ranks
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
         self._samples = self.steps = 0
+        self._data_waits: list[tuple[Moment, Moment]] = []
+        self._communication: list[tuple[Moment, Moment]] = []
         self.duration_s = 0.0
         self.epoch_begins: list[int] = []  # steps that are the first of an epoch
         ranks.barrier()
@@ -34,10 +47,12 @@ class Block:
         """Mark the next step as the first of an epoch."""
         self.epoch_begins.append(self.steps)
 
-    def add(self, loss_sum: torch.Tensor, samples: int) -> None:
+    def add(self, step: TrainedStep) -> None:
         """Add a step that has just been made."""
-        self._loss_sum += loss_sum
-        self._samples += samples
+        self._loss_sum += step.loss_sum
+        self._samples += step.samples
+        self._data_waits += step.data_waits
+        self._communication += step.communication
         self.steps += 1
         self._clock.mark()
 
@@ -46,7 +61,12 @@ class Block:
         ranks = self._ranks
         ranks.barrier()
         self.duration_s = self.elapsed_s
-        gathered = ranks.all_gather({"loss": float(self._loss_sum), "samples": self._samples})
+        of_rank = {
+            "loss": float(self._loss_sum),
+            "samples": self._samples,
+            "data_wait_s": float(self._clock.between_s(self._data_waits).sum()),
+        }
+        gathered = ranks.all_gather(of_rank)
         totals = sum_by_name(gathered)
         window: dict[str, Any] = {
             "start_ns": self._start_ns,
@@ -54,7 +74,13 @@ class Block:
             "steps": self.steps,
             "samples": samples_of_host(ranks, gathered),
             "loss": totals["loss"] / totals["samples"] if totals["samples"] else None,
+            "data_wait_s": totals["data_wait_s"] / ranks.world,
         }
+        if ranks.world > 1:
+            # The last rank of a step does not wait for others: it only communicates.
+            each_s = self._clock.between_s(self._communication)
+            least_s, mean_s = (float(values.sum()) for values in ranks.least_and_mean(each_s))
+            window |= {"communication_s": least_s, "rank_wait_s": mean_s - least_s}
         return window | step_time_columns(self.steps_s()), totals
 
     def steps_s(self) -> Floats:

@@ -22,18 +22,20 @@ from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 from wattlaw.training import checkpoint
-from wattlaw.training.block import Block, samples_of_host, sum_by_name
+from wattlaw.training.block import Block, TrainedStep, samples_of_host, sum_by_name
 from wattlaw.training.checkpoint import Checkpointer, Progress
 from wattlaw.training.environment import WARNS
 from wattlaw.training.precision import Precision
 from wattlaw.training.preemption import PreemptionNotice
 from wattlaw.training.ranks import Ranks, to_device
+from wattlaw.training.step_clock import Moment, StepClock
 from wattlaw.training.steps import StepGoal
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Batch, Shard, Workload
 
 #: Epochs of the schedule of a run that is measured by steps.
 _SCHEDULED_EPOCHS = 100
+_ENGINE: Any = torch.autograd.Variable._execution_engine
 #: Ranks keep their own running statistics, which are averaged after each epoch. torch 2.13 has
 #: renamed the argument.
 _NO_BUFFERS: Any = (
@@ -62,6 +64,7 @@ class Training:
         self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
+        self._clock = StepClock(on_cuda=ranks.device.type == "cuda")
         setting = spec.setting
         if setting.local_batch is None or setting.global_batch is None:
             raise BadInput("a run that is trained here needs a batch size")
@@ -180,8 +183,8 @@ class Training:
         while True:
             self._seed_epoch(epoch)
             block.begins_epoch()
-            for step, (loss_sum, samples) in enumerate(self._train_steps(epoch), 1):
-                block.add(loss_sum, samples)
+            for step, trained in enumerate(self._train_steps(epoch), 1):
+                block.add(trained)
                 done += 1
                 if self._notice.after_step():
                     return Progress(epoch, step)
@@ -264,8 +267,8 @@ class Training:
         self._model.train()
         block = Block(self._ranks)
         self._notice.begin()
-        for loss_sum, samples in self._train_steps(epoch, begin.step):
-            block.add(loss_sum, samples)
+        for trained in self._train_steps(epoch, begin.step):
+            block.add(trained)
             if self._notice.after_step():
                 break
         window, totals = block.end()
@@ -277,26 +280,25 @@ class Training:
         )
         return window | {"from_step": begin.step}, progress
 
-    def _train_steps(self, epoch: int, step: int = 0) -> Iterator[tuple[torch.Tensor, int]]:
-        """Train the steps of an epoch from one of them; yield loss and samples of each.
-
-        The loss is the sum over this rank's samples.
-        """
+    def _train_steps(self, epoch: int, step: int = 0) -> Iterator[TrainedStep]:
+        """Train the steps of an epoch from one of them; yield each."""
         steps = self.loader.steps
         self._schedule.before_step(min(self._epochs, epoch + step / steps))
-        loss_sum, samples = None, 0
-        for batch in self.loader.epoch(epoch, step):
-            loss = self._add_gradients(batch, first=loss_sum is None) * batch.size
-            loss_sum, samples = loss if loss_sum is None else loss_sum + loss, samples + batch.size
+        batches, trained = self.loader.epoch(epoch, step), TrainedStep()
+        begin = self._clock.now()
+        while (batch := next(batches, None)) is not None:
+            trained.data_waits.append((begin, self._clock.now()))
+            self._add_gradients(batch, trained)
             if batch.ends_step:
                 self._precision.step(self._optimizer)
                 step += 1
                 self._schedule.before_step(min(self._epochs, epoch + step / steps))
-                yield loss_sum, samples
-                loss_sum, samples = None, 0
+                yield trained
+                trained = TrainedStep()
+            begin = self._clock.now()
 
-    def _add_gradients(self, batch: Batch, *, first: bool) -> torch.Tensor:
-        """Add a batch's gradients to those of its step; return the batch's mean loss."""
+    def _add_gradients(self, batch: Batch, step: TrainedStep) -> None:
+        """Add a batch's gradients, loss and samples to those of its step."""
         ranks = self._ranks
         data = to_device(batch.data, ranks.device, self._format)
         model: Any = self._model
@@ -304,13 +306,24 @@ class Training:
         with model.no_sync() if is_local else contextlib.nullcontext():
             with self._precision.autocast():
                 loss = self._workload.loss(self._model, data)
-            if first:  # after the forward pass, so that new gradients reuse the old ones' memory
+            if (
+                not step.samples
+            ):  # after the forward pass, so that new gradients reuse the old ones' memory
                 self._optimizer.zero_grad(set_to_none=True)
             # DDP averages gradients over ranks. This weight gives the average over all samples
             # of the step, also if ranks have different numbers of samples.
             weight = batch.size * ranks.world / batch.global_size
-            self._precision.backward(loss if weight == 1 else loss * weight)
-        return loss.detach().double()
+            weighted: Any = loss if weight == 1 else loss * weight
+            ends: list[Moment] = []
+            if ranks.world > 1 and batch.ends_step:
+                # This callback runs when all gradients of this rank are computed. DDP enters its
+                # own later, which waits for the communication and so runs after this one.
+                now = self._clock.now
+                weighted.register_hook(lambda _: _ENGINE.queue_callback(lambda: ends.append(now())))
+            self._precision.backward(weighted)
+            step.communication += [(end, self._clock.now()) for end in ends]
+        step.loss_sum = step.loss_sum + loss.detach().double() * batch.size
+        step.samples += batch.size
 
     def _average_statistics(self) -> None:
         """Average the running statistics of batch normalisation over all ranks."""

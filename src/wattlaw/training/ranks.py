@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from wattlaw.instrumentation.step_times import Floats
 from wattlaw.training.environment import RENDEZVOUS_FILE, host_name
 
 T = TypeVar("T")
@@ -68,6 +69,17 @@ class Ranks:
         if self.world > 1:
             dist.all_reduce(reduced, dist.ReduceOp.MAX, group=group)
         return reduced.tolist()
+
+    def least_and_mean(self, values: Floats) -> tuple[Floats, Floats]:
+        """Return the least and the mean of each value over all ranks, of which there are several.
+
+        Every rank has the same number of values.
+        """
+        least = torch.from_numpy(values).to(self.device)
+        mean = least.clone()
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        self.average(mean)
+        return least.cpu().numpy(), mean.cpu().numpy()
 
     def of_host(self, gathered: list[T]) -> list[T]:
         """Return the gathered values of this host's ranks, which torchrun numbers in a row."""

@@ -1,9 +1,11 @@
 """The options of a job that were run, and the one that savings refer to."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, sqrt
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
@@ -15,10 +17,13 @@ from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import are_imported_without_nodes
+from wattlaw.analysis.statistics import Pooled, pool, t_interval
 from wattlaw.errors import BadInput
 from wattlaw.formatting import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
+#: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.
+_ENOUGH_FREEDOM = 3
 
 
 def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
@@ -32,12 +37,13 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     rows = aggregate(job.rows).assign(eval_time_s=evaluation)
     by_group = dict(list(job.rows[[TIME, ENERGY, "train"]].groupby(group)))
     has_nodes = not are_imported_without_nodes(job.rows)
+    spreads = {name: _pooled(own[name] for own in by_group.values()) for name in (TIME, ENERGY)}
     for number, row in enumerate(rows.to_dict("records")):
         setting = row_setting(row)
-        needed, time_s = epochs(setting), _quantity(row, TIME)
+        needed, time_s = epochs(setting), _quantity(row, TIME, spreads)
         if needed is None or time_s is None:
             continue
-        energy = _quantity(row, ENERGY)
+        energy = _quantity(row, ENERGY, spreads)
         own = by_group[number]
         options.append(
             Option(
@@ -76,8 +82,25 @@ def _training(
     )  # fmt: skip
 
 
-def _quantity(row: Mapping[Any, Any], name: str) -> Quantity | None:
-    return Quantity.of(row[name], row[f"{name}_low"], row[f"{name}_high"])
+def _pooled(values: Iterable[pd.Series]) -> Pooled[int]:
+    """Return the spread of the logarithms within settings, with one variance for all."""
+    logs = (np.log(own[own > 0].to_numpy(float)) for own in values)
+    return pool(dict(enumerate(own for own in logs if len(own))))
+
+
+def _quantity(
+    row: Mapping[Any, Any], name: str, spreads: Mapping[str, Pooled[int]]
+) -> Quantity | None:
+    """Return a quantity with the interval of its mean.
+
+    Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval uses
+    that of all settings.
+    """
+    mean, repeats, spread = row[name], int(row["n"]), spreads[name]
+    if 1 < repeats <= _ENOUGH_FREEDOM and spread.freedom >= repeats:
+        half = t_interval(0.0, sqrt(spread.variance / repeats), spread.freedom)[1]
+        return Quantity.of(mean, mean * exp(-half), mean * exp(half))
+    return Quantity.of(mean, row[f"{name}_low"], row[f"{name}_high"])
 
 
 def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:

@@ -1,7 +1,7 @@
 """Power of machines beside their GPUs: a part for each node, and a part for each GPU."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +18,14 @@ _LEAST_SPREAD = 0.02
 class HostPower:
     """Watts of processors, memory and so on, fitted to runs: ``node_w`` nodes + ``gpu_w`` GPUs.
 
-    ``spread`` is the standard deviation of runs, in logs.
+    ``spread`` is the standard deviation of runs, in logs. ``root`` is a square root of the
+    covariance of the parts: runs on full nodes alone do not tell them apart.
     """
 
     node_w: float
     gpu_w: float
     spread: float
+    root: Floats = field(default_factory=lambda: np.zeros((2, 2)), repr=False, compare=False)
 
     @classmethod
     def fit(cls, settings: Sequence[TrainingSetting], watts: Sequence[float]) -> "HostPower":
@@ -52,14 +54,21 @@ class HostPower:
         possible = [fit for fit in fits if (fit >= 0).all() and fit.any()]
         node_w, gpu_w = min(possible, key=lambda fit: float(((relative @ fit - one) ** 2).sum()))
         residuals = np.log(y / (parts @ (node_w, gpu_w)))
-        spread = float(np.sqrt((residuals**2).sum() / max(1, y.size - 2)))
-        return cls(round(float(node_w), 9), round(float(gpu_w), 9), max(_LEAST_SPREAD, spread))
+        spread = max(_LEAST_SPREAD, float(np.sqrt((residuals**2).sum() / max(1, y.size - 2))))
+        # Before any run, a part may be anything up to all of the power.
+        prior = np.diag(np.maximum(relative.mean(0), 1e-9) ** 2)
+        root = np.linalg.inv(np.linalg.cholesky(relative.T @ relative / spread**2 + prior)).T
+        return cls(round(float(node_w), 9), round(float(gpu_w), 9), spread, root)
 
     def draws(self, settings: Sequence[TrainingSetting], count: int, seed: int) -> Floats:
         """Return draws of the power of future runs, shape (``count``, settings)."""
         dice = np.random.default_rng([seed, 3])
         noise = self.spread * dice.standard_normal((count, len(settings)))
-        return np.asarray(self.mean_w(settings) * np.exp(noise))
+        best = np.array([self.node_w, self.gpu_w])
+        drawn = best + dice.standard_normal((4 * count, 2)) @ self.root.T
+        possible = np.vstack([best, drawn[(drawn >= 0).all(1)]])
+        watts = np.resize(possible[::-1], (count, 2)) @ _parts(settings).T
+        return np.asarray(watts * np.exp(noise))
 
     def mean_w(self, settings: Sequence[TrainingSetting]) -> Floats:
         """Return the mean power of each setting's runs."""

@@ -19,7 +19,7 @@ from wattlaw.analysis.prediction.parameters import LEARNED
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
-from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
 from wattlaw.errors import BadInput, Refused
@@ -31,6 +31,8 @@ Floats = npt.NDArray[np.float64]
 
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
+#: Columns of ``metrics.run_metrics`` of each of ``PARTS``.
+_SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
 
 
 @dataclass(frozen=True)
@@ -118,15 +120,18 @@ class Job:
     ) -> tuple[Floats, Floats | None]:
         """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
         posterior = fit(self.observations, seed=seed)
-        _, times, powers = posterior.runs(settings)
+        steps, times, powers = posterior.runs(settings)
         samples = np.array([item.samples for item in settings])
         times = times if self._per_unit is None else times * (self._per_unit / samples)
-        if powers is None:
-            return times, None
-        watts = powers * np.array([item.gpus for item in settings])
+        fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s[:, None]
+        if powers is None or steps.idle_w is None:
+            return times + fixed_s, None
+        gpus = np.array([item.gpus for item in settings])
+        energies = gpus * (times * powers + fixed_s * steps.idle_w)
         if self.host is not None:
-            watts = watts + self.host.draws(settings, posterior.draws, seed)
-        return times, times * watts
+            host_w = self.host.draws(settings, posterior.draws, seed)
+            energies = energies + (times + fixed_s) * host_w
+        return times + fixed_s, energies
 
     def unit_time_s(self, observation: Observation) -> float:
         """Return the time of a unit of an observation."""
@@ -234,7 +239,11 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
     Refused
         No run of the workload is done, its workers do not cooperate, or it is not data-parallel.
     """
-    comparable = comparable_runs(table.assign(emulated_gpus=None), workload)
+    # The time of a sample is comparable between shares of the data; that of an epoch is not.
+    largest = table["dataset_fraction"].groupby(table["workload"]).transform("max")
+    fraction = largest.where(table["time_per_sample_s"].notna(), table["dataset_fraction"])
+    table = table.assign(emulated_gpus=None, dataset_fraction=fraction)
+    comparable = comparable_runs(table, workload)
     if other := sorted(set(comparable.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
         raise Refused(f"{workload}: {other[0]} parallelism; predictions are for data-parallel jobs")
     return [
@@ -257,7 +266,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     samples = rows["samples_per_epoch"].dropna()
     known = 1.0 if comparable.unit == "sample" else None
     if comparable.unit == "epoch" and len(samples):
-        known = float(samples.mode().max())
+        known = float(samples.max())  # of the largest share of the data
     placed = rows[rows["nodes"].notna()]
     hardware = rows["hardware"].iloc[0]
     gradients = rows["gradient_bytes"].dropna()
@@ -322,11 +331,20 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
         per_sample_s = rows["time_per_sample_s"]
         unit_s = per_sample_s.where(per_sample_s.notna() & (per_sample_s != 0), rows["time_s"])
         times_s = unit_s * [setting.samples for setting in of_runs]
-    known_watts = watts.astype(float).astype(object).where(watts.notna(), None)
-    return [
-        Observation(setting, float(time_s), power_w)
-        for setting, time_s, power_w in zip(of_runs, times_s, known_watts, strict=True)
-    ]
+    is_of_epochs = (rows["basis"] == "epochs") & (unit == "epoch")
+    is_of_epochs &= rows["time_per_sample_s"].notna()
+    samples = rows["samples_per_epoch"].where(is_of_epochs)
+    columns = {
+        "step_time_s": times_s,
+        "power_per_gpu_w": watts,
+        "epoch_steps": samples / [setting.samples for setting in of_runs],
+        **{part: rows[share] * times_s for part, share in zip(PARTS, _SHARES, strict=True)},
+    }
+    # A rank that loads its samples itself does not wait for them.
+    columns["input_s"] = columns["input_s"].where(rows["loader_workers"].astype(float) > 0)
+    table = pd.DataFrame(columns, dtype=float).astype(object)
+    records: Any = table.where(table.notna(), None).to_dict("records")
+    return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
 
 
 def _setting(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
@@ -351,15 +369,17 @@ def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
     """Return the observations; of very many, one with the geometric means for each setting."""
     if len(observations) <= _MOST:
         return tuple(observations)
-    by_setting: dict[TrainingSetting, list[Observation]] = {}
+    alike: dict[tuple[TrainingSetting, float | None], list[Observation]] = {}
     for item in observations:
-        by_setting.setdefault(item.setting, []).append(item)
+        alike.setdefault((item.setting, item.epoch_steps), []).append(item)
+
+    def mean(items: list[Observation], name: str) -> Any:
+        values = [getattr(item, name) for item in items]
+        if None in values:
+            return None
+        return geometric_mean(values) if min(values) > 0 else sum(values) / len(values)
+
+    means = ("step_time_s", "power_per_gpu_w", *PARTS)
     return tuple(
-        Observation(
-            setting,
-            geometric_mean([item.step_time_s for item in items]),
-            None if any(item.power_per_gpu_w is None for item in items)
-            else geometric_mean([item.power_per_gpu_w or 0.0 for item in items]),
-        )
-        for setting, items in by_setting.items()
-    )  # fmt: skip
+        replace(items[0], **{name: mean(items, name) for name in means}) for items in alike.values()
+    )

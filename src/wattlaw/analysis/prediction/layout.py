@@ -68,6 +68,12 @@ class Layout:
     precision: npt.NDArray[np.int64]
     power_limit_w: Floats  # inf without
     clock_limit_mhz: Floats  # inf without
+    epoch_steps: Floats  # over which the fixed time of an epoch is divided; inf without it
+
+    @cached_property
+    def has_epochs(self) -> bool:
+        """Return whether a time includes the fixed time of an epoch."""
+        return bool(np.isfinite(self.epoch_steps).any())
 
     @cached_property
     def has_inside(self) -> bool:
@@ -108,7 +114,7 @@ class Layout:
 
     @classmethod
     def of(cls, settings: Sequence[TrainingSetting], reference: Reference) -> "Layout":
-        """Return the arrays of some settings."""
+        """Return the arrays of some settings, whose times are of steps alone."""
 
         def array(values: Any) -> Floats:
             return np.array(list(values), dtype=float)
@@ -131,7 +137,15 @@ class Layout:
             precision=np.array([_index(reference, item.precision) for item in settings]),
             power_limit_w=array(item.power_limit_w or infinite for item in settings),
             clock_limit_mhz=array(item.clock_limit_mhz or infinite for item in settings),
+            epoch_steps=np.full(len(settings), infinite),
         )
+
+    @classmethod
+    def of_observations(cls, observations: Sequence[Observation], reference: Reference) -> "Layout":
+        """Return the arrays of observed settings, with the steps of their epochs."""
+        steps = [item.epoch_steps or float("inf") for item in observations]
+        layout = cls.of([item.setting for item in observations], reference)
+        return replace(layout, epoch_steps=np.array(steps))
 
     def only(self, chosen: npt.NDArray[np.bool_ | np.int64]) -> "Layout":
         """Return the chosen settings."""

@@ -54,11 +54,16 @@ class Step:
     power_w: Floats | None
     #: Power while communicating or waiting, over the mean power.
     waiting_power: Floats | None
+    #: Power between steps, in watts.
+    idle_w: Floats | None
+    #: The fixed time of an epoch, divided by its steps where a time includes it.
+    epoch_s: Floats
 
     @property
     def step_s(self) -> Floats:
         """Return the time of the step."""
-        total: Floats = self.compute_s + self.waiting_s + self.communication_s + self.input_s
+        parts = self.compute_s + self.waiting_s + self.communication_s + self.input_s
+        total: Floats = parts + self.epoch_s
         return total
 
 
@@ -100,8 +105,11 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     busy_s = compute_s + waiting_s + exposed_s
     sample_s = np.maximum(values["loading"], values["storage"] * layout.gpus)
     input_s = np.maximum(0.0, unit_s * sample_s * layout.micro * layout.parts - busy_s)
-    total_s = busy_s + input_s
-    watts = waiting = None
+    epoch_s = np.zeros((1, 1))
+    if layout.has_epochs:
+        epoch_s = unit_s * values["epoch_overhead"] / layout.epoch_steps
+    total_s = busy_s + input_s + epoch_s
+    watts = waiting = idle = None
     if power:
         active = layout.parts * part_s / total_s * slowed / micro
         talking = (waiting_s + exposed_s) / total_s
@@ -112,7 +120,18 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         share = static + active_w * active + clocked * others
         watts = reference.power_w * values["power"] * share
         waiting = (static + clocked * talk_w) / share
-    return Step(compute_s, waiting_s, exposed_s, input_s, derivative / total_s, watts, waiting)
+        idle = reference.power_w * values["power"] * (static + clocked * idle_w)
+    return Step(
+        compute_s,
+        waiting_s,
+        exposed_s,
+        input_s,
+        derivative / total_s,
+        watts,
+        waiting,
+        idle,
+        epoch_s,
+    )
 
 
 def _clocked(values: Parameters) -> Floats:

@@ -106,6 +106,9 @@ UNKNOWN_BATCH = {
     "growth_exponent": Prior(LN(0.75), 0.35),
     "batch_noise": Prior(LN(0.04), 0.8),
 }
+#: Where times of epochs were divided by their steps: what an epoch takes beside them, relative to
+#: `compute`: starting loader processes, barriers, the first samples.
+EPOCH = {"epoch_overhead": Prior(0.0, 1.8)}
 #: With limits or power: the clock's effect on time, and the power of a GPU.
 CLOCK = {
     "memory_bound": Prior(-1.5, 1.0, "logit"),
@@ -133,7 +136,7 @@ PRECISION = Prior(0.0, 0.6)
 GROUPS: dict[str, dict[str, Prior]] = {
     "compute": COMPUTE, "communication": COMMUNICATION, "network inside a node": INSIDE,
     "network between nodes": BETWEEN, "unknown placement": UNKNOWN_PLACEMENT,
-    "unknown batch": UNKNOWN_BATCH, "clock": CLOCK, "power": POWER,
+    "unknown batch": UNKNOWN_BATCH, "epoch": EPOCH, "clock": CLOCK, "power": POWER,
 }  # fmt: skip
 
 

@@ -26,13 +26,15 @@ from wattlaw.analysis.prediction.parameters import (
     Transformation,
 )
 from wattlaw.analysis.prediction.sampler import sample
-from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
 from wattlaw.errors import BadInput
 
 Floats = npt.NDArray[np.float64]
 
 #: Degrees of freedom of the noise of runs and sessions: some deviate by many times the usual.
 FREEDOM = 4.0
+#: Standard deviation of a measured part of a step, as a share of the part and of the step.
+_PART_ERROR = (0.1, 0.01)
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,14 @@ class Posterior:
     def has_power(self) -> bool:
         """Return whether any observation has power."""
         return any(item.power_per_gpu_w for item in self.observations)
+
+    @property
+    def epoch_s(self) -> Floats | None:
+        """Return draws of what an epoch takes beside its steps; None if no run shows it."""
+        if "epoch" in self.prior_only:
+            return None
+        overhead: Floats = self.values["compute"] * self.values["epoch_overhead"]
+        return self.reference.compute_s * overhead[:, 0]
 
     def steps(self, settings: Sequence[TrainingSetting]) -> Step:
         """Return the noise-free steps of settings, for all draws."""
@@ -134,7 +144,7 @@ class Posterior:
         layout = Layout.of(settings, self.reference)
         steps = step(self.values, layout, power=self.has_power)
         noise, shared = scales(self.values, layout, steps)
-        seen = Layout.of([item.setting for item in self.observations], self.reference)
+        seen = Layout.of_observations(self.observations, self.reference)
         fitted = step(self.values, seen, power=self.has_power)
         own, common = scales(self.values, seen, fitted)
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
@@ -214,13 +224,13 @@ def fit(
 @lru_cache(maxsize=16)
 def _fit(observations: tuple[Observation, ...], seed: int, priors: Priors) -> Posterior:
     reference = Reference.of(observations)
-    layout = Layout.of([item.setting for item in observations], reference)
+    layout = Layout.of_observations(observations, reference)
     known = {name: priors.apply(name, prior) for name, prior in _all(reference).items()}
     active = _active(layout, observations)
     names = [name for group in active for name in GROUPS[group]]
     names += [name for name in known if name.startswith("precision_")]
     transformation = Transformation([known[name] for name in names])
-    data = _Data.of(observations, layout)
+    data = _Data.of(observations, reference)
     target = partial(_log_likelihood, data, names, transformation)
     draws = sample(target, len(names), seed)
     dice = np.random.default_rng([seed, 2])
@@ -270,6 +280,7 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
         "network between nodes": layout.has_between,
         "unknown placement": not layout.is_placed_everywhere,
         "unknown batch": not layout.has_every_batch,
+        "epoch": layout.has_epochs,
         "clock": has_limit,
         "power": has_limit or any(item.power_per_gpu_w for item in observations),
     }
@@ -278,29 +289,38 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Data:
-    """The observations of a job as arrays."""
+    """The observations of a job as arrays, session by session."""
 
     layout: Layout
     log_time: Floats
     log_power: Floats | None  # nan where not measured
     power_weights: Floats  # of the measured powers
-    sessions: Floats  # one row for each observation, one column for each session
+    sessions: npt.NDArray[np.int64]  # the first observation of each
+    parts: Floats  # seconds of each of ``PARTS`` (row), nan where not measured
+    part_errors: Floats  # their standard deviations
+    part_weights: Floats
 
     @classmethod
-    def of(cls, observations: Sequence[Observation], layout: Layout) -> "_Data":
-        keys = [
-            item.session or (item.setting.gpus_per_node or item.setting.gpus)
-            for item in observations
-        ]
-        distinct = list(dict.fromkeys(keys))
-        sessions = np.array([[key == other for other in distinct] for key in keys], dtype=float)
+    def of(cls, observations: Sequence[Observation], reference: Reference) -> "_Data":
+        by_session: dict[object, list[Observation]] = {}
+        for item in observations:
+            key = item.session or (item.setting.gpus_per_node or item.setting.gpus)
+            by_session.setdefault(key, []).append(item)
+        sizes = [len(items) for items in by_session.values()]
+        observations = [item for items in by_session.values() for item in items]
+        layout = Layout.of_observations(observations, reference)
         powers = np.array([item.power_per_gpu_w or np.nan for item in observations])
+        times = np.array([item.step_time_s for item in observations])
+        parts = np.array([[getattr(item, name) for item in observations] for name in PARTS], float)
         return cls(
             layout,
-            np.log([item.step_time_s for item in observations]),
+            np.log(times),
             None if np.isnan(powers).all() else np.log(powers),
             independence(layout.only(~np.isnan(powers))),
-            sessions,
+            np.cumsum([0, *sizes[:-1]]),
+            parts,
+            np.hypot(_PART_ERROR[0] * parts, _PART_ERROR[1] * times),
+            independence(layout),
         )
 
 
@@ -319,21 +339,41 @@ def _log_likelihood(
         scale = np.hypot(values["power_noise"], POWER_ERROR)
         tail = np.log1p((residual / scale) ** 2 / FREEDOM)
         total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail) @ data.power_weights
+    for index, name in enumerate(PARTS):
+        known = ~np.isnan(data.parts[index])
+        if known.any():
+            residual = (data.parts[index] - _part(steps, name, data))[:, known]
+            tail = np.log1p((residual / data.part_errors[index, known]) ** 2 / FREEDOM)
+            total = total - (FREEDOM + 1) / 2 * tail @ data.part_weights[known]
     return np.where(np.isfinite(total), total, -1e300)
 
 
-def grouped_t(residual: Floats, noise: Floats, shared: Floats, sessions: Floats) -> Floats:
+def _part(steps: Step, name: str, data: _Data) -> Floats:
+    """Return a part of the steps as runs measure it."""
+    part: Floats = getattr(steps, name)
+    if name == "communication_s":  # includes the wait for the slowest rank, if that is not known
+        part = part + steps.waiting_s * np.isnan(data.parts[PARTS.index("waiting_s")])
+    return part
+
+
+def grouped_t(
+    residual: Floats, noise: Floats, shared: Floats, sessions: npt.NDArray[np.int64]
+) -> Floats:
     """Return the log density, up to a constant, of multivariate t residuals.
 
     Within a session the scale matrix is diag(noise^2) + shared shared^T, inverted by the
-    Sherman-Morrison formula.
+    Sherman-Morrison formula. ``sessions`` has the first column of each.
     """
+
+    def total(values: Floats) -> Floats:
+        each: Floats = np.add.reduceat(values, sessions, axis=1)
+        return each
+
     shape = residual.shape
-    noise, shared = np.broadcast_to(noise, shape), np.broadcast_to(shared, shape)
-    scaled, load = residual / noise, shared / noise
-    squares, cross, loads = scaled**2 @ sessions, (scaled * load) @ sessions, load**2 @ sessions
+    scaled, load = residual / noise, np.broadcast_to(shared / noise, shape)
+    squares, cross, loads = total(scaled**2), total(scaled * load), total(load**2)
     distance = squares - cross**2 / (1 + loads)
-    sizes = sessions.sum(0)
+    sizes = np.diff([*sessions, shape[1]])
     tails = (FREEDOM + sizes) / 2 * np.log1p(distance / FREEDOM) + 0.5 * np.log1p(loads)
-    result: Floats = -tails.sum(1) - np.log(noise).sum(1)
+    result: Floats = -tails.sum(1) - np.broadcast_to(np.log(noise), shape).sum(1)
     return result

@@ -92,6 +92,7 @@ def predict(
         watts = powers[:, : len(settings)] * [item.gpus for item in settings]
         if host is not None:
             watts = watts + host.draws(settings, posterior.draws, seed)
+    measured = MeasuredRange.of(observations)
     return [
         _prediction(
             posterior, setting, _column(steps, index), times[:, index],
@@ -99,6 +100,7 @@ def predict(
             None if watts is None else watts[:, index],
             _p_faster(times[:, index] / setting.samples, reference),
             samples_per_epoch, epochs, needed[index], workload, hardware, energy_is,
+            measured.exceeded_by(setting),
         )
         for index, setting in enumerate(settings)
     ]  # fmt: skip
@@ -128,11 +130,14 @@ def _prediction(
     workload: str | None,
     hardware: str | None,
     energy_is: str | None,
+    outside: tuple[str, ...],
 ) -> Prediction:
     names = ("compute_s", "communication_s", "input_s", "waiting_s")
     components = Components(*(float(np.median(part(name))) for name in names))
-    epoch = None if samples_per_epoch is None else samples_per_epoch / setting.samples
-    training = None if epoch is None or epochs is None else epoch * epochs
+    epoch_s = None
+    if samples_per_epoch is not None:
+        fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s
+        epoch_s = times * (samples_per_epoch / setting.samples) + fixed_s
     energy = None if watts is None else times * watts / setting.samples
     return Prediction(
         workload=workload,
@@ -148,8 +153,8 @@ def _prediction(
         clock_limit_mhz=setting.clock_limit_mhz,
         **pair("step_time_s", times),
         **pair("time_per_sample_s", times, 1 / setting.samples),
-        **pair("epoch_time_s", None if epoch is None else times, epoch or 1.0),
-        **pair("train_time_s", None if training is None else times, training or 1.0),
+        **pair("epoch_time_s", epoch_s),
+        **pair("train_time_s", None if epochs is None else epoch_s, epochs or 1.0),
         **pair("power_per_gpu_w", powers),
         **pair("energy_per_sample_j", energy),
         components=components,
@@ -157,7 +162,7 @@ def _prediction(
         p_faster=p_faster,
         rests_on=_basis(posterior, setting),
         next_measurement=needed,
-        extrapolates=MeasuredRange.of(posterior.observations).exceeded_by(setting),
+        extrapolates=outside,
         energy_is=energy_is if energy is not None else None,
         warnings=_warnings(posterior, setting),
         seed=posterior.seed,

@@ -8,6 +8,9 @@ from typing import Any
 from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput
 
+#: Parts of a step that a run may have measured.
+PARTS = ("communication_s", "waiting_s", "input_s")
+
 
 @dataclass(frozen=True)
 class TrainingSetting(Result):
@@ -125,20 +128,35 @@ class Observation(Result):
     session
         A name that runs of one job submission or day share. Without it, runs with the same
         placement count as one session.
+    communication_s, waiting_s, input_s
+        Parts of the step time, if they were measured: communication that the backward pass does not
+        hide, the mean wait of a rank for the slowest, and the wait for samples. Communication
+        without ``waiting_s`` includes that wait.
+    epoch_steps
+        Steps over which the time of an epoch was divided; None if ``step_time_s`` is of steps
+        alone, without what an epoch takes beside them.
 
     Raises
     ------
     BadInput
-        A time or power is not a number above 0.
+        A time or power is not a number above 0, or a part is below 0.
     """
 
     setting: TrainingSetting
     step_time_s: float
     power_per_gpu_w: float | None = None
     session: str | None = None
+    communication_s: float | None = None
+    waiting_s: float | None = None
+    input_s: float | None = None
+    epoch_steps: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("step_time_s", "power_per_gpu_w"):
+        for name in ("step_time_s", "power_per_gpu_w", "epoch_steps"):
             value = getattr(self, name)
             if (name == "step_time_s" or value is not None) and not 0 < value < float("inf"):
                 raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
+        for name in PARTS:
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < float("inf"):
+                raise BadInput(f"{name}: given {value!r}; allowed: a number >= 0")

@@ -18,6 +18,7 @@ from wattlaw.launch.node_setup import log_head
 from wattlaw.launch.replay.table import Measurement, ReplayTable, option_text, read_replay_table
 from wattlaw.launch.simulated.launcher import Allocation
 from wattlaw.launch.simulated.tables import BEGIN_NS
+from wattlaw.store.fields import STEP_PARTS
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
@@ -190,6 +191,7 @@ class Replay:
                 "start_ns": BEGIN_NS + round(start_s * 1e9),
                 **window._asdict(),
                 "step_time_mean_s": window.duration_s / window.steps if window.steps else None,
+                **{name: self._total_s(window, name) for name in STEP_PARTS},
                 **self._energy(window, spec.setting.gpus),
             }
             if measure.is_by_steps:
@@ -200,6 +202,10 @@ class Replay:
                 is_warmup = index < measure.warmup_epochs
                 yield row | {"phase": "train", "epoch": index, "warmup": is_warmup, "from_step": 0}
             start_s += window.duration_s
+
+    def _total_s(self, window: Window, part: str) -> float | None:
+        step_s = self.row.values.get(part)
+        return None if step_s is None or window.steps is None else float(step_s * window.steps)
 
     def _energy(self, window: Window, gpus: int) -> dict[str, Any]:
         power_w = self.row.values.get("power_per_gpu_w")

@@ -15,6 +15,7 @@ from wattlaw.store.fields import (
     FIELDS,
     OPTION,
     OPTIONS,
+    STEP_PARTS,
     Field,
     InvalidCell,
     global_batch_of,
@@ -44,6 +45,7 @@ _FIELDS: Mapping[str, Field] = {
     **{name: FIELDS[name] for name in ("power_limit_w", "clock_limit_mhz")},
     **dict.fromkeys(TIMES, in_range(1e-9, _MOST, "seconds from 1e-9 to 1e9")),
     **dict.fromkeys(_ENERGIES, in_range(0, _MOST, "a number > 0 and <= 1e9", above_low=True)),
+    **{name: FIELDS[name] for name in STEP_PARTS},
     "startup_s": in_range(0, _MOST, "seconds from 0 to 1e9"),
     "dataset_samples": FIELDS["gpus"],  # a whole number in the same range
 }

@@ -23,7 +23,7 @@ from wattlaw.launch.simulated.tables import (
 )
 from wattlaw.limits.requests import check_range
 from wattlaw.simulator.job import Prediction
-from wattlaw.simulator.predict import predict
+from wattlaw.simulator.predict import loader_processes, predict
 from wattlaw.store.record import (
     DeviceReport,
     Facts,
@@ -78,7 +78,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         parameters=profile.parameters,
         gradient_bytes=profile.gradient_bytes,
         flops_per_sample=profile.flops_per_sample,
-        loader_workers=spec.train.loader_workers,
+        loader_workers=loader_processes(prediction.job),
         dataset_samples=prediction.job.samples,
         world_size=spec.setting.gpus,
         parallelism="ddp" if spec.setting.gpus > 1 else "none",

@@ -272,7 +272,7 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
     mean_s = prediction.split.step_s * stretch
     log_sigma = sqrt(log1p(prediction.step_cv**2))
     median_s = mean_s / sqrt(1 + prediction.step_cv**2)
-    cycle, job = windows.cycle, prediction.job
+    cycle, job, split = windows.cycle, prediction.job, prediction.split
     limit_w = job.power_limit_w or job.cluster.gpu.max_w
     columns = {
         "run_id": run_id,
@@ -292,6 +292,9 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
         "step_time_p50_s": in_training(median_s),
         "step_time_p95_s": in_training(median_s * np.exp(_P95 * log_sigma)),
         "step_time_cv": in_training(prediction.step_cv),
+        "data_wait_s": in_training(steps * split.input_s * stretch),
+        "communication_s": in_training(steps * split.communication_s * stretch),
+        "rank_wait_s": in_training(steps * split.slowest_s * stretch),
         "gpu_energy_j": by_phase("gpu_energy_j") * stretch * windows.power,
         "cpu_energy_j": by_phase("cpu_energy_j") * stretch,
         "dram_energy_j": by_phase("dram_energy_j") * stretch,

@@ -73,7 +73,9 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         on = f"on {_listed(basis.gpus)} GPUs"
         if basis.nodes:
             on += f" and {_listed(basis.nodes)} {'node' if basis.nodes == (1,) else 'nodes'}"
-        texts.append(f"{where}Rests on {fmt.plural(basis.observations, 'observation')} {on}.")
+        energy = f"; energy: {rows[0].energy_is}" if rows[0].energy_is else ""
+        counted = fmt.plural(basis.observations, "observation")
+        texts.append(f"{where}Rests on {counted} {on}{energy}.")
         texts.append(f"{where}P(faster) is relative to {label(baseline)}.")
         if needed is not None:
             texts.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections import deque
 from typing import Any
 
@@ -17,6 +18,7 @@ class LoadedSamples:
 
     def __init__(self) -> None:
         self.samples = self.unknown = self.batches = self.evaluations = 0
+        self.waited_ns = 0  # in loaders, for batches of training
         # Samples and batches since the last step, by iterator; samples are None if unknown.
         self._fetched: dict[int, tuple[int | None, int]] = {}
         self._last_iterator = 0
@@ -37,13 +39,16 @@ class LoadedSamples:
             noted = iterator._wattlaw = (iterator._sampler_iter, deque(), steps)
         noted[1].append(len(index) if isinstance(index, (list, tuple)) else None)
 
-    def batch_fetched(self, iterator: Any, data: Any, *, is_evaluation: bool) -> None:
+    def batch_fetched(
+        self, iterator: Any, data: Any, waited_ns: int, *, is_evaluation: bool
+    ) -> None:
         """Add a batch, which is an evaluation's if it is read without gradients."""
         noted = iterator.__dict__.get("_wattlaw")
         size = noted[1].popleft() if noted is not None and noted[1] else None
         if is_evaluation:
             self.evaluations += 1
             return
+        self.waited_ns += waited_ns
         if size and iterator._dataset_kind:  # of an iterable data set the last batch may be smaller
             size = min(size, _leading_size(data) or size)
         before, batches = self._fetched.get(id(iterator), (0, 0))
@@ -85,13 +90,15 @@ def count_samples(module: Any, recorder: Any) -> None:
 
     @functools.wraps(next_batch)
     def __next__(self: Any) -> Any:  # noqa: N807 - the name of what it replaces
+        begin_ns = time.perf_counter_ns()
         try:
             data = next_batch(self)
         except StopIteration:
             recorder.loaded.loader_exhausted(self, recorder.steps)
             raise
         try:
-            recorder.loaded.batch_fetched(self, data, is_evaluation=not has_gradients())
+            waited_ns = time.perf_counter_ns() - begin_ns
+            recorder.loaded.batch_fetched(self, data, waited_ns, is_evaluation=not has_gradients())
         except Exception as error:
             recorder.fail("samples", error)
         return data

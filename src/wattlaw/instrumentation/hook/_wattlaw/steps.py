@@ -45,9 +45,10 @@ class _Optimizer:
         self.steps = 0  # written and unwritten
         self.ends_ns: list[int] = []
         self.samples: list[int | None] = []
+        self.waits_us: list[int] = []  # in data loaders; 0 where the samples are unknown
         self.evaluated: list[int] = []  # steps with an evaluation since the step before
         self.total, self.unknown = loaded.samples, loaded.unknown  # at the last step
-        self.evaluations = loaded.evaluations
+        self.evaluations, self.waited_ns = loaded.evaluations, loaded.waited_ns
         parameters = optimizer.param_groups[0]["params"]
         self.device = _DeviceTimes() if parameters and parameters[0].is_cuda else None
 
@@ -151,7 +152,8 @@ class _Recorder:
         loaded.step()
         known = loaded.unknown == own.unknown and "samples" not in self.off
         own.samples.append(loaded.samples - own.total if known else None)
-        own.total, own.unknown = loaded.samples, loaded.unknown
+        own.waits_us.append((loaded.waited_ns - own.waited_ns) // 1000 if known else 0)
+        own.total, own.unknown, own.waited_ns = loaded.samples, loaded.unknown, loaded.waited_ns
         if loaded.evaluations != own.evaluations:
             own.evaluated.append(own.steps)
             own.evaluations = loaded.evaluations
@@ -249,11 +251,12 @@ class _Recorder:
                 "type": "steps", "optimizer": own.index, "first": own.steps - count,
                 "us": [ends_us[0], *gaps_us],
                 "samples": samples[0] if len(set(samples)) == 1 else samples,
+                "waits_us": own.waits_us[:count],
             }  # fmt: skip
             if own.evaluated:
                 record["evaluations"], own.evaluated = own.evaluated, []
             records.append(record)
-            del own.ends_ns[:count], own.samples[:count]
+            del own.ends_ns[:count], own.samples[:count], own.waits_us[:count]
         device = own.device
         if device is not None and device.durations_us and "device" not in self.off:
             records.append({
