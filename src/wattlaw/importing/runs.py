@@ -123,6 +123,8 @@ class RunMaker:
                 0 <= start_ns < MAX_NS and (row["duration_s"] or 0.0) < _MAX_S
             ):
                 raise InvalidCell("a window is not between 1970 and 2116, or lasts a century")
+            if any((row.get(name) or 0) >= 2**63 for name in ("samples", "steps", "epoch")):
+                raise InvalidCell("a number of samples, steps or epochs is above 2^63")
         return ImportedRun(record=record, windows=rows, line=line)
 
     def skip(self, values: Mapping[str, Any], measure: Measure = EPOCHS_MEASURE) -> None:
