@@ -173,6 +173,24 @@ def test_a_damaged_run_stays_damaged_and_strict_refuses_it(tmp_path):
         wattlaw.open(tmp_path / "b.zip", strict=True)
 
 
+def test_imported_runs_survive_a_bundle_and_say_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("gpus,t,e\n1,100,1000\n2,52,1040\n4,27,1100\n8,15,1200\n")
+    fields = "gpus=gpus,epoch_time_s=t,gpu_energy_j=e,energy_source=@counter,local_batch=@32"
+    line = ["import", "t.csv", "--map", fields, "--workload", "w", "--hardware", "h"]
+    assert main([*line, "--store", "s"]) == 0
+    assert main(["export", "s", "bundle", "-o", "b.zip"]) == 0
+    capsys.readouterr()
+    assert printed(capsys, "fit", "s", "--json") == printed(capsys, "fit", "b.zip", "--json")
+    assert_frame_equal(wattlaw.open("s").metrics, wattlaw.open("b.zip").metrics)
+    with zipfile.ZipFile("b.zip") as file:
+        assert "4 runs imported" in file.read("README.md").decode()
+    assert main(["export", "b.zip", "extrap", "-o", "x.jsonl"]) == 0
+    series = [json.loads(text)["metric"] for text in Path("x.jsonl").read_text().splitlines()]
+    assert len(series) == 8
+    assert all(metric.endswith(", imported") for metric in series)
+
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 FLOATS = st.none() | st.floats(min_value=0, width=64, allow_nan=False, allow_infinity=False)
 

@@ -369,6 +369,9 @@ def test_blocks_between_evaluations_and_the_last_epoch_are_not_epochs(tmp_path):
     assert [(row["steps"], row["samples"], row["duration_s"]) for row in blocks] == [
         (25, 2500, 5.0), (25, 2500, 5.0),
     ]  # fmt: skip
+    many = "\n".join(lines).replace("10000", "1e30")
+    with pytest.raises(BadInput, match=r"above 2\^63"):
+        read_import(a_file(tmp_path / "m.txt", many), map="gpus=@4")
     text = samples.mlperf().decode().replace(str(t + 34_000), str(t + 33_000))
     whole = read_import(a_file(tmp_path / "w.txt", text), map="gpus=@4")
     assert [row["interrupted"] for row in windows(whole, "train")] == [False, False, True]
@@ -431,6 +434,9 @@ def test_jobs_that_failed_or_had_no_gpu_are_rejected(tmp_path):
     )
     (reason,) = read_import(a_file(tmp_path / "jobs.txt", text)).files[0].rejected
     assert "job 102: state FAILED" in reason
+    century = samples.slurm_json().decode().replace('"elapsed": 3600', '"elapsed": 4e9')
+    (reason,) = read_import(a_file(tmp_path / "jobs.json", century)).files[0].rejected
+    assert "job 103: a window" in reason
     text = text.replace("gres/gpu:a100=8,gres/gpu=8,", "")
     reasons = read_import(a_file(tmp_path / "jobs.txt", text)).files[0].rejected
     assert any("GPUs" in reason for reason in reasons)

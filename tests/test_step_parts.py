@@ -15,7 +15,7 @@ from wattlaw.training.loop import Training
 from wattlaw.training.ranks import process_group
 from wattlaw.workloads.data_loading import InMemory
 
-LOADING_S, SLOWER_S, STEPS = 0.01, 0.04, 8
+LOADING_S, SLOWER_S, STEPS = 0.01, 0.1, 8
 
 
 class _SlowData(InMemory):
@@ -71,12 +71,15 @@ def test_each_wait_is_measured_and_a_slow_rank_is_not_communication(world, tmp_p
         process.join(120)
     first, *others = [eval((tmp_path / f"{rank}.txt").read_text()) for rank in range(world)]  # noqa: S307
     assert first["steps"] == STEPS
-    assert first["data_wait_s"] == pytest.approx(STEPS * LOADING_S, rel=0.4)
+    # On a busy machine every wait may be longer.
+    assert STEPS * LOADING_S <= first["data_wait_s"] < first["duration_s"]
     if world == 1:
         assert "communication_s" not in first
         return
     # Half of the ranks wait for the other half.
-    assert first["rank_wait_s"] == pytest.approx(STEPS * SLOWER_S / 2, rel=0.4)
-    assert 0 < first["communication_s"] < first["rank_wait_s"]
+    assert 0.5 * STEPS * SLOWER_S / 2 < first["rank_wait_s"] < first["duration_s"]
+    # The slower rank does not communicate while it sleeps.
+    busy_s = STEPS * (SLOWER_S + LOADING_S)
+    assert 0 < first["communication_s"] < first["duration_s"] - busy_s
     for name in ("data_wait_s", "communication_s", "rank_wait_s"):
         assert others[0][name] == first[name]

@@ -88,11 +88,12 @@ def _series(metrics: pd.DataFrame, batch: str | None) -> Iterator[_Series]:
 def _metrics(callpath: str, rows: pd.DataFrame, parameters: Sequence[str]) -> Iterator[_Series]:
     first = rows.iloc[0]
     source = source_of(first["launcher"])
-    parts = [f"time_s per {first['unit']}", *([] if source == MEASURED else [source])]
-    known = [(", ".join(parts), "time_s", rows)]
+    said = "" if source == MEASURED else f", {source}"
+    known = [(f"time_s per {first['unit']}{said}", "time_s", rows)]
     for group, of_energy in groups(rows[rows["energy_j"].notna()], ["energy_is"]):
-        if ESTIMATED not in str(group["energy_is"]):  # such an energy has no law
-            metric = f"energy_j per {first['unit']}, {group['energy_is']}"
+        energy_is = str(group["energy_is"])
+        if ESTIMATED not in energy_is:  # such an energy has no law
+            metric = f"energy_j per {first['unit']}, {energy_is.removesuffix(said)}{said}"
             known.append((metric, "energy_j", of_energy))
     for metric, column, of_metric in known:
         values: dict[Point, list[float]] = defaultdict(list)

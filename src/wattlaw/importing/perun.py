@@ -155,7 +155,8 @@ def _calls(path: Path, group: "h5py.Group", started_ns: int) -> Iterator[dict[st
     """Yield a window for each call of each region, from the first rank's begin to the last end."""
     for region in _groups(_child(group, "regions")):
         name = _text(region, "id") or _name(region)
-        ranks = [_array(path, data) for data in _datasets(_child(region, "raw_data"))]
+        members = _members(_child(region, "raw_data"))
+        ranks = [_array(path, data) for data in members if hasattr(data, "dtype")]
         ranks = [rank[: len(rank) // 2 * 2].reshape(-1, 2) for rank in ranks]
         count = min((len(rank) for rank in ranks), default=0)
         if count > _MAX_CALLS:
@@ -195,15 +196,11 @@ def _nodes(group: Any) -> Any:
 def _groups(group: Any) -> Iterator[Any]:
     import h5py
 
-    members = (_child(group, name) for name in sorted(group)) if group is not None else ()
-    return (member for member in members if isinstance(member, h5py.Group))
+    return (member for member in _members(group) if isinstance(member, h5py.Group))
 
 
-def _datasets(group: Any) -> Iterator[Any]:
-    import h5py
-
-    members = (_child(group, name) for name in sorted(group)) if group is not None else ()
-    return (member for member in members if isinstance(member, h5py.Dataset))
+def _members(group: Any) -> Iterator[Any]:
+    return (_child(group, name) for name in sorted(group)) if group is not None else iter(())
 
 
 def _name(group: Any) -> str:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Options
+from wattlaw.importing.reading import MAX_NS
 from wattlaw.store.fields import OPTIONS, InvalidCell, global_batch_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts, RunRecord, Site
@@ -24,6 +25,8 @@ KIND = "imported"
 HOST = "imported"
 NOT_CHECKED = "measured elsewhere, not checked here"
 NO_ENERGY = {"energy_source": "none", "energy_verdict": "unavailable"}
+#: A window with a time is shorter, as ``store.schema`` checks.
+_MAX_S = 4e9
 #: The option that keeps a workload's original name where it is not a valid workload name.
 _NAME_OPTION = "workload"
 #: The values of a run where nothing says them.
@@ -95,6 +98,10 @@ class RunMaker:
         if run_id in self._lines:
             raise InvalidCell(f"has the setting and repeat of line {self._lines[run_id]}")
         self._lines[run_id] = line
+        began, ended = (None, None) if period_ns is None else map(_moment, period_ns)
+        if site is not None and site.energy_j is not None and began is not None:
+            period = {"energy_start_at": began, "energy_end_at": ended}
+            site = site.model_copy(update=period)
         record = RunRecord(
             run_id=run_id,
             study=self._options.study,
@@ -105,11 +112,19 @@ class RunMaker:
             notes=(f"imported from {self.source}", *assumed, *notes),
             facts=facts,
             site=site,
-            started_at=None if period_ns is None else _moment(period_ns[0]),
-            finished_at=None if period_ns is None else _moment(period_ns[1]),
+            started_at=began,
+            finished_at=ended,
         )
         shared = {"run_id": run_id, "host": HOST, "warmup": False, "interrupted": False}
         rows = [{**shared, **NO_ENERGY, **window} for window in windows]
+        for row in rows:
+            start_ns = row.get("start_ns")
+            if start_ns is not None and not (
+                0 <= start_ns < MAX_NS and (row["duration_s"] or 0.0) < _MAX_S
+            ):
+                raise InvalidCell("a window is not between 1970 and 2116, or lasts a century")
+            if any((row.get(name) or 0) >= 2**63 for name in ("samples", "steps", "epoch")):
+                raise InvalidCell("a number of samples, steps or epochs is above 2^63")
         return ImportedRun(record=record, windows=rows, line=line)
 
     def skip(self, values: Mapping[str, Any], measure: Measure = EPOCHS_MEASURE) -> None:

@@ -6,7 +6,6 @@ it was not measured.
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from wattlaw.importing.reading import (
     count,
     lines_of,
     moment_ns,
-    ns_of,
     number,
     positive,
     read_json,
@@ -33,35 +31,8 @@ _MAX_J = 1e15
 _DONE = "COMPLETED"
 _GPU = re.compile(r"gres/gpu(?::([A-Za-z0-9_.-]+))?$")
 _MAX_NODES = 100_000
-
-
-@dataclass
-class Job:
-    """A job of the accounting; None for what it does not say."""
-
-    line: int
-    job_id: str
-    name: str | None
-    state: str
-    elapsed_s: float | None
-    start_ns: int | None
-    tres: Mapping[str, float]
-    energy_j: float | None
-    nodes: int | None
-    labels: Mapping[str, str | None]
-
-    @property
-    def gpus(self) -> int | None:
-        """Return the number of allocated GPUs."""
-        totals = [amount for name, amount in self.tres.items() if name == "gres/gpu"]
-        typed = [amount for name, amount in self.tres.items() if _GPU.fullmatch(name)]
-        return count((totals or [sum(typed)])[0], 1, 10**7)
-
-    @property
-    def hardware(self) -> str | None:
-        """Return the type of the GPUs, if there is one."""
-        types = {match[1] for name in self.tres if (match := _GPU.fullmatch(name)) and match[1]}
-        return types.pop() if len(types) == 1 else None
+#: A job: the number of its line, and its columns as of ``sacct``.
+Job = tuple[int, Mapping[str, str]]
 
 
 class SlurmImporter:
@@ -80,21 +51,18 @@ class SlurmImporter:
     def read(self, path: Path, options: Options) -> Imported:
         """Return a run for each completed job."""
         is_json = next((line for _, line in lines_of(path) if line.strip()), "").startswith("{")
-        jobs = list(_of_json(path) if is_json else _of_text(path, options))
-        maker, runs, rejected = RunMaker(path, options), [], []
-        gpu_hours = 0.0
-        for job in jobs:
+        jobs = list(_of_json(path) if is_json else _of_text(path))
+        maker, runs, rejected = RunMaker(path, options), list[ImportedRun](), []
+        for line, row in jobs:
             try:
-                runs.append(_run(maker, job))
+                runs.append(_run(maker, line, row, options))
             except InvalidCell as error:
-                rejected.append(RejectedRow(job.line, f"job {job.job_id[:40]}: {error}"))
-                continue
-            gpu_hours += (job.gpus or 0) * (job.elapsed_s or 0.0) / 3600
-        measured = sum(run.record.site is not None and run.record.site.energy_j is not None
-                       for run in runs)  # fmt: skip
+                rejected.append(RejectedRow(line, f"job {_id(row)[:40]}: {error}"))
+        gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
+        measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
         return Imported(
             f"Slurm accounting: {len(jobs):,} jobs, {len(runs):,} completed with GPUs, "
-            f"{gpu_hours:,.1f} GPU-hours, {measured:,} with an energy, times in "
+            f"{gpu_s / 3600:,.1f} GPU-hours, {measured:,} with an energy, times in "
             f"{options.zone_note}",
             runs=tuple(runs),
             rejected=tuple(rejected),
@@ -102,70 +70,47 @@ class SlurmImporter:
         )
 
 
-def _run(maker: RunMaker, job: Job) -> ImportedRun:
-    if job.state != _DONE:
-        raise InvalidCell(f"state {job.state[:40] or 'unknown'}; allowed: {_DONE}")
-    if job.elapsed_s is None:
+def _run(maker: RunMaker, line: int, row: Mapping[str, str], options: Options) -> ImportedRun:
+    state = row.get("State", "").split(" ")[0]
+    if state != _DONE:
+        raise InvalidCell(f"state {state[:40] or 'unknown'}; allowed: {_DONE}")
+    duration_s = positive(row.get("ElapsedRaw")) or _elapsed_s(row.get("Elapsed", ""))
+    if duration_s is None:
         raise InvalidCell("Elapsed or ElapsedRaw is missing, or 0")
-    values: dict[str, Any] = {"workload": job.name} if job.name else {}
-    values |= {"gpus": job.gpus} if job.gpus else {}
-    values |= {"nodes": job.nodes} if job.nodes else {}
-    values |= {"hardware": job.hardware} if job.hardware else {}
-    end_ns = None if job.start_ns is None else job.start_ns + round(job.elapsed_s * 1e9)
-    period = None if job.start_ns is None or end_ns is None else (job.start_ns, end_ns)
+    tres = dict(_tres(row.get("AllocTRES", "")))
+    types = {match[1]: amount for name, amount in tres.items() if (match := _GPU.fullmatch(name))}
+    hardware = [name for name in types if name]
+    values = {
+        "workload": text_in(row, "JobName"),
+        "gpus": count(types.get(None, sum(types.values())), 1, 10**7),
+        "nodes": count(
+            row.get("NNodes") or row.get("AllocNodes") or tres.get("node"), 1, _MAX_NODES
+        ),
+        "hardware": hardware[0] if len(hardware) == 1 else None,
+    }
+    start_ns = moment_ns(row.get("Start", ""), options.timezone)
+    period = None if start_ns is None else (start_ns, start_ns + round(duration_s * 1e9))
+    energy_j = _joules(row)
     site = Site(
         scheduler="slurm",
-        job_id=job.job_id,
-        cluster=job.labels.get("cluster"),
-        partition=job.labels.get("partition"),
-        account=job.labels.get("account"),
-        energy_j=job.energy_j,
-        energy_source=None if job.energy_j is None else _SOURCE,
+        job_id=_id(row),
+        cluster=text_in(row, "Cluster"),
+        partition=text_in(row, "Partition"),
+        account=text_in(row, "Account"),
+        energy_j=energy_j,
+        energy_source=None if energy_j is None else _SOURCE,
     )
-    window = {"phase": "run", "start_ns": job.start_ns, "duration_s": job.elapsed_s}
-    run = maker.run(values, [window], line=job.line, site=site, period_ns=period)
-    if job.energy_j is None or period is None:
-        return run
-    moments = {"energy_start_at": run.record.started_at, "energy_end_at": run.record.finished_at}
-    record = run.record.model_copy(update={"site": site.model_copy(update=moments)})
-    return ImportedRun(record=record, windows=run.windows, line=run.line)
+    window = {"phase": "run", "start_ns": start_ns, "duration_s": duration_s}
+    known = {name: value for name, value in values.items() if value is not None}
+    return maker.run(known, [window], line=line, site=site, period_ns=period)
 
 
-def _of_text(path: Path, options: Options) -> Iterator[Job]:
-    """Yield the jobs; the rows of their steps have energies only."""
-    jobs: dict[str, Job] = {}
-    energies: dict[str, float] = {}
-    header: list[str] = []
-    for line, text in lines_of(path):
-        cells = text.split("|")
-        if "JobID" in cells or "JobIDRaw" in cells:
-            header = cells
-            continue
-        if len(cells) != len(header):
-            continue
-        row = dict(zip(header, cells, strict=True))
-        job_id, _, step = (row.get("JobID") or row.get("JobIDRaw") or "").partition(".")
-        energy_j = _joules(row.get("ConsumedEnergyRaw"))
-        if step:
-            energies[job_id] = max(energies.get(job_id, 0.0), energy_j or 0.0)
-            continue
-        tres = dict(_tres(row.get("AllocTRES", "")))
-        labels = {key.lower(): text_in(row, key) for key in ("Cluster", "Partition", "Account")}
-        jobs[f"{line} {job_id}"] = Job(
-            line, job_id, text_in(row, "JobName"), row.get("State", "").split(" ")[0],
-            positive(row.get("ElapsedRaw")) or _elapsed_s(row.get("Elapsed", "")),
-            moment_ns(row.get("Start", ""), options.timezone), tres, energy_j,
-            count(row.get("NNodes") or row.get("AllocNodes") or tres.get("node"), 1, _MAX_NODES),
-            labels,
-        )  # fmt: skip
-    for job in jobs.values():
-        # The batch step runs as long as the job, on its nodes.
-        job.energy_j = job.energy_j or energies.get(job.job_id) or None
-        yield job
+def _id(row: Mapping[str, str]) -> str:
+    return row.get("JobID") or row.get("JobIDRaw") or ""
 
 
-def _joules(value: Any) -> float | None:
-    known = positive(value)
+def _joules(row: Mapping[str, str]) -> float | None:
+    known = positive(row.get("ConsumedEnergyRaw"))
     return known if known is not None and known < _MAX_J else None
 
 
@@ -183,27 +128,78 @@ def _tres(text: str) -> Iterator[tuple[str, float]]:
             yield name, known
 
 
+def _of_text(path: Path) -> Iterator[Job]:
+    """Yield the jobs; without an energy of its own, a job has the greatest of its steps.
+
+    The batch step runs as long as the job, on its nodes.
+    """
+    jobs: list[tuple[int, dict[str, str]]] = []
+    of_steps: dict[str, float] = {}
+    header: list[str] = []
+    for line, text in lines_of(path):
+        cells = text.split("|")
+        if "JobID" in cells or "JobIDRaw" in cells:
+            header = cells
+        elif len(cells) == len(header):
+            row = dict(zip(header, cells, strict=True))
+            job_id, dot, _ = _id(row).partition(".")
+            if dot:
+                of_steps[job_id] = max(of_steps.get(job_id, 0.0), _joules(row) or 0.0)
+            else:
+                jobs.append((line, row))
+    for line, row in jobs:
+        energy_j = _joules(row) or of_steps.get(_id(row), 0.0)
+        yield line, {**row, "ConsumedEnergyRaw": str(energy_j)}
+
+
 def _of_json(path: Path) -> Iterator[Job]:
-    data = read_json(path)
-    jobs = data.get("jobs") if isinstance(data, dict) else None
-    for index, job in enumerate(jobs if isinstance(jobs, list) else [], 1):
-        if not isinstance(job, dict):
-            continue
-        time: Any = job.get("time")
-        time = time if isinstance(time, dict) else {}
-        state: Any = job.get("state")
-        state = state.get("current") if isinstance(state, dict) else state
-        state = state[0] if isinstance(state, list) and state else state
-        start_s = _plain(time.get("start"))
-        tres = dict(_tres_of(job.get("tres")))
-        yield Job(
-            index, str(job.get("job_id", ""))[:40], text_in(job, "name"), str(state),
-            positive(_plain(time.get("elapsed"))),
-            None if start_s is None or start_s <= 0 else ns_of(start_s),
-            tres, _energy_of(job),
-            count(_plain(job.get("allocation_nodes")) or tres.get("node"), 1, _MAX_NODES),
-            {key: text_in(job, key) for key in ("cluster", "partition", "account")},
-        )  # fmt: skip
+    jobs = _list(read_json(path), "jobs")
+    for index, job in enumerate(jobs, 1):
+        state = _get(job, "state", "current") or _get(job, "state")
+        energies = [_plain(_get(step, "statistics", "energy", "consumed")) or 0.0
+                    for step in _list(job, "steps")]  # fmt: skip
+        tres = (
+            (
+                "/".join(str(each[key]) for key in ("type", "name") if each.get(key)),
+                each.get("count"),
+            )
+            for each in _list(_get(job, "tres"), "allocated")
+            if isinstance(each, dict)
+        )
+        numbers = {
+            "ElapsedRaw": _plain(_get(job, "time", "elapsed")),
+            "Start": _plain(_get(job, "time", "start")) or None,
+            "NNodes": _plain(_get(job, "allocation_nodes")),
+            "ConsumedEnergyRaw": max(energies, default=0.0),
+        }
+        names = {"JobName": "name", "Cluster": "cluster", "Partition": "partition",
+                 "Account": "account"}  # fmt: skip
+        yield (
+            index,
+            {
+                "JobID": str(_get(job, "job_id"))[:40],
+                "State": str(state[0] if isinstance(state, list) and state else state),
+                "AllocTRES": ",".join(f"{name}={_plain(amount)}" for name, amount in tres),
+                **{name: str(value) for name, value in numbers.items() if value is not None},
+                **{
+                    name: text_in(job, key) or ""
+                    for name, key in names.items()
+                    if isinstance(job, dict)
+                },
+            },
+        )
+
+
+def _get(value: Any, *keys: str) -> Any:
+    """Return a value of nested mappings; None without it."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _list(value: Any, key: str) -> list[Any]:
+    known = _get(value, key)
+    return known if isinstance(known, list) else []
 
 
 def _plain(value: Any) -> float | None:
@@ -211,25 +207,6 @@ def _plain(value: Any) -> float | None:
     if isinstance(value, dict):
         value = value.get("number") if value.get("set", True) is True else None
     return number(value)
-
-
-def _tres_of(value: Any) -> Iterator[tuple[str, float]]:
-    allocated = value.get("allocated") if isinstance(value, dict) else None
-    for each in allocated if isinstance(allocated, list) else []:
-        if isinstance(each, dict) and (amount := _plain(each.get("count"))) is not None:
-            name = "/".join(str(each[key]) for key in ("type", "name") if each.get(key))
-            yield name, amount
-
-
-def _energy_of(job: Mapping[str, Any]) -> float | None:
-    steps = job.get("steps")
-    energies = [0.0]
-    for step in steps if isinstance(steps, list) else []:
-        known = step.get("statistics") if isinstance(step, dict) else None
-        energy = known.get("energy") if isinstance(known, dict) else None
-        consumed = energy.get("consumed") if isinstance(energy, dict) else None
-        energies.append(_joules(_plain(consumed)) or 0.0)
-    return max(energies) or None
 
 
 IMPORTER = SlurmImporter()

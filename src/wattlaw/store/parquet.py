@@ -95,7 +95,8 @@ def read_together(paths: Sequence[Path], schema: pa.Schema) -> pa.Table | None:
         return None
     if pc.any(table["foreign_run"]).as_py():
         return None
-    table = table.select(schema.names)
+    # DuckDB returns a batch with buffers of full size for each file, however few rows it has.
+    table = table.select(schema.names).combine_chunks()
     return table if table.schema == schema else None
 
 
@@ -149,7 +150,7 @@ def read_all(
             tables.append(read_checked(path, schema, run_ids, validate=validate))
         except BadInput as error:
             on_damage(path, error)
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables).combine_chunks()  # thousands of chunks take gigabytes
 
 
 def check_all(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage = raise_error) -> None:

@@ -146,6 +146,8 @@ def _posterior(model: Job, settings: Sequence[TrainingSetting]) -> _Part:
     times, noise, powers, power_noise = posterior.means(settings, _POSTERIOR_DRAWS)
     unit = np.array([model.unit_time_s(Observation(item, 1.0)) for item in settings])
     times = times * unit
+    if (fixed_s := posterior.epoch_s) is not None:
+        times = times + fixed_s[:: len(fixed_s) // len(times), None][: len(times)]
     if powers is None or power_noise is None:
         return times, None, noise, noise
     watts = powers * np.array([item.gpus for item in settings])

@@ -334,6 +334,8 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     is_of_epochs = (rows["basis"] == "epochs") & (unit == "epoch")
     is_of_epochs &= rows["time_per_sample_s"].notna()
     samples = rows["samples_per_epoch"].where(is_of_epochs)
+    if is_of_epochs.all() and samples.nunique() < 2:
+        samples[:] = np.nan  # epochs of one length do not tell their fixed time from their steps
     columns = {
         "step_time_s": times_s,
         "power_per_gpu_w": watts,

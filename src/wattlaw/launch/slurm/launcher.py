@@ -262,14 +262,7 @@ def record_energies(store: Store) -> int:
     missing = {}
     for record in filter(None, store.records_by_id().values()):
         site = record.site
-        is_imported = record.spec.launch_kind == "imported"  # perhaps of another cluster
-        if (
-            record.status == "done"
-            and site
-            and site.job_id
-            and site.energy_j is None
-            and not is_imported
-        ):
+        if record.status == "done" and site and site.job_id and site.energy_j is None:
             missing[site.job_id] = record, site
     job_ids, accounts = sorted(missing), list[Account]()
     for first in range(0, len(job_ids), _BATCH):
