@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
@@ -215,6 +215,9 @@ def test_fitted_cost_terms_are_not_negative():
 
 
 @settings(max_examples=60, deadline=None)
+@example(
+    {207: 1e199, 284: 7e199, 500: 2e98, 499: 2e199, 50: 2e178, 6: 2e16, 119: 7e199, 195: 4e-196}
+)
 @given(
     st.dictionaries(st.integers(1, 500), st.floats(1e-200, 1e200), min_size=3, max_size=8),
 )

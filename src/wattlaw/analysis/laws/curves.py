@@ -211,7 +211,10 @@ def aicc(squares: float, n: int, k: int) -> float | None:
 def _inverse(design: Floats) -> Floats:
     """Return (X'X)^-1, with columns of one size: terms differ by powers of N."""
     sizes = np.sqrt((design**2).sum(axis=0))
-    inverse = np.linalg.pinv(design / sizes)
+    try:
+        inverse = np.linalg.pinv(design / sizes)
+    except np.linalg.LinAlgError:
+        raise Refused("its numbers overflow on these values") from None
     solution: Floats = inverse @ inverse.T / np.outer(sizes, sizes)
     return solution
 
