@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.formula.api as smf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
@@ -48,6 +49,33 @@ def test_the_fit_is_that_of_least_squares_in_logs():
     best, _ = optimize.curve_fit(law, BATCHES, np.log(y), p0=[1, 5])
     found = fitted(BATCHES, y)
     assert np.log([found.s_min, found.b_crit]) == pytest.approx(best, abs=1e-4)
+
+
+def test_the_free_form_is_a_regression_and_its_criterion_that_of_statsmodels():
+    y = epochs()
+    found = fitted(BATCHES, y)
+    data = pd.DataFrame({"y": np.log(y), "b": np.log(BATCHES)})
+    direct = smf.ols("y ~ b + I(b**2)", data).fit()
+    batches, expected = zip(*found.free_form, strict=True)
+    assert batches == pytest.approx(np.unique(BATCHES))
+    assert np.log(expected) == pytest.approx(direct.fittedvalues.to_numpy()[::3])
+    law = np.log(found.s_min * (1 + BATCHES / found.b_crit))
+    n, squares = len(y), float(((np.log(y) - law) ** 2).sum())
+    log_likelihood = -n / 2 * (np.log(2 * np.pi * squares / n) + 1)
+    criteria = [
+        -2 * value + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+        for value, k in ((direct.llf, 4), (log_likelihood, 3))
+    ]
+    assert found.free_aicc == pytest.approx(criteria[0] - criteria[1], abs=1e-4)
+
+
+def test_the_note_says_whether_the_law_fits_as_well_as_the_free_form():
+    assert "fits no better" in fitted(BATCHES, epochs(sd=0.02)).sentence
+    bowl = fitted(BATCHES, 10 * np.exp(0.2 * np.log(BATCHES / 256) ** 2) * epochs(b_crit=1e9))
+    assert bowl.free_aicc < -2
+    assert "a parabola of ln S in ln B fits better" in bowl.sentence
+    few = fitted([32, 64, 128, 256], [10, 11, 14, 19])
+    assert few.free_aicc is None and "parabola" not in few.sentence
 
 
 def test_intervals_have_about_their_nominal_coverage():

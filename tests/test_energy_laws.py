@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.energy_laws import energy_law, energy_laws, factor_model
+from wattlaw.analysis.energy_laws import energy_law, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.series import fit_table
+from wattlaw.analysis.series import fit_table, scaling_series
 from wattlaw.api.fits import fit_metrics
 from wattlaw.errors import Refused
 
@@ -27,12 +27,13 @@ def table(
     *,
     batches: tuple[int, ...] = (256, 1024),
     repeats: int = 3,
+    drift: float = 0.0,
     counts: tuple[int, ...] = COUNTS,
     seed: int = 0,
     epochs: dict[str, object] | None = None,
     **row: object,
 ) -> pd.DataFrame:
-    """Return metrics of runs whose GPUs draw ``watts``, plus energy per epoch."""
+    """Return metrics of runs whose GPUs draw ``watts * N ** drift``, plus energy per epoch."""
     dice = np.random.default_rng(seed)
     runs, windows = [], []
     for batch in batches:
@@ -40,7 +41,7 @@ def table(
             for repeat in range(repeats):
                 run_id = f"{seed:02}{batch:06}{gpus:04}{repeat:04}"
                 time_s = 1000 * gpus**-0.8 * math.exp(dice.normal(0, 0.02))
-                energy_j = watts * gpus * time_s * math.exp(dice.normal(0, noise))
+                energy_j = watts * gpus**drift * gpus * time_s * math.exp(dice.normal(0, noise))
                 runs.append(run_row(run_id, gpus=gpus, global_batch=batch,
                                     local_batch=batch // gpus, repeat=repeat, **row))  # fmt: skip
                 measured = {"gpu_energy_j": energy_j + base_j, "energy_source": "counter",
@@ -69,6 +70,7 @@ def test_the_law_agrees_with_statsmodels_called_directly():
     points = points.assign(s=points["h"] * 3600)
     weights = 1 / points["s"] ** 2
     origin = smf.wls("e ~ s - 1", points, weights=weights).fit()
+    line = smf.wls("e ~ s", points, weights=weights).fit()
     power = smf.ols("np.log(e) ~ np.log(h)", points).fit()
     ends = [law["factor_w_low"], law["factor_w_high"]]
     assert law["factor_w"] == pytest.approx(origin.params["s"])
@@ -77,6 +79,28 @@ def test_the_law_agrees_with_statsmodels_called_directly():
     ends = [law["exponent_low"], law["exponent_high"]]
     assert law["exponent"] == pytest.approx(power.params["np.log(h)"])
     assert ends == pytest.approx(power.conf_int().loc["np.log(h)"].to_list())
+    ends = [law["intercept_j_low"], law["intercept_j_high"]]
+    assert law["intercept_j"] == pytest.approx(line.params["Intercept"])
+    assert ends == pytest.approx(line.conf_int().loc["Intercept"].to_list())
+    in_energy = power.llf - np.log(points["e"]).sum()
+    n = len(points)
+    criteria = {
+        name: -2 * likelihood + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+        for name, likelihood, k in (
+            ("through origin", origin.llf, 2), ("with intercept", line.llf, 3),
+            ("log-log", in_energy, 3),
+        )
+    }  # fmt: skip
+    assert law["best"] == min(criteria, key=criteria.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("base_j", "drift", "expected"),
+    [(0.0, 0.0, "through origin"), (1e5, 0.0, "with intercept"), (0.0, 0.3, "log-log")],
+)
+def test_the_form_that_was_put_in_fits_best(base_j, drift, expected):
+    best = [energy_law(table(300.0, base_j, drift=drift, seed=seed))["best"] for seed in range(6)]
+    assert best.count(expected) >= 5
 
 
 def test_repeats_of_a_setting_do_not_narrow_what_they_share():
@@ -223,6 +247,35 @@ def test_too_few_settings_or_unknown_rates_are_refused():
         factor_model(table(epochs={"steps": None}))
 
 
+@pytest.mark.parametrize(
+    ("drift", "verdicts"),
+    [(-0.08, {"falls"}), (0.08, {"rises"}), (0.0, {"no drift seen", "cannot tell"})],
+)
+def test_a_drift_of_the_factor_is_found(drift, verdicts):
+    found = factor_drift(scaling_series(table(drift=drift, noise=0.005)))
+    found = found[found["rule"] == "global_batch"]
+    assert len(found) == 2
+    assert set(found["verdict"]) <= verdicts
+    assert ((found["slope_low"] < drift) & (drift < found["slope_high"])).all()
+    assert found["factor_first_w"].to_numpy() == pytest.approx(300, rel=0.02)
+
+
+def test_the_drift_is_the_slope_of_the_means():
+    rows = table(drift=-0.05, batches=(256,))
+    means = np.log(rows["energy_per_gpu_hour_j"]).groupby(rows["gpus"]).mean()
+    direct = smf.ols("y ~ x", pd.DataFrame({"y": means.to_numpy(), "x": np.log(COUNTS)})).fit()
+    (row,) = factor_drift(scaling_series(rows)).to_dict("records")
+    assert row["slope"] == pytest.approx(direct.params["x"])
+    assert (row["slope_low"], row["slope_high"]) == pytest.approx(direct.conf_int().loc["x"])
+
+
+def test_two_counts_cannot_show_a_drift():
+    found = factor_drift(scaling_series(table(counts=(1, 2))))
+    assert set(found["verdict"]) == {"cannot tell"}
+    assert found["slope"].isna().all()
+    assert factor_drift(scaling_series(table(counts=(1,)))).empty
+
+
 ROWS = table(base_j=3e4)
 
 
@@ -237,6 +290,7 @@ def test_other_units_change_nothing_but_the_scale(energy, hours):
     one, two = energy_law(rows), energy_law(scaled)
     assert two["factor_w"] == pytest.approx(one["factor_w"] * energy / hours)
     assert two["exponent"] == pytest.approx(one["exponent"])
+    assert two["best"] == one["best"]
 
 
 def test_energies_that_are_all_the_same_have_a_law_and_no_r2():
@@ -244,4 +298,4 @@ def test_energies_that_are_all_the_same_have_a_law_and_no_r2():
     gpu = {"gpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}
     windows = [window_row(str(run["run_id"]), 1, duration_s=10.0, **gpu) for run in runs]
     law = energy_law(run_metrics(*frames(runs, windows)))
-    assert (law["r2_origin"], law["r2_log_log"]) == (None, None)
+    assert [law[f"r2_{form}"] for form in ("origin", "intercept", "log_log")] == [None, None, None]

@@ -146,21 +146,35 @@ def test_noisy_power_laws_do_not_select_other_laws():
     assert taken.count("power") >= 90
 
 
+def test_the_holdout_error_is_that_of_the_law_fitted_to_the_other_counts():
+    x, y = noisy("amdahl", 0.02, repeats=3)
+    table = select(x, y).table.set_index("law")
+    kept = x < 64
+    for name in ("power", "communication"):
+        without = FORMULAS[name](64.0, **fitted(name, x[kept], y[kept]).params)
+        measured = np.exp(np.log(y[~kept]).mean())
+        assert table.loc[name, "holdout_error"] == pytest.approx(without / measured - 1)
+    assert table.loc["power", "holdout_error"] < -0.2  # it promises too much
+    assert abs(table.loc["amdahl", "holdout_error"]) < 0.1
+
+
 def test_four_counts_have_no_criterion_and_say_so():
     chosen = select([1, 2, 4, 8], [100.0, 55.0, 32.5, 21.2])
     table = chosen.table.set_index("law")
     assert table["aicc"].isna().all()
     assert table["weight"].isna().all()
     assert table["reason"].str.contains("AICc is undefined: 4 runs").all()
-    assert chosen.best.law == "power"
-    assert chosen.reason == "too few observations for AICc"
+    assert chosen.best.law == "amdahl"
+    assert chosen.reason == "too few observations for AICc; lowest holdout error"
     told = json.dumps(chosen.to_dict(), allow_nan=False)
     assert json.loads(told)["aicc"] is None
+    assert json.loads(told)["holdout_error"] == pytest.approx(table["holdout_error"]["amdahl"])
 
 
 def test_three_counts_leave_the_power_law():
     chosen = select([1, 2, 4], [100.0, 55.0, 32.5])
     assert chosen.best.law == "power"
+    assert chosen.reason == "too few worker counts to compare laws"
     reasons = chosen.table.set_index("law")["reason"]
     assert reasons["usl"].startswith("3 constants need at least 4 distinct worker counts")
 
@@ -207,4 +221,5 @@ def test_fitted_cost_terms_are_not_negative():
 def test_any_positive_series_gives_laws_in_plain_json(series):
     chosen = select([float(n) for n in series], list(series.values()))
     json.dumps(chosen.to_dict(), allow_nan=False)
-    assert (chosen.table["aicc"].notna() | chosen.table["reason"].notna()).all()
+    known = chosen.table[["aicc", "holdout_error"]].notna().all(axis=1)
+    assert (known != chosen.table["reason"].notna()).all()

@@ -182,8 +182,11 @@ def test_each_series_has_its_law_breakpoint_and_alternatives():
         cell.endswith("*") for cell in column(scaling.exponents(findings), "95 % interval")
     )
     assert marked == sum(law.trusted.interval == "repeats" for _, law in findings.fits.laws)
-    laws = [row.selection.best.law for row in findings.fits.rows if row.law]
-    assert column(scaling.exponents(findings), "selected law") == laws
+    chosen = [row.selection.to_dict() for row in findings.fits.rows if row.law]
+    assert column(scaling.exponents(findings), "selected law") == [row["law"] for row in chosen]
+    errors = [row["holdout_error"] for row in chosen]
+    signs = [cell[0] for cell in column(scaling.exponents(findings), "its holdout error")]
+    assert signs == ["+" if error > 0 else "−" for error in errors]
     assert environment.facts(findings) is not None
 
 

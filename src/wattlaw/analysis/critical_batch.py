@@ -3,7 +3,8 @@
 McCandlish et al. 2018, "An Empirical Model of Large-Batch Training" (arXiv 1812.06162): with B_crit
 the critical batch, a target takes E_min (1 + B / B_crit) samples, S_min (1 + B_crit / B) steps.
 Epochs are samples over the samples of the data set, so they follow the first: S = S_min (1 + B /
-B_crit) with S in epochs; small batches need S_min, a batch of B_crit needs twice that.
+B_crit) with S in epochs; small batches need S_min, a batch of B_crit needs twice that. The law is
+compared with a free form, a parabola of ln S in ln B.
 """
 
 import math
@@ -15,12 +16,14 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
+from wattlaw.analysis.laws.selection import AICC_TOLERANCE
 from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, f_test_p
+from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, LeastSquares, f_test_p
 from wattlaw.errors import Refused
 
 Ends = tuple[float | None, float | None]
 MIN_BATCHES = 3
+MIN_COMPARED = 6  # AICc of a parabola is undefined for fewer runs
 #: The search for the critical batch extends beyond the measured batches by this factor.
 _SEARCH_FACTOR = 1e4
 _SEARCH_POINTS = 100
@@ -38,6 +41,9 @@ class CriticalBatch(Result):
     ``b_crit`` is None if the best fit has no finite one. ``sigma`` is the standard deviation of ln
     S. ``lack_of_fit_p`` (None without repeats, or with censored runs) tests the law against the
     batches' means; below 0.05, the interval accounts for the deviations of the means.
+
+    ``free_form`` has each batch and the epochs of the free form. ``free_aicc`` is its AICc less
+    that of the law, None for fewer than six runs; below -2, the law does not fit as well.
     """
 
     s_min: float  # epochs
@@ -49,6 +55,8 @@ class CriticalBatch(Result):
     batch_min: float
     batch_max: float
     lack_of_fit_p: float | None
+    free_form: tuple[tuple[float, float], ...]
+    free_aicc: float | None
     sentence: str
 
 
@@ -104,9 +112,13 @@ def critical_batch(
             return None
         return math.exp(optimize.brentq(beyond, best, edge, xtol=1e-6))
 
+    parabola = np.column_stack([(data.b - data.b.mean()) ** i for i in range(3)])
+    free = _fit(data, None, parabola)
+    first = np.unique(data.b, return_index=True)[1]
+    epochs = np.exp(parabola[first] @ free.coefficients)
     is_inside = edges[0] + 0.01 < best < edges[1] - 0.01
     fitted = CriticalBatch(
-        s_min=math.exp(law.log_s),
+        s_min=math.exp(law.coefficients[0]),
         b_crit=math.exp(best) if is_inside else None,
         b_crit_ci=(bound(edges[0]), bound(edges[1])),
         sigma=law.sigma,
@@ -115,6 +127,8 @@ def critical_batch(
         batch_min=math.exp(data.b.min()),
         batch_max=math.exp(data.b.max()),
         lack_of_fit_p=lack_of_fit_p_value,
+        free_form=tuple(zip(np.exp(data.b[first]).tolist(), epochs.tolist(), strict=True)),
+        free_aicc=_aicc(free, data.n) - _aicc(law, data.n) if data.n >= MIN_COMPARED else None,
         sentence="",
     )
     return replace(fitted, sentence=_sentence(fitted))
@@ -153,30 +167,41 @@ class _Runs:
 
 @dataclass(frozen=True)
 class _Fit:
-    log_s: float  # ln S_min
+    coefficients: Floats  # of a law, ln S_min
+    constants: int
     sigma: float
     log_likelihood: float
 
 
-def _fit(data: _Runs, log_b: float) -> _Fit:
-    """Maximise the likelihood at a critical batch: the mean of ln S - ln(1 + B / B_crit).
+def _aicc(fit: _Fit, n: int) -> float:
+    k = fit.constants + 1  # the noise too
+    return -2 * fit.log_likelihood + 2 * k * n / (n - k - 1)
 
-    With censored runs, that is the start value.
+
+def _fit(data: _Runs, log_b: float | None, design: Floats | None = None) -> _Fit:
+    """Maximise the likelihood at a critical batch, or of a free form with the columns of a design.
+
+    That is the mean of ln S - ln(1 + B / B_crit), or least squares of ln S: with censored runs, the
+    start value.
     """
     from scipy import optimize
 
-    left = data.y - np.logaddexp(0.0, data.b - log_b)
+    left = data.y if log_b is None else data.y - np.logaddexp(0.0, data.b - log_b)
+    terms = np.ones((data.n, 1)) if design is None else design
 
     def loss(p: Floats) -> float:
-        z = (left - p[0]) * math.exp(-p[1])
-        density = -(z[~data.is_censored] ** 2) / 2 - _LOG_ROOT_2_PI - p[1]
+        z = (left - terms @ p[:-1]) * math.exp(-p[-1])
+        density = -(z[~data.is_censored] ** 2) / 2 - _LOG_ROOT_2_PI - p[-1]
         return -float(density.sum() + special.log_ndtr(-z[data.is_censored]).sum())
 
-    best = np.array([left.mean(), math.log(max(float(left.std()), _LEAST_SIGMA))])
+    fit = LeastSquares(terms, left)
+    sigma = max(math.sqrt(fit.squares / data.n), _LEAST_SIGMA)
+    best = np.array([*fit.params, math.log(sigma)])
     if data.is_censored.any():
-        within = [(None, None), (math.log(_LEAST_SIGMA), math.log(10.0))]
+        within = [(None, None)] * terms.shape[1] + [(math.log(_LEAST_SIGMA), math.log(10.0))]
         best = optimize.minimize(loss, best, method="L-BFGS-B", bounds=within).x
-    return _Fit(float(best[0]), math.exp(best[1]), -loss(best))
+    constants = terms.shape[1] + (log_b is not None)
+    return _Fit(best[:-1], constants, math.exp(best[-1]), -loss(best))
 
 
 def _lack_of_fit(data: _Runs, law: _Fit) -> tuple[float | None, float, float]:
@@ -212,6 +237,9 @@ def _sentence(fitted: CriticalBatch) -> str:
         text = f"B_crit {fitted.b_crit:.3g} ({low:.3g} to {high:.3g}), from batches {span}"
         if fitted.b_crit > fitted.batch_max:
             text += ", beyond the measured range"
+    if fitted.free_aicc is not None:
+        is_better = fitted.free_aicc < -AICC_TOLERANCE
+        text += f"; a parabola of ln S in ln B fits {'' if is_better else 'no '}better"
     if fitted.lack_of_fit_p is not None and fitted.lack_of_fit_p < ERROR:
         text += f"; the batches' means deviate from the law (p = {fitted.lack_of_fit_p:.2g})"
     if fitted.censored:

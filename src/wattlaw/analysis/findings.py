@@ -14,7 +14,7 @@ from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.effects import limit_effects
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.decision import Decision
-from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_model
+from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import SeriesFits
@@ -73,6 +73,7 @@ class Findings:
     limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
+    factor_drift: pd.DataFrame  # analysis.energy_laws.factor_drift
     quality: tuple[BatchQuality, ...]  # analysis.batch_effects.quality_by_batch
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
@@ -178,6 +179,7 @@ def analyse(
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
         factor_model=_factor_model(without_limits(table)),
+        factor_drift=factor_drift(series),
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),

@@ -132,13 +132,6 @@ def fit_curve(law: Law, data: Observations) -> Curve:
         There are not more distinct counts than constants, a count is below what the law is defined
         for, or numbers overflow.
     """
-    if len(data.x) <= law.constants:
-        raise Refused(
-            f"{law.constants} constants need at least {law.constants + 1} distinct worker counts, "
-            f"there are {len(data.x)}"
-        )
-    if data.x[0] < law.least_x:
-        raise Refused(f"not defined below N = {law.least_x:g}")
     with np.errstate(all="ignore"):
         weights, scale = _weights(law, data)
         log_mean, slopes = law.log_mean(weights, data.x)
@@ -161,6 +154,26 @@ def fit_curve(law: Law, data: Observations) -> Curve:
         x_max=float(data.x[-1]),
         between=between,
     )
+
+
+def holdout_error(law: Law, data: Observations) -> float:
+    """Return predicted / measured - 1 at the largest count, of a law fitted to the others.
+
+    Measured is the geometric mean of the count's repeats. Below zero, the predicted time is too
+    short.
+
+    Raises
+    ------
+    Refused
+        As ``fit_curve``, for the other counts.
+    """
+    with np.errstate(all="ignore"):
+        weights, scale = _weights(law, data.without_largest())
+        predicted = law.log_mean(weights, data.x[-1:])[0][0] + scale
+        error = float(np.expm1(predicted - data.means[-1]))
+    if not math.isfinite(error):
+        raise Refused("its prediction there overflows")
+    return error
 
 
 def _parameters(
@@ -205,6 +218,13 @@ def _inverse(design: Floats) -> Floats:
 
 def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
     """Return the weights that fit best, and ln of the units they are in."""
+    if len(data.x) <= law.constants:
+        raise Refused(
+            f"{law.constants} constants need at least {law.constants + 1} distinct worker counts, "
+            f"there are {len(data.x)}"
+        )
+    if data.x[0] < law.least_x:
+        raise Refused(f"not defined below N = {law.least_x:g}")
     scale = float(data.means.mean())
     logs, root = data.means - scale, np.sqrt(data.repeats)
     terms = law.design(data.x)

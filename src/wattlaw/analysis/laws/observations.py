@@ -41,6 +41,11 @@ class Observations:
         """Return the number of runs."""
         return len(self.run_x)
 
+    def without_largest(self) -> "Observations":
+        """Return the observations below the largest x."""
+        smaller = self.run_x < self.x[-1]
+        return _observations(self.run_x[smaller], self.log_y[smaller])
+
 
 def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observations:
     """Return what a law is fitted to; pairs with a missing value are left out.
@@ -55,13 +60,17 @@ def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observa
     wrong = int((~(pairs > 0) | np.isinf(pairs)).any(axis=1).sum())
     if wrong:
         raise Refused(f"{wrong} of {len(pairs)} rows have a value that is not a number above 0")
-    run_x, log_y = pairs[:, 0], np.log(pairs[:, 1])
-    distinct, which = np.unique(run_x, return_inverse=True)
-    if len(distinct) < MIN_DISTINCT:
+    observations = _observations(pairs[:, 0], np.log(pairs[:, 1]))
+    if len(observations.x) < MIN_DISTINCT:
         raise Refused(
-            f"{len(distinct)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
+            f"{len(observations.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
             "measure more counts"
         )
+    return observations
+
+
+def _observations(run_x: Floats, log_y: Floats) -> Observations:
+    distinct, which = np.unique(run_x, return_inverse=True)
     repeats = np.bincount(which, minlength=len(distinct)).astype(float)
     means = np.bincount(which, log_y, len(distinct)) / repeats
     return Observations(

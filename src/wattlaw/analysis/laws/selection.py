@@ -1,4 +1,4 @@
-"""Select a law for a series by Akaike's criterion."""
+"""Select a law for a series by Akaike's criterion and by the error at the largest count."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, aicc, fit_curve
+from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, aicc, fit_curve, holdout_error
 from wattlaw.analysis.laws.observations import Observations
 from wattlaw.analysis.result import Result, plain
 from wattlaw.errors import Refused
@@ -24,8 +24,8 @@ class Selection(Result):
 
     ``table`` has a row per law: its name ``law``; ``k``, its constants and the noise; ``aicc``,
     Akaike's criterion corrected for few observations, and ``weight``, the law's share of the
-    evidence, exp(-difference / 2) over the sum of it (both missing where ``n <= k + 1``); and
-    ``reason``, why they are missing.
+    evidence, exp(-difference / 2) over the sum of it (both missing where ``n <= k + 1``);
+    ``holdout_error`` of ``curves.holdout_error``; and ``reason``, why one of them is missing.
 
     ``observations`` says what the criterion counted: "runs", or "counts" where even the best law
     leaves deviations that a count's repeats share.
@@ -44,7 +44,7 @@ class Selection(Result):
         best = next(row for row in laws if row["law"] == self.best.law)
         return {
             **self.best.to_dict(),
-            **{name: best[name] for name in ("aicc", "weight")},
+            **{name: best[name] for name in ("aicc", "weight", "holdout_error")},
             "observations": self.observations,
             "reason": self.reason,
             "laws": laws,
@@ -55,16 +55,20 @@ def selection(data: Observations) -> Selection:
     """Fit all laws of ``curves.LAWS`` to observations, and select one.
 
     Taken is the law with the lowest AICc; of laws within 2 of it, the one with fewest constants,
-    then the lowest. Where the criterion is undefined for all (fewer than five observations), the
-    power law is taken.
+    then the lowest. Where the criterion is undefined for all (fewer than five observations), taken
+    is the law with the lowest holdout error. With too few counts for that, the power law is taken.
     """
     fitted: dict[str, Curve] = {}
-    reasons: dict[str, str] = {}
+    errors: dict[str, float] = {}
+    reasons: dict[str, list[str]] = {law.name: [] for law in LAWS}
     for law in LAWS:
+        without = ""
         try:
             fitted[law.name] = fit_curve(law, data)
+            without = "without the largest: "
+            errors[law.name] = holdout_error(law, data)
         except Refused as refusal:
-            reasons[law.name] = str(refusal)
+            reasons[law.name].append(f"{without}{refusal}")
     unit, n = "runs", data.n
     criteria = {name: curve.aicc for name, curve in fitted.items()}
     known = {name: value for name, value in criteria.items() if value is not None}
@@ -76,14 +80,15 @@ def selection(data: Observations) -> Selection:
     for name, curve in fitted.items():
         if criteria[name] is None:
             needs = f"{curve.k} constants with the noise need {curve.k + 2}"
-            reasons[name] = f"AICc is undefined: {n} {unit}, {needs}"
+            reasons[name].insert(0, f"AICc is undefined: {n} {unit}, {needs}")
     table = pd.DataFrame({"law": [law.name for law in LAWS]})
     table["k"] = [law.constants + 1 for law in LAWS]
     table["aicc"] = table["law"].map(criteria).astype(float)
     evidence = np.exp((table["aicc"].min() - table["aicc"]) / 2)
     table["weight"] = evidence / evidence.sum()
-    table["reason"] = (
-        table["law"].map(reasons).astype(object).where(lambda text: text.notna(), None)
+    table["holdout_error"] = table["law"].map(errors).astype(float)
+    table["reason"] = pd.Series(
+        ["; ".join(text) or None for text in reasons.values()], dtype=object
     )
     best, reason = _select_law(table)
     return Selection(fitted[best], table, unit, reason)
@@ -98,7 +103,10 @@ def _select_law(table: pd.DataFrame) -> tuple[str, str]:
     """Return the name of the law to take, and why."""
     near = table[table["aicc"] <= table["aicc"].min() + AICC_TOLERANCE]
     if near.empty:
-        return POWER.name, "too few observations for AICc"
+        errors = table.set_index("law")["holdout_error"].abs().dropna()
+        if errors.empty:
+            return POWER.name, "too few worker counts to compare laws"
+        return str(errors.idxmin()), "too few observations for AICc; lowest holdout error"
     names = near.sort_values(["k", "aicc"], kind="stable")["law"].tolist()
     lowest, others = near.sort_values("aicc")["law"].iloc[0], ", ".join(names[1:])
     if len(names) == 1:

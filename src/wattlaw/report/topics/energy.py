@@ -31,6 +31,7 @@ def factors(findings: Findings) -> tables.Table | None:
         tables.number("R²", "r2_origin", 4),
         tables.text("proportional", _proportional),
         tables.estimate("exponent", "exponent"),
+        tables.text("best form", "best"),
         tables.number("settings", "n"),
         tables.interval(
             f"{noun}-hours per {unit_name(_laws(findings))}", "hours", ends=("_min", "_max")
@@ -73,7 +74,7 @@ def factor_terms(findings: Findings) -> tables.Table | None:
 
 
 def energy_sentences(findings: Findings) -> Iterator[str]:
-    """Yield what is counted, and the factor of each workload and hardware."""
+    """Yield what is counted, the factor of each workload and hardware, and its drift."""
     if findings.energy is None:
         yield "Energy is not known: " + (
             "the table has none."
@@ -90,6 +91,10 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
         text += " Replayed means from a table: not a measurement of these runs."
     yield text
     noun = worker_noun(findings)
+    drifts = findings.factor_drift["verdict"].value_counts()
+    if len(drifts):
+        counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
+        yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
     for row in _laws(findings).to_dict("records"):
         factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
         hours = fmt.interval(row["hours_min"], row["hours_max"])

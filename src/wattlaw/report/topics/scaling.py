@@ -43,6 +43,7 @@ def exponents(findings: Findings) -> tables.Table | None:
     """Return law, selected law, breakpoint and the published exponent of each series."""
     columns = [
         *_COLUMNS,
+        tables.Column("its holdout error", _holdout_error),
         tables.text("residuals", _residual_warnings),
         tables.text("published β", _published_beta),
     ]
@@ -52,7 +53,8 @@ def exponents(findings: Findings) -> tables.Table | None:
         columns,
         [fit for fit in findings.fits.rows if fit.law],
         note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
-        f"its nodes only. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
+        "its nodes only. Holdout error: of the selected law at the largest N, when fitted to the "
+        f"others. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
         command=_COMMAND,
         rank=_limit_count,
     )
@@ -132,7 +134,7 @@ def speedups(findings: Findings) -> tables.Table | None:
 
 
 def scaling_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the law and the speedup of each workload, and the series without a law."""
+    """Yield law and speedup of each workload, refusals, and the holdout error of power laws."""
     noun = worker_noun(findings)
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
@@ -142,6 +144,15 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
     if findings.fits.laws:
         for reason, count in refusals.most_common():
             yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
+    selections = [fit.selection.table for fit in findings.fits.rows if fit.selection]
+    by_law = [table.set_index("law")["holdout_error"] for table in selections]
+    errors = pd.Series([row["power"] for row in by_law], dtype=float).abs().dropna()
+    if len(errors):
+        yield (
+            f"Fitted without the largest {noun} count, the power law predicts it with a median "
+            f"error of {fmt.percent(errors.median(), 2)} and at most "
+            f"{fmt.percent(errors.max(), 2)} ({len(errors)} series)."
+        )
 
 
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
@@ -246,3 +257,11 @@ def relative_rows(findings: Findings, fit: SeriesFit) -> pd.DataFrame:
 def _residual_warnings(fit: SeriesFit) -> str:
     text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
     return fmt.MISSING if "consistent with the law" in text or "too few runs" in text else text
+
+
+def _holdout_error(fit: SeriesFit) -> str:
+    """Return the signed holdout error of the selected law."""
+    error = fit.selection.to_dict()["holdout_error"] if fit.selection else None
+    if error is None:
+        return fmt.MISSING
+    return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)
