@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
@@ -283,13 +284,37 @@ def test_totals_use_the_requested_or_the_trained_epochs(made):
     assert found["gpu_hours"] == pytest.approx(hours)
 
 
-def test_intervals_are_those_of_the_repeats(made):
+def test_few_repeats_have_the_spread_of_all_settings(made):
     option = advice(made).recommended
     table = run_metrics(made.runs, made.epochs)
+    logs = np.log(table["epoch_time_s"])
+    setting = table.groupby(["gpus", "power_limit_w", "clock_limit_mhz"], dropna=False).ngroup()
+    within = logs - logs.groupby(setting).transform("mean")
+    freedom = len(table) - setting.nunique()
     own = table[(table["gpus"] == 128) & (table["power_limit_w"] == 200)]["epoch_time_s"]
-    half = 4.302653 * np.log(own).std() / np.sqrt(3)  # Student's t at 97.5 %, 2 degrees of freedom
+    error = np.sqrt((within**2).sum() / freedom / len(own))
+    half = stats.t.ppf(0.975, freedom) * error
     ends = [own.mean() * np.exp(-half), own.mean() * np.exp(half)]
+    assert len(own) == 3
     assert option.time_s.interval == pytest.approx(ends)
+
+
+def test_enough_repeats_have_their_own_spread():
+    times = np.array([[100.0, 103.0, 98.0, 101.0, 99.0], [70.0, 70.1, 69.9, 70.2, 69.8]])
+    runs, epochs = [], []
+    for number, of_setting in enumerate(times):
+        for repeat, time_s in enumerate(of_setting):
+            name = f"{number:08}{repeat:08}"
+            runs.append(
+                run_row(name, gpus=number + 1, global_batch=64 * (number + 1), repeat=repeat)
+            )
+            epochs.append(window_row(name, 1, duration_s=time_s))
+    tables = frames(runs, epochs)
+    found = advise(run_metrics(*tables), tables[1], runs[0]["workload"], any_batch=True)
+    (option,) = [item for item in found.pareto if item.gpus == 2]
+    half = stats.t.ppf(0.975, 4) * np.log(times[1]).std(ddof=1) / np.sqrt(5)
+    mean = times[1].mean()
+    assert option.time_s.interval == pytest.approx([mean * np.exp(-half), mean * np.exp(half)])
 
 
 def test_cost_and_carbon_have_the_energys_interval(made):
