@@ -22,7 +22,7 @@ _PHASES = ("train", "steps")
 class StepTime(NamedTuple):
     """The mean step time of an active run, and its standard error as a share of it.
 
-    The error is None before it can be told.
+    The error is None while fewer than three windows are complete.
     """
 
     step_s: float

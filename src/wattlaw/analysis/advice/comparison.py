@@ -147,7 +147,8 @@ def _posterior(model: Job, settings: Sequence[TrainingSetting]) -> _Part:
     unit = np.array([model.unit_time_s(Observation(item, 1.0)) for item in settings])
     times = times * unit
     if (fixed_s := posterior.epoch_s) is not None:
-        times = times + fixed_s[:: len(fixed_s) // len(times), None][: len(times)]
+        every = max(1, posterior.draws // _POSTERIOR_DRAWS)  # as in ``means``
+        times = times + fixed_s[::every, None]
     if powers is None or power_noise is None:
         return times, None, noise, noise
     watts = powers * np.array([item.gpus for item in settings])
