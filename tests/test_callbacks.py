@@ -236,6 +236,8 @@ arguments = transformers.TrainingArguments(
 )
 callback = WattlawCallback("x", store=sys.argv[1], quiet=True)
 transformers.Trainer(Net(), arguments, train_dataset=rows, callbacks=[callback]).train()
+# The Trainer leaves the group open, and PyTorch then aborts a process at its exit now and then.
+torch.distributed.destroy_process_group()
 """
 
 

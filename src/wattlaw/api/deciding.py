@@ -21,6 +21,8 @@ from wattlaw.launch.choosing import Choice
 from wattlaw.launch.early_stop import StepTime
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
+from wattlaw.store.run_folder import RunLock
+from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 
@@ -73,12 +75,25 @@ class Decider:
         with decision_lock(self._store):
             previous = self._previous()
             inputs = self._inputs = read_inputs(self._study, self._runs, self._store)
-            current, runs = self._plan(inputs, pending, active, self._at_once - len(active))
+            others = self._active_elsewhere(inputs, pending)
+            free = [run for run in pending if run not in others]
+            count = self._at_once - len(active)
+            current, runs = self._plan(inputs, free, [*active, *others], count)
+            if not (runs or active or current.stopped_because):
+                runs = others  # the campaign waits for them
             reason = None if runs or active else current.stopped_because or NOTHING_LEFT
             decision = self._decision(inputs, current, reason).after(previous)
             write_decision(self._store, decision.to_dict())
         self.warnings = tuple(map(str, decision.warnings))
         return Choice(runs, decision_text(decision), reason)
+
+    def _active_elsewhere(self, inputs: Inputs, pending: Sequence[PlannedRun]) -> list[PlannedRun]:
+        """Return the pending runs that other campaigns execute; the budget includes them."""
+        store = Store(self._store)
+        runs = [run for run in pending if RunLock(store.folder(run.run_id)).is_locked()]
+        hours = self._gpu_hours(inputs, [inputs.candidates[run.run_id] for run in runs]) or ()
+        self._expected.update(zip((run.run_id for run in runs), hours, strict=False))
+        return runs
 
     def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
         """Return why an active run is not needed to its end, or None.
