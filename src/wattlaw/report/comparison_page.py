@@ -10,13 +10,13 @@ from wattlaw.report.figures import parts
 from wattlaw.report.layouts import BulletList, Section
 from wattlaw.report.page import write_page
 from wattlaw.report.pictures import draw_charts, lone_chart
-from wattlaw.report.theme import line_styles
+from wattlaw.report.theme import Spec, line_styles
 from wattlaw.report.topics.comparison import SHOWN, label, origin, sentences, table
 
 _MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
 
 
-def figure(comparison: Comparison) -> alt.ConcatChart:
+def figure(comparison: Comparison) -> Spec:
     """Draw the change of each quantity over all settings, and at the first settings."""
     panels, styles = [], line_styles([""])
     y = alt.Y("label:N", title=None, sort=None)

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import altair as alt
 import jinja2
 import vl_convert
 from altair.utils.schemapi import debug_mode
@@ -28,6 +27,7 @@ from wattlaw.formatting import replace_invisible
 from wattlaw.progress import track
 from wattlaw.report.figures import Figure, figures_of
 from wattlaw.report.scripts import page_scripts, policy_hash, template_text
+from wattlaw.report.theme import Spec
 
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
@@ -80,19 +80,18 @@ def chart_of(figure: Figure, findings: Findings) -> Chart | None:
         chart = figure.chart(findings)
     if chart is None:
         return None
-    spec = _replace_invisible(chart.to_dict(validate=False))
+    spec = _replace_invisible(chart)
     if findings.sources_label:  # a figure may be seen without its page
         label = findings.sources_label.capitalize()
         spec["title"]["subtitle"].append(f"{label} values: nothing was measured here.")
     return Chart(figure, spec)
 
 
-def lone_chart(name: str, title: str, drawn: alt.ConcatChart) -> Chart:
+def lone_chart(name: str, title: str, drawn: Spec) -> Chart:
     """Return a chart that is no figure of the gallery, with its title."""
-    spec = drawn.to_dict(validate=False)
-    spec["title"]["text"] = title
+    drawn["title"]["text"] = title
     figure = Figure(name, title, name, frozenset(), lambda _: drawn, "")
-    return Chart(figure, _replace_invisible(spec))
+    return Chart(figure, _replace_invisible(drawn))
 
 
 def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:

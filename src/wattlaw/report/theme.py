@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
+from altair.utils.schemapi import debug_mode
 
 #: Okabe and Ito's palette without its yellow, which is too light on white.
 COLOURS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000"]
@@ -21,19 +22,28 @@ _FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 _CYCLE = len(COLOURS)
 
 
-def themed(panels: Sequence[Any], columns: int, subtitle: Sequence[str]) -> alt.ConcatChart:
+#: A chart, or a part of one, in Vega-Lite.
+Spec = dict[str, Any]
+
+
+def themed(panels: Sequence[Any], columns: int, subtitle: Sequence[str]) -> Spec:
     """Return panels as one chart in this style, with lines of text below an empty title.
 
-    The chart is constructed in one call, because each of its methods copies it.
+    Altair's classes of schemas construct it: those of charts copy all that they contain.
     """
     title = alt.TitleParams(
         "", subtitle=list(subtitle), anchor="start", offset=14, fontSize=TITLE_SIZE
     )
     scales = alt.ScaleResolveMap(color="shared", shape="shared", strokeDash="shared")
-    return alt.ConcatChart(
-        concat=list(panels), columns=columns, spacing=22, title=title,
-        resolve=alt.Resolve(scale=scales), config=_CONFIG,
-    )  # fmt: skip
+    with debug_mode(False):
+        chart = alt.TopLevelConcatSpec(
+            concat=list(panels), columns=columns, spacing=22, title=title,
+            resolve=alt.Resolve(scale=scales), config=_CONFIG,
+        )  # fmt: skip
+    datasets: Spec = {}
+    context = {"datasets": datasets, "top_level": False}
+    spec: Spec = chart.to_dict(validate=False, context=context)
+    return {"$schema": alt.SCHEMA_URL, **spec, "datasets": datasets}
 
 
 _CONFIG = alt.Config(

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import altair as alt
-
 from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import LIMIT_NAMES
@@ -20,6 +18,7 @@ from wattlaw.report.figures import (
     scaling,
     utilisation,
 )
+from wattlaw.report.theme import Spec
 
 _MIT, _KIT, _OURS = frozenset({"mit-2022"}), frozenset({"kit-2025"}), frozenset[str]()
 _BOTH = _MIT | _KIT
@@ -39,11 +38,11 @@ class Figure:
     title: str
     section: str
     studies: frozenset[str]
-    draw: Callable[[Findings], alt.ConcatChart | None]
+    draw: Callable[[Findings], Spec | None]
     caption: str
     is_of_studies: bool = False
 
-    def chart(self, findings: Findings) -> alt.ConcatChart | None:
+    def chart(self, findings: Findings) -> Spec | None:
         """Return the chart with its title."""
         chart = self.draw(findings)
         if chart is not None:

@@ -18,7 +18,7 @@ from wattlaw.report.figures.facets import panel_size
 from wattlaw.report.figures.labels import shorten_middle, unique_labels
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
-from wattlaw.report.theme import COLOURS, FAINT
+from wattlaw.report.theme import COLOURS, FAINT, Spec
 from wattlaw.report.topics.verdict import LARGER_BATCH
 
 _LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _ANY, _BEST = (
@@ -38,7 +38,7 @@ _MAX_SETTINGS, _MAX_PANELS = 150, 6
 _BOX = ("time_low", "time_high", "energy_low", "energy_high")
 
 
-def pareto(findings: Findings) -> alt.ConcatChart | None:
+def pareto(findings: Findings) -> Spec | None:
     """Draw energy (without any, GPU-hours) against time of all settings, and what to run."""
     advices = [advice for advice in findings.advice if advice.pareto]
     if not advices:

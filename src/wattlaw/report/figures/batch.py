@@ -1,6 +1,5 @@
 """Batches: scaling at a constant batch, growing data sets, quality, and epochs to a target."""
 
-import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
@@ -17,10 +16,10 @@ from wattlaw.report.figures.facets import (
 )
 from wattlaw.report.figures.labels import row_labels, shorten_middle, unique_labels
 from wattlaw.report.figures.scaling import TIME
-from wattlaw.report.theme import line_styles
+from wattlaw.report.theme import Spec, line_styles
 
 
-def constant_batch(findings: Findings, rule: str) -> alt.ConcatChart | None:
+def constant_batch(findings: Findings, rule: str) -> Spec | None:
     """Draw time and energy per unit against workers at constant global or local batch."""
     rows = without_limits(fixed_dataset(findings.series))
     rows = rows[rows["rule"] == rule]
@@ -34,7 +33,7 @@ def constant_batch(findings: Findings, rule: str) -> alt.ConcatChart | None:
     return parts.against_workers(facet(rows), quantities, notes)
 
 
-def growing_data(findings: Findings) -> alt.ConcatChart | None:
+def growing_data(findings: Findings) -> Spec | None:
     """Draw time per unit against workers where the data set grows with them."""
     rows = findings.series[findings.series["fraction_per_gpu"].notna()]
     if rows.empty:
@@ -45,7 +44,7 @@ def growing_data(findings: Findings) -> alt.ConcatChart | None:
     return parts.against_workers(facets, [parts.Quantity("time_s", TIME)], notes)
 
 
-def quality(findings: Findings) -> alt.ConcatChart | None:
+def quality(findings: Findings) -> Spec | None:
     """Draw quality after the last epoch against global batch, and where it starts to fall."""
     several = [row for row in findings.quality if len(row.means) > 1]
     rows = [row for row in several if len(row.means) > 2] or several

@@ -9,7 +9,7 @@ from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.findings import Findings
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.labels import shorten_middle, unique_labels
-from wattlaw.report.theme import FAINT, line_styles
+from wattlaw.report.theme import FAINT, Spec, line_styles
 from wattlaw.report.topics.decision import goal_text
 from wattlaw.report.topics.prediction import label
 
@@ -21,7 +21,7 @@ _OTHERS = "other settings"
 _WIDE = 20.0
 
 
-def course(findings: Findings) -> alt.ConcatChart | None:
+def course(findings: Findings) -> Spec | None:
     """Draw the expected regret and the probability after each run, by leading setting."""
     tables = [(item, table) for item in findings.decisions if len(table := _table(item))]
     if not tables:

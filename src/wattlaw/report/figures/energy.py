@@ -23,12 +23,12 @@ from wattlaw.report.figures.facets import (
 from wattlaw.report.figures.labels import shorten_middle
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import reference_label, relative_facets
-from wattlaw.report.theme import line_styles
+from wattlaw.report.theme import Spec, line_styles
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.units import joule_scale, unit_name
 
 
-def energy(findings: Findings) -> alt.ConcatChart | None:
+def energy(findings: Findings) -> Spec | None:
     """Draw energy per unit against workers; lines join only energies that count the same."""
     rows = without_limits(fixed_dataset(findings.series))
     rows = rows[rows["energy_j"].notna()]
@@ -50,7 +50,7 @@ def counted_note(findings: Findings) -> str:
     return f"Counted: {shorten_middle(str(findings.energy), 110)}."
 
 
-def energy_speed(findings: Findings) -> alt.ConcatChart | None:
+def energy_speed(findings: Findings) -> Spec | None:
     """Draw normalised energy against normalised speed, points labelled with the worker count."""
     facets, table = relative_facets(findings)
     table = table[table["energy_ratio"].notna()]
@@ -94,7 +94,7 @@ _WIDTH, _HEIGHT = 400, 290
 _MAX_POINTS = 600
 
 
-def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
+def gpu_hours(findings: Findings) -> Spec | None:
     """Draw energy against GPU-hours of a unit, with each group's line through the origin."""
     facets = _settings(findings)
     if facets is None:
@@ -122,7 +122,7 @@ def gpu_hours(findings: Findings) -> alt.ConcatChart | None:
     return parts.concat([chart], 1, notes, 600)
 
 
-def factor(findings: Findings) -> alt.ConcatChart | None:
+def factor(findings: Findings) -> Spec | None:
     """Draw mean power per GPU against samples and against optimizer steps per GPU-hour."""
     facets = _settings(findings)
     if facets is None:

@@ -11,13 +11,13 @@ from wattlaw.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
 from wattlaw.report.figures.facets import PANEL_COLUMNS, facet, panel_size
-from wattlaw.report.theme import line_styles
+from wattlaw.report.theme import Spec, line_styles
 
 #: With more worker counts, lines are named "smallest count" and "largest count".
 _MAX_COUNTS = 7
 
 
-def effects(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
+def effects(findings: Findings, limit: Limit) -> Spec | None:
     """Draw speed and energy by cap or clock, at the smallest and the largest worker count."""
     rows = findings.limit_effects
     rows = rows[rows["limit_kind"] == limit]

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import altair as alt
 import numpy as np
 import pandas as pd
+from altair.utils.schemapi import debug_mode
 
 from wattlaw.formatting import plural
 from wattlaw.report.figures.facets import Facets, dodge, mean_and_sd
@@ -19,6 +20,7 @@ from wattlaw.report.theme import (
     INK,
     MARGIN,
     PAGE_WIDTH,
+    Spec,
     line_styles,
     themed,
 )
@@ -126,18 +128,17 @@ def reference_line(value: float, channel: str = "y", color: str = FAINT) -> Any:
 
 def panel(
     layers: Sequence[Any], title: str, width: int, height: int, subtitle: str = ""
-) -> alt.LayerChart:
+) -> alt.LayerSpec:
     """Return layers as a panel."""
     optional: dict[str, Any] = {"subtitle": subtitle} if subtitle else {}
     title_params = alt.TitleParams(
         title, anchor="start", fontSize=FONT_SIZE, offset=7, color=INK, frame="group", **optional
     )
-    return alt.LayerChart(layer=list(layers), width=width, height=height, title=title_params)
+    with debug_mode(False):  # layers have their data apart until the chart is complete
+        return alt.LayerSpec(layer=list(layers), width=width, height=height, title=title_params)
 
 
-def concat(
-    panels: Sequence[Any], columns: int, notes: Sequence[str], width: int
-) -> alt.ConcatChart:
+def concat(panels: Sequence[Any], columns: int, notes: Sequence[str], width: int) -> Spec:
     """Return panels as a figure; ``notes``, sentences, are its subtitle, in lines of ``width``."""
     return themed(panels, columns, wrap_text(" ".join(filter(None, notes)), width))
 
@@ -154,7 +155,7 @@ def draw_panels(
     layers: Callable[[pd.DataFrame], Sequence[Any]],
     notes: Sequence[str],
     size: tuple[int, int, int] | None = None,
-) -> alt.ConcatChart:
+) -> Spec:
     """Return a figure with a panel of ``layers`` for each panel's rows of ``table``."""
     width, height, columns = size or facets.size
     panels = [
@@ -178,9 +179,7 @@ class Quantity:
     log: bool = False
 
 
-def against_workers(
-    facets: Facets, quantities: Sequence[Quantity], notes: Sequence[str]
-) -> alt.ConcatChart:
+def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Sequence[str]) -> Spec:
     """Return the means of a quantity against workers; several of them next to each other."""
     width, height, columns = facets.size
     if len(quantities) > 1:

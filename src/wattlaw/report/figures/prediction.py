@@ -12,7 +12,7 @@ from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import MAX_PANELS, panel_size
 from wattlaw.report.figures.labels import unique_labels
 from wattlaw.report.figures.scaling import TIME
-from wattlaw.report.theme import CHARACTER_WIDTH, COLOURS, INK, line_styles
+from wattlaw.report.theme import CHARACTER_WIDTH, COLOURS, INK, Spec, line_styles
 
 #: The time of a prediction, by the unit of the job.
 _TIMES = {
@@ -24,7 +24,7 @@ _Layers = Callable[[Overview], Sequence[alt.Chart]]
 _PARTS = ("compute", "communication", "input", "waiting")
 
 
-def curves(findings: Findings) -> alt.ConcatChart | None:
+def curves(findings: Findings) -> Spec | None:
     """Draw the predicted time of a unit against GPUs with its 90 % interval, and the runs."""
     notes = [
         "Line and band are the prediction with its 90 % interval, from all runs of the job.",
@@ -34,7 +34,7 @@ def curves(findings: Findings) -> alt.ConcatChart | None:
     return _panels(findings, _curve_layers, notes)
 
 
-def step_parts(findings: Findings) -> alt.ConcatChart | None:
+def step_parts(findings: Findings) -> Spec | None:
     """Draw the share of compute, communication, input and waiting in a step, by GPU count."""
     notes = [
         "Shares are medians of the prediction, at the batch and limits of most runs.",
@@ -44,7 +44,7 @@ def step_parts(findings: Findings) -> alt.ConcatChart | None:
     return _panels(findings, _bar_layers, notes)
 
 
-def _panels(findings: Findings, layers_of: _Layers, notes: list[str]) -> alt.ConcatChart | None:
+def _panels(findings: Findings, layers_of: _Layers, notes: list[str]) -> Spec | None:
     overviews = [item for item in findings.predictions if len(item.curve) > 1]
     if not overviews:
         return None

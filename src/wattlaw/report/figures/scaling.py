@@ -18,7 +18,7 @@ from wattlaw.report.figures.facets import (
     mean_and_sd,
     without_limits,
 )
-from wattlaw.report.theme import FAINT
+from wattlaw.report.theme import FAINT, Spec
 from wattlaw.report.topics.scaling import rows_of_group
 
 #: More runs than this are drawn as their means.
@@ -27,12 +27,12 @@ TIME = "time per {unit} (s)"
 _NO_LINES = pd.DataFrame(columns=["at", "mean", "low", "high", "panel", "line"])
 
 
-def epoch_time(findings: Findings) -> alt.ConcatChart | None:
+def epoch_time(findings: Findings) -> Spec | None:
     """Draw the time of a unit against workers, log-log, without caps and clocks, with laws."""
     return _epoch_times(findings, facet(without_limits(fixed_dataset(findings.series))))
 
 
-def epoch_time_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
+def epoch_time_by_limit(findings: Findings, limit: Limit) -> Spec | None:
     """Draw seconds per epoch against workers by cap or clock, a panel per family."""
     return _epoch_times(findings, facets_by_limit(findings.series, limit))
 
@@ -46,7 +46,7 @@ def facets_by_limit(series: pd.DataFrame, limit: Limit) -> Facets:
     return facet(rows[limits > 1], [*PANEL_COLUMNS, *columns], [limit], one_panel=False)
 
 
-def _epoch_times(findings: Findings, facets: Facets) -> alt.ConcatChart | None:
+def _epoch_times(findings: Findings, facets: Facets) -> Spec | None:
     if facets.rows.empty:
         return None
     laws = law_lines(findings, facets)
@@ -77,7 +77,7 @@ def _epoch_times(findings: Findings, facets: Facets) -> alt.ConcatChart | None:
     return parts.draw_panels(facets, dodge(points, facets.lines, facets.size[0]), layers, notes)
 
 
-def speedup(findings: Findings) -> alt.ConcatChart | None:
+def speedup(findings: Findings) -> Spec | None:
     """Draw speedup relative to the reference count, with intervals and the ideal line."""
     facets, table = relative_facets(findings)
     if table.empty:

@@ -17,6 +17,7 @@ from wattlaw.report.figures.facets import (
 )
 from wattlaw.report.figures.labels import shorten_middle
 from wattlaw.report.figures.scaling import facets_by_limit
+from wattlaw.report.theme import Spec
 
 _PANEL_SIZE = 215
 #: Bins of each utilisation in ``store.statistics.joint_utilisation``.
@@ -26,23 +27,21 @@ _MEAN = ["sm_util_mean", "mem_util_mean"]
 _CV = ["sm_util_cv", "mem_util_cv"]
 
 
-def utilisation(findings: Findings) -> alt.ConcatChart | None:
+def utilisation(findings: Findings) -> Spec | None:
     """Draw mean SM and memory utilisation against workers, without caps and clocks."""
     note = "Values are means over all samples of a run's training windows."
     rows = _with_values(without_limits(fixed_dataset(findings.series)), _MEAN)
     return _sm_and_memory(facet(rows, most=2 * MAX_LINES), _MEAN, "", note)
 
 
-def variation_by_limit(findings: Findings, limit: Limit) -> alt.ConcatChart | None:
+def variation_by_limit(findings: Findings, limit: Limit) -> Spec | None:
     """Draw the CV of both utilisations against workers, by cap or clock."""
     note = "CV is the standard deviation over the mean, over all samples of a run."
     facets = facets_by_limit(_with_values(findings.series, _CV), limit)
     return _sm_and_memory(facets, _CV, "CV of ", note)
 
 
-def _sm_and_memory(
-    facets: Facets, columns: list[str], of: str, note: str
-) -> alt.ConcatChart | None:
+def _sm_and_memory(facets: Facets, columns: list[str], of: str, note: str) -> Spec | None:
     """Draw a column of SM utilisation and one of memory utilisation."""
     if facets.rows.empty:
         return None
@@ -57,7 +56,7 @@ def _with_values(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
     return rows[rows[columns].notna().any(axis=1)]
 
 
-def joint(findings: Findings) -> alt.ConcatChart | None:
+def joint(findings: Findings) -> Spec | None:
     """Draw joint memory and SM utilisation at the smallest and the largest worker count."""
     if findings.joint is None or findings.joint.empty:
         return None
@@ -94,7 +93,7 @@ def _shares(counts: pd.DataFrame, run_ids: pd.Series) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def _heat_map(table: pd.DataFrame, title: str) -> alt.LayerChart:
+def _heat_map(table: pd.DataFrame, title: str) -> alt.LayerSpec:
     scale = alt.Scale(domain=[0, 100], nice=False)
     ticks = alt.Axis(values=[0, 25, 50, 75, 100])
     shown = parts.compact(table, "sm", "memory", "sm_end", "memory_end", "share")
