@@ -6,6 +6,7 @@ files here follow their documentation, and ``public_file`` has some that the too
 
 import importlib.util
 import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from public_data import public_file
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.api.imports import Import, read_import
 from wattlaw.errors import BadInput
+from wattlaw.importing import hdf5
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
 
@@ -325,6 +327,16 @@ def test_links_of_an_hdf5_file_to_other_files_are_not_followed(tmp_path):
         file["app"] = h5py.ExternalLink(other, "/app")
     with pytest.raises(BadInput, match="no monitored run"):
         read_import(tmp_path / "link.hdf5")
+
+
+def test_a_file_that_makes_hdf5_loop_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(hdf5, "_LEAST_S", 2.0)
+    content = bytearray(samples.perun())
+    # The heap's seventh text has one byte; a size beyond its neighbours makes HDF5 loop.
+    at = content.index(struct.pack("<QQ", 7, 1), content.index(b"GCOL"))
+    content[at + 8] = 221
+    with pytest.raises(BadInput, match="did not read it within 2 s"):
+        read_import(a_file(tmp_path / "app.hdf5", bytes(content)))
 
 
 # MLPerf

@@ -16,6 +16,7 @@ from wattlaw import registry
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
+from wattlaw.importing import hdf5
 from wattlaw.importing.detection import HEAD_BYTES, importer_of, importers
 from wattlaw.importing.importer import GROUP, Options
 from wattlaw.store.schema import EPOCHS, TELEMETRY, find_faults
@@ -26,8 +27,8 @@ MARKS, SERIES = {"windows", "log"}, {"nvidia-smi", "zeus-power", "dcgm", "amd-sm
 #: Formats that are not detected by their content.
 NAMED = {"table", "log"}
 BY_FORMAT = {sample.format: sample for sample in SAMPLES}
-#: Inputs of the fuzzer per format.
-INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "150"))
+#: Inputs of the fuzzer per format; 0 for the few of a short test.
+INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "0"))
 
 every = pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.file)
 
@@ -140,12 +141,15 @@ def assert_one_line(folder, capsys, sample: Sample, path: Path) -> None:
 
 
 @every
-def test_damaged_files_are_read_or_refused(tmp_path, sample) -> None:
+def test_damaged_files_are_read_or_refused(tmp_path, sample, monkeypatch) -> None:
     """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
+    monkeypatch.setattr(hdf5, "_LEAST_S", 5.0)  # some of perun's files make HDF5 loop without end
+    # A file of perun is read by a process of its own.
+    inputs = INPUTS or (40 if sample.format == "perun" else 150)
     content, refused = sample.content(), 0
     files, settings = settings_of(sample, tmp_path)
     dice = random.Random(zlib.crc32(sample.file.encode()))
-    for number in range(INPUTS):
+    for number in range(inputs):
         files[0].write_bytes(damaged(dice, content))
         try:
             read = read_import(files, format=None if len(files) > 1 else sample.format, **settings)
@@ -158,7 +162,7 @@ def test_damaged_files_are_read_or_refused(tmp_path, sample) -> None:
             table = pa.Table.from_pylist(list(run.windows), schema=EPOCHS)
             assert not find_faults(table), number
             assert run.record.model_validate_json(run.record.model_dump_json()) == run.record
-    assert 0 < refused < INPUTS
+    assert 0 < refused < inputs
 
 
 def damaged(dice: random.Random, content: bytes) -> bytes:

@@ -9,19 +9,18 @@ each of its calls, per rank.
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.errors import BadInput
+from wattlaw.importing.hdf5 import Node, read_tree
 from wattlaw.importing.importer import Imported, Options, Readings
 from wattlaw.importing.reading import MAX_READINGS, moment_ns
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import SampleRows, measure_of, measured, phase_of
 from wattlaw.store.imports import ImportedRun
-
-if TYPE_CHECKING:
-    import h5py
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _KINDS = {"cpu": "cpu", "gpu": "gpu", "ram": "dram"}
@@ -29,7 +28,6 @@ _UNITS = {"J": "energy_j", "W": "power_w"}
 #: Domains of RAPL that are parts of others.
 _PARTS = re.compile(r"core|uncore|psys", re.IGNORECASE)
 _MAX_ROUNDS, _MAX_CALLS = 10_000, 100_000
-_RULES = (np.integer, np.floating)
 
 
 class PerunImporter:
@@ -44,23 +42,18 @@ class PerunImporter:
 
     def read(self, path: Path, options: Options) -> Imported:
         """Return a run for each round."""
-        try:
-            import h5py
-        except ImportError:
-            raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"') from None
         maker, runs, wraps = RunMaker(path, options), list[ImportedRun](), 0
-        with h5py.File(path, "r") as file:
-            for app, monitored in ((a, m) for a in _groups(file) for m in _groups(_nodes(a))):
-                started_ns = moment_ns(_text(monitored, "execution_dt"), options.timezone)
-                rounds = list(_groups(_nodes(monitored)))
-                if started_ns is None or len(rounds) + len(runs) > _MAX_ROUNDS:
-                    raise BadInput(
-                        f"{path}: a run without a time, or more than {_MAX_ROUNDS:,} rounds"
-                    )
-                for each in rounds:
-                    run, end_ns, own_wraps = _round(path, maker, app, each, started_ns)
-                    started_ns, wraps = end_ns, wraps + own_wraps
-                    runs.append(run)
+        apps = read_tree(path, MAX_READINGS).groups
+        for app, monitored in ((a, m) for a in apps for m in _nodes(a)):
+            started_ns, rounds = (
+                moment_ns(monitored.text("execution_dt"), options.timezone), _nodes(monitored),
+            )  # fmt: skip
+            if started_ns is None or len(rounds) + len(runs) > _MAX_ROUNDS:
+                raise BadInput(f"{path}: a run without a time, or more than {_MAX_ROUNDS:,} rounds")
+            for each in rounds:
+                run, end_ns, own_wraps = _round(path, maker, app, each, started_ns)
+                started_ns, wraps = end_ns, wraps + own_wraps
+                runs.append(run)
         if not runs:
             raise BadInput(f"{path}: no monitored run; not a file of perun")
         notes = [f"{wraps} wraps of energy counters repaired"] if wraps else []
@@ -79,15 +72,15 @@ class PerunImporter:
 def _round(
     path: Path,
     maker: RunMaker,
-    app: "h5py.Group",
-    group: "h5py.Group",
+    app: Node,
+    group: Node,
     started_ns: int,
 ) -> tuple[ImportedRun, int, int]:
     """Return the run of one round, when it ended, and the wraps of its counters."""
-    rows, wraps, hosts = SampleRows(path), 0, list(_groups(_nodes(group)))
+    rows, wraps, hosts = SampleRows(path), 0, _nodes(group)
     duration_s = _value(group, "metrics/RUNTIME")
     for host in hosts:
-        for sensor in (s for devices in _groups(_nodes(host)) for s in _groups(_nodes(devices))):
+        for sensor in (s for devices in _nodes(host) for s in _nodes(devices)):
             wraps += _add_sensor(path, rows, _name(host), sensor, started_ns)
     windows = list(_calls(path, group, started_ns))
     if not windows:
@@ -118,18 +111,18 @@ def _count_gpus(readings: Readings | None) -> int:
     return sum(row["kind"] == "gpu" for row in devices.aggregate([]).to_pylist())
 
 
-def _add_sensor(
-    path: Path, rows: SampleRows, host: str, sensor: "h5py.Group", started_ns: int
-) -> int:
+def _add_sensor(path: Path, rows: SampleRows, host: str, sensor: Node, started_ns: int) -> int:
     """Add the readings of a sensor; return the wraps of its counter."""
-    data = _child(sensor, "raw_data")
-    kind = _KINDS.get(_text(sensor, "device_type"))
-    times, values = (_child(data, name) for name in ("timesteps", "values"))
-    alternative = _child(data, "alt_values")
-    if alternative is not None and _text(alternative, "unit") == "J":
+    data = sensor.child("raw_data") or Node("", {}, {})
+    kind = _KINDS.get(sensor.text("device_type"))
+    times, values = data.child("timesteps"), data.child("values")
+    alternative = data.child("alt_values")
+    if alternative is not None and alternative.text("unit") == "J":
         values = alternative  # processed files have power in place of the counter
-    column = _UNITS.get(_text(values, "unit"))
-    if kind is None or column is None or times is None or values is None:
+    if kind is None or times is None or values is None:
+        return 0
+    column = _UNITS.get(values.text("unit"))
+    if column is None:
         return 0
     if kind == "cpu" and _PARTS.search(_name(sensor)):
         return 0
@@ -137,7 +130,7 @@ def _add_sensor(
     size = min(len(time_s), len(raw))
     time_s, raw, wraps = time_s[:size], raw[:size], 0
     if column == "energy_j":
-        most = _number(values, "valid_max")
+        most = values.number("valid_max")
         steps = np.diff(raw)
         is_wrap = steps < 0
         wraps = int(is_wrap.sum())
@@ -151,12 +144,14 @@ def _add_sensor(
     return wraps
 
 
-def _calls(path: Path, group: "h5py.Group", started_ns: int) -> Iterator[dict[str, Any]]:
+def _calls(path: Path, group: Node, started_ns: int) -> Iterator[dict[str, Any]]:
     """Yield a window for each call of each region, from the first rank's begin to the last end."""
-    for region in _groups(_child(group, "regions")):
-        name = _text(region, "id") or _name(region)
-        members = _members(_child(region, "raw_data"))
-        ranks = [_array(path, data) for data in members if hasattr(data, "dtype")]
+    regions = group.child("regions")
+    for region in regions.groups if regions else ():
+        name = region.text("id") or _name(region)
+        calls = region.child("raw_data")
+        members = calls.members.values() if calls else ()
+        ranks = [_array(path, data) for data in members if data.is_dataset]
         ranks = [rank[: len(rank) // 2 * 2].reshape(-1, 2) for rank in ranks]
         count = min((len(rank) for rank in ranks), default=0)
         if count > _MAX_CALLS:
@@ -179,65 +174,33 @@ def _calls(path: Path, group: "h5py.Group", started_ns: int) -> Iterator[dict[st
             yield window
 
 
-def _child(group: Any, name: str) -> Any:
-    """Return a member of a group; None without it, and for links to other files."""
-    import h5py
-
-    if not isinstance(group, h5py.Group) or name not in group:
-        return None
-    link = group.get(name, getlink=True)
-    return group[name] if isinstance(link, h5py.HardLink) else None
+def _nodes(group: Node) -> list[Node]:
+    nodes = group.child("nodes")
+    return nodes.groups if nodes else []
 
 
-def _nodes(group: Any) -> Any:
-    return _child(group, "nodes")
+def _name(node: Node) -> str:
+    return "".join(c if c.isprintable() else "?" for c in node.name)[:100] or "unnamed"
 
 
-def _groups(group: Any) -> Iterator[Any]:
-    import h5py
-
-    return (member for member in _members(group) if isinstance(member, h5py.Group))
-
-
-def _members(group: Any) -> Iterator[Any]:
-    return (_child(group, name) for name in sorted(group)) if group is not None else iter(())
-
-
-def _name(group: Any) -> str:
-    name = str(group.name).rsplit("/", 1)[-1]
-    return "".join(c if c.isprintable() else "?" for c in name)[:100] or "unnamed"
-
-
-def _text(group: Any, name: str) -> str:
-    value = None if group is None else group.attrs.get(name)
-    return value[:200] if isinstance(value, str) else ""
-
-
-def _number(group: Any, name: str) -> float:
-    value = group.attrs.get(name)
-    return float(value) if isinstance(value, _RULES) else 0.0
-
-
-def _factor(data: Any) -> float:
-    factor = _number(data, "mag")
+def _factor(data: Node) -> float:
+    factor = data.number("mag")
     return factor if 1e-12 <= factor <= 1e12 else 1.0
 
 
-def _value(group: Any, name: str) -> float | None:
-    metric: Any = group
+def _value(group: Node, name: str) -> float | None:
+    metric: Node | None = group
     for part in name.split("/"):
-        metric = _child(metric, part)
-    value = None if metric is None else _number(metric, "value") or _number(metric, "mean")
+        metric = metric and metric.child(part)
+    value = None if metric is None else metric.number("value") or metric.number("mean")
     return value if value is not None and 0 < value < 1e8 else None
 
 
-def _array(path: Path, data: Any) -> Any:
-    """Return the values of a dataset; raise ``BadInput`` if it is large or in another file."""
-    if data.ndim != 1 or data.size > MAX_READINGS or data.dtype.kind not in "iuf":
-        raise BadInput(f"{path}: {_name(data)} is not a list of up to {MAX_READINGS:,} numbers")
-    if data.is_virtual or data.external:
-        raise BadInput(f"{path}: {_name(data)} is in another file")
-    return data[:].astype(np.float64)
+def _array(path: Path, data: Node) -> npt.NDArray[np.float64]:
+    """Return the values of a dataset; raise ``BadInput`` if it has none that can be read."""
+    if data.values is None:
+        raise BadInput(f"{path}: {_name(data)} {data.refusal or 'is a group'}")
+    return data.values
 
 
 IMPORTER = PerunImporter()

@@ -1,0 +1,162 @@
+"""HDF5 files as plain data, read by a process of its own.
+
+A damaged file can make the HDF5 library loop without end or crash, and Python cannot interrupt it.
+The process has a time limit. It writes JSON to its output, and a file for each list of numbers.
+"""
+
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.isolation import isolated_environment, isolated_python
+
+#: Seconds to read a file: at least, and for each byte.
+_LEAST_S, _S_PER_BYTE = 60.0, 1e-6
+#: Hard links can make a tree of a small file infinite.
+_MAX_NODES, _MAX_DEPTH = 500_000, 16
+_TEXT_LENGTH = 200
+
+
+@dataclass(frozen=True)
+class Node:
+    """A group or a dataset, with the attributes that are texts or numbers.
+
+    Links to other places are no members. ``refusal`` says why a dataset has no ``values``.
+    """
+
+    name: str
+    attributes: Mapping[str, str | float]
+    members: Mapping[str, "Node"]
+    values: npt.NDArray[np.float64] | None = None
+    refusal: str = ""
+
+    @property
+    def is_dataset(self) -> bool:
+        """Return whether it is a dataset."""
+        return self.values is not None or bool(self.refusal)
+
+    def child(self, name: str) -> "Node | None":
+        """Return the member with a name; None without it."""
+        return self.members.get(name)
+
+    @property
+    def groups(self) -> list["Node"]:
+        """Return the members that are groups, sorted by name."""
+        return [node for _, node in sorted(self.members.items()) if not node.is_dataset]
+
+    def text(self, attribute: str) -> str:
+        """Return a text attribute; empty without it."""
+        value = self.attributes.get(attribute)
+        return value if isinstance(value, str) else ""
+
+    def number(self, attribute: str) -> float:
+        """Return a number attribute; 0 without it."""
+        value = self.attributes.get(attribute)
+        return value if isinstance(value, float) else 0.0
+
+
+def read_tree(path: Path, most_values: int) -> Node:
+    """Return the content of an HDF5 file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    most_values
+        Longer lists of numbers are not read.
+
+    Raises
+    ------
+    BadInput
+        The file is damaged, or HDF5 cannot read it within the time limit.
+    NotAvailable
+        h5py is not installed.
+    """
+    if importlib.util.find_spec("h5py") is None:
+        raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')
+    limit_s = _LEAST_S + _S_PER_BYTE * path.stat().st_size
+    with tempfile.TemporaryDirectory(prefix="wattlaw-hdf5-") as folder:
+        line = isolated_python("-m", __name__, str(path.absolute()), folder, str(most_values))
+        try:
+            done = subprocess.run(
+                line, env=isolated_environment(), stdin=subprocess.DEVNULL, capture_output=True,
+                timeout=limit_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise BadInput(
+                f"{path}: damaged: HDF5 did not read it within {limit_s:.0f} s"
+            ) from None
+        if done.returncode < 0:
+            raise BadInput(f"{path}: damaged: HDF5 crashed (signal {-done.returncode})")
+        if done.returncode:
+            raise ValueError(done.stderr.decode(errors="replace").strip())
+        return _node("", json.loads(done.stdout), Path(folder))
+
+
+def _node(name: str, row: Mapping[str, Any], folder: Path) -> Node:
+    file = row.get("file")
+    return Node(
+        name,
+        row["attributes"],
+        {key: _node(key, member, folder) for key, member in row["members"].items()},
+        None if file is None else np.load(folder / file, allow_pickle=False),
+        row.get("refusal", ""),
+    )
+
+
+def _write(path: str, folder: str, most_values: str) -> None:
+    """Write the content of a file to standard output and to a folder."""
+    import h5py
+
+    count = 0
+
+    def describe(item: Any, depth: int) -> dict[str, Any]:
+        nonlocal count
+        count += 1
+        if count > _MAX_NODES or depth > _MAX_DEPTH:
+            raise ValueError(f"more than {_MAX_NODES:,} groups, or {_MAX_DEPTH} in each other")
+        row: dict[str, Any] = {"attributes": _attributes(item), "members": {}}
+        if isinstance(item, h5py.Dataset):
+            if item.ndim != 1 or item.size > int(most_values) or item.dtype.kind not in "iuf":
+                return row | {"refusal": f"is not a list of up to {int(most_values):,} numbers"}
+            if item.is_virtual or item.external:
+                return row | {"refusal": "is in another file"}
+            np.save(Path(folder) / f"{count}.npy", item[:].astype(np.float64))
+            return row | {"file": f"{count}.npy"}
+        if isinstance(item, h5py.Group):
+            for name in item:
+                if isinstance(item.get(name, getlink=True), h5py.HardLink):
+                    row["members"][name] = describe(item[name], depth + 1)
+        return row
+
+    with h5py.File(path, "r") as file:
+        tree = describe(file, 0)
+    json.dump(tree, sys.stdout)
+
+
+def _attributes(item: Any) -> dict[str, str | float]:
+    kept: dict[str, str | float] = {}
+    for name in item.attrs:
+        value = item.attrs[name]
+        if isinstance(value, str):
+            kept[name] = value[:_TEXT_LENGTH]
+        elif isinstance(value, np.integer | np.floating):
+            kept[name] = float(value)
+    return kept
+
+
+if __name__ == "__main__":
+    try:
+        _write(*sys.argv[1:])
+    except Exception as error:
+        sys.exit(f"{error}")
