@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pandas as pd
 import pytest
@@ -57,6 +58,15 @@ def test_advice_imports_no_package_that_only_other_commands_need(tmp_path):
     modules = loaded_by(f"from wattlaw.cli.main import main; main(['advise', {str(store)!r}])")
     assert "wattlaw.analysis.batch_effects" in modules
     assert not {"scipy.stats", "scipy.optimize", "statsmodels", "duckdb", "altair"} & modules
+
+
+def test_the_status_of_done_runs_does_not_import_pandas(tmp_path):
+    store = tmp_path / "store"
+    write_store(store, *made_tables.study((1, 2, 4, 8)))
+    time.sleep(0.2)  # younger files are not cached
+    status = f"from wattlaw.cli.main import main; main(['status', {str(store)!r}])"
+    assert "pyarrow" in loaded_by(status)
+    assert "pandas" not in loaded_by(status)  # the first call has filled the cache
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -93,7 +93,7 @@ def read_through(
     """
     path = store / FOLDER / f"{name}.parquet"
     hits = _valid_rows(_load(path, schema), keys)
-    known = set(hits["run_id"].unique().to_numpy(zero_copy_only=False).tolist())
+    known = set(hits["run_id"].unique().to_pylist())
     missing = [run_id for run_id in keys if run_id not in known]
     rows, kept = [hits.drop_columns("key")], [hits]
     batches = range(0, len(missing), _BATCH)
@@ -131,8 +131,8 @@ def _load(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _valid_rows(table: pa.Table, keys: Mapping[str, int]) -> pa.Table:
-    if len(table) <= len(keys):  # pa.array would import pandas
-        pairs = zip(*(table[name].to_numpy().tolist() for name in ("run_id", "key")), strict=True)
+    if len(table) <= len(keys):  # pa.array and to_numpy would import pandas
+        pairs = zip(*(table[name].to_pylist() for name in ("run_id", "key")), strict=True)
         if all(keys.get(run_id) == key for run_id, key in pairs):
             return by_run(table)
     ids = pa.array(keys, pa.string())
