@@ -60,9 +60,19 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="+", metavar="PART", help="print these parts, and write no results"
     )
+    parser.add_argument(
+        "--prior", nargs=3, action="append", default=[], metavar=("PARAMETER", "MEDIAN", "SD"),
+        help="another prior of a positive parameter, with the sd of its logarithm; needs --only",
+    )  # fmt: skip
     arguments = parser.parse_args()
+    if arguments.prior and not arguments.only:
+        parser.error("--prior needs --only")
     np.seterr(over="ignore")  # a rival's interval may be infinite
-    priors = learned()
+    others = {name: (float(np.log(float(at))), float(sd)) for name, at, sd in arguments.prior}
+    priors = {
+        origin: Priors({**known.values, **others}, known.source)
+        for origin, known in learned().items()
+    }
     if arguments.learn:
         print(priors[""])
         return
