@@ -79,7 +79,7 @@ class Lab:
     def findings(self, footprint: Footprint | None = None) -> Findings:
         """Return the parts of findings that claims look at."""
         table = run_metrics(*frames(self.runs, self.epochs))
-        found = SimpleNamespace(
+        found = _Tables(
             runs=table, series=scaling_series(table), footprint=footprint,
             quality=quality_by_batch(table[table["metric"].notna()]),
         )  # fmt: skip
@@ -87,6 +87,12 @@ class Lab:
 
     def _noisy(self, value: float, noise: float) -> float:
         return value * math.exp(self.dice.normal(0, noise))
+
+
+class _Tables(SimpleNamespace):
+    """Findings, which are equal to themselves alone."""
+
+    __hash__ = object.__hash__
 
 
 def _at(value: Of | float, n: int) -> float:

@@ -232,6 +232,13 @@ def test_the_factor_model_is_a_regression_with_clustered_errors():
     terms = model.terms.set_index("term")
     assert terms.loc["log_samples", "estimate"] == pytest.approx(fit.params["s"])
     assert terms.loc["log_samples", "se"] == pytest.approx(fit.bse["s"])
+    assert terms.loc["C(hardware)[T.y]", "p_value"] == pytest.approx(
+        fit.pvalues["C(hardware)[T.y]"]
+    )
+    assert terms.loc["log_steps", ["low", "high"]].tolist() == pytest.approx(
+        [*fit.conf_int().loc["u"]]
+    )
+    assert model.r2 == pytest.approx(fit.rsquared)
     assert terms["se"].min() > 1.2 * direct.fit().bse.min()  # repeats share their deviation
 
 

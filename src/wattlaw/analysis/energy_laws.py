@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import groups
@@ -219,10 +220,10 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     """Fit ln factor ~ ln samples per GPU-hour + ln steps per GPU-hour + workload + hardware.
 
     Ordinary least squares over runs. Standard errors are robust to what the repeats of a setting
-    share (clusters of settings; Liang and Zeger 1986, with statsmodels' small-sample factor), the
-    intervals from Student's t with settings - 1 degrees of freedom. The ratio of the two rates is
-    the global batch, so without several of these they are confounded. GPU-hours are in all
-    three ratios: an error in them alone looks like a joint elasticity of 1.
+    share (clusters of settings), and the intervals are from Student's t with settings - 1 degrees
+    of freedom. The ratio of the two rates is the global batch, so without several of these they
+    are confounded. GPU-hours are in all three ratios: an error in them alone looks like a joint
+    elasticity of 1.
 
     Raises
     ------
@@ -230,21 +231,20 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         As ``with_energy``, a rate is unknown or does not vary by itself, or there are fewer
         settings than terms + 3.
     """
-    import statsmodels.formula.api as smf
-
     rows = with_energy(table, ("energy_is", *LIMITS))
     known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
     if known.empty:
         raise Refused("samples and steps per GPU-hour are not known")
-    data = known.assign(
-        log_factor=np.log(known[FACTOR]),
-        **{name: np.log(known[column]) for name, column in _RATES.items()},
-    )
-    levels = [f"C({name})" for name in ("workload", "hardware") if known[name].nunique() > 1]
-    model = smf.ols(" + ".join(["log_factor ~ log_samples + log_steps", *levels]), data)
+    columns: dict[str, Any] = {"Intercept": 1.0}
+    for name in ("workload", "hardware"):
+        for level in sorted(known[name].unique())[1:]:
+            columns[f"C({name})[T.{level}]"] = known[name] == level
+    columns |= {name: np.log(known[column]) for name, column in _RATES.items()}
+    design = pd.DataFrame(columns, known.index).astype(float)
+    model = LeastSquares(design.to_numpy(), np.log(known[FACTOR].to_numpy(float)))
     clusters = known.groupby(list(SETTINGS), dropna=False).ngroup().to_numpy()
-    settings, terms = len(np.unique(clusters)), model.exog.shape[1]
-    scaled = model.exog / np.linalg.norm(model.exog, axis=0)
+    settings, terms = len(np.unique(clusters)), design.shape[1]
+    scaled = model.design / np.linalg.norm(model.design, axis=0)
     if np.linalg.matrix_rank(scaled, tol=1e-8) < terms:
         raise Refused(
             "samples and steps per GPU-hour do not vary by themselves; measure several global "
@@ -252,15 +252,19 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         )
     if settings < terms + 3:
         raise Refused(f"{settings} settings for {terms} terms; at least {terms + 3} are needed")
-    fit = model.fit(cov_type="cluster", cov_kwds={"groups": clusters}, use_t=True)
-    columns = {"estimate": fit.params, "se": fit.bse, "low": 0.0, "high": 0.0}
-    terms_table = pd.DataFrame(columns | {"p_value": fit.pvalues})
-    terms_table[["low", "high"]] = fit.conf_int(alpha=ERROR)
+    errors, freedom = model.cluster_errors(clusters), settings - 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_values = 2 * special.stdtr(freedom, -np.abs(model.params / errors))
+    half = special.stdtrit(freedom, 1 - ERROR / 2) * errors
+    terms_table = pd.DataFrame({
+        "term": design.columns, "estimate": model.params, "se": errors,
+        "low": model.params - half, "high": model.params + half, "p_value": p_values,
+    })  # fmt: skip
     return FactorModel(
-        terms=terms_table.rename_axis("term").reset_index(),
+        terms=terms_table,
         energy_is=str(rows["energy_is"].iloc[0]),
         n=len(known),
         settings=settings,
-        r2=float(fit.rsquared),
+        r2=model.r2,
         left_out=len(rows) - len(known),
     )

@@ -49,7 +49,7 @@ from wattlaw.formatting import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Findings:
     """Tables and laws; frames have the columns of the functions that made them."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -146,6 +146,18 @@ class LeastSquares:
         """
         leverage = np.einsum("ij,ji->i", self.design, self._inverse)
         return float(np.linalg.norm(self._inverse[i] * self.residuals / (1 - leverage)))
+
+    def cluster_errors(self, clusters: npt.NDArray[np.integer[Any]]) -> Floats:
+        """Return standard errors of all coefficients, robust to what rows of a cluster share.
+
+        Liang and Zeger 1986, Biometrika 73, 13-22, times g / (g - 1) (n - 1) / (n - k) for g
+        clusters. ``clusters`` has the number of each row's, from 0 on.
+        """
+        count, (n, k) = int(clusters.max()) + 1, self.design.shape
+        scores = np.zeros((count, k))
+        np.add.at(scores, clusters, self.design * self.residuals[:, None])
+        factor = count / (count - 1) * (n - 1) / (n - k)
+        return np.asarray(np.sqrt(factor * ((scores @ self.gram) ** 2).sum(0)))
 
 
 Key = TypeVar("Key", bound=Hashable)

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import combinations
 
 import pandas as pd
@@ -86,6 +86,12 @@ class RunGroup:
 
 def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
     """Return the jobs of the findings; with ``names``, those whose workload matches one of them."""
+    every = _all_groups(findings)
+    return [group for group in every if not names or matches_name(group.workload, *names)]
+
+
+@lru_cache(maxsize=1)
+def _all_groups(findings: Findings) -> tuple[RunGroup, ...]:
     # Grouping a frame of all columns is slow.
     runs = findings.runs.loc[law_refusals(findings.runs).isna(), _RUNS]
     shortened = runs.assign(
@@ -94,13 +100,11 @@ def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
     varying = [name for name in _JOB if runs[name].nunique(dropna=False) > 1]
     result = []
     for group, rows in groups(runs, _JOB):
-        if names and not matches_name(group["workload"], *names):
-            continue
         varying_values = shortened.loc[rows.index[0], varying].to_dict()
         label = group_label({"workload": group["workload"]} | varying_values)
         series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
         result.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
-    return result
+    return tuple(result)
 
 
 def _coverage(series: pd.DataFrame) -> tuple[float, ...]:
