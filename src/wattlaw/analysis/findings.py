@@ -49,7 +49,7 @@ from wattlaw.formatting import (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False)  # a key of caches, by identity
 class Findings:
     """Tables and laws; frames have the columns of the functions that made them."""
 

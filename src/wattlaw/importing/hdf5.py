@@ -31,7 +31,7 @@ _TEXT_LENGTH = 200
 class Node:
     """A group or a dataset, with the attributes that are texts or numbers.
 
-    Links to other places are no members. ``refusal`` says why a dataset has no ``values``.
+    Soft and external links are left out. ``refusal`` says why a dataset has no ``values``.
     """
 
     name: str
@@ -78,7 +78,9 @@ def read_tree(path: Path, most_values: int) -> Node:
     Raises
     ------
     BadInput
-        The file is damaged, or HDF5 cannot read it within the time limit.
+        HDF5 crashes, or does not read the file within the time limit.
+    ValueError
+        HDF5 refuses the file; the message is its own.
     NotAvailable
         h5py is not installed.
     """
