@@ -75,16 +75,16 @@ def nvidia(request: pytest.FixtureRequest, buffers: int) -> Bench:
 def rapl(request: pytest.FixtureRequest) -> Bench:
     folder = request.getfixturevalue("tmp_path")
     patch = request.getfixturevalue("monkeypatch")
-    tree = Powercap(folder / "powercap")
+    tree = Powercap(folder / "sys/class/powercap")
     tree.set("intel-rapl:0", RANGE_UJ - 250_000_000)  # it starts again at 0 on the way
-    patch.setenv("WATTLAW_POWERCAP", str(tree.root))
+    patch.setenv("WATTLAW_SYSFS_ROOT", str(folder / "sys"))
 
     def lose() -> None:
         for file in tree.root.glob("*/energy_uj"):
             file.unlink()
 
     def hide() -> None:
-        patch.setenv("WATTLAW_POWERCAP", str(folder / "nothing"))
+        patch.setenv("WATTLAW_SYSFS_ROOT", str(folder / "nothing"))
 
     found = registry.load(GROUP, "rapl")
     return Bench(found, Target(1), 4, lambda: tree.advance(1.0), lose, hide)

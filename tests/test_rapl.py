@@ -21,8 +21,8 @@ NOBODY = 65534
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch) -> Powercap:
-    monkeypatch.setenv("WATTLAW_POWERCAP", str(tmp_path / "powercap"))
-    return Powercap(tmp_path / "powercap")
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    return Powercap(tmp_path / "sys/class/powercap")
 
 
 def energies(meter: RaplMeter) -> dict[str, float]:
@@ -105,7 +105,7 @@ def test_a_counter_without_a_number_is_not_read_again(tree):
 
 def test_a_machine_without_counters_says_so(tmp_path, monkeypatch):
     for root in (tmp_path, tmp_path / "missing"):
-        monkeypatch.setenv("WATTLAW_POWERCAP", str(root))
+        monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(root))
         with pytest.raises(NotAvailable, match="no RAPL counters in"):
             RaplMeter.open(TARGET)
 
@@ -122,8 +122,8 @@ import os, sys
 from wattlaw.devices.meter import Target
 from wattlaw.devices.rapl import RaplMeter
 from wattlaw.errors import NotPermitted
-os.chdir(os.environ["WATTLAW_POWERCAP"])
-os.environ["WATTLAW_POWERCAP"] = "."
+os.chdir(os.environ["WATTLAW_SYSFS_ROOT"])
+os.environ["WATTLAW_SYSFS_ROOT"] = "."
 if os.geteuid() == 0:
     os.setgid({NOBODY}), os.setuid({NOBODY})
 try:
@@ -141,7 +141,7 @@ def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree
     assert (allowed.returncode, allowed.stderr) == (0, "")
     tree.file("intel-rapl:0").chmod(0o000)
     refused = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert refused.stderr.startswith("not permitted: intel-rapl:0/energy_uj can be read by root")
+    assert refused.stderr.startswith("not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root")
     assert "an administrator can allow it with: chmod o+r /sys/class/powercap" in refused.stderr
     assert issubclass(NotPermitted, NotAvailable)
 

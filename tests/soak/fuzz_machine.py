@@ -9,7 +9,7 @@ from soak import mutate, templates
 from soak.case import Case, Entry
 
 _VARIABLES = (
-    "WATTLAW_HOST", "WATTLAW_POWERCAP", "WATTLAW_LIMITS_DIR",
+    "WATTLAW_HOST", "WATTLAW_SYSFS_ROOT", "WATTLAW_LIMITS_DIR",
     "WATTLAW_SLURM_REPORTS",
     "WATTLAW_RUN_FOLDER", "WATTLAW_ATTEMPT", "WATTLAW_AGENT_PID", "WATTLAW_RENDEZVOUS_FILE",
     "WATTLAW_WARNS",
@@ -30,7 +30,7 @@ _SPECIAL = {
     ":", "x" * 300),
     "LC_ALL": ("C", "POSIX", "de_DE.UTF-8", "tr_TR.UTF-8", "xx"), "PATH": ("", "/nowhere", "."),
     "TERM": ("dumb", "xterm", ""), "FORCE_COLOR": ("1",),
-    "WATTLAW_POWERCAP": ("{inputs}", "/nowhere", "/proc"), "WATTLAW_LIMITS_DIR": ("{inputs}",
+    "WATTLAW_SYSFS_ROOT": ("{inputs}", "/nowhere", "/proc"), "WATTLAW_LIMITS_DIR": ("{inputs}",
     "/proc", "/nowhere/x", "{inputs}/table.csv"),
     "TMPDIR": ("{root}/tmp",), "HOME": ("/nowhere", "{root}/home", ""),
     "XDG_STATE_HOME": ("{root}/home/x", "/proc", ""),

@@ -22,6 +22,8 @@ class Device:
     kind: Kind
     name: str
     facts: Facts = field(default_factory=dict)  # such as the calls that it supports
+    #: Kinds of devices of the host whose energy is part of this one's, so that no sum has both.
+    contains: tuple[Kind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

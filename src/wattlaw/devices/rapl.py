@@ -5,25 +5,20 @@ dram), on Intel and AMD (kernel documentation, power/powercap). Counters are in 
 restart at 0 after ``max_energy_range_uj``.
 """
 
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
+from wattlaw.devices import sysfs
 from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
-#: Another root, for tests.
-ROOT_VARIABLE = "WATTLAW_POWERCAP"
-_ROOT = "/sys/class/powercap"
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
 _MIN_PERIOD_S = 0.05
 #: No package draws more. A decrease that would mean more is no wrap-around.
 _MAX_W = 5000.0
 _MIN_INTERVAL_S = 0.1
-#: Bytes to read of a file. Names and numbers of the kernel are shorter.
-_MAX_BYTES = 64
 
 
 @dataclass
@@ -44,7 +39,7 @@ class _Zone:
         two. A decrease that no power could explain is no wrap-around. It is not corrected, and the
         energy of the window gets a fault.
         """
-        raw, now_s = _read_counter(self.path), time.monotonic()
+        raw, now_s = sysfs.read_number(self.path), time.monotonic()
         if self.range_uj is not None and raw > self.range_uj:
             self.range_uj = None  # the stated range is wrong
         if raw < self.raw_uj and self.range_uj is not None:
@@ -71,7 +66,7 @@ class RaplMeter(Meter):
         Raises ``NotAvailable`` if the kernel shows none, and ``NotPermitted`` if only root can
         read them; the message says how an administrator can change that.
         """
-        root = Path(os.environ.get(ROOT_VARIABLE, _ROOT))
+        root = sysfs.root() / "class/powercap"
         zones, unreadable = [], []
         for path in sorted(root.glob("intel-rapl:*")):
             try:
@@ -132,10 +127,10 @@ def _zone(path: Path) -> _Zone | None:
 
     Raises ``OSError`` or ``ValueError`` if the name of the zone cannot be read.
     """
-    name = _read(path / "name")
+    name = sysfs.read_text(path / "name")
     number = path.name.removeprefix("intel-rapl:")
     try:
-        range_uj = _read_counter(path / "max_energy_range_uj")
+        range_uj = sysfs.read_number(path / "max_energy_range_uj")
     except (OSError, ValueError):
         range_uj = 0
     counter = path / "energy_uj"
@@ -146,19 +141,3 @@ def _zone(path: Path) -> _Zone | None:
         name = f"memory of package {socket}"
         return _Zone(f"dram-{socket}", "dram", name, counter, range_uj or None)
     return None
-
-
-def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(_MAX_BYTES).decode("ascii").strip()
-
-
-def _read_counter(path: Path) -> int:
-    """Return the number in a file of the kernel.
-
-    Raises ``OSError`` or ``ValueError`` if there is no number, or it does not fit into 63 bits.
-    """
-    text = _read(path)
-    if not text.isdigit() or int(text) >= 2**63:
-        raise ValueError(f"{text[:20]!a} is not a number of microjoules")
-    return int(text)

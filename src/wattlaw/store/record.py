@@ -39,6 +39,7 @@ class DeviceReport(_Model):
     kind: str
     name: str
     facts: dict[str, str | float | bool | None] = Field(default_factory=dict)
+    contains: tuple[str, ...] = ()  # kinds of devices of the host that its energy includes
 
 
 class MeterReport(_FiniteModel):

@@ -2,7 +2,9 @@
 
 from typing import Literal, NamedTuple
 
-Kind = Literal["gpu", "cpu", "dram", "node"]
+#: Parts of a machine whose energy is read, from the innermost scope to the outermost: devices, a
+#: module (a board with processors and GPUs), a node, and a chassis of several nodes.
+Kind = Literal["gpu", "cpu", "dram", "module", "node", "chassis"]
 PowerSource = Literal["measured", "estimated", "simulated"]
 
 
@@ -13,7 +15,7 @@ class Sample(NamedTuple):
     """
 
     device: str
-    kind: Kind  # gpu | cpu | dram | node
+    kind: Kind
     t_ns: int  # host's wall clock, nanoseconds since 1970
     power_w: float | None = None
     energy_j: float | None = None  # counter since some start: only differences count

@@ -1,0 +1,73 @@
+"""Files of the kernel below ``/sys``: small texts and numbers, and the sensors of hwmon.
+
+Layout and units are those of the kernel's documentation (hwmon/sysfs-interface.rst): power in
+microwatts, energy in microjoules, temperature in thousandths of a degree.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["ROOT_VARIABLE", "Hwmon", "hwmons", "read_number", "read_text", "root"]
+
+#: Another root than ``/sys``, for tests and for trees that were copied from another machine.
+ROOT_VARIABLE = "WATTLAW_SYSFS_ROOT"
+_ROOT = "/sys"
+#: Bytes to read of a file. Names and numbers of the kernel are shorter.
+_MAX_BYTES = 4096
+_SHOWN_CHARACTERS = 20
+
+
+def root() -> Path:
+    """Return the root of the kernel's files."""
+    return Path(os.environ.get(ROOT_VARIABLE) or _ROOT)
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file without the spaces around it.
+
+    Raises ``OSError`` if it cannot be read, and ``ValueError`` if it is no ASCII text.
+    """
+    with path.open("rb", buffering=0) as file:
+        return file.read(_MAX_BYTES).decode("ascii").strip()
+
+
+def read_number(path: Path) -> int:
+    """Return the number in a file.
+
+    Raises ``OSError`` if it cannot be read, and ``ValueError`` if there is no number, it is
+    negative, or it does not fit into 63 bits.
+    """
+    text = read_text(path)
+    if not text.isdigit() or int(text) >= 2**63:
+        raise ValueError(f"{text[:_SHOWN_CHARACTERS]!a} is not a number")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class Hwmon:
+    """One chip with sensors: its folder, and the name that its driver gives it."""
+
+    path: Path
+    name: str
+
+    def label(self, sensor: str) -> str | None:
+        """Return the label of a sensor such as ``power1``, None if it has none."""
+        try:
+            return read_text(self.path / f"{sensor}_label") or None
+        except (OSError, ValueError):
+            return None
+
+
+def hwmons(folder: Path) -> Iterator[Hwmon]:
+    """Yield the chips of a folder such as ``/sys/class/hwmon`` or ``DEVICE/hwmon``, in order.
+
+    A chip whose name cannot be read is left out.
+    """
+    paths = [path for path in folder.glob("hwmon*") if path.name[len("hwmon") :].isdigit()]
+    for path in sorted(paths, key=lambda path: int(path.name[len("hwmon") :])):
+        try:
+            yield Hwmon(path, read_text(path / "name"))
+        except (OSError, ValueError):
+            continue
