@@ -1,5 +1,6 @@
 """Energy of processors and memory, from a tree like that of Linux's powercap."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from powercap import RANGE_UJ, Powercap
+from powercap import RANGE_UJ, WATTS, Powercap
 from wattlaw.devices.meter import Target
 from wattlaw.devices.rapl import RaplMeter
 from wattlaw.errors import NotAvailable, NotPermitted
@@ -110,10 +111,37 @@ def test_a_machine_without_counters_says_so(tmp_path, monkeypatch):
             RaplMeter.open(TARGET)
 
 
-def test_a_counter_that_is_broken_from_the_start_is_not_available(tree):
+def test_a_counter_that_is_broken_from_the_start_is_failed_and_all_are_not_available(tree):
     tree.file("intel-rapl:0").write_text("broken\n")
+    meter = RaplMeter.open(TARGET)
+    failed = {device.id: device.facts.get("failed") for device in meter.devices()}
+    assert failed.pop("package-0") == "cannot be read: 'broken' is not a number"
+    assert set(energies(meter)) == {*failed} == {"dram-0", "package-1", "dram-1"}
+    for zone in ("intel-rapl:0:1", "intel-rapl:1", "intel-rapl:1:1"):
+        tree.file(zone).write_text("broken\n")
     with pytest.raises(NotAvailable, match="intel-rapl:0/energy_uj cannot be read"):
         RaplMeter.open(TARGET)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EAGAIN, errno.ENODEV, errno.ENOENT])
+def test_a_moment_without_an_answer_ends_and_lost_hardware_does_not(tree, code):
+    meter = RaplMeter.open(TARGET)
+    source = meter.sources[0]
+    readings = iter([OSError(code, os.strerror(code)), 7_000_000])
+
+    def parse(path):
+        value = next(readings)
+        if isinstance(value, OSError):
+            raise value
+        return value
+
+    source._parse = parse
+    assert "package-0" not in energies(meter)
+    if code in (errno.EIO, errno.EAGAIN):
+        assert (energies(meter)["package-0"], meter.problems()) == (7.0, [])
+    else:
+        assert "package-0" not in energies(meter)
+        assert meter.problems() == [f"package-0: given up: [Errno {code}] {os.strerror(code)}"]
 
 
 # Root may read everything, so it becomes another user; what leads to the tree may be root's only.
@@ -139,9 +167,12 @@ def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree
     line = [sys.executable, "-c", CODE]
     allowed = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (allowed.returncode, allowed.stderr) == (0, "")
-    tree.file("intel-rapl:0").chmod(0o000)
+    for zone in WATTS:
+        tree.file(zone).chmod(0o000)
     refused = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert refused.stderr.startswith("not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root")
+    assert refused.stderr.startswith(
+        "not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root"
+    )
     assert "an administrator can allow it with: chmod o+r /sys/class/powercap" in refused.stderr
     assert issubclass(NotPermitted, NotAvailable)
 
