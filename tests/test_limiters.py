@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -16,10 +17,13 @@ import pytest
 
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN
+from trees import IntelCards, put
 from wattlaw import registry
 from wattlaw.devices import meter
 from wattlaw.devices.limiter import GROUP, Limiter
 from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.limits.guard import acquire
+from wattlaw.limits.requests import Limits
 
 NOBODY = 65534
 NVIDIA = ("nvidia", "nvidia-smi")
@@ -41,6 +45,8 @@ class Way:
     meter: str
     denied: Callable[[], AbstractContextManager[None]]
     boards: FakeGpus | None = None
+    min_w: float = 100.0
+    lose: Callable[[], object] | None = None
 
     @contextmanager
     def opened(self) -> Iterator[Limiter]:
@@ -94,7 +100,34 @@ def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
     return Way("simulated", "simulated", denied)
 
 
-@pytest.fixture(params=[*NVIDIA, "simulated"])
+def intel(folder: Path, patch: pytest.MonkeyPatch) -> Way:
+    cards = IntelCards(folder / "sys", 2, limit_w=217.5)
+    for index in range(2):
+        put(cards.folders[index] / "power1_rated_max", 260_000_000)
+    patch.chdir(folder / "sys")  # what leads there is root's only
+    patch.setenv("WATTLAW_SYSFS_ROOT", ".")
+    patch.delenv("ZE_AFFINITY_MASK", raising=False)
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        for index in range(2):
+            cards.limit(index).chmod(0o444)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            for index in range(2):
+                cards.limit(index).chmod(0o644)
+
+    def lose() -> None:
+        shutil.rmtree(folder / "sys/devices/pci0000:15")
+
+    return Way("intel", "intel", denied, min_w=1.0, lose=lose)
+
+
+@pytest.fixture(params=[*NVIDIA, "intel", "simulated"])
 def way(
     request: pytest.FixtureRequest,
     fake_gpus: Callable[..., FakeGpus],
@@ -104,6 +137,8 @@ def way(
     """Give each way to limit in turn."""
     if request.param == "simulated":
         return simulated(tmp_path / "devices.json", monkeypatch)
+    if request.param == "intel":
+        return intel(tmp_path, monkeypatch)
     make = nvidia if request.param == "nvidia" else nvidia_smi
     return make(fake_gpus(2, **BOARDS), monkeypatch)
 
@@ -117,7 +152,7 @@ def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_registered_limiters_follow_the_contract() -> None:
-    assert registry.names(GROUP) == [*NVIDIA, "simulated"]
+    assert registry.names(GROUP) == ["intel", *NVIDIA, "simulated"]
 
 
 def test_devices_are_those_of_the_meter(way: Way) -> None:
@@ -152,8 +187,9 @@ def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)
-        assert (state.min_w, state.max_w) == (100, 260)
-        for watts in (99.999, 260.001, 0, 10_000):
+        assert (state.min_w, state.max_w) == (way.min_w, 260)
+        none_w = () if way.name == "intel" else (0,)  # there, 0 means no limit
+        for watts in (way.min_w - 0.001, 260.001, -100, 10_000, *none_w):
             with pytest.raises(NotAvailable) as caught:
                 limiter.set_power_limit(device, watts)
             assert not isinstance(caught.value, NotPermitted)
@@ -344,3 +380,37 @@ def test_simulated_limits_of_several_processes_do_not_overwrite_each_other(
     for thread in threads:
         thread.join()
     assert sorted(done) == ["SIM-0", "SIM-1"]
+
+
+@pytest.mark.parametrize("way", ["intel"], indirect=True)
+def test_a_card_that_is_unplugged_is_not_available_and_nothing_is_created(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        way.lose()
+        for call in (limiter.read, lambda device: limiter.set_power_limit(device, 150)):
+            with pytest.raises(NotAvailable, match=f"{first}: .*lost") as caught:
+                call(first)
+            assert not isinstance(caught.value, NotPermitted)
+        limiter.set_power_limit(second, 150)
+        assert limiter.read(second).power_limit_w == 150
+    with way.opened() as limiter:
+        assert limiter.devices() == [second]
+
+
+def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 1, limit_w=0, driver="xe")
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    with contextlib.closing(registry.load(GROUP, "intel").open()) as limiter:
+        (device,) = limiter.devices()
+        state = limiter.read(device)
+        assert (state.power_limit_w, state.enforced_w, state.max_w) == (0, None, 600)
+    lease = acquire([device])
+    assert lease is not None
+    (report,) = lease.apply(Limits(power_limit_w=350.0))
+    assert (report.limiter, report.power_limit_enforced_w, report.note) == ("intel", 350, None)
+    assert cards.limit().read_text().strip() == "350000000"
+    lease.release()
+    assert cards.limit().read_text().strip() == "0"

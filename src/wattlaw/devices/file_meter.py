@@ -13,7 +13,8 @@ from typing import Literal
 
 from wattlaw.devices import sysfs
 from wattlaw.devices.meter import Device, Meter, Sample
-from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.text import collapse_whitespace
 
 #: No device of one file draws more. A decrease that would mean more is no wrap-around.
 _MAX_W = 5000.0
@@ -88,7 +89,7 @@ class FileSource:
             self._failures += 1
             is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
             if not is_transient or self._failures >= _MAX_FAILURES:
-                self.problem = f"{self.device.id}: given up: {one_line(error)}"
+                self.problem = f"{self.device.id}: given up: {collapse_whitespace(str(error))}"
             return None
         self._failures = 0
         values = {self._column: value}
@@ -152,11 +153,10 @@ def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource],
             f"{error.filename} can be read by root only; an administrator can allow it with: "
             f"{permit}"
         )
-    raise NotAvailable(f"{sources[0].path} cannot be read: {one_line(error)}")
+    raise NotAvailable(f"{sources[0].path} cannot be read: {collapse_whitespace(str(error))}")
 
 
 def failed_device(device: Device, reason: Exception | str) -> Device:
     """Return a device that cannot be read, with the reason."""
-    text = reason if isinstance(reason, str) else one_line(reason)
-    facts = {**device.facts, "failed": f"cannot be read: {text}"}
+    facts = {**device.facts, "failed": f"cannot be read: {collapse_whitespace(str(reason))}"}
     return Device(device.id, device.kind, device.name, facts, device.contains)

@@ -230,9 +230,9 @@ class IntelLimiter(Limiter):
             raise NotAvailable(f"{device}: {watts:g} W is outside {state.min_w} to {state.max_w} W")
         try:
             # Not opened for creation: a file that has gone is no limit.
-            file = os.open(str(gpu.limit), os.O_WRONLY | os.O_CLOEXEC)
+            file = os.open(str(gpu.limit), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             try:
-                os.write(file, str(round(watts * 1e6)).encode())
+                os.write(file, f"{round(watts * 1e6)}\n".encode())
             finally:
                 os.close(file)
         except PermissionError:
