@@ -59,6 +59,7 @@ def _zone(path: Path) -> FileSource | None:
         device = Device(f"package-{number}", "cpu", f"processor {name}", facts)
     elif name == "dram":
         socket = number.split(":")[0]
+        facts = {"scope": f"memory of processor package {socket}", **facts}
         device = Device(f"dram-{socket}", "dram", f"memory of package {socket}", facts)
     else:
         return None
