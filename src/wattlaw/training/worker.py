@@ -95,7 +95,8 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
     if ranks.device.type == "cuda":
         hardware = torch.cuda.get_device_name(ranks.device)
         devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
-        device_ids = [f"GPU-{device.uuid}" for device in devices]
+        hip = torch.version.hip
+        device_ids = [machine.torch_gpu_id(str(device.uuid), hip) for device in devices]
     facts = Facts(
         hosts=(ranks.host,),
         hardware=hardware,
@@ -108,7 +109,8 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
         parallelism="ddp" if ranks.world > 1 else "none",
         workers_cooperate=True,
         software=machine.software(_PACKAGES)
-        | ({"cuda": torch.version.cuda} if torch.version.cuda else {}),
+        | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+        | ({"rocm": torch.version.hip} if torch.version.hip else {}),
         **known,
     )
     write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
