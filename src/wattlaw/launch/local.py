@@ -125,7 +125,9 @@ class LocalLauncher(Launcher):
         boards = visible_gpu_ids()
         if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
             return cls(launch, boards, boards)
-        return cls(launch, _gpus() if boards or any(map(os.path.exists, _GPU_DRIVERS)) else [], boards)
+        return cls(
+            launch, _gpus() if boards or any(map(os.path.exists, _GPU_DRIVERS)) else [], boards
+        )
 
     @cached_property
     def capacity(self) -> int:

@@ -52,7 +52,9 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
             continue
         if low is None or high is None:
             reason = state.no_clock_limit_reason if unit == "MHz" else None
-            raise NotAvailable(f"{name} does not support a {kind}" + (f": {reason}" if reason else ""))
+            raise NotAvailable(
+                f"{name} does not support a {kind}" + (f": {reason}" if reason else "")
+            )
         if not low <= value <= high:
             raise NotAvailable(
                 f"a {kind} of {value:g} {unit} is outside {low:g} to {high:g} {unit} of {name}"

@@ -16,7 +16,15 @@ from wattlaw.devices.visible import GpuSelection, parse_ordinal, select
 from wattlaw.errors import NotAvailable
 from wattlaw.store.streams import Kind
 
-__all__ = ["ID_PREFIX", "AmdGpu", "all_gpus", "read_optional", "select_gpus", "usable_gpus", "visible_gpus"]
+__all__ = [
+    "ID_PREFIX",
+    "AmdGpu",
+    "all_gpus",
+    "read_optional",
+    "select_gpus",
+    "usable_gpus",
+    "visible_gpus",
+]
 
 #: Ids are AMD-<unique id of the chip>, or AMD-<PCI bus id> of a GPU that has none.
 ID_PREFIX = "AMD-"
@@ -238,4 +246,3 @@ def _can_open(path: Path) -> bool:
     except OSError:
         return False
     return True
-

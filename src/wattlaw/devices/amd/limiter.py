@@ -41,7 +41,7 @@ class AmdSysfsLimiter:
     def read(self, device: str) -> LimitState:
         """Return limits and ranges of a GPU."""
         gpu = self._gpu(device)
-        if not (gpu.folder / "vendor").exists():
+        if read_optional(gpu.folder / "vendor") is None:
             raise NotAvailable(f"{device}: lost: {gpu.folder} has been removed")
         watts, reason = self._watts(gpu, "power1_cap"), _no_clock_limit_reason(gpu)
         clocks = _clocks(gpu) if reason is None else []

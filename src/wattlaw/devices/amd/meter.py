@@ -176,7 +176,7 @@ class _Reader:
         self._failures = 0 if has_answered else self._failures + 1
         if has_answered:
             return
-        if not (self._folder / "vendor").exists():
+        if read_optional(self._folder / "vendor") is None:
             self.problem = f"{self._gpu.uuid}: lost: {self._folder} has been removed"
         elif self._failures >= _MAX_FAILURES:
             self.problem = f"{self._gpu.uuid}: given up: {self._reason()}"

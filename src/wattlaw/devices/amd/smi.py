@@ -36,7 +36,9 @@ class AmdSmi:
                 binding = importlib.import_module("amdsmi")
         except ModuleNotFoundError:
             raise NotAvailable("the package amdsmi is not installed") from None
-        except Exception as error:  # also of a library that lacks a function of the binding
+        except KeyError:
+            raise NotAvailable("libamd_smi.so of AMD SMI cannot be loaded") from None
+        except Exception as error:  # such as a library that lacks a function of the binding
             message = f"the library of AMD SMI cannot be loaded: {one_line(error)}"
             raise NotAvailable(message) from None
         try:
