@@ -97,6 +97,15 @@ class Gpu:
         return int(text) if text else None
 
     @property
+    def limit_mw(self) -> int | None:
+        """Return its power limit as a fake NVIDIA board has it."""
+        return None if self.limit_uw is None else self.limit_uw // 1000
+
+    @limit_mw.setter
+    def limit_mw(self, value: int) -> None:
+        self.set(power1_cap=value * 1000)
+
+    @property
     def level(self) -> str:
         """Return its performance level."""
         return (self.folder / "power_dpm_force_performance_level").read_text().strip()
@@ -194,6 +203,14 @@ class AmdMachine:
         for node, minor in ((0, 0), (place + 1, 128 + place)):
             (nodes / str(node)).mkdir(parents=True, exist_ok=True)
             write(nodes / str(node), "properties", f"cpu_cores_count 0\ndrm_render_minor {minor}")
+
+    @property
+    def ids(self) -> list[str]:
+        """Return the ids that wattlaw gives the GPUs."""
+        return [gpu.id for gpu in self.gpus]
+
+    def clear_faults(self) -> None:
+        """Do what a fake NVIDIA driver does: nothing is wrong here."""
 
     def __getitem__(self, place: int) -> Gpu:
         return self.gpus[place]
