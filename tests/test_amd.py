@@ -1,14 +1,17 @@
 """AMD GPUs: which ones a process may use, what their meter says of odd machines, and faults."""
 
 import contextlib
-import os
+import json
+import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import wattlaw
 from fake_amdsmi import UNIT_J, AmdMachine, Gpu
 from wattlaw.devices.amd import gpus as amd
 from wattlaw.devices.amd.gpus import AmdGpu
@@ -20,6 +23,7 @@ from wattlaw.limits.guard import acquire
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.state_folder import StateFolder
 from wattlaw.machine import torch_gpu_id
+from wattlaw.store.store import Store
 
 Make = Callable[..., AmdMachine]
 
@@ -185,10 +189,10 @@ def test_a_job_with_one_gpu_of_a_board(
 
 
 def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both(
-    amd_machine: Make, tmp_path: os.PathLike[str]
+    amd_machine: Make, tmp_path: Path
 ) -> None:
     machine = amd_machine("MI250X", 2)
-    ids, folder = [gpu.id for gpu in machine.gpus], StateFolder(tmp_path / "limits")  # type: ignore[operator]
+    ids, folder = [gpu.id for gpu in machine.gpus], StateFolder(tmp_path / "limits")
     for one, other in (ids, ids[::-1]):
         with acquire([one], folder) as lease, pytest.raises(NotAvailable, match=f"with {other}"):
             lease.apply(Limits(power_limit_w=150))
@@ -360,3 +364,50 @@ def test_only_requested_gpus_are_read(amd_machine: Make) -> None:
         assert list(devices(meter)) == [machine[2].id]
     with pytest.raises(NotAvailable, match="none of the requested"):
         AmdMeter.open(Target(1, gpus=("GPU-1111",)))
+
+
+# Commands.
+
+
+def test_a_measured_command_has_the_energy_of_its_boards_and_the_limit_that_was_set(
+    amd_machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = amd_machine("MI250X", 4)
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    ended = threading.Event()
+
+    def use() -> None:  # 200 W and 100 W
+        while not ended.wait(0.02):
+            now_s = time.time()
+            for gpu, watts in ((machine[0], 200), (machine[2], 100)):
+                gpu.set_smi(energy_accumulator=round(watts * now_s / UNIT_J))
+
+    for gpu, watts in ((machine[0], 200), (machine[2], 100)):
+        gpu.set(power1_average=watts * 1_000_000)
+    use_energy = threading.Thread(target=use)
+    use_energy.start()
+    try:
+        store = tmp_path / "store"
+        done = wattlaw("measure", "-o", store, "--power-limit", "150", "--", "sleep", "2")
+    finally:
+        ended.set()
+        use_energy.join()
+    assert (done.returncode, machine[0].limit_uw, machine[2].limit_uw) == (
+        0, 217_000_000, 217_000_000
+    ), done.stderr  # fmt: skip
+    (row,) = Store(store).pandas("epochs").to_dict("records")
+    assert row["gpu_energy_j"] == pytest.approx(300 * row["duration_s"], rel=0.02)
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
+    (record,) = Store(store).records()
+    assert record.spec.setting.gpus == 4
+    assert [one.power_limit_before_w for one in record.limits] == [217] * 4
+
+
+def test_devices_lists_gpus_with_what_is_measured_and_what_not(amd_machine: Make) -> None:
+    machine = amd_machine("MI250X", 2)
+    found = json.loads(wattlaw("devices", "--json").stdout)
+    (meter,) = (one for one in found["meters"] if one["name"] == "amd")
+    assert [device["id"] for device in meter["devices"]] == machine.ids
+    text = wattlaw("devices").stdout
+    assert "reports the power" in text
+    assert f"the same for {machine[1].id}" in " ".join(text.split())
