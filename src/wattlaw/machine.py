@@ -31,17 +31,3 @@ def software(packages: Iterable[str]) -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return versions
-
-
-def torch_gpu_id(uuid: str, hip: str | None) -> str:
-    """Return the id of a GPU from the UUID that torch states; ``hip`` is ``torch.version.hip``.
-
-    On ROCm the 16 bytes of the UUID are the text of the chip's unique id.
-    """
-    if not hip:
-        return f"GPU-{uuid}"
-    digits = uuid.replace("-", "")
-    try:
-        return f"AMD-{bytes.fromhex(digits).decode('ascii')}"
-    except ValueError:
-        return f"AMD-{digits}"

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { SUCCESS = 0, INVAL = 1, NOT_SUPPORTED = 2, NO_PERM = 10, FILE_ERROR = 14, INIT_ERROR = 18 };
@@ -139,8 +140,13 @@ int amdsmi_get_power_info(Gpu *gpu, Power *power) {
 
 int amdsmi_get_energy_count(Gpu *gpu, uint64_t *energy, float *resolution, uint64_t *timestamp) {
     CHECK(gpu);
-    *energy = value(gpu, "energy_accumulator", UINT64_MAX);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
     *resolution = 15.3f;
+    uint64_t watts = value(gpu, "constant_w", 0); /* it counts by itself */
+    double joules = (double)watts * ((double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    *energy = watts ? (uint64_t)(joules / (*resolution * 1e-6))
+                    : value(gpu, "energy_accumulator", UINT64_MAX);
     *timestamp = 0;
     return SUCCESS;
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw import machine, processes
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.store.record import Facts
@@ -95,8 +96,9 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
     if ranks.device.type == "cuda":
         hardware = torch.cuda.get_device_name(ranks.device)
         devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
-        hip = torch.version.hip
-        device_ids = [machine.torch_gpu_id(str(device.uuid), hip) for device in devices]
+        device_ids = [f"GPU-{device.uuid}" for device in devices]
+        if torch.version.hip:  # its UUIDs are others; the GPUs are the visible ones in their order
+            device_ids = visible_gpu_ids()[: ranks.local_world]
     facts = Facts(
         hosts=(ranks.host,),
         hardware=hardware,
