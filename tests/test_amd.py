@@ -154,19 +154,14 @@ def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine: Make) -> No
         assert (samples[second.id].power_source, samples[second.id].sm_util) == (None, 0.88)
 
 
-@pytest.mark.parametrize("has_serials", [True, False])
 @pytest.mark.parametrize(("ordinal", "measured"), [("2", True), ("3", False)])
 def test_a_job_with_one_gpu_of_a_board(
     amd_machine: Make,
     monkeypatch: pytest.MonkeyPatch,
-    has_serials: bool,
     ordinal: str,
     measured: bool,
 ) -> None:
     machine = amd_machine("MI250X", 4, library=False)
-    if not has_serials:
-        for gpu in machine.gpus:
-            gpu.set(serial_number=None)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", ordinal)
     with opened() as meter:
         ((device, facts),) = ((one.id, one.facts) for one in meter.devices())
@@ -177,6 +172,15 @@ def test_a_job_with_one_gpu_of_a_board(
             assert facts["is_shared"] is True
         else:
             assert str(facts["failed"]).startswith(f"GPU {machine[2].id} reports the power of")
+
+
+def test_a_gpu_whose_other_gpu_is_hidden_is_alone_on_its_board(amd_machine: Make) -> None:
+    machine = amd_machine("MI250X", 4, library=False)
+    machine[0].remove()
+    ids = machine.ids[1:]
+    assert [gpu.board for gpu in amd.all_gpus()] == [(ids[0],), tuple(ids[1:]), tuple(ids[1:])]
+    with opened() as meter:
+        assert "neither power nor energy" in str(devices(meter)[ids[0]].facts["failed"])
 
 
 def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both(

@@ -2,7 +2,7 @@
 
 Names, units and the layout of the files are those of the kernel's documentation
 (gpu/amdgpu/thermal.rst, gpu/amdgpu/driver-misc.rst, hwmon/sysfs-interface.rst) and of its driver
-amdgpu (amdgpu_pm.c; aldebaran_ppt.c, by which the second GPU of an MI250X shows a power and limits
+amdgpu (amdgpu_pm.c; aldebaran_ppt.c, by which the second GPU of an MI250X shows a power and a limit
 of 0; smu_v13_0_6_ppt.c, by which an MI300X has power1_input and no power1_average). Ids are those
 of the PCI ID database; limits are the boards' published ones (MI210 300 W, MI250X 560 W, MI300X
 750 W, RX 7900 XTX 339 W). The GPUs of a Frontier or LUMI node have the bus ids c1, c6, c9, ce, ....
@@ -66,9 +66,7 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "RX 7900 XTX": ({"device": "0x744c", "unique_id": None, "product_name": None}, {}),
 }  # fmt: skip
 #: The second GPU of an MI250X.
-SECONDARY = dict.fromkeys(
-    ("power1_average", "power1_cap", "power1_cap_default", "power1_cap_max"), 0
-)
+SECONDARY = dict.fromkeys(("power1_average", "power1_cap", "power1_cap_default"), 0)
 
 
 @dataclass
@@ -187,8 +185,8 @@ class AmdMachine:
         gpu = Gpu(bus_id, folder, smi, unique_id if files["unique_id"] else None)
         write(gpu.hwmon, "name", "amdgpu")
         gpu.set(**files, **(_SENSORS | sensors))
-        if self.model == "MI250X":
-            gpu.set(serial_number=f"69224900{place // 2:04}", **(SECONDARY if place % 2 else {}))
+        if self.model == "MI250X" and place % 2:
+            gpu.set(**SECONDARY)
         self._add_node(place)
         power = 0 if self.model == "MI250X" and place % 2 else 96
         kind = "current" if self.model == "MI300X" else "average"

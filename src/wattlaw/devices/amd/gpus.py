@@ -60,7 +60,6 @@ class AmdGpu:
     bus_id: str
     folder: Path
     unique_id: str | None = None  # 16 hexadecimal digits, as in ROCm's GPU-<unique id>
-    serial: str | None = None  # of the board
     render_minor: int | None = None
     partition: str | None = None  # how it is divided into several (DPX, CPX); None: it is not
     #: The GPUs that share a board and its power; the first one reports it.
@@ -192,7 +191,6 @@ def _gpu(folder: Path) -> AmdGpu:
         bus_id=folder.name,
         folder=folder,
         unique_id=unique_id,
-        serial=read_optional(folder / "serial_number"),
         render_minor=parse_ordinal(render.name.removeprefix("renderD")) if render else None,
         partition=None if partition == "SPX" else partition,
     )
@@ -213,31 +211,25 @@ def _rocm_order() -> dict[int | None, int]:
 
 
 def _with_boards(gpus: list[AmdGpu]) -> list[AmdGpu]:
-    """Return the GPUs, those of MI250 boards with all GPUs of their board.
+    """Return the GPUs, those of MI250 boards with both GPUs of their board.
 
-    The GPUs of a board have its serial number. Without one, a GPU that reports no power belongs to
-    the one before it on the PCI buses.
+    The second GPU of a board follows the first one on the PCI buses. Serial numbers do not help:
+    older drivers show the chip's instead of the board's.
     """
-    boards: dict[str, list[AmdGpu]] = {}
-    key = ""
+    boards: list[list[str]] = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.bus_id):
         if gpu.model in _TWO_GPUS:
-            is_reporter = _reports_power(gpu)
-            key = gpu.serial or (gpu.uuid if is_reporter else key)
-            members = boards.setdefault(key, [])
-            members.insert(0 if is_reporter else len(members), gpu)
-    ids = {
-        gpu.uuid: tuple(member.uuid for member in members)
-        for members in boards.values()
-        for gpu in members
-    }
+            is_second = boards and len(boards[-1]) == 1 and not _reports_power(gpu)
+            boards[-1].append(gpu.uuid) if is_second else boards.append([gpu.uuid])
+    ids = {uuid: tuple(board) for board in boards for uuid in board}
     return [dataclasses.replace(gpu, board=ids.get(gpu.uuid, ())) for gpu in gpus]
 
 
 def _reports_power(gpu: AmdGpu) -> bool:
-    """Return whether a GPU of an MI250 board is the one with the board's limit; 0 on the other."""
-    limit = None if gpu.hwmon is None else read_optional(gpu.hwmon / "power1_cap_max")
-    return limit not in (None, "0")
+    """Return whether a GPU of an MI250 board is the first one; the other one's limit is 0."""
+    files = ("power1_cap_default", "power1_cap") if gpu.hwmon is not None else ()
+    texts = [read_optional(Path(gpu.hwmon or "") / file) for file in files]
+    return any(text not in (None, "0") for text in texts)
 
 
 def _can_open(path: Path) -> bool:

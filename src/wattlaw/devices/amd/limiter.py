@@ -19,7 +19,7 @@ class AmdSysfsLimiter:
     """Limits GPUs by the driver's files, for root and for users who may write them.
 
     The driver applies whole watts. Both GPUs of an MI250 board have the limit of the board. A clock
-    limit is a range of one clock. It is removed by the performance level ``auto``, so it is refused
+    limit is the highest clock. It is removed by the performance level ``auto``, so it is refused
     where another level was set before, and on GPUs that keep a range in that level.
     """
 
@@ -76,7 +76,7 @@ class AmdSysfsLimiter:
         self._write(device, folder / "power1_cap", str(microwatts))
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Set the range of the graphics clock to one frequency."""
+        """Set the highest graphics clock. The driver refuses a range of one clock."""
         state, folder = self.read(device), self._gpu(device).folder
         low, high = state.min_mhz, state.max_mhz
         if low is None or high is None:
@@ -84,7 +84,7 @@ class AmdSysfsLimiter:
         if not low <= mhz <= high:
             raise NotAvailable(f"{device}: {mhz:g} MHz is outside {low:g} to {high:g} MHz")
         self._write(device, folder / _LEVEL, "manual")
-        for command in (f"s 0 {round(mhz)}", f"s 1 {round(mhz)}", "c"):
+        for command in (f"s 1 {round(mhz)}", "c"):
             self._write(device, folder / _RANGE, command)
 
     def unlock_clock(self, device: str) -> None:
