@@ -12,8 +12,8 @@ from wattlaw.analysis.prediction.parameters import COMPUTE, LEARNED, Prior, Prio
 from wattlaw.analysis.prediction.posterior import Posterior, fit
 from wattlaw.analysis.prediction.settings import Observation
 
-#: Standard deviation of the noise's prior, in logs, where repeats show it. With 2.0, 25 of 30 decisions
-#: on 9 settings whose runs vary by 20 % were within a tolerance of 10 %; with 0.7, only 21 were.
+#: Standard deviation of the noise's prior, in logs, where repeats show it. With 2.0, 25 of 30
+#: decisions on 9 settings whose runs vary by 20 % were within a tolerance of 10 %; with 0.7, 21.
 _SD = 2.0
 
 
