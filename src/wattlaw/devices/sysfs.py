@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
-    "ROOT_VARIABLE", "Hwmon", "hwmons", "read_number", "read_optional", "read_text", "root",
+    "ROOT_VARIABLE", "Hwmon", "hwmons", "is_copy", "read_number", "read_optional", "read_text",
+    "root",
 ]  # fmt: skip
 
 #: Another root than ``/sys``, for tests and for trees that were copied from another machine.
@@ -24,6 +25,11 @@ _SHOWN_CHARACTERS = 20
 def root() -> Path:
     """Return the root of the kernel's files."""
     return Path(os.environ.get(ROOT_VARIABLE) or _ROOT)
+
+
+def is_copy() -> bool:
+    """Return whether the files are not those of the running kernel."""
+    return root() != Path(_ROOT)
 
 
 def read_text(path: Path) -> str:
