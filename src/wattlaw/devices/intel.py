@@ -20,6 +20,7 @@ from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.devices.meter import Device, Facts, Sample, Target
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
+ID_PREFIX = "intel-"
 _MIN_PERIOD_S = 0.05
 _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
@@ -92,7 +93,7 @@ def _gpu(folder: Path, address: str) -> IntelGpu | None:
         "max_power_limit_w": None if rated is None else _watts(rated),
     }
     name = _MODELS.get(model, f"Intel GPU {model}")
-    return IntelGpu(f"intel-{address}", name, facts, tiles, energy, limit)
+    return IntelGpu(f"{ID_PREFIX}{address}", name, facts, tiles, energy, limit)
 
 
 def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
@@ -144,11 +145,18 @@ def select_gpus(tiles: Sequence[int], environ: Mapping[str, str]) -> dict[int, b
     return {card: sum(c == card for c, _ in visible) < tiles[card] for card in cards}
 
 
-def visible_gpus(target: Target) -> list[IntelGpu]:
-    """Return the cards of a target, or those that the environment makes visible."""
+def environment(ids: Sequence[str]) -> dict[str, str]:
+    """Return the variables that make exactly these cards visible, each as one device of torch."""
+    cards = {gpu.id: str(card) for card, gpu in enumerate(find_gpus())}
+    mask = ",".join(cards[gpu] for gpu in ids)
+    return {_VISIBLE: mask, _HIERARCHY: "COMPOSITE", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
+
+
+def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
+    """Return the cards of these ids, by default those that the environment makes visible."""
     gpus = find_gpus()
-    if target.gpus is not None:
-        return [gpu for gpu in gpus if gpu.id in target.gpus]
+    if ids is not None:
+        return [gpu for gpu in gpus if gpu.id in ids]
     selected = select_gpus([gpu.tiles for gpu in gpus], os.environ)
     return [replace(gpus[card], is_shared=shared) for card, shared in selected.items()]
 
@@ -170,7 +178,7 @@ class IntelMeter(FileMeter):
     @classmethod
     def open(cls, target: Target) -> Self:
         """Find the cards; raises ``NotAvailable`` if there is none that can be read."""
-        gpus = visible_gpus(target)
+        gpus = visible_gpus(target.gpus)
         if not gpus:
             hidden = f" that {_VISIBLE} makes visible" if _VISIBLE in os.environ else ""
             raise NotAvailable(f"no Intel GPU{hidden} in {sysfs.root()}/class/drm (i915 or xe)")
@@ -204,7 +212,10 @@ class IntelLimiter(Limiter):
     @classmethod
     def open(cls) -> Self:
         """Find the cards; raises ``NotAvailable`` if none has a power limit."""
-        gpus = [gpu for gpu in find_gpus() if gpu.limit is not None]
+        shared = {gpu.id for gpu in visible_gpus() if gpu.is_shared}
+        gpus = [
+            replace(gpu, is_shared=gpu.id in shared) for gpu in find_gpus() if gpu.limit is not None
+        ]
         if not gpus:
             raise NotAvailable("no Intel GPU with a power limit (i915 or xe)")
         return cls(gpus)
@@ -221,7 +232,10 @@ class IntelLimiter(Limiter):
             raise NotAvailable(f"{device}: its power limit cannot be read; the card may be lost")
         most_w = rated_w if isinstance(rated_w, float) and rated_w > 0 else None
         least_w = None if most_w is None else _MIN_W
-        return LimitState(device, gpu.name, now_w, now_w or None, most_w, least_w, most_w)
+        return LimitState(
+            device, gpu.name, now_w, now_w or None, most_w, least_w, most_w,
+            is_shared=gpu.is_shared,
+        )  # fmt: skip
 
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit; 0 W removes it, as it may have been before."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from wattlaw import registry
+from wattlaw.devices import intel
 from wattlaw.devices import limiter as limiters
 from wattlaw.devices import meter as meters
 from wattlaw.devices.amd import gpus as amd
@@ -69,6 +70,7 @@ def visible_gpu_ids() -> list[str]:
             ids.extend(gpu.uuid for gpu in driver.visible().gpus)
         with contextlib.suppress(NotAvailable):
             ids.extend(gpu.uuid for gpu in amd.visible_gpus().gpus)
+        ids.extend(gpu.id for gpu in intel.visible_gpus())
 
     thread = threading.Thread(target=find, daemon=True)
     thread.start()
@@ -78,6 +80,8 @@ def visible_gpu_ids() -> list[str]:
 
 def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
     """Return the variables that make exactly these GPUs visible to a process, in this order."""
+    if ids and all(gpu.startswith(intel.ID_PREFIX) for gpu in ids):
+        return intel.environment(ids)
     if not all(gpu.startswith(amd.ID_PREFIX) for gpu in ids):
         return {"CUDA_VISIBLE_DEVICES": ",".join(ids)}
     usable = {gpu.uuid: index for index, gpu in enumerate(amd.usable_gpus())}

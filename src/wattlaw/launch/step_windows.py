@@ -16,7 +16,7 @@ class Steps:
     """The steps since the start of a window. Nothing here waits for the GPU before its end."""
 
     def __init__(self) -> None:
-        self._clock = StepClock(on_cuda=_uses_cuda())
+        self._clock = StepClock(_gpu_in_use())
         self._samples: int | None = 0
         self._loss: Any = 0.0
         self._weight = 0
@@ -135,13 +135,18 @@ def lazy_loss(value: Any) -> Any:
 def now() -> tuple[int, float]:
     """Return the time on both clocks, after the GPU has finished its work."""
     try:
-        if _uses_cuda():
-            sys.modules["torch"].cuda.synchronize()
+        gpu = _gpu_in_use()
+        if gpu is not None:
+            gpu.synchronize()
     except Exception as error:  # such as during the capture of a CUDA graph
         warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
     return time.time_ns(), time.perf_counter()
 
 
-def _uses_cuda() -> bool:
+def _gpu_in_use() -> Any | None:
+    """Return torch's functions for the GPUs that this process has used, None if it has none."""
     torch = sys.modules.get("torch")
-    return bool(torch and torch.cuda.is_available() and torch.cuda.is_initialized())
+    for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
+        if gpu is not None and gpu.is_available() and gpu.is_initialized():
+            return gpu
+    return None
