@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -15,9 +16,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from conftest import wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
-from limiting import FAKE_BIN
+from limiting import FAKE_BIN, OWNER, child, kill
 from trees import IntelCards, put
 from wattlaw import registry
 from wattlaw.devices import meter
@@ -546,3 +548,36 @@ def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
     assert cards.limit().read_text().strip() == "350000000"
     lease.release()
     assert cards.limit().read_text().strip() == "0"
+
+
+def test_a_card_of_whose_tiles_a_job_has_one_is_not_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    IntelCards(tmp_path / "sys", 1)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
+    lease = acquire(["intel-0000:18:00.0"])
+    assert lease is not None
+    with lease, pytest.raises(NotAvailable, match="would apply to all its users"):
+        lease.apply(Limits(power_limit_w=350.0))
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_the_limits_of_intel_cards_are_restored_when_their_owner_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 2, driver=driver, limit_w=517.5)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    line = [sys.executable, "-c", OWNER, "300", "intel-0000:18:00.0", "intel-0000:19:00.0"]
+
+    def limits() -> list[str]:
+        return [cards.limit(index).read_text().strip() for index in range(2)]
+
+    with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "limited\n", process.stderr.read()
+        assert limits() == ["300000000"] * 2
+        kill(process)
+        wait_for(lambda: limits() == ["517500000"] * 2, "the limits to be restored", 20)
