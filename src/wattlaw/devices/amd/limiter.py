@@ -146,10 +146,10 @@ class AmdSmiLimiter(AmdSysfsLimiter):
         self._smi.close()
 
     def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
-        handle = self._smi.handle(reporter.bus_id)
-        if handle is None:
-            raise NotAvailable(f"{device}: the library of AMD SMI does not list it")
-        self._smi.change(device, "amdsmi_set_power_cap", handle, 0, microwatts)
+        gpu = self._smi.gpu(reporter.bus_id)
+        if gpu is None:
+            raise NotAvailable(f"{device}: AMD SMI does not list it")
+        gpu.set_power_cap(device, microwatts)
 
 
 def _clocks(gpu: AmdGpu) -> list[int]:
