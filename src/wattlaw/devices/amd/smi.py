@@ -9,8 +9,6 @@ from typing import Any, Self
 
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
-__all__ = ["AmdSmi", "SmiGpu", "number"]
-
 #: The values with which the library says "not available": the greatest of 16, 32 and 64 bits.
 _SENTINELS = frozenset({2**16 - 1, 2**32 - 1, 2**64 - 1})
 
