@@ -180,7 +180,7 @@ def test_a_gpu_whose_other_gpu_is_hidden_is_alone_on_its_board(amd_machine: Make
     ids = machine.ids[1:]
     assert [gpu.board for gpu in amd.all_gpus()] == [(ids[0],), tuple(ids[1:]), tuple(ids[1:])]
     with opened() as meter:
-        assert "neither power nor energy" in str(devices(meter)[ids[0]].facts["failed"])
+        assert "reports no power" in str(devices(meter)[ids[0]].facts["failed"])
 
 
 def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both(

@@ -118,7 +118,7 @@ class CappedRound:
         files = [path.name for path in self.own.limits.iterdir() if path.suffix != ".lock"]
         if files:
             raise Fault("a saved state is left", ", ".join(files))
-        if (self.own.work / "store").exists():
+        if (self.own.work / "store/runs").exists():  # else it was killed while it made the store
             code, said = run(self.own, self.environment, 240, "status", "store", "--json")
             if code:
                 raise Fault("the store cannot be read", said[-500:])

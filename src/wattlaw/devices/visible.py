@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Gpu", "GpuSelection", "parse_minors", "parse_ordinal", "select"]
-
 #: The values that Slurm sets for a job without GPUs.
 _NO_GPUS = ("", "NoDevFiles")
 #: No machine has more GPUs than this many digits can count.

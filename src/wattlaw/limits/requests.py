@@ -37,8 +37,8 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
     """
     name = f"{state.name} ({state.device})"
     if state.is_shared:
-        parts = "MIG, partitions"
-        raise NotAvailable(f"{name} is divided ({parts}): a limit would apply to all its users")
+        mode = "in MIG mode or divided into partitions"
+        raise NotAvailable(f"{name} is {mode}: a limit would apply to all its users")
     others = [device for device in state.limited_with if device not in devices]
     if limits.power_limit_w is not None and others:
         raise NotAvailable(f"{name} shares its power limit with {', '.join(others)}; limit both")

@@ -16,16 +16,6 @@ from wattlaw.devices.visible import GpuSelection, parse_ordinal, select
 from wattlaw.errors import NotAvailable
 from wattlaw.store.streams import Kind
 
-__all__ = [
-    "ID_PREFIX",
-    "AmdGpu",
-    "all_gpus",
-    "read_optional",
-    "select_gpus",
-    "usable_gpus",
-    "visible_gpus",
-]
-
 #: Ids are AMD-<unique id of the chip>, or AMD-<PCI bus id> of a GPU that has none.
 ID_PREFIX = "AMD-"
 _VENDOR = "0x1002"

@@ -63,11 +63,8 @@ class AmdSysfsLimiter:
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit, to the watt."""
         gpu, state = self._gpu(device), self.read(device)
-        if state.min_w is None or state.max_w is None or not state.min_w <= watts <= state.max_w:
-            raise NotAvailable(
-                f"{device}: {watts:g} W is outside {state.min_w or 0:g} to {state.max_w or 0:g} W"
-            )
-        self._set_power(device, self._reporter(gpu), round(watts) * 1_000_000)
+        _check(device, watts, state.min_w or 0.0, state.max_w or 0.0, "W")
+        self._set_power(device, self._gpu(gpu.reporter), round(watts) * 1_000_000)
 
     def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
         folder = reporter.hwmon
@@ -78,11 +75,9 @@ class AmdSysfsLimiter:
     def lock_clock(self, device: str, mhz: float) -> None:
         """Set the highest graphics clock. The driver refuses a range of one clock."""
         state, folder = self.read(device), self._gpu(device).folder
-        low, high = state.min_mhz, state.max_mhz
-        if low is None or high is None:
+        if state.min_mhz is None or state.max_mhz is None:
             raise NotAvailable(f"{device}: {state.no_clock_limit_reason}")
-        if not low <= mhz <= high:
-            raise NotAvailable(f"{device}: {mhz:g} MHz is outside {low:g} to {high:g} MHz")
+        _check(device, mhz, state.min_mhz, state.max_mhz, "MHz")
         self._write(device, folder / _LEVEL, "manual")
         for command in (f"s 1 {round(mhz)}", "c"):
             self._write(device, folder / _RANGE, command)
@@ -115,13 +110,9 @@ class AmdSysfsLimiter:
             raise NotAvailable(f"GPU {device} is not on this machine")
         return gpu
 
-    def _reporter(self, gpu: AmdGpu) -> AmdGpu:
-        """Return the GPU that has the power limit of a GPU's board."""
-        return self._gpu(gpu.reporter)
-
     def _watts(self, gpu: AmdGpu, file: str) -> float | None:
         """Return a limit in watts; a limit of 0 W is none, but the lowest one may be 0 W."""
-        hwmon = self._reporter(gpu).hwmon
+        hwmon = self._gpu(gpu.reporter).hwmon
         text = None if hwmon is None else read_optional(hwmon / file)
         if text is None or not text.isdigit() or (text == "0" and file != "power1_cap_min"):
             return None
@@ -146,10 +137,15 @@ class AmdSmiLimiter(AmdSysfsLimiter):
         self._smi.close()
 
     def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
-        handle = self._smi.handle(reporter.bus_id)
-        if handle is None:
-            raise NotAvailable(f"{device}: the library of AMD SMI does not list it")
-        self._smi.change(device, "amdsmi_set_power_cap", handle, 0, microwatts)
+        gpu = self._smi.gpu(reporter.bus_id)
+        if gpu is None:
+            raise NotAvailable(f"{device}: AMD SMI does not list it")
+        gpu.set_power_cap(device, microwatts)
+
+
+def _check(device: str, value: float, low: float, high: float, unit: str) -> None:
+    if not low <= value <= high:
+        raise NotAvailable(f"{device}: {value:g} {unit} is outside {low:g} to {high:g} {unit}")
 
 
 def _clocks(gpu: AmdGpu) -> list[int]:

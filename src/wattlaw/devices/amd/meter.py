@@ -5,10 +5,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self
 
-from wattlaw.devices import sysfs
 from wattlaw.devices.amd.gpus import AmdGpu, read_optional, usable_gpus, visible_gpus
-from wattlaw.devices.amd.smi import AmdSmi, number
-from wattlaw.devices.meter import Device, Facts, Sample, Target
+from wattlaw.devices.amd.smi import AmdSmi, SmiGpu, number
+from wattlaw.devices.meter import Device, Meter, Sample, Target
+from wattlaw.devices.visible import GpuSelection
 from wattlaw.errors import NotAvailable
 
 #: The driver reads its sensors again after a millisecond; the firmware averages power over more.
@@ -18,19 +18,24 @@ _SECOND_NS = 950_000_000
 _SLOW_NS = 4_950_000_000
 #: After so many readings in a row without power and energy, a GPU is not read any more.
 _MAX_FAILURES = 10
-_MIN_INTERVAL_S = 0.1
 #: The greatest values that a GPU can have; greater values count as missing.
-_MAX_W, _MAX_PERCENT, _MAX_MHZ, _MAX_C = 5000.0, 100, 20_000, 200
-_NO_MAXIMUM = 2.0**63
-_POWER_FILES = {"power1_average": "average", "power1_input": "instant"}
+_MAX_W, _MAX_PERCENT, _MAX_MHZ, _MAX_C, _NO_MAXIMUM = 5000.0, 100, 20_000, 200, 2.0**63
+#: Sources of power in the order of preference: files in microwatts, the library in whole watts.
+_POWER = {
+    "power1_average": "average",
+    "power1_input": "instant",
+    "average_socket_power": "average",
+    "current_socket_power": "instant",
+}
 
 
-class AmdMeter:
+class AmdMeter(Meter):
     """The GPUs that the environment makes visible, each once, by the id of the chip."""
 
-    def __init__(self, readers: list["_Reader"], smi: AmdSmi | None, period_s: float) -> None:
-        self._readers, self._smi = readers, smi
-        self._notes: list[str] = []
+    def __init__(
+        self, readers: list["_Reader"], smi: AmdSmi | None, period_s: float, notes: Collection[str]
+    ) -> None:
+        self._readers, self._smi, self._notes = readers, smi, notes
         self.period_s = max(period_s, _MIN_PERIOD_S)
 
     @classmethod
@@ -38,20 +43,22 @@ class AmdMeter:
         """Find the GPUs and what each supports; raises ``NotAvailable`` if there are none."""
         if target.gpus is None:
             selection = visible_gpus()
-            gpus, notes = selection.gpus, selection.notes
         else:
-            gpus, notes = tuple(gpu for gpu in usable_gpus() if gpu.uuid in target.gpus), ()
-            if not gpus:
+            requested = (gpu for gpu in usable_gpus() if gpu.uuid in target.gpus)
+            selection = GpuSelection(tuple(requested))
+            if not selection.gpus:
                 raise NotAvailable("none of the requested GPUs is an AMD GPU of this machine")
-        smi, why = None, None
+        smi, why = None, "it does not list this GPU"
         try:
             smi = AmdSmi.open()
         except NotAvailable as error:
             why = str(error)
-        own = {gpu.uuid for gpu in gpus}
-        meter = cls([_Reader(gpu, own, smi, why) for gpu in gpus], smi, target.period_s)
-        meter._notes += notes
-        return meter
+        own = {gpu.uuid for gpu in selection.gpus}
+        readers = [
+            _Reader(gpu, None if smi is None else smi.gpu(gpu.bus_id), own, why)
+            for gpu in selection.gpus
+        ]
+        return cls(readers, smi, target.period_s, selection.notes)
 
     def devices(self) -> list[Device]:
         """Return the GPUs with what they support."""
@@ -81,198 +88,137 @@ class AmdMeter:
 class _Reader:
     """Reads one GPU: what it supports at the start, and each value at its own period."""
 
-    def __init__(
-        self, gpu: AmdGpu, own: Collection[str], smi: AmdSmi | None, no_smi: str | None
-    ) -> None:
-        self._gpu, self._folder, self._hwmon = gpu, gpu.folder, gpu.hwmon
+    def __init__(self, gpu: AmdGpu, smi: SmiGpu | None, own: Collection[str], why: str) -> None:
+        self._gpu, self._smi = gpu, smi
+        self._hwmon = gpu.hwmon or gpu.folder / "hwmon"
         self.problem: str | None = None
         self._failures = self._second_ns = self._slow_ns = 0
-        self._smi = smi
-        self._handle = None if smi is None else smi.handle(gpu.bus_id)
         self._counter = _Counter()
-        self._residency: tuple[int, int, int] | None = None
+        self._cycles: tuple[int, int, int] | None = None
         self._throttled_s = 0.0
-        self._is_reporter = gpu.reporter == gpu.uuid
-        self._power_by = self._find_power()
-        self._energy_by = self._find_energy()
-        self._temperature = self._find_temperature()
-        self.device = Device(gpu.uuid, "gpu", gpu.name, self._facts(own, no_smi), gpu.contains)
+        is_reporter = gpu.reporter == gpu.uuid
+        powers, counters = (_POWER, ("amdsmi", "energy1_input")) if is_reporter else ((), ())
+        self._power_by = next((name for name in powers if self._power(name)), None)
+        self._energy_by = next((name for name in counters if self._energy(name)), None)
+        labels = {read_optional(self._hwmon / f"temp{n}_label"): n for n in (1, 2, 3)}
+        self._temperature = f"temp{labels.get('junction') or labels.get('edge') or 1}_input"
+        facts = self._facts(own) | {"amdsmi": why if smi is None else "used"}
+        self.device = Device(gpu.uuid, "gpu", gpu.name, facts, gpu.contains)
 
-    def _find_power(self) -> str | None:
-        """Return the source of power: a file, whose unit is finer, else the library."""
-        sources = [*_POWER_FILES, "amdsmi"] if self._is_reporter else []
-        return next((source for source in sources if self._power(source) is not None), None)
-
-    def _find_energy(self) -> str | None:
-        sources = ("amdsmi", "energy1_input") if self._is_reporter else ()
-        return next((source for source in sources if self._raw_energy(source) is not None), None)
-
-    def _find_temperature(self) -> str | None:
-        """Return the sensor of the hottest point (junction), else that of the edge."""
-        labels = {self._text(f"temp{n}_label"): f"temp{n}_input" for n in (1, 2, 3)}
-        return labels.get("junction") or labels.get("edge") or "temp1_input"
-
-    def _facts(self, own: Collection[str], no_smi: str | None) -> Facts:
+    def _facts(self, own: Collection[str]) -> dict[str, str | float | bool | None]:
         gpu, others = self._gpu, [uuid for uuid in self._gpu.board if uuid not in own]
-        facts: dict[str, str | float | bool | None] = {
-            "bus_id": gpu.bus_id,
-            "amdsmi": "used" if self._handle is not None else no_smi or "does not list this GPU",
-        }
-        if not self._is_reporter:
-            facts["scope"] = f"nothing: GPU {gpu.reporter} reports the power of their board"
-            if gpu.reporter in others:
-                facts["failed"] = (
-                    f"GPU {gpu.reporter} reports the power of their board, and this process may "
-                    "not use it"
-                )
-            return facts
+        reporter = f"GPU {gpu.reporter} reports the power of their board"
+        if gpu.reporter != gpu.uuid:
+            failed = {"failed": f"{reporter}, and this process may not use it"}
+            return {"scope": f"nothing: {reporter}", **(failed if others else {})}
+        is_measured = self._power_by is not None or self._energy_by is not None
         board = f"the board with GPUs {' and '.join(gpu.board)}" if gpu.board else "GPU and memory"
-        facts |= {
+        return {
+            "bus_id": gpu.bus_id,
             "scope": "socket: processor, GPU and memory" if gpu.contains else board,
             "energy_counter": self._energy_by,
-            "power": _POWER_FILES.get(self._power_by or "", self._power_by),
-            "default_power_limit_w": self._microwatts("power1_cap_default"),
-            "max_power_limit_w": self._microwatts("power1_cap_max"),
-            "power_limit_w": self._microwatts("power1_cap"),
+            "power": _POWER.get(self._power_by or ""),
+            "default_power_limit_w": self._watts("power1_cap_default"),
+            "max_power_limit_w": self._watts("power1_cap_max"),
+            "power_limit_w": self._watts("power1_cap"),
             "is_shared": bool(others or gpu.partition),
-        }
-        if self._power_by == "amdsmi":
-            facts["power"] = "average" if self._power_key() == "average_socket_power" else "instant"
-        if self._power_by is None and self._energy_by is None:
-            facts["failed"] = f"it reports neither power nor energy ({self._reason()})"
-        return facts
+        } | ({} if is_measured else {"failed": f"it reports no power ({self._reason()})"})
 
     def _reason(self) -> str:
         """Return why the power cannot be read."""
-        if self._hwmon is None:
-            return "the driver amdgpu shows no sensors"
+        path = self._hwmon / "power1_average"
         try:
-            return f"power1_average is {sysfs.read_text(self._hwmon / 'power1_average')!a}"
+            return f"{path.name} is {path.read_text()[:20].strip()!a}"
         except (OSError, ValueError) as error:
-            return f"power1_average: {getattr(error, 'strerror', None) or error}"
+            return f"{path.name}: {getattr(error, 'strerror', None) or error}"
 
     def read(self, now_ns: int, *, last: bool) -> dict[str, Any]:
         """Return the values that can be read now; nothing ever again once the GPU is lost."""
         if self.problem is not None:
             return {}
-        power_w = self._power(self._power_by)
-        energy_j = self._counter.energy_j(self._raw_energy(self._energy_by), now_ns)
-        values: dict[str, Any] = {"power_w": power_w, "energy_j": energy_j}
-        values |= self._utilisation()
+        values = self._utilisation()
+        values["power_w"] = self._power(self._power_by)
+        values["energy_j"] = self._counter.energy_j(self._energy(self._energy_by), now_ns)
         if last or now_ns - self._second_ns >= _SECOND_NS:
             self._second_ns = now_ns
-            values |= self._each_second(now_ns)
+            clock = self._smi.clock_mhz() if self._smi else _clock(self._gpu.folder / "pp_dpm_sclk")
+            values["sm_clock_mhz"] = number(clock, _MAX_MHZ)
+            values["power_throttle_s"] = self._throttle(now_ns)
         if last or now_ns - self._slow_ns >= _SLOW_NS:
             self._slow_ns = now_ns
             values |= self._slow()
-        values = {name: value for name, value in values.items() if value is not None}
-        self._check(values)
-        return {} if self.problem is not None else values
+        known = {name: value for name, value in values.items() if value is not None}
+        self._check(known)
+        return known if self.problem is None else {}
 
     def _check(self, values: dict[str, Any]) -> None:
         """Notice a GPU that was removed, or that answers no more."""
         is_measured = self._power_by is not None or self._energy_by is not None
         has_answered = bool({"power_w", "energy_j"} & values.keys() if is_measured else values)
         self._failures = 0 if has_answered else self._failures + 1
-        if has_answered:
-            return
-        if read_optional(self._folder / "vendor") is None:
-            self.problem = f"{self._gpu.uuid}: lost: {self._folder} has been removed"
+        if self._failures and read_optional(self._gpu.folder / "vendor") is None:
+            self.problem = f"{self._gpu.uuid}: lost: {self._gpu.folder} has been removed"
         elif self._failures >= _MAX_FAILURES:
             self.problem = f"{self._gpu.uuid}: given up: {self._reason()}"
 
     def _power(self, source: str | None) -> float | None:
         """Return the power; 0 W means that it is not available."""
-        if source == "amdsmi":
-            info = self._call("amdsmi_get_power_info") or {}
-            return number(info.get(self._power_key(info)), _MAX_W) or None
-        watts = None if source is None else self._microwatts(source)
-        return number(watts, _MAX_W) or None
+        if source is None or source.startswith("power1"):
+            return self._watts(source)
+        info = self._smi and self._smi.read("amdsmi_get_power_info")
+        return number(info and info[source], _MAX_W) or None
 
-    def _power_key(self, info: dict[str, Any] | None = None) -> str:
-        info = info or self._call("amdsmi_get_power_info") or {}
-        keys = ("average_socket_power", "current_socket_power")  # MI300 has the latter only
-        return next((key for key in keys if number(info.get(key), _MAX_W)), keys[0])
-
-    def _raw_energy(self, source: str | None) -> tuple[int, float] | None:
+    def _energy(self, source: str | None) -> tuple[int, float] | None:
         """Return the counter and the joules of its unit."""
-        if source == "energy1_input":
-            microjoules = self._number("energy1_input")
-            return None if microjoules is None else (microjoules, 1e-6)
-        count = self._call("amdsmi_get_energy_count") if source == "amdsmi" else None
-        raw = number(count and count["energy_accumulator"], _NO_MAXIMUM)
-        unit_uj = number(count and count["counter_resolution"], 1e6)
+        if source != "amdsmi":
+            count = _integer(self._hwmon / source) if source else None
+            return None if count is None else (count, 1e-6)
+        counter = (self._smi and self._smi.read("amdsmi_get_energy_count")) or {}
+        raw = number(counter.get("energy_accumulator"), _NO_MAXIMUM)
+        unit_uj = number(counter.get("counter_resolution"), 1e6)
         return (int(raw), unit_uj * 1e-6) if raw and unit_uj else None
 
     def _utilisation(self) -> dict[str, float | None]:
-        activity = self._call("amdsmi_get_gpu_activity")
-        if activity is None:
-            activity = {
-                "gfx_activity": self._device_number("gpu_busy_percent"),
-                "umc_activity": self._device_number("mem_busy_percent"),
-            }
+        activity = self._smi and self._smi.read("amdsmi_get_gpu_activity")
+        if not activity:
+            files = {"gfx_activity": "gpu_busy_percent", "umc_activity": "mem_busy_percent"}
+            activity = {key: _integer(self._gpu.folder / file) for key, file in files.items()}
+        sm, memory = (number(activity[f"{part}_activity"], _MAX_PERCENT) for part in ("gfx", "umc"))
         return {
-            "sm_util": _scaled(number(activity["gfx_activity"], _MAX_PERCENT), 1e-2),
-            "mem_util": _scaled(number(activity["umc_activity"], _MAX_PERCENT), 1e-2),
+            "sm_util": None if sm is None else sm * 1e-2,
+            "mem_util": None if memory is None else memory * 1e-2,
         }
-
-    def _each_second(self, now_ns: int) -> dict[str, float | None]:
-        clock = self._call("amdsmi_get_clock_info", "AmdSmiClkType.GFX")
-        mhz = _clock(self._folder / "pp_dpm_sclk") if clock is None else clock["clk"]
-        return {"sm_clock_mhz": number(mhz, _MAX_MHZ), "power_throttle_s": self._throttle(now_ns)}
 
     def _throttle(self, now_ns: int) -> float | None:
         """Return the time at the power limit: the share of the firmware's cycles at it."""
-        if self._smi is None or self._handle is None or not self._is_reporter:
+        cycles = self._smi.power_limit_cycles() if self._smi and self._energy_by else None
+        if cycles is None:
             return None
-        cycles, limited = self._smi.power_limit_cycles(self._handle) or (None, None)
-        if not cycles or limited is None:
-            return None
-        present = cycles, limited, now_ns
-        last, self._residency = self._residency, present
-        if last is not None and present[0] > last[0] and present[1] >= last[1]:
-            share = min(1.0, (present[1] - last[1]) / (present[0] - last[0]))
-            self._throttled_s += share * (present[2] - last[2]) * 1e-9
+        last, self._cycles = self._cycles, (*cycles, now_ns)
+        if last is not None and cycles[0] > last[0] and cycles[1] >= last[1]:
+            share = min(1.0, (cycles[1] - last[1]) / (cycles[0] - last[0]))
+            self._throttled_s += share * (now_ns - last[2]) * 1e-9
         return self._throttled_s
 
     def _slow(self) -> dict[str, float | None]:
         """Return the values that change slowly, and check that it is still the same GPU."""
-        unique_id = read_optional(self._folder / "unique_id")
-        if unique_id and self._gpu.unique_id and unique_id.zfill(16) != self._gpu.unique_id:
+        folder, known_id = self._gpu.folder, self._gpu.unique_id
+        unique_id = read_optional(folder / "unique_id")
+        if unique_id and known_id and unique_id.lower().zfill(16) != known_id:
             self.problem = f"{self._gpu.uuid}: lost: it was replaced by another board"
-        memory = self._device_number("mem_info_vram_used")
-        total = self._device_number("mem_info_vram_total")
-        celsius = _scaled(self._number(self._temperature), 1e-3)
+        total = _integer(folder / "mem_info_vram_total") or _NO_MAXIMUM
+        celsius = number(_integer(self._hwmon / self._temperature), _MAX_C * 1000)
         return {
-            "power_limit_w": self._microwatts("power1_cap") if self._is_reporter else None,
-            "mem_used_bytes": number(memory, total or _NO_MAXIMUM),
-            "mem_clock_mhz": number(_clock(self._folder / "pp_dpm_mclk"), _MAX_MHZ),
-            "temperature_c": number(celsius, _MAX_C),
+            "power_limit_w": self._watts("power1_cap"),
+            "mem_used_bytes": number(_integer(folder / "mem_info_vram_used"), total),
+            "mem_clock_mhz": number(_clock(folder / "pp_dpm_mclk"), _MAX_MHZ),
+            "temperature_c": None if celsius is None else celsius * 1e-3,
         }
 
-    def _call(self, function: str, argument: str | None = None) -> Any | None:
-        """Call the library with a constant of the binding; None without it."""
-        if self._smi is None or self._handle is None:
-            return None
-        arguments = []
-        if argument is not None:
-            name, _, member = argument.partition(".")
-            arguments.append(getattr(getattr(self._smi.binding, name), member))
-        return self._smi.read(function, self._handle, *arguments)
-
-    def _text(self, file: str) -> str | None:
-        return None if self._hwmon is None else read_optional(self._hwmon / file)
-
-    def _number(self, file: str | None) -> int | None:
-        text = self._text(file or "")
-        return int(text) if text and text.isdigit() else None
-
-    def _device_number(self, file: str) -> int | None:
-        text = read_optional(self._folder / file)
-        return int(text) if text and text.isdigit() else None
-
-    def _microwatts(self, file: str) -> float | None:
-        return _scaled(self._number(file), 1e-6) or None
+    def _watts(self, file: str | None) -> float | None:
+        """Return the watts in a file of microwatts; 0 means that they are not available."""
+        microwatts = number(_integer(self._hwmon / file) if file else None, _MAX_W * 1e6)
+        return microwatts * 1e-6 if microwatts else None
 
 
 class _Counter:
@@ -293,20 +239,21 @@ class _Counter:
         raw, unit_j = reading
         if self._last is not None and raw < self._last[0] < 2**32:
             increase_j = (2**32 - self._last[0] + raw) * unit_j
-            if increase_j <= _MAX_W * max((now_ns - self._last[1]) * 1e-9, _MIN_INTERVAL_S):
+            if increase_j <= _MAX_W * max((now_ns - self._last[1]) * 1e-9, _MIN_PERIOD_S):
                 self._wrapped += 2**32
         self._last = raw, now_ns
         return (raw + self._wrapped) * unit_j
 
 
-def _clock(path: Path) -> float | None:
+def _integer(path: Path) -> int | None:
+    text = read_optional(path)
+    return int(text) if text and text.isdigit() else None
+
+
+def _clock(path: Path) -> int | None:
     """Return the present clock of a list such as ``1: 800Mhz *``."""
     for line in (read_optional(path) or "").splitlines():
         if line.endswith("*"):
             digits = line.partition(":")[2].strip(" *").removesuffix("Mhz")
             return int(digits) if digits.isdigit() else None
     return None
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
