@@ -413,6 +413,8 @@ def test_accelerators_that_a_job_does_not_have_make_them_shared(
         ({}, False),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": str(CPUS)}, False),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "0"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": f"{CPUS}(x2),{CPUS + 3}"}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": f"0,{CPUS}(x99)"}, True),
         ({"SLURM_JOB_ID": "7"}, True),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "x"}, True),
         ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "0", "SBATCH_EXCLUSIVE": ""}, False),

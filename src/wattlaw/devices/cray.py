@@ -103,10 +103,10 @@ class CrayMeter(FileMeter):
         A counter that has passed its old value since would otherwise look as if it had continued.
         """
         generation = self._read("generation")
-        if generation != self._generation:
+        if generation not in (None, self._generation):
             self._notes.append("pm_counters: the node's power cap was changed during the run")
             self._generation = generation
-        if startup == self._startup:
+        if startup in (None, self._startup):
             return samples
         self._notes.append(f"pm_counters: restarted (startup {self._startup}, then {startup})")
         self._startup = startup

@@ -26,6 +26,7 @@ _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
 #: The drivers state no least limit: they accept any and apply the least that the card supports.
 _MIN_W = 1.0
+_NO_CLOCK = "wattlaw limits the power of Intel GPUs only"
 _ENTRY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _MODELS = {
     "0bd5": "Intel Data Center GPU Max 1550",
@@ -234,7 +235,7 @@ class IntelLimiter(Limiter):
         least_w = None if most_w is None else _MIN_W
         return LimitState(
             device, gpu.name, now_w, now_w or None, most_w, least_w, most_w,
-            is_shared=gpu.is_shared,
+            is_shared=gpu.is_shared, no_clock_limit_reason=_NO_CLOCK,
         )  # fmt: skip
 
     def set_power_limit(self, device: str, watts: float) -> None:
@@ -256,11 +257,11 @@ class IntelLimiter(Limiter):
 
     def lock_clock(self, device: str, mhz: float) -> None:  # noqa: ARG002 - none is
         """Raise ``NotAvailable``: clocks of these GPUs are not locked."""
-        raise NotAvailable(f"{self._gpu(device).id} has no clock that wattlaw locks")
+        raise NotAvailable(f"{self._gpu(device).id} has no clock limit: {_NO_CLOCK}")
 
     def unlock_clock(self, device: str) -> None:
         """Raise ``NotAvailable``: no clock was locked."""
-        raise NotAvailable(f"{self._gpu(device).id} has no clock that wattlaw locks")
+        raise NotAvailable(f"{self._gpu(device).id} has no clock limit: {_NO_CLOCK}")
 
     def _gpu(self, device: str) -> IntelGpu:
         gpu = self._gpus.get(device)
