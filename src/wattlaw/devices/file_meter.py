@@ -8,6 +8,7 @@ not read again; one that fails for a moment is tried again.
 import errno
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -26,41 +27,21 @@ _TRANSIENT = frozenset(
 _MAX_FAILURES = 10
 
 
+@dataclass(eq=False)
 class FileSource:
-    """One device with the file of its energy counter or its power.
+    """One device with the file of its energy counter or its power."""
 
-    Parameters
-    ----------
-    device
-        The device.
-    path
-        The file.
-    column
-        What the file has: ``energy_j`` for a counter, or ``power_w``.
-    scale
-        What one unit of the file is, in joules or watts.
-    wraps_at
-        The greatest value of the counter, after which it restarts at 0; None if it is unknown.
-    parse
-        How to read the file; raises ``OSError`` or ``ValueError``.
-    """
-
-    def __init__(
-        self,
-        device: Device,
-        path: Path,
-        column: Literal["energy_j", "power_w"] = "energy_j",
-        *,
-        scale: float = 1e-6,
-        wraps_at: int | None = None,
-        parse: Callable[[Path], int] = sysfs.read_number,
-    ) -> None:
-        self.device, self.path, self.wraps_at = device, path, wraps_at
-        self.problem: str | None = None  # why it is not read any more
-        self.raw = self.offset = 0
-        self._column, self._scale, self._parse = column, scale, parse
-        self._read_s = 0.0
-        self._failures = 0
+    device: Device
+    path: Path
+    column: Literal["energy_j", "power_w"] = "energy_j"
+    scale: float = 1e-6  # joules or watts of one unit in the file
+    wraps_at: int | None = None  # after this value the counter restarts at 0; None: unknown
+    parse: Callable[[Path], int] = sysfs.read_number  # raises OSError or ValueError
+    problem: str | None = None  # why it is not read any more
+    raw: int = 0
+    offset: int = 0
+    read_s: float = 0.0
+    failures: int = 0
 
     def value(self) -> float:
         """Return the energy since some start, corrected for wrap-around, or the power.
@@ -68,15 +49,15 @@ class FileSource:
         It detects one wrap-around between two readings; with a reading a second there are never
         two. Raises ``OSError`` or ``ValueError`` if it cannot be read.
         """
-        raw, now_s = self._parse(self.path), time.monotonic()
+        raw, now_s = self.parse(self.path), time.monotonic()
         if self.wraps_at is not None and raw > self.wraps_at:
             self.wraps_at = None  # the stated range is wrong
         if raw < self.raw and self.wraps_at is not None:
-            increase_j = (self.wraps_at - self.raw + raw) * self._scale
-            if increase_j <= _MAX_W * max(now_s - self._read_s, _MIN_INTERVAL_S):
+            increase_j = (self.wraps_at - self.raw + raw) * self.scale
+            if increase_j <= _MAX_W * max(now_s - self.read_s, _MIN_INTERVAL_S):
                 self.offset += self.wraps_at
-        self.raw, self._read_s = raw, now_s
-        return (raw + self.offset) * self._scale
+        self.raw, self.read_s = raw, now_s
+        return (raw + self.offset) * self.scale
 
     def read(self) -> Sample | None:
         """Return a reading, None if there is none."""
@@ -86,31 +67,20 @@ class FileSource:
         try:
             value = self.value()
         except (OSError, ValueError) as error:
-            self._failures += 1
+            self.failures += 1
             is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
-            if not is_transient or self._failures >= _MAX_FAILURES:
+            if not is_transient or self.failures >= _MAX_FAILURES:
                 self.problem = f"{self.device.id}: given up: {collapse_whitespace(str(error))}"
             return None
-        self._failures = 0
-        values = {self._column: value}
-        return Sample(
-            self.device.id, self.device.kind, t_ns,
-            values.get("power_w"), values.get("energy_j"), "measured",
-        )  # fmt: skip
+        self.failures = 0
+        sample = Sample(self.device.id, self.device.kind, t_ns, power_source="measured")
+        if self.column == "power_w":
+            return sample._replace(power_w=value)
+        return sample._replace(energy_j=value)
 
 
 class FileMeter(Meter):
-    """Reads several files; subclasses find them in ``open``.
-
-    Parameters
-    ----------
-    sources
-        The devices that can be read.
-    period_s
-        How often to read them, in seconds.
-    failed
-        Devices that cannot be read, with the fact ``failed``.
-    """
+    """Reads several files; subclasses find them, and the devices that cannot be read."""
 
     def __init__(
         self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device] = ()
@@ -158,5 +128,5 @@ def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource],
 
 def failed_device(device: Device, reason: Exception | str) -> Device:
     """Return a device that cannot be read, with the reason."""
-    facts = {**device.facts, "failed": f"cannot be read: {collapse_whitespace(str(reason))}"}
-    return Device(device.id, device.kind, device.name, facts, device.contains)
+    text = f"cannot be read: {collapse_whitespace(str(reason))}"
+    return replace(device, facts={**device.facts, "failed": text})

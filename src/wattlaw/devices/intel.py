@@ -113,21 +113,10 @@ def select_gpus(tiles: Sequence[int], environ: Mapping[str, str]) -> dict[int, b
 
     An entry is a card or one of its tiles, such as ``0.1``. In the hierarchies FLAT, which is the
     default, and COMBINED a number counts tiles (Level Zero specification, "Affinity Mask" and
-    "Device Hierarchy"). Entries that name nothing are ignored.
+    "Device Hierarchy"). Entries that name nothing are ignored. ``tiles`` are those of each card.
 
-    Parameters
-    ----------
-    tiles
-        The number of tiles of each card.
-    environ
-        The environment.
-
-    Examples
-    --------
     >>> select_gpus([2, 2], {"ZE_AFFINITY_MASK": "0,1,2"})
     {0: False, 1: True}
-    >>> select_gpus([2, 2], {"ZE_AFFINITY_MASK": "1", "ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE"})
-    {1: False}
     """
     mask = environ.get(_VISIBLE)
     if not mask:  # the driver treats an empty one as none
@@ -261,7 +250,7 @@ class IntelLimiter(Limiter):
 
     def unlock_clock(self, device: str) -> None:
         """Raise ``NotAvailable``: no clock was locked."""
-        raise NotAvailable(f"{self._gpu(device).id} has no clock limit: {_NO_CLOCK}")
+        self.lock_clock(device, 0)
 
     def _gpu(self, device: str) -> IntelGpu:
         gpu = self._gpus.get(device)

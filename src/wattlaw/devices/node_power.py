@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Self
 
 from wattlaw.devices import cray, sysfs
 from wattlaw.devices.grace import power_meters
@@ -32,8 +32,8 @@ _LAST_S = 1.0
 _MAX_FAILURES = 5
 _ARGUMENTS = ("dcmi", "power", "reading")
 _NOT_PERMITTED = (
-    "node by DCMI: takes root; an administrator can allow 'ipmitool dcmi power reading' by a rule "
-    "for sudo (docs/devices.md)"
+    "takes root; an administrator can allow 'ipmitool dcmi power reading' by a rule for sudo "
+    "(docs/devices.md)"
 )
 _POWER = re.compile(r"Instantaneous power reading:\s*([0-9]{1,6}) Watts")
 _STATE = re.compile(r"Power reading state is:\s*(\w+)")
@@ -94,15 +94,14 @@ class NodePowerMeter(Meter):
         source = _acpi() or _dcmi()
         first = _Reading(source.read)
         first.join(_OPEN_TIMEOUT_S)
+        error: Exception | None = first.error
         if first.is_alive():
             source.stop()
-            raise NotAvailable(f"{source.device.name}: no answer in {_OPEN_TIMEOUT_S:g} s")
-        if isinstance(first.error, PermissionError):
-            raise NotPermitted(f"{first.error.filename} can be read by root only")
-        if isinstance(first.error, NotAvailable):
-            raise first.error
-        if first.error is not None:
-            raise NotAvailable(f"{source.device.name}: {one_line(first.error)}")
+            error = NotAvailable(f"no answer in {_OPEN_TIMEOUT_S:g} s")
+        if error is not None:
+            is_permitted = not isinstance(error, PermissionError | NotPermitted)
+            kind = NotAvailable if is_permitted else NotPermitted
+            raise kind(f"{source.device.name}: {one_line(error)}")
         facts = {**source.device.facts, "call_s": time.monotonic() - first.started_s}
         source.device = replace(source.device, facts=facts)
         return cls(source, target.period_s, first)
@@ -172,17 +171,14 @@ def _dcmi() -> _Source:
     if os.geteuid() != 0 and not os.access("/dev/ipmi0", os.W_OK):
         sudo = _which("sudo")
         if sudo is None:
-            raise NotPermitted(_NOT_PERMITTED)
+            raise NotPermitted(f"node by DCMI: {_NOT_PERMITTED}")
         line = [sudo, "-n", *line]
     dcmi = _Dcmi(line)
-    scope = "node by its management controller, usually at the power supplies"
     facts: Facts = {
-        "scope": scope,
-        "power": "dcmi",
-        "resolution_s": _DCMI_PERIOD_S,
-        "complements": True,
+        "scope": "node by its management controller, usually at the power supplies",
+        "power": "dcmi", "resolution_s": _DCMI_PERIOD_S, "complements": True,
         "is_shared": shares_node(),
-    }
+    }  # fmt: skip
     device = Device("node-dcmi", "node", "node by DCMI", facts, _CONTAINS)
     return _Source(device, _DCMI_PERIOD_S, dcmi.read, dcmi.stop)
 
@@ -215,10 +211,9 @@ class _Dcmi:
             if self._line[1] == "-n" or "permi" in text.lower():
                 raise NotPermitted(_NOT_PERMITTED)
             raise NotAvailable(f"ipmitool: {shorten(text) or f'code {process.returncode}'}")
-        reading = parse_dcmi(output)
-        is_new = reading.time is None or reading.time != self._time
-        self._time = reading.time
-        return reading.power_w if is_new else None
+        power_w, read_at = parse_dcmi(output)
+        is_new, self._time = read_at is None or read_at != self._time, read_at
+        return power_w if is_new else None
 
     def stop(self) -> None:
         """Kill ipmitool; one that runs by sudo ends by itself."""
@@ -233,15 +228,8 @@ def _which(program: str) -> str | None:
     return shutil.which(program, path=os.pathsep.join(f for f in folders if f.startswith("/")))
 
 
-class DcmiReading(NamedTuple):
-    """What ``ipmitool dcmi power reading`` prints."""
-
-    power_w: float
-    time: str | None  # by the controller's clock, None if that is not set
-
-
-def parse_dcmi(text: str) -> DcmiReading:
-    """Return a reading; older versions of ipmitool print the time and the period on one line.
+def parse_dcmi(text: str) -> tuple[float, str | None]:
+    """Return a power and its time by the controller's clock, None if that is not set.
 
     Raises ``ValueError`` if there is no reading, or its power is 0, which some controllers print
     that measure nothing, or the measurement is not active.
@@ -255,4 +243,4 @@ def parse_dcmi(text: str) -> DcmiReading:
         raise ValueError("the management controller reads 0 W")
     times = _TIME.findall(text)
     is_set = len(times) == 1 and not any(year in times[0] for year in _UNSET)
-    return DcmiReading(float(powers[0]), times[0] if is_set else None)
+    return float(powers[0]), times[0] if is_set else None
