@@ -59,6 +59,7 @@ def sample(meter: AmdMeter, gpu: Gpu, *, last: bool = False) -> Sample | None:
         ({"ROCR_VISIBLE_DEVICES": "GPU-B45D0000DEADBEE2"}, [2]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-b45d"}, []),  # of several
         ({"ROCR_VISIBLE_DEVICES": "GPU-,0"}, []),
+        ({"ROCR_VISIBLE_DEVICES": "B45D0000DEADBEE2"}, []),
         ({"ROCR_VISIBLE_DEVICES": "1,-1,0"}, [1]),
         ({"GPU_DEVICE_ORDINAL": "1"}, [0, 1, 2, 3]),  # of OpenCL
         ({"SLURM_JOB_ID": "7"}, []),
