@@ -161,9 +161,9 @@ def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
                 "mode (current_compute_partition); name GPUs by their ids (GPU-<unique id>)"
             )
         return gpus[ordinal] if ordinal < len(gpus) else None
-    kind, _, digits = entry.lower().partition("-")
-    matches = [gpu for gpu in gpus if (gpu.unique_id or "").startswith(digits)]
-    return matches[0] if kind == "gpu" and digits and len(matches) == 1 else None
+    kind, _, digits = entry.partition("-")
+    matches = [gpu for gpu in gpus if (gpu.unique_id or "").startswith(digits.lower())]
+    return matches[0] if kind == "GPU" and digits and len(matches) == 1 else None
 
 
 def _gpu(folder: Path) -> AmdGpu:
