@@ -59,6 +59,7 @@ def sample(meter: AmdMeter, gpu: Gpu, *, last: bool = False) -> Sample | None:
         ({"ROCR_VISIBLE_DEVICES": "GPU-B45D0000DEADBEE2"}, [2]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-b45d"}, []),  # of several
         ({"ROCR_VISIBLE_DEVICES": "GPU-,0"}, []),
+        ({"ROCR_VISIBLE_DEVICES": "B45D0000DEADBEE2"}, []),
         ({"ROCR_VISIBLE_DEVICES": "1,-1,0"}, [1]),
         ({"GPU_DEVICE_ORDINAL": "1"}, [0, 1, 2, 3]),  # of OpenCL
         ({"SLURM_JOB_ID": "7"}, []),
@@ -383,6 +384,17 @@ def test_a_measured_command_has_the_energy_of_its_boards_and_the_limit_that_was_
     (record,) = Store(store).records()
     assert record.spec.setting.gpus == 4
     assert [one.power_limit_before_w for one in record.limits] == [217] * 4
+
+
+def test_a_counter_that_stands_still_is_replaced_by_the_integral_and_reported(
+    amd_machine: Make, tmp_path: Path
+) -> None:
+    amd_machine("MI210", 1)
+    assert wattlaw("measure", "-o", tmp_path / "store", "--", "sleep", "2").returncode == 0
+    (row,) = Store(tmp_path / "store").pandas("epochs").to_dict("records")
+    assert row["gpu_energy_j"] == pytest.approx(96 * row["duration_s"], rel=0.02)
+    assert (row["energy_source"], row["energy_verdict"]) == ("integral", "suspect")
+    assert "stands still" in row["energy_reason"]
 
 
 def test_devices_lists_gpus_with_what_is_measured_and_what_not(amd_machine: Make) -> None:

@@ -7,6 +7,7 @@ limits of the board on the first GCD and 0 on the other (``aldebaran_is_primary`
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,11 +161,9 @@ def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
                 "mode (current_compute_partition); name GPUs by their ids (GPU-<unique id>)"
             )
         return gpus[ordinal] if ordinal < len(gpus) else None
-    prefix = entry.removeprefix("GPU-").lower()
-    if not prefix or prefix == entry:
-        return None
-    matches = [gpu for gpu in gpus if (gpu.unique_id or "").startswith(prefix)]
-    return matches[0] if len(matches) == 1 else None
+    kind, _, digits = entry.partition("-")
+    matches = [gpu for gpu in gpus if (gpu.unique_id or "").startswith(digits.lower())]
+    return matches[0] if kind == "GPU" and digits and len(matches) == 1 else None
 
 
 def _gpu(folder: Path) -> AmdGpu:
@@ -191,12 +190,10 @@ def _rocm_order() -> dict[int | None, int]:
     places: dict[int | None, int] = {}
     nodes = (sysfs.root() / "class/kfd/kfd/topology/nodes").glob("*")
     for node in sorted((n for n in nodes if n.name.isdigit()), key=lambda node: int(node.name)):
-        lines = (read_optional(node / "properties") or "").splitlines()
-        minor = dict(line.split(maxsplit=1) for line in lines if " " in line).get(
-            "drm_render_minor", ""
-        )
-        if parse_ordinal(minor):  # 0 for a processor
-            places[int(minor)] = len(places)
+        text = read_optional(node / "properties") or ""
+        minor = re.search(r"^drm_render_minor (\d{2,4})$", text, re.MULTILINE)  # 0: a processor
+        if minor is not None:
+            places[int(minor[1])] = len(places)
     return places
 
 
@@ -217,9 +214,9 @@ def _with_boards(gpus: list[AmdGpu]) -> list[AmdGpu]:
 
 def _reports_power(gpu: AmdGpu) -> bool:
     """Return whether a GPU of an MI250 board is the first one; the other one's limit is 0."""
-    files = ("power1_cap_default", "power1_cap") if gpu.hwmon is not None else ()
-    texts = [read_optional(Path(gpu.hwmon or "") / file) for file in files]
-    return any(text not in (None, "0") for text in texts)
+    folder = gpu.hwmon or gpu.folder
+    files = ("power1_cap_default", "power1_cap")
+    return any(read_optional(folder / file) not in (None, "0") for file in files)
 
 
 def _can_open(path: Path) -> bool:
