@@ -141,7 +141,9 @@ def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree
     assert (allowed.returncode, allowed.stderr) == (0, "")
     tree.file("intel-rapl:0").chmod(0o000)
     refused = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert refused.stderr.startswith("not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root")
+    assert refused.stderr.startswith(
+        "not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root"
+    )
     assert "an administrator can allow it with: chmod o+r /sys/class/powercap" in refused.stderr
     assert issubclass(NotPermitted, NotAvailable)
 
@@ -193,7 +195,7 @@ def test_a_package_without_a_readable_name_makes_the_sum_partial(tree):
         tree.advance(1.0)
     samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
     window = {"host": "a", "start_ns": 10**9, "duration_s": 3.0}
-    facts = {("a", device.id): device.facts for device in meter.devices()}
+    facts = {("a", d.id): {**d.facts, "kind": d.kind} for d in meter.devices()}
     table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples, facts)
     assert table["energy_verdict"].to_pylist() == ["partial"]
 
