@@ -17,8 +17,8 @@ from wattlaw.errors import NotAvailable, NotPermitted, one_line
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
 _REFRESH_S, _MIN_PERIOD_S = 0.001, 0.05
 _SCOPES = {
-    "cpu": "the processor package, as all users of the machine use it",
-    "dram": "the memory of a socket, as all users of the machine use it",
+    "cpu": "cores, caches and memory controllers, of all users of the machine",
+    "dram": "memory modules, of all users of the machine",
 }
 #: No package draws more. A decrease that would mean more is no wrap-around.
 _MAX_W = 5000.0
