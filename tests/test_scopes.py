@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 from conftest import environment, wattlaw
 from made_tables import frames, run_row, window_row
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.launch.summary import WindowEnergy
+from wattlaw.report.topics import data_quality
 from wattlaw.scopes import KINDS, PARTS, outermost
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
@@ -341,3 +343,30 @@ def test_devices_are_listed_with_what_a_run_counts_and_what_contains_what(machin
     found = json.loads(wattlaw("devices", "--json").stdout)
     (meter,) = (meter for meter in found["meters"] if meter["name"] == "simulated")
     assert {one["id"]: one["contains"] for one in meter["devices"]}["grace"] == ["dram"]
+
+
+def test_the_report_names_the_scopes_and_the_power_of_a_node_without_its_gpus():
+    windows = [window_row("a", 1, duration_s=2.0, **ENERGY),
+               window_row("b", 1, duration_s=2.0, gpu_energy_j=100.0, energy_source="counter",
+                          energy_verdict="ok")]  # fmt: skip
+    runs = [run_row("a"), run_row("b", gpus=2, local_batch=32)]
+    table = data_quality.verdicts(analyse(*frames(runs, windows)))
+    assert table is not None
+    rows = [dict(zip(table.headings, row, strict=True)) for row in table.plain_rows]
+    by_scope = {row["counted"]: row for row in rows}
+    assert {*by_scope} == {"node", "gpu"}
+    assert by_scope["node"]["node without GPUs (W)"] == "70"  # (240 - 100) J / 2 s
+
+
+def test_a_table_with_the_energy_of_nodes_counts_them(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("gpus,epoch_s,node_j,gpu_j\n4,10,8000,3000\n8,5,9000,4000\n")
+    pairs = "gpus=gpus,epoch_time_s=epoch_s,node_energy_j=node_j,gpu_energy_j=gpu_j"
+    done = wattlaw("import", path, "--store", tmp_path / "s", "--map",
+                   f"workload=@w,global_batch=@64,{pairs}")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    store = Store(tmp_path / "s")
+    runs = run_metrics(*(store.pandas(name) for name in ("runs", "epochs")))
+    assert list(runs["energy_is"]) == ["node, integral, suspect"] * 2
+    assert list(runs["energy_per_epoch_j"]) == [8000.0, 9000.0]
+    assert list(runs["energy_per_node_without_gpu_j"]) == [5000.0, 5000.0]
