@@ -76,11 +76,12 @@ def _describe(device: Device) -> str:
         value = facts.get(name)
         if isinstance(value, int | float) and not any(word in text for text in sources):
             sources.append(f"{word} {value:.3g} s")
+    of_kind = "" if device.kind == "node" else f" of a {device.kind}"
     notes = [
         device.name, str(facts.get("scope") or ""),
         ", ".join(sources) if device.has_energy else "use only, no energy",
         f"contains {', '.join(device.contains)}" if device.contains else "",
-        "counts only where no other meter of its kind has an energy"
+        f"counts only where no other meter{of_kind} has an energy"
         if facts.get("complements") else "",
         "shared: its energy is that of all its users" if facts.get("is_shared") else "",
     ]  # fmt: skip

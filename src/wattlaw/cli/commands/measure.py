@@ -110,8 +110,8 @@ def _lines(
 ) -> list[tuple[str, str]]:
     """Return the rows of the table, without those that have no value."""
     energy, memory_bytes = phase.energy, phase.mem_used_max_bytes
-    scope = energy.scope
-    source = f"{energy.source(scope)}, {energy.verdict(scope)}; the run counts {scope}"
+    quality = f"{energy.scope}, {energy.source(energy.scope)}, {energy.verdict(energy.scope)}"
+    total = "not available" if energy.total_j is None else f"{energy.total_j:,.1f} J ({quality})"
     lines = [
         ("command", _command(record)),
         ("time", f"{phase.duration_s:.3f} s"),
@@ -119,7 +119,7 @@ def _lines(
             (f"energy, {part}", f"{joules:,.1f} J, mean {joules / phase.duration_s:,.1f} W")
             for part, joules in energy.energy_j.items()
         ),
-        ("energy source", source) if energy.energy_j else ("energy", "not available"),
+        ("energy of the run", total),
         *(("", reason) for reason in phase.reasons),
         ("SM utilisation", fmt.percent(phase.sm_util)),
         ("GPU memory utilisation", fmt.percent(phase.mem_util)),
