@@ -271,7 +271,7 @@ def test_a_node_that_is_shared_has_no_energy_of_a_node():
 GRACE_HOPPER: list[dict[str, Any]] = [
     {"id": "hopper", "idle_w": 400, "max_w": 400, "source": "measured"},
     {"id": "grace", "kind": "cpu", "idle_w": 150, "max_w": 150, "source": "measured",
-     "contains": ["dram"], "facts": {"scope": "processor and memory"}},
+     "contains": ["dram"], "facts": {"scope": "processor and memory", "power": "average", "age_s": 0.25}},
     {"id": "memory", "kind": "dram", "idle_w": 30, "max_w": 30, "source": "measured"},
     {"id": "board", "kind": "module", "idle_w": 600, "max_w": 600, "source": "measured",
      "contains": ["gpu", "cpu", "dram"]},
@@ -339,6 +339,7 @@ def test_devices_are_listed_with_what_a_run_counts_and_what_contains_what(machin
     assert (lines["dcmi"][0], lines["rack"][0]) == ("no", "no")
     assert "contains gpu, cpu, dram" in text
     assert "new every 0.5 s" in text
+    assert "power (average), age 0.25 s" in text
     assert "no NVIDIA driver" in text
     found = json.loads(wattlaw("devices", "--json").stdout)
     (meter,) = (meter for meter in found["meters"] if meter["name"] == "simulated")

@@ -29,7 +29,8 @@ def devices(as_json: JsonOption = False) -> int:
     missing = [
         (meter.name, reason)
         for meter in meters
-        for reason in filter(None, [meter.reason, *_failures(meter.devices), *meter.problems])
+        for reason in dict.fromkeys([meter.reason, *_failures(meter.devices), *meter.problems])
+        if reason
     ]
     if missing:
         console.print(make_table(("meter", "reason"), missing, title="Not measured"))
@@ -65,17 +66,12 @@ def _measured(meters: list[Availability[Device]]) -> Table:
 def _describe(device: Device) -> str:
     """Return what a meter says about a device: what it includes, from which source, how often."""
     facts = device.facts
-    sources = [
-        f"{word} ({facts[name]})"
-        for name, word in (("energy_counter", "energy counter"), ("power", "power"))
-        if facts.get(name)
-    ]
-    for name, word in (
-        ("counter_refresh_s", "new every"), ("resolution_s", "new every"), ("age_s", "age"),
-    ):  # fmt: skip
-        value = facts.get(name)
-        if isinstance(value, int | float) and not any(word in text for text in sources):
-            sources.append(f"{word} {value:.3g} s")
+    period_s = facts.get("counter_refresh_s") or facts.get("resolution_s")
+    values = (
+        ("energy counter ({})", facts.get("energy_counter")), ("power ({})", facts.get("power")),
+        ("new every {:.3g} s", period_s), ("age {:.3g} s", facts.get("age_s")),
+    )  # fmt: skip
+    sources = [text.format(value) for text, value in values if value]
     of_kind = "" if device.kind == "node" else f" of a {device.kind}"
     notes = [
         device.name, str(facts.get("scope") or ""),
