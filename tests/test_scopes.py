@@ -271,7 +271,8 @@ def test_a_node_that_is_shared_has_no_energy_of_a_node():
 GRACE_HOPPER: list[dict[str, Any]] = [
     {"id": "hopper", "idle_w": 400, "max_w": 400, "source": "measured"},
     {"id": "grace", "kind": "cpu", "idle_w": 150, "max_w": 150, "source": "measured",
-     "contains": ["dram"], "facts": {"scope": "processor and memory", "power": "average", "age_s": 0.25}},
+     "contains": ["dram"],
+     "facts": {"scope": "processor and memory", "power": "average", "age_s": 0.25}},
     {"id": "memory", "kind": "dram", "idle_w": 30, "max_w": 30, "source": "measured"},
     {"id": "board", "kind": "module", "idle_w": 600, "max_w": 600, "source": "measured",
      "contains": ["gpu", "cpu", "dram"]},

@@ -66,16 +66,21 @@ def _measured(meters: list[Availability[Device]]) -> Table:
 def _describe(device: Device) -> str:
     """Return what a meter says about a device: what it includes, from which source, how often."""
     facts = device.facts
-    period_s = facts.get("counter_refresh_s") or facts.get("resolution_s")
-    values = (
-        ("energy counter ({})", facts.get("energy_counter")), ("power ({})", facts.get("power")),
-        ("new every {:.3g} s", period_s), ("age {:.3g} s", facts.get("age_s")),
-    )  # fmt: skip
-    sources = [text.format(value) for text, value in values if value]
+    texts = {
+        "energy_counter": "energy counter ({})", "power": "power ({})",
+        "counter_refresh_s": "new every {} s", "resolution_s": "new every {} s",
+        "age_s": "age {} s",
+    }  # fmt: skip
+    sources = []
+    for name, text in texts.items():
+        value = facts.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value and is_number == name.endswith("_s"):
+            sources.append(text.format(number(value) if is_number else value))
     of_kind = "" if device.kind == "node" else f" of a {device.kind}"
     notes = [
         device.name, str(facts.get("scope") or ""),
-        ", ".join(sources) if device.has_energy else "use only, no energy",
+        ", ".join(dict.fromkeys(sources)) if device.has_energy else "use only, no energy",
         f"contains {', '.join(device.contains)}" if device.contains else "",
         f"counts only where no other meter{of_kind} has an energy"
         if facts.get("complements") else "",
