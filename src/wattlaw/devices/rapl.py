@@ -14,7 +14,9 @@ from wattlaw.devices.meter import Device, Facts, Target
 from wattlaw.errors import NotAvailable
 
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
-_MIN_PERIOD_S = 0.05
+_REFRESH_S, _MIN_PERIOD_S = 0.001, 0.05
+_PACKAGE = "cores, caches and memory controllers, of all users of the machine"
+_MEMORY = "memory modules, of all users of the machine"
 _PERMIT = "chmod o+r /sys/class/powercap/intel-rapl:*/energy_uj"
 
 
@@ -53,13 +55,16 @@ def _zone(path: Path) -> FileSource | None:
     name = sysfs.read_text(path / "name")
     number = path.name.removeprefix("intel-rapl:")
     range_uj = sysfs.read_optional(path / "max_energy_range_uj") or None
-    facts: Facts = {"wraps_at_j": range_uj and range_uj * 1e-6}
+    facts: Facts = {
+        "energy_counter": "powercap", "counter_refresh_s": _REFRESH_S,
+        "wraps_at_j": range_uj and range_uj * 1e-6,
+    }  # fmt: skip
     if name.startswith("package"):
-        facts = {"scope": f"processor package {number}, without its memory", **facts}
+        facts = {"scope": _PACKAGE, **facts}
         device = Device(f"package-{number}", "cpu", f"processor {name}", facts)
     elif name == "dram":
         socket = number.split(":")[0]
-        facts = {"scope": f"memory of processor package {socket}", **facts}
+        facts = {"scope": _MEMORY, **facts}
         device = Device(f"dram-{socket}", "dram", f"memory of package {socket}", facts)
     else:
         return None
