@@ -352,6 +352,41 @@ def test_counters_are_not_read_twice_and_counters_that_stop_are_noted(root, monk
     assert meter.problems() == []
 
 
+@pytest.mark.parametrize(
+    ("fault", "verdict", "scope"),
+    [(None, "ok", "node"), ("shared", "partial", "gpu+cpu+dram"), ("restart", "unavailable", None)],
+)
+def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
+    root, monkeypatch, fault, verdict, scope
+):
+    counters = PmCounters(root)
+    for name in cray._VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    if fault == "shared":
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURM_CPUS_ON_NODE", "0")
+    meter = CrayMeter.open(TARGET)
+    rows = []
+    for second in range(6):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        if second == 2 and fault == "restart":
+            put(counters.folder / "startup", 2)
+        counters.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
+    windows = pa.Table.from_pylist([window], schema=WINDOWS)
+    facts = {
+        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
+        for device in meter.devices()
+    }
+    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    assert row["node_energy_verdict"] == verdict
+    assert row["energy_scope"] == scope
+    if fault is None:
+        assert (row["node_energy_j"], row["gpu_energy_j"]) == (8000, 6400)
+        assert (row["cpu_energy_j"], row["dram_energy_j"]) == (800, 320)
+
+
 @pytest.mark.parametrize("is_higher", [True, False])
 def test_a_window_across_a_restart_of_the_counters_has_a_fault(root, is_higher):
     counters = PmCounters(root, 0)

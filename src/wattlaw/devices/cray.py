@@ -148,7 +148,9 @@ def _counted(names: set[str]) -> list[re.Match[str]]:
 
 def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
     """Return the device of a counter."""
-    facts: Facts = {"counter_refresh_s": refresh_s, "age_s": _age_s(path)}
+    facts: Facts = {
+        "energy_counter": "pm_counters", "counter_refresh_s": refresh_s, "age_s": _age_s(path),
+    }  # fmt: skip
     if match[1] is None:
         facts = {"scope": "node with all its parts", **facts, "is_shared": shares_node()}
         return Device("cray-node", "node", "node by pm_counters", facts, _NODE_CONTAINS)

@@ -88,6 +88,7 @@ def _gpu(folder: Path, address: str) -> IntelGpu | None:
     is_package = energy is not None and chip.label(energy.name.removesuffix("_input")) == "pkg"
     facts: Facts = {
         "scope": "package of the card" if is_package else "card with its memory",
+        "energy_counter": None if energy is None else "hwmon",
         "pci_id": f"8086:{model}",
         "driver": chip.name,
         "tiles": float(tiles),
