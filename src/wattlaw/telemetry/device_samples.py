@@ -90,10 +90,9 @@ class DeviceSamples:
             self._resolution_s() if measured else None,
             max(spacing_s, self._average_s) if measured and spacing_s is not None else None,
         )
-        if self._is_shared and self.kind != "gpu" and energy.verdict in ("ok", "suspect"):
-            reason = f"the {self.kind} is shared, and its energy is that of all its users"
-            return dataclasses.replace(energy, verdict="partial", reason=reason)
         caveat = self._caveat(start_ns, end_ns)
+        if self._is_shared and self.kind == "node" and energy.verdict in ("ok", "suspect"):
+            return dataclasses.replace(energy, verdict="partial", reason=caveat)
         if caveat is not None and energy.verdict == "ok":
             return dataclasses.replace(energy, verdict="suspect", reason=caveat)
         return energy
@@ -101,7 +100,7 @@ class DeviceSamples:
     def _caveat(self, start_ns: int, end_ns: int) -> str | None:
         """Return why an energy without a fault may still be wrong."""
         if self._is_shared:
-            return "the GPU is shared (MIG), and its energy is that of all its users"
+            return f"the {self.kind} is shared, and its energy is that of all its users"
         if any(setbacks.overlaps(start_ns, end_ns) for setbacks in self._setbacks):
             return "the clock was set back, so that some times occur twice"
         return None
