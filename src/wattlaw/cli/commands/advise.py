@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import results
-from wattlaw.api.advice import Advice
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.errors import Refused
 
@@ -76,12 +75,7 @@ def advise(
     for line in lines:
         console.print(line)
     for advice in advices if details else ():
-        _show_details(console, advice)
+        console.show(advice.options)
+        for line in advice.details:
+            console.print(line)
     return 0
-
-
-def _show_details(console: Console, advice: Advice) -> None:
-    if (table := advice.options) is not None:
-        console.print(table_of(table))
-    for line in advice.details:
-        console.print(line)
