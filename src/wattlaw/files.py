@@ -28,10 +28,7 @@ _DAY_S = 86_400.0
 def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Return the content of a regular file. A pipe or a device is an error; the call never blocks.
 
-    Raises
-    ------
-    OSError
-        ``path`` is missing, not a regular file, or larger than ``most_bytes``. The error names it.
+    Raises ``OSError``, which names ``path``, also if it is larger than ``most_bytes``.
     """
     with naming(path), open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most_bytes:
@@ -40,13 +37,7 @@ def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_input(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file that the user names, as ``read_bytes`` does.
-
-    Raises
-    ------
-    BadInput
-        It cannot be read; the text names the file and the reason.
-    """
+    """Return the content of a file that the user names; ``BadInput`` says why it cannot be read."""
     try:
         return read_bytes(path, most_bytes)
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
@@ -57,11 +48,7 @@ def read_input(path: Path, most_bytes: int) -> bytes:
 def open_regular(path: Path, *, append: bool = False, follow_links: bool = True) -> BinaryIO:
     """Open a regular file for reading, or for appending; the latter creates it.
 
-    Raises
-    ------
-    OSError
-        ``path`` is not a regular file, such as a pipe, or a link where ``follow_links`` is false.
-        The error names it.
+    Raises ``OSError``, which names ``path``, also for a pipe, and for a link if none is followed.
     """
     how = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
     how |= 0 if follow_links else os.O_NOFOLLOW
@@ -76,26 +63,12 @@ def open_regular(path: Path, *, append: bool = False, follow_links: bool = True)
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file, read as ``read_bytes`` does.
-
-    Raises
-    ------
-    OSError
-        As ``read_bytes``.
-    UnicodeDecodeError
-        It is not UTF-8.
-    """
+    """Return the content of a UTF-8 file, read as ``read_bytes`` does."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Return the end of a log; bytes that are not UTF-8 are replaced.
-
-    Raises
-    ------
-    OSError
-        As ``read_bytes``, except that no file is too large.
-    """
+    """Return the end of a log, as ``read_bytes``; bytes that are not UTF-8 are replaced."""
     with naming(path), open_regular(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
         return file.read(most_bytes).decode("utf-8", "replace")
@@ -117,10 +90,7 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
-    """Lock an open file (flock); return False if another process holds a lock on it.
-
-    On a file system without locks the result is always True.
-    """
+    """Lock an open file (flock); False if another process has a lock, True without locks at all."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -43,10 +43,7 @@ def collector_paused() -> Iterator[None]:
 def run_captured(
     line: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program without input; return its exit code and its output as text.
-
-    Raises ``OSError`` if it cannot be started, and ``subprocess.TimeoutExpired``.
-    """
+    """Run a program without input; return its exit code and its output as text."""
     return subprocess.run(
         line,
         capture_output=True,

@@ -51,10 +51,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of the plan have each status, and what interrupted the campaign.
-
-    ``not_needed`` are the planned runs that a decision does without, ``stopped_because`` says why.
-    """
+    """How many runs of the plan have each status, and what interrupted the campaign."""
 
     done: int
     failed: int
@@ -62,8 +59,8 @@ class Outcome:
     left: int
     interrupted_by: str | None = None
     warnings: tuple[str, ...] = ()
-    not_needed: int = 0
-    stopped_because: str | None = None
+    not_needed: int = 0  # planned runs that a decision does without
+    stopped_because: str | None = None  # why it does
 
 
 @dataclass

@@ -49,10 +49,7 @@ def unsupported_limits_reason(
 def lease_boards(
     limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
 ) -> LimitLease:
-    """Lock boards for limiting.
-
-    Raises ``NotAvailable`` if the limits can never be set here, or another process has a board.
-    """
+    """Lock boards for limiting; ``NotAvailable`` if that can never work here, or now."""
     reason = unsupported_limits_reason(
         limits, boards, prior_clocks_are_default=prior_clocks_are_default
     )

@@ -151,10 +151,7 @@ class Recording:
 
 
 class NestedRecording:
-    """The recording of a program that ``wattlaw run`` has started: it writes windows only.
-
-    The node agent runs the sampler, and the campaign stores the run.
-    """
+    """The windows of a program that ``wattlaw run`` has started; the campaign stores the run."""
 
     _stream: ClassVar[LiveWriter | None] = None  # shared by all recordings of the process
 

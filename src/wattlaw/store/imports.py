@@ -71,13 +71,9 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
     """Write the runs of one import into a store; runs that the store has stay as they are.
 
     A run that the store has with other values is rejected, and so are all new runs of its
-    setting: with new repeat numbers they might count a measurement twice.
-
-    Raises
-    ------
-    BadInput
-        A run has a value that no table of a store may have, or the store has an import or a folder
-        of one of the runs that is damaged. Nothing is written.
+    setting: with new repeat numbers they might count a measurement twice. Raises ``BadInput``, and
+    writes nothing, if a run has a value that no table of a store may have, or the store has a
+    damaged import or a damaged folder of one of the runs.
     """
     with naming(store.path), _lock(store.path / "imports"):
         snapshot = store.snapshot()

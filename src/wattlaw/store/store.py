@@ -58,10 +58,7 @@ class Store:
 
     @classmethod
     def existing(cls, path: Path, *, strict: bool = False) -> "Store":
-        """Return the store at ``path``.
-
-        Raises ``BadInput`` if the folder is not a store, or its schema version is another one.
-        """
+        """Return the store at ``path``; ``BadInput`` if it is none or of another schema version."""
         store = cls(path, strict=strict)
         if not store._runs.is_dir():
             raise BadInput(
@@ -143,10 +140,7 @@ class Store:
             folder.remove_abandoned()
 
     def leave_out(self, path: Path, error: WattlawError) -> None:
-        """Leave out the run, or the import, with a damaged file; raise if the store is ``strict``.
-
-        ``path`` is a file of the folder of the run or of the import.
-        """
+        """Leave out the run, or import, of the damaged file ``path``; a ``strict`` store raises."""
         if self.strict:
             raise error
         run_id = path.parent.name
@@ -178,10 +172,7 @@ class Store:
         return records
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
-        """Return the records of all runs, or of some, by run id; without those that have none.
-
-        A record that cannot be read is None.
-        """
+        """Return the records of all runs, or of some; None for one that cannot be read."""
         records: dict[str, RunRecord | None] = {}
         for folder in self.folders(run_ids):
             try:
@@ -198,16 +189,8 @@ class Store:
     ) -> "pa.Table":  # fmt: skip
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
-        Parameters
-        ----------
-        table
-            The name of the table.
-        run_ids
-            Runs with telemetry; by default all.
-        validate
-            Whether a run whose table has a value that no run writes is left out.
-        snapshot
-            The runs; by default those of this moment.
+        ``run_ids`` are the runs with telemetry, by default all. With ``validate``, runs are left
+        out whose table has a value that no run writes. The ``snapshot`` is by default of now.
         """
         import pyarrow as pa
         import pyarrow.compute as pc

@@ -66,21 +66,9 @@ def read_document(
 ) -> ModelT:
     """Read a YAML file that contains one mapping, and validate it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    model
-        The model of its content; field descriptions say what is allowed.
-    what
-        The name of such a file in messages, such as ``study file``.
-    prepare
-        Changes the plain data before validation; it may raise ``LocatedError``.
-
-    Raises
-    ------
-    BadInput
-        One line: ``file:line: key: given ...; allowed: ...``.
+    The descriptions of the model's fields say what is allowed. ``what`` names such a file in
+    messages. ``prepare`` changes the plain data before validation; it may raise ``LocatedError``.
+    Raises ``BadInput``, one line: ``file:line: key: given ...; allowed: ...``.
     """
     try:
         return _read(path, model, what, prepare)

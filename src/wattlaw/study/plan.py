@@ -59,10 +59,7 @@ class PlannedRun:
 
 
 class _Grid(NamedTuple):
-    """An expanded sweep: how its runs are measured, and its settings.
-
-    Each point is a setting, its node count and its canonical JSON.
-    """
+    """How runs are measured, and their settings, each with nodes and canonical JSON."""
 
     measure: Measure
     points: list[tuple[Setting, int, str]]

@@ -100,10 +100,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
 
 
 def limit_reports(machine: Machine, spec: RunSpec) -> tuple[LimitReport, ...]:
-    """Return the limits of the boards of a run, which enforce what is requested.
-
-    Raises ``NotAvailable`` if a limit is outside their range.
-    """
+    """Return the limits of a run's boards, as requested; ``NotAvailable`` outside their range."""
     limits, states = requested_limits(spec.setting), machine.board_states(spec)
     if limits.are_none:
         return ()

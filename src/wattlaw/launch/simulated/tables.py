@@ -364,10 +364,7 @@ def telemetry_table(
     devices: Sequence[str],
     draw: np.random.Generator,
 ) -> pa.Table:
-    """Return the rows of ``telemetry``, board by board in order of time.
-
-    All boards have the same load; each is read at its own times.
-    """
+    """Return ``telemetry``, board by board: all have the same load, and times of their own."""
     prediction = windows.prediction
     t_s = np.concatenate([sampling.drawn_s(draw) for _ in devices])
     window = np.searchsorted(windows.start_s, t_s, side="right") - 1

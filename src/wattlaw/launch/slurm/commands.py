@@ -96,10 +96,7 @@ def submit(arguments: Sequence[str]) -> str:
 
 
 def queue() -> list[Job]:
-    """Return all jobs of this user, including those that have just ended (``MinJobAge``).
-
-    Raises ``Unreachable`` or ``NotAvailable``, if Slurm is not installed here.
-    """
+    """Return all jobs of this user, including those that have just ended (``MinJobAge``)."""
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
     output = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
     return parse_jobs(output)

@@ -176,10 +176,7 @@ class SlurmLauncher(Launcher):
         return self._attempt(record, folder, job_id)
 
     def submit(self, record: RunRecord, folder: RunFolder) -> str:
-        """Submit the job of a run, in place of any earlier one, and return its id.
-
-        Raises errors as ``commands.submit`` does.
-        """
+        """Submit the job of a run, in place of any earlier one, and return its id."""
         submission = Submission(launch=self._launch, at=now())
         submission.write(folder)
         write_script(folder, self._launch)
@@ -253,10 +250,7 @@ _SCOPE = "all nodes of the job, from its last start to its end, including other 
 
 
 def record_energies(store: Store) -> int:
-    """Add the scheduler energy to all done runs without it; return how many runs got it.
-
-    Raises ``Unreachable`` if the accounting does not respond.
-    """
+    """Add the scheduler energy to all done runs without it; return how many runs got it."""
     if shutil.which("sacct") is None:
         return 0
     missing = {}
