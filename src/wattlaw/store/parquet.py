@@ -48,13 +48,8 @@ def connection() -> "duckdb.DuckDBPyConnection":
     """Return a new in-memory DuckDB database that loads nothing from a network."""
     import duckdb
 
-    threads = min(_MOST_THREADS, processes.cores())
-    config: dict[str, Any] = {
-        "memory_limit": MEMORY,
-        "threads": threads,
-        "autoinstall_known_extensions": False,
-    }
-    return duckdb.connect(config=config)
+    config: dict[str, Any] = {"memory_limit": MEMORY, "autoinstall_known_extensions": False}
+    return duckdb.connect(config=config | {"threads": min(_MOST_THREADS, processes.cores())})
 
 
 def literal(path: Path) -> str:

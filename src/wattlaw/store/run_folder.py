@@ -67,11 +67,9 @@ class RunFolder:
             return None
         except PermissionError:
             raise NotPermitted(f"{self.record_path}: no permission to read it") from None
-        except OSError as error:
-            reason = f"{self.record_path}: cannot be read: {error.strerror}; {REPLACE}"
-            raise BadInput(reason) from None
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{self.record_path}: cannot be read: {error}; {REPLACE}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise BadInput(f"{self.record_path}: cannot be read: {why}; {REPLACE}") from None
         try:
             record = RunRecord.model_validate_json(text)
         except ValidationError as error:

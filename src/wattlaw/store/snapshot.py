@@ -89,9 +89,7 @@ def read_snapshot(store: Path) -> Snapshot:
             damage[path.name] = path / "epochs.parquet", fault
             table = _marked(table, dict.fromkeys(folder.run_ids, str(fault)), {"done"})
         tables.append(table)
-    table = (
-        tables[0] if len(tables) == 1 else by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
-    )
+    table = by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
     return Snapshot(table, damage, keys, tuple(imports))
 
 

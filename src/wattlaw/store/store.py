@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from wattlaw.store.import_folder import ImportFolder
     from wattlaw.store.snapshot import Snapshot
 
 #: Prefix of the folder in which an import prepares its runs.
@@ -129,15 +128,14 @@ class Store:
         """Remove temporary files of killed writers and folders of killed imports."""
         from wattlaw.store.cache import FOLDER
 
-        remove_abandoned(self.path)
-        remove_abandoned(self.path / FOLDER)
-        remove_abandoned(self.path / "studies")
+        for folder in (self.path, self.path / FOLDER, self.path / "studies"):
+            remove_abandoned(folder)
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
                 if is_abandoned or (not (path / "lock").exists() and is_old(path)):
                     shutil.rmtree(path, ignore_errors=True)
-        for folder in self.folders():
-            folder.remove_abandoned()
+        for run in self.folders():
+            run.remove_abandoned()
 
     def leave_out(self, path: Path, error: WattlawError) -> None:
         """Leave out the run, or import, of the damaged file ``path``; a ``strict`` store raises."""
@@ -218,7 +216,7 @@ class Store:
         else:
             tables = [read(list(keys))[0]]
         for folder in snapshot.imports:
-            if self._is_damaged(folder) or done.isdisjoint(folder.run_ids):
+            if folder.path.name in self.damaged or done.isdisjoint(folder.run_ids):
                 continue
             try:
                 rows = folder.read(table, validate=validate)
@@ -235,9 +233,6 @@ class Store:
         for _, (path, error) in sorted(snapshot.damage.items()):
             self.leave_out(path, error)
         return snapshot
-
-    def _is_damaged(self, folder: "ImportFolder") -> bool:
-        return folder.path.name in self.damaged
 
     def pandas(self, table: str) -> "pd.DataFrame":
         """Return a table as a pandas frame."""
@@ -270,7 +265,8 @@ class Store:
         snapshot = self.without_damaged(snapshot)
         done = [run_id for run_id in snapshot.done() if run_id in snapshot.keys]
         paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]
-        paths += [folder.path for folder in snapshot.imports if not self._is_damaged(folder)]
+        imports = [folder.path for folder in snapshot.imports]
+        paths += [path for path in imports if path.name not in self.damaged]
         return [path / f"{table}.parquet" for path in paths]
 
     @property
