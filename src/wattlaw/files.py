@@ -76,10 +76,7 @@ def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
 
 @contextlib.contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Add ``path`` to system errors that name no file, or only the temporary one.
-
-    Python names no file when a write fails, for example on a full disk.
-    """
+    """Name ``path`` in system errors that name no file (a full disk), or only the temporary one."""
     try:
         yield
     except OSError as error:
@@ -107,12 +104,8 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
     Readers see the old file or the new one, never a part of it. ``durable`` also waits for the
     disk. A link is followed. A special file, such as a pipe, is written to directly. The mode of
-    the file follows from the umask unless ``mode`` is set.
-
-    Raises
-    ------
-    OSError
-        ``path`` is a folder, its folder is missing, or the disk is full. The error names ``path``.
+    the file follows from the umask unless ``mode`` is set. Raises ``OSError``, which names
+    ``path``, if it is a folder, its folder is missing, or the disk is full.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -140,10 +133,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
 
 def locked_temporary(path: Path) -> tuple[int, Path]:
-    """Return a new temporary file beside ``path``, locked as long as its handle is open.
-
-    The lock shows ``remove_abandoned`` that the writer is alive.
-    """
+    """Return a new temporary file beside ``path``; its lock shows that the writer is alive."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         if locked(handle) and os.fstat(handle).st_nlink:

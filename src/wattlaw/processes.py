@@ -16,10 +16,7 @@ _LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Let the kernel kill this process (SIGKILL) when its parent ends (prctl(2)).
-
-    A parent that ended before the call is noticed too.
-    """
+    """Let the kernel kill this process when its parent ends, or has ended already (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)

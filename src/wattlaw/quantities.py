@@ -17,17 +17,8 @@ _NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 def duration_s(name: str, value: str | float | timedelta | None) -> float | None:
     """Return a duration in seconds; None for None.
 
-    Parameters
-    ----------
-    name
-        The option or parameter, for the error.
-    value
-        A number of seconds, or a text such as ``45s``, ``90min``, ``6h``, ``2d``, ``1h30min``.
-
-    Raises
-    ------
-    BadInput
-        The value is not a duration above 0.
+    The value is a number of seconds, or a text such as ``45s``, ``90min``, ``2d``, ``1h30min``.
+    Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
 
     Examples
     --------

@@ -209,10 +209,7 @@ class Campaign:
     def _start_pending(
         self, pending: list[PlannedRun], stop: Stop
     ) -> tuple[list[PlannedRun], bool]:
-        """Start runs in the plan's order until the resources are busy.
-
-        Returns the runs that are still pending, and whether busy resources are the reason.
-        """
+        """Start runs until resources are busy; return the pending ones, and whether that is why."""
         remaining: list[PlannedRun] = []
         for index, run in enumerate(pending):
             unsupported = self._launcher.unsupported_reason(run.spec)

@@ -62,10 +62,7 @@ def lease_boards(
 
 
 def restore_stale_limits() -> None:
-    """Restore the limits that dead runs have left on this machine, and print what was restored.
-
-    Problems with the state folder are printed and do not raise.
-    """
+    """Restore the limits that dead runs left here; print what was restored, and what cannot be."""
     try:
         outcomes, survey = restore_stale(StateFolder())
     except WattlawError as error:

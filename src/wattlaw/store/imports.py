@@ -35,13 +35,10 @@ _BATCH_ROWS = 50_000
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``.
-
-    Only a run that is done has windows and samples in the store.
-    """
+    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``."""
 
     record: RunRecord
-    windows: Sequence[dict[str, Any]]
+    windows: Sequence[dict[str, Any]]  # stored, as samples are, if the run is done
     telemetry: pa.Table | None = None
     line: int = 0  # of its file; 0 where a run is not one line
 

@@ -105,10 +105,7 @@ class Store:
             return None
 
     def was_cancelled_since(self, before: str | None) -> bool:
-        """Say whether ``cancel`` was called since ``cancelled_at`` returned ``before``.
-
-        A file that cannot be read at the moment counts as no call.
-        """
+        """Say whether ``cancel`` was called since; an unreadable file counts as no call."""
         last = self.cancelled_at()
         return last is not None and last != before
 

@@ -14,14 +14,7 @@ from typing import Any, NamedTuple
 from wattlaw.errors import BadInput
 from wattlaw.study.document import read_document
 from wattlaw.study.identity import around_setting, digest, encode
-from wattlaw.study.model import (
-    Measure,
-    RunSpec,
-    Setting,
-    Study,
-    Train,
-    WorkloadSpec,
-)
+from wattlaw.study.model import Measure, RunSpec, Setting, Study, Train, WorkloadSpec
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 200_000

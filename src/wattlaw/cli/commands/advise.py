@@ -21,8 +21,7 @@ def advise(
     ] = None,
     deadline: Annotated[str | None, option("TIME", "Maximum training time: 90min, 6h, 2d.")] = None,
     max_slowdown: Annotated[
-        str | None,
-        option("SHARE", "Maximum slowdown relative to the fastest setting: 5% or 0.05."),
+        str | None, option("SHARE", "Maximum slowdown relative to the fastest setting: 5% or 0.05.")
     ] = None,
     energy_budget: Annotated[
         str | None, option("ENERGY", "Maximum energy of the training: 50kWh, 3MJ.")

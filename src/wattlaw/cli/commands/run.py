@@ -9,13 +9,7 @@ import typer
 from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.options import (
-    LaunchOption,
-    StudyArgument,
-    TableOption,
-    option,
-    positive,
-)
+from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option, positive
 from wattlaw.cli.common.progress import observer_for
 from wattlaw.formatting import MEASURED, number, origin_of, plural
 from wattlaw.launch.planning import GpuHours

@@ -38,8 +38,7 @@ BaselineOption = Annotated[
     option("KEY=VALUE,...", "Setting to compare with: gpus=4,global_batch=256. Default: fastest."),
 ]
 LaunchOption = Annotated[
-    str | None,
-    option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay."),
+    str | None, option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay.")
 ]
 TableOption = Annotated[Path | None, option("FILE", "Table of measurements for --launch replay.")]
 PowersOption = Annotated[str | None, option("W,...", "Power limits per GPU; none: no limit.")]

@@ -86,17 +86,11 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
         software=_software(("wattlaw", "numpy")) | {"simulator": UNCALIBRATED},
     )
-    return record.model_copy(
-        update={
-            "status": "done",
-            "finished_at": now(),
-            "reason": None,
-            "notes": (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings),
-            "facts": facts,
-            "samplers": (_sampler(machine, sampling, host, device_ids),),
-            "limits": reports,
-        }
-    )
+    notes = (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings)
+    samplers = (_sampler(machine, sampling, host, device_ids),)
+    changes = {"status": "done", "finished_at": now(), "reason": None, "notes": notes}
+    changes |= {"facts": facts, "samplers": samplers, "limits": reports}
+    return record.model_copy(update=changes)
 
 
 def limit_reports(machine: Machine, spec: RunSpec) -> tuple[LimitReport, ...]:

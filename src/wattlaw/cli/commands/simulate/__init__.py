@@ -80,8 +80,7 @@ def simulate(
         ),
     ] = False,
     output: Annotated[
-        Path | None,
-        option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output"),
+        Path | None, option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output")
     ] = None,
     raw: opts.RawOption = False,
     as_json: opts.JsonOption = False,
@@ -157,18 +156,13 @@ def _job_template(
         )
     if profile is None or samples is None:
         catalogue.entry(name)  # raises BadInput for an unknown name
+    values = {} if profile is None else profile.options
     if options is not None:
         values = parse_json_object("--options", options)
-    else:
-        values = {} if profile is None else profile.options
     spec = RunSpec(
-        workload=inputs.workload_spec(name, values),
-        setting=setting,
-        repeat=0,
-        measure=Measure(),
-        train=train,
-        launch_kind="simulated",
-    )
+        workload=inputs.workload_spec(name, values), setting=setting, repeat=0,
+        measure=Measure(), train=train, launch_kind="simulated",
+    )  # fmt: skip
     try:
         return inputs.simulation_job(
             spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples
@@ -197,22 +191,12 @@ def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
 
 
 def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
-    """Return a prediction as a flat row.
+    """Return a prediction as a flat row; a value that is not known is None.
 
-    Parameters
-    ----------
-    prediction
-        The prediction.
-    epochs
-        The number of epochs to train.
-
-    Returns
-    -------
-    dict
-        The setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all epochs
-        ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of an
-        evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add
-        up to ``step_time_s``, and ``roofline_s``. A value that is not known is None.
+    It has the setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all
+    ``epochs`` ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of
+    an evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add up
+    to ``step_time_s``, and ``roofline_s``.
     """
     job, train = prediction.job, prediction.train
     energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
