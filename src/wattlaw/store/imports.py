@@ -190,12 +190,6 @@ def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
         yield table
 
 
-def _sample_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
-    for run in runs:
-        if run.record.status == "done" and run.telemetry is not None:
-            yield run.telemetry.select(TELEMETRY.names).cast(TELEMETRY)
-
-
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     try:
         return rows_table(rows, schema)
@@ -216,10 +210,15 @@ def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
             raise BadInput(f"{temporary}: removed by another process; import again")
         folder = ImportFolder(Path(temporary) / import_id)
         folder.path.mkdir()
+        samples = (
+            run.telemetry.select(TELEMETRY.names).cast(TELEMETRY)
+            for run in runs
+            if run.record.status == "done" and run.telemetry is not None
+        )
         parts = (
             ("runs", RUNS, _run_batches(runs)),
             ("epochs", EPOCHS, _window_batches(runs)),
-            ("telemetry", TELEMETRY, _sample_batches(runs)),
+            ("telemetry", TELEMETRY, samples),
         )
         for name, schema, batches in parts:
             with pq.ParquetWriter(folder.table_path(name), schema, compression="zstd") as file:

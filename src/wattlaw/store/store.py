@@ -244,15 +244,13 @@ class Store:
         from wattlaw.store.parquet import check_all
         from wattlaw.store.schema import TABLES
 
-        schema = TABLES[table]
         if table == "telemetry":
-            check_all(self.finished(table), schema, self.leave_out)
-        paths = self.finished(table) if table == "telemetry" else []
-        if not paths:
-            return duckdb.from_arrow(self.arrow(table))
-        # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
-        files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
-        return duckdb.from_arrow(files)
+            check_all(self.finished(table), TABLES[table], self.leave_out)
+            # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
+            if paths := [str(path) for path in self.finished(table)]:
+                files = ds.dataset(paths, schema=TABLES[table], format="parquet")
+                return duckdb.from_arrow(files)
+        return duckdb.from_arrow(self.arrow(table))
 
     def finished(self, table: str, snapshot: "Snapshot | None" = None) -> list[Path]:
         """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
@@ -270,6 +268,5 @@ class Store:
     def documents(self) -> dict[str, bytes]:
         """The study files and the decision, by their path in a store."""
         paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
-        return {
-            str(path.relative_to(self.path)): read_bytes(path) for path in paths if path.is_file()
-        }
+        files = [path for path in paths if path.is_file()]
+        return {str(path.relative_to(self.path)): read_bytes(path) for path in files}

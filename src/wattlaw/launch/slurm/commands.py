@@ -18,16 +18,10 @@ from wattlaw.text import collapse_whitespace
 _TIMEOUT_S = 90
 #: Error messages for a controller that is down or too busy.
 _UNREACHABLE = (
-    "unable to contact slurm controller",
-    "socket timed out",
-    "communication connection failure",
-    "connection refused",
-    "zero bytes were transmitted",
-    "message receive failure",
-    "unable to establish controller machine",
-    "resource temporarily unavailable",
-    "munge",
-)
+    "unable to contact slurm controller", "socket timed out", "communication connection failure",
+    "connection refused", "zero bytes were transmitted", "message receive failure",
+    "unable to establish controller machine", "resource temporarily unavailable", "munge",
+)  # fmt: skip
 #: Error messages of sbatch for a user who has reached the limit of jobs.
 _JOB_LIMIT = ("submitjob", "too many jobs")
 #: The states of a job that has ended and left its nodes.
