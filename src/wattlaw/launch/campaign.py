@@ -225,11 +225,7 @@ class Campaign:
     def _advance(
         self, run: PlannedRun, unsupported: str | None, allocation: Allocation | None
     ) -> bool:
-        """Watch, start or skip a run, or report its end.
-
-        Returns False if the run is still pending: another campaign has its lock, or it has no
-        resources yet.
-        """
+        """Watch, start, skip or report a run; False if its lock or its resources are not free."""
         folder = self._store.folder(run.run_id)
         lock = RunLock(folder)
         try:

@@ -253,10 +253,7 @@ class Store:
         return duckdb.from_arrow(self.arrow(table))
 
     def finished(self, table: str, snapshot: "Snapshot | None" = None) -> list[Path]:
-        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
-
-        Those of imports follow; they have the runs of several folders.
-        """
+        """Return the files of a table of all done runs, sorted by run id; then those of imports."""
         snapshot = self.without_damaged(snapshot)
         done = [run_id for run_id in snapshot.done() if run_id in snapshot.keys]
         paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]

@@ -90,10 +90,7 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def _list(name: str, text: str, expected: str, convert: Callable[[str], Item]) -> list[Item]:
-    """Return the items of an option's value in their order, without duplicates.
-
-    ``BadInput`` says what is ``expected`` where ``convert`` raises a ValueError for an item.
-    """
+    """Return the items of a value, without duplicates; ``BadInput`` says what is ``expected``."""
     items = [item.strip() for item in text.split(",")]
     values = []
     for item in items if all(items) else [text]:
