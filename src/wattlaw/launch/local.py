@@ -70,10 +70,7 @@ class Slots:
 
     @classmethod
     def of_this_user(cls) -> Self:
-        """Return the slots of this user on this machine.
-
-        Raises ``NotAvailable`` if the folder for them belongs to another user.
-        """
+        """Return this user's slots; ``NotAvailable`` if another user owns the folder for them."""
         folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():

@@ -92,21 +92,17 @@ class StepPlan:
 
     def problem(self) -> str | None:
         """Return what is missing of the requested steps or seconds."""
-        if self.is_complete or self._has_requested:
+        seconds, steps = self._measure.seconds, self._measure.steps or 0
+        has_requested = self._measured >= steps > 0
+        if seconds is not None:
+            has_requested = self._measured_s >= seconds
+        if self.is_complete or has_requested:
             return None
         if not self.steps:
             return "no step was marked; call step() after each optimizer step"
-        wanted = f"{self._measure.steps} steps"
-        if self._measure.seconds is not None:
-            wanted = f"{self._measure.seconds:g} s"
+        wanted = f"{self._measure.steps} steps" if seconds is None else f"{seconds:g} s"
         warmup = min(self.steps, self._measure.warmup_steps)
         return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
-
-    @property
-    def _has_requested(self) -> bool:
-        if self._measure.seconds is not None:
-            return self._measured_s >= self._measure.seconds
-        return self._measured >= (self._measure.steps or 0) > 0
 
     def notes(self) -> tuple[str, ...]:
         """Return what is wrong with the measured steps, and what differs from the request."""

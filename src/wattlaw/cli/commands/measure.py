@@ -76,16 +76,11 @@ def measure(
     if json_to is not None and not json_to.absolute().parent.is_dir():
         raise BadInput(f"measure: --json {json_to}: the folder does not exist")
     done = measured.measure(
-        command,
-        store,
-        limits=limits,
-        prior_clocks_are_default=prior_clocks == "default",
-        sample_hz=sample_hz,
-        assume_cpu_w=assume_cpu_w,
-        part=MeasuredPart(warmup_steps, steps, seconds),
-        instrument=instrument == "auto",
+        command, store, limits=limits, prior_clocks_are_default=prior_clocks == "default",
+        sample_hz=sample_hz, assume_cpu_w=assume_cpu_w,
+        part=MeasuredPart(warmup_steps, steps, seconds), instrument=instrument == "auto",
         pattern=progress,
-    )
+    )  # fmt: skip
     if done.record is None or done.folder is None or done.steps is None:
         return done.exit_code
     summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
@@ -110,6 +105,7 @@ def _lines(
 ) -> list[tuple[str, str]]:
     """Return the rows of the table, without those that have no value."""
     energy, memory_bytes = phase.energy, phase.mem_used_max_bytes
+    memory = "" if memory_bytes is None else f"{memory_bytes / 2**20:,.0f} MiB"
     quality = f"{energy.scope}, {energy.source(energy.scope)}, {energy.verdict(energy.scope)}"
     total = "not available" if energy.total_j is None else f"{energy.total_j:,.1f} J ({quality})"
     lines = [
@@ -124,10 +120,7 @@ def _lines(
         ("SM utilisation", fmt.percent(phase.sm_util)),
         ("GPU memory utilisation", fmt.percent(phase.mem_util)),
         ("busy CPU cores", fmt.number(phase.cpu_cores)),
-        (
-            "maximum resident memory",
-            "" if memory_bytes is None else f"{memory_bytes / 2**20:,.0f} MiB",
-        ),
+        ("maximum resident memory", memory),
         *step_lines,
     ]
     for limit in record.limits:
