@@ -67,22 +67,13 @@ class RunMaker:
     ) -> ImportedRun:
         """Return a run.
 
-        Parameters
-        ----------
-        values
-            Fields of ``store.fields``, parsed: those that the file says. What the user says with
-            ``--map field=@value`` replaces them.
-        windows
-            Columns of ``store.schema.EPOCHS``; those of the run are added.
-        measure
-            What a window is: epochs, steps, or (with one epoch) a process.
-        period_ns
-            When the run began and ended.
+        ``values`` are fields of ``store.fields``, parsed: those that the file says. What the user
+        says with ``--map field=@value`` replaces them. ``windows`` have columns of
+        ``store.schema.EPOCHS``; those of the run are added. ``measure`` says what a window is:
+        epochs, steps, or (with one epoch) a process. ``period_ns`` is when the run began and ended.
 
-        Raises
-        ------
-        InvalidCell
-            The values are no setting, or another line has the same setting and repeat.
+        Raises ``InvalidCell`` if the values are no setting, or another line has the same setting
+        and repeat.
         """
         key = (measure, *((name, type(value), value) for name, value in values.items()))
         if key not in self._specs:

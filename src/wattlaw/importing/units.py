@@ -98,19 +98,11 @@ def rate_in_name(name: str) -> tuple[str, bool] | None:
 def quantity(cell: Any, dimension: str | None, scale: float | None) -> float:
     """Return a cell in the unit of its field.
 
-    Parameters
-    ----------
-    cell
-        A number, or a text: a number, a number with a unit, or a time as ``[days-]hh:mm:ss``.
-    dimension
-        One of ``UNITS``; None for any.
-    scale
-        The factor of a number without a unit, None where that is unclear.
+    ``cell`` is a number, or a text: a number, a number with a unit, or a time as
+    ``[days-]hh:mm:ss``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is the factor of
+    a number without a unit, None where that is unclear.
 
-    Raises
-    ------
-    ValueError
-        The cell is not finite, or its unit is unclear or of another dimension.
+    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension.
     """
     if isinstance(cell, str):
         text = cell.strip()

@@ -35,14 +35,8 @@ _OF_PROCESSES = (*TRAINING_FACTS, "instrumented", "world_size", "workers_work_to
 class StepObserver:
     """Sees the steps of a command: those that its processes record, or that its output shows.
 
-    Parameters
-    ----------
-    folder
-        The folder that ``instrumented_environment`` was given.
-    part
-        The steps that are measured.
-    progress
-        The reader that gets the command's output; its steps are taken, not the recorded ones.
+    ``folder`` is that of ``instrumented_environment``. With ``progress``, a reader that gets the
+    command's output, its steps are taken, not the recorded ones.
     """
 
     folder: Path

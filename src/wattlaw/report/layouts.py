@@ -118,13 +118,7 @@ TEMPLATES = {
 
 
 def layout(template: str | None) -> Layout:
-    """Return a layout by its name, or the default one for None.
-
-    Raises
-    ------
-    BadInput
-        The name is unknown.
-    """
+    """Return a layout by its name, the default for None; ``BadInput`` if it is unknown."""
     if template is None:
         return DEFAULT
     if template not in TEMPLATES:

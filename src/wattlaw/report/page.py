@@ -32,23 +32,9 @@ def write_report(
     options: Options | None = None,
     charts: Iterable[Chart] | None = None,
 ) -> None:
-    """Write the page.
+    """Write the page; raise ``BadInput`` if the template is unknown.
 
-    Parameters
-    ----------
-    findings, claims
-        The content of the page.
-    path
-        The file; its folder is created.
-    options
-        How it is shown; by default without scripts.
-    charts
-        ``make_charts`` of the findings and the template's study, if they exist already.
-
-    Raises
-    ------
-    BadInput
-        The template is unknown.
+    ``charts`` are ``make_charts`` of the findings and the template's study, if they exist already.
     """
     options = options or Options()
     chosen = layout(options.template)

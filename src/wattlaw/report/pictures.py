@@ -168,13 +168,7 @@ def _replace_invisible(value: Any) -> Any:
 
 
 def figure_kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of files of ``--kinds png,svg``.
-
-    Raises
-    ------
-    BadInput
-        A kind is unknown, or there is none.
-    """
+    """Return the kinds of files of ``--kinds``; ``BadInput`` if one is unknown or there is none."""
     kinds = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for kind in kinds or ("",):
         if kind not in KINDS:

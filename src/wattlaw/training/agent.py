@@ -88,27 +88,12 @@ def run_agent(
 ) -> int:
     """Run this node's part of an attempt; to be called on the main thread.
 
-    SIGUSR1 is forwarded to the workers. In the attempt's live folder this writes
-    ``ended.HOST.json`` with the exit code, after the sampler has ended, and if it failed
-    ``failure.HOST.json`` with the reason.
-
-    Parameters
-    ----------
-    folder, attempt
-        The run, whose record may appear up to a minute late, and the number of the attempt.
-    workers
-        The number of ranks of this node.
-    rendezvous
-        Options of torchrun for the rendezvous of nodes; none for a single node.
-    clock
-        Where the clocks of several nodes are compared.
-
-    Returns
-    -------
-    int
-        0 if every worker succeeded or stopped after a preemption notice (``stopped.json``),
-        ``environment.DISK_FULL`` if the disk is too full to write the reason of a failure,
-        otherwise 1.
+    SIGUSR1 is forwarded to the workers. The record of the run may appear up to a minute late.
+    ``rendezvous`` are options of torchrun; none for a single node. In the attempt's live folder
+    this writes ``ended.HOST.json`` with the exit code, after the sampler has ended, and if it
+    failed ``failure.HOST.json`` with the reason. The code is 0 if every worker succeeded or stopped
+    after a preemption notice (``stopped.json``), ``environment.DISK_FULL`` if the disk is too full
+    to write the reason of a failure, otherwise 1.
     """
     live, host, code = folder.live(attempt), host_name(), 1
     os.environ[AGENT_PID] = str(os.getpid())

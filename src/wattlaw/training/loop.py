@@ -46,17 +46,7 @@ _NO_BUFFERS: Any = (
 
 
 class Training:
-    """The training of a workload on one rank.
-
-    Parameters
-    ----------
-    workload, plain
-        The workload and its model on this rank's device.
-    spec, seed
-        The run and the seed of its random numbers.
-    ranks
-        The ranks of the run.
-    """
+    """The training of a workload on one rank; ``plain`` is its model on this rank's device."""
 
     def __init__(
         self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
@@ -132,19 +122,9 @@ class Training:
     ) -> None:
         """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
-        Each phase is a window. After a notice all ranks stop after the same step and save a
-        checkpoint. A run that is measured by steps has none: it begins again.
-
-        Parameters
-        ----------
-        windows
-            The file of windows; None on every rank but the first of its host.
-        metric
-            Which of the workload's metrics is the ``metric`` of its windows.
-        folder
-            The folder of the run, for the checkpoint.
-        live
-            The attempt's live folder, for the progress of checkpoints.
+        Each phase is a window, which the first rank of each host writes. ``metric`` is that of the
+        workload's metrics that windows have. After a notice all ranks stop after the same step and
+        save a checkpoint. A run that is measured by steps has none: it begins again.
 
         Raises ``BadInput`` if the checkpoint is not of this run.
         """

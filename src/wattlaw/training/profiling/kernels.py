@@ -57,16 +57,10 @@ class Kernel:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the kernels of one device while it is active.
+    """Records the kernels of one device (``meta`` computes shapes only) while it is active.
 
     A kernel reads its inputs and writes its outputs once; of an expanded tensor only the stored
     elements count. A float of any width takes 4 bytes (8 if complex), other types their own size.
-    Operations on tensors of other devices are not recorded.
-
-    Parameters
-    ----------
-    device
-        The device of the model; ``meta`` computes shapes only.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -57,18 +57,13 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
     some samples, and the same samples twice. A line through both gives each kernel's fixed bytes
     and its bytes and operations per sample. A copy of the model on the ``meta`` device computes
     shapes without numbers; if that fails, a copy on the CPU is used. Similar kernels are merged
-    into one row. The optimizer is PyTorch's multi-tensor one (``foreach``) in its second step,
-    when its state exists.
+    into one row. The optimizer is PyTorch's multi-tensor one (``foreach``) in its second step, when
+    its state exists.
 
     Not counted: layout changes and algorithm searches of cuDNN, copies of gradients into the
     buckets of DistributedDataParallel, caches, and pointwise operations (their bytes are counted).
 
-    Parameters
-    ----------
-    spec
-        A registered workload and its options.
-
-    Raises ``BadInput`` if the workload or an option is unknown, or its data cannot be read. Raises
+    Raises ``BadInput`` if the workload or an option is unknown, or its data cannot be read, and
     ``NotAvailable`` if its operations cannot be counted, or a package is missing.
     """
     spec = catalogue.without_defaults(spec)

@@ -32,16 +32,8 @@ def neighbours(
 ) -> torch.Tensor:
     """Return sources and targets of the edges in molecules, (2, edges), by target, then source.
 
-    Parameters
-    ----------
-    pos
-        Positions of the atoms, shape (atoms, 3).
-    batch
-        Each atom's molecule, ascending, shape (atoms,).
-    cutoff
-        Atoms are neighbours if their distance is less than this.
-    most
-        The largest number of sources of an atom.
+    Atoms at ``pos`` (atoms, 3) of one molecule (``batch``, ascending, one number for each atom) are
+    neighbours if their distance is less than ``cutoff``. An atom has at most ``most`` sources.
     """
     if not HAS_RADIUS_GRAPH:
         return radius_graph(pos, cutoff, batch, most)

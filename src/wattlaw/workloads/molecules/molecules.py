@@ -27,20 +27,10 @@ class Molecules:
 
 
 class MoleculeData:
-    """Molecules as samples, with one property as the target.
+    """Molecules as samples, with the property of ``column`` as the target.
 
-    Parameters
-    ----------
-    molecules
-        All molecules.
-    chosen
-        The indices of the molecules that are samples.
-    column
-        The column of the target property.
-    graph
-        Computes the graph of a batch.
-    samples
-        The number of samples; with more samples than chosen molecules these are repeated.
+    ``chosen`` are the indices of the molecules that are samples, ``graph`` computes the graph of a
+    batch. With more ``samples`` than chosen molecules these are repeated.
     """
 
     #: Making a batch takes a small part of a step, so loader processes are not useful.

@@ -20,16 +20,7 @@ _Array = npt.NDArray[np.float64]
 
 
 class Standardised(nn.Module):
-    """A net that predicts a standardised property: minus the mean, over the standard deviation.
-
-    Parameters
-    ----------
-    net
-        Called with the tensors of a batch without its targets, and the number of molecules.
-    mean, std
-        Of the property over the training molecules. They are saved with the weights, so that a
-        saved model can convert its predictions to the unit of the property.
-    """
+    """A net for a standardised property: ``mean`` and ``std`` restore the unit of the property."""
 
     mean: torch.Tensor
     std: torch.Tensor
@@ -137,16 +128,10 @@ def _sum_by_molecule(by_atom: torch.Tensor, batch: torch.Tensor, molecules: int)
 class SphericalBasis(nn.Module):
     """Spherical Bessel functions of distances times spherical harmonics of angles.
 
-    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8. PyTorch
-    Geometric derives the same functions with sympy for each net, which takes many seconds, and
-    evaluates them one after the other. There are no parameters and no entries in a state dict.
-
-    Parameters
-    ----------
-    spherical, radial
-        The number of orders, and of functions of each order.
-    cutoff
-        The distance at which all functions are zero.
+    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8:
+    ``radial`` functions of each of ``spherical`` orders, all zero at ``cutoff``. PyTorch Geometric
+    derives the same functions with sympy for each net, which takes many seconds, and evaluates them
+    one after the other. There are no parameters and no entries in a state dict.
     """
 
     zeros: torch.Tensor

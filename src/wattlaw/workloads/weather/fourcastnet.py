@@ -30,14 +30,9 @@ class Forecaster(nn.Module):
         self.network = network
 
     def forward(self, state: torch.Tensor, steps: int = 1) -> tuple[torch.Tensor, ...]:
-        """Return the states after each step, float32 under autocast too.
+        """Return the states after each of ``steps`` steps, float32 under autocast too.
 
-        Parameters
-        ----------
-        state
-            Standardised fields, shape (samples, channels, height, width).
-        steps
-            The number of steps; gradients propagate through all of them.
+        ``state`` has standardised fields, shape (samples, channels, height, width).
         """
         forecasts = []
         for _ in range(steps):
