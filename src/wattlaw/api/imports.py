@@ -209,16 +209,15 @@ def read_import(
             path,
             importer.name,
             part.description,
-            part.notes,
-            tuple(f"{part.unit} {row.line}: {row.reason}" for row in _in_order(part.rejected)),
+            tuple(part.notes),
+            tuple(
+                f"{part.unit} {row.line}: {row.reason}"
+                for row in sorted(part.rejected, key=lambda row: row.line)
+            ),
         )
         for path, _, importer, part in parts
     )
     return Import(read, tuple(runs), tuple(notes))
-
-
-def _in_order(rows: Sequence[Any]) -> list[Any]:
-    return sorted(rows, key=lambda row: row.line)
 
 
 def _zone(text: str | None) -> tzinfo:

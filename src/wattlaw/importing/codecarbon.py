@@ -24,14 +24,8 @@ _REASON = (
 )
 #: Trackers of one job on one machine agree in these columns.
 _MACHINE = (
-    "project_name",
-    "experiment_id",
-    "os",
-    "cpu_model",
-    "cpu_count",
-    "gpu_model",
-    "gpu_count",
-)
+    "project_name", "experiment_id", "os", "cpu_model", "cpu_count", "gpu_model", "gpu_count",
+)  # fmt: skip
 #: Trackers of one job start within so many seconds.
 _START_S = 10.0
 Line = tuple[int, dict[str, str], int, float]  # number, cells, start in ns, duration in s
@@ -78,13 +72,8 @@ class CodeCarbonImporter:
                     f"lines {places}: {len(group)} processes at the same time on "
                     f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
                 )
-        return Imported(
-            f"CodeCarbon: {len(lines):,} processes in {len(runs):,} runs, times in "
-            f"{options.zone_note}",
-            runs=tuple(runs),
-            rejected=tuple(rejected),
-            notes=tuple(notes),
-        )
+        text = f"CodeCarbon: {len(lines):,} processes in {len(runs):,} runs, times in "
+        return Imported(text + options.zone_note, runs, rejected=rejected, notes=notes)
 
 
 def _last_of_each(lines: Sequence[Line]) -> tuple[list[Line], int]:

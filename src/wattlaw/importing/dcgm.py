@@ -88,11 +88,8 @@ class DcgmImporter:
         for (host, device, t_ns), own in samples.items():
             rows.add(host, device, "gpu", t_ns, own)
         readings = rows.readings()
-        return Imported(
-            describe("DCGM metrics", readings),
-            readings=readings,
-            notes=left_out(values_without_a_time_or_a_GPU=undated, blank_values=blank),
-        )
+        notes = left_out(values_without_a_time_or_a_GPU=undated, blank_values=blank)
+        return Imported(describe("DCGM metrics", readings), readings=readings, notes=notes)
 
 
 def _of_text(path: Path) -> Iterator[Value]:

@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.hdf5 import Node, read_tree
-from wattlaw.importing.importer import Imported, Options, Readings
+from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_READINGS, moment_ns
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import SampleRows, measure_of, measured, phase_of
+from wattlaw.importing.timeseries import SampleRows, gpus_of, measure_of, measured, phase_of
 from wattlaw.store.imports import ImportedRun
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -62,19 +62,12 @@ class PerunImporter:
                 "perun has one start for several rounds; later ones follow without a pause"
             )
         windows = sum(len(run.windows) for run in runs)
-        return Imported(
-            f"perun: {len(runs)} runs, {windows:,} windows, times in {options.zone_note}",
-            runs=tuple(runs),
-            notes=tuple(notes),
-        )
+        text = f"perun: {len(runs)} runs, {windows:,} windows, times in {options.zone_note}"
+        return Imported(text, runs, notes=notes)
 
 
 def _round(
-    path: Path,
-    maker: RunMaker,
-    app: Node,
-    group: Node,
-    started_ns: int,
+    path: Path, maker: RunMaker, app: Node, group: Node, started_ns: int
 ) -> tuple[ImportedRun, int, int]:
     """Return the run of one round, when it ended, and the wraps of its counters."""
     rows, wraps, hosts = SampleRows(path), 0, _nodes(group)
@@ -90,7 +83,7 @@ def _round(
     ends_ns = [row["start_ns"] + round(row["duration_s"] * 1e9) for row in windows]
     end_ns = max([*ends_ns, started_ns + round((duration_s or 0) * 1e9)])
     readings = rows.readings() if len(rows) else None
-    gpus = _count_gpus(readings)
+    gpus = 0 if readings is None else len(gpus_of(readings.samples))
     values: dict[str, Any] = {"workload": _name(app), "nodes": max(1, len(hosts))}
     values |= {"gpus": gpus} if gpus else {}
     run = single_run(
@@ -100,15 +93,6 @@ def _round(
         return run, end_ns, wraps
     measured_rows, telemetry = measured(run.record.run_id, run.windows, readings)
     return ImportedRun(record=run.record, windows=measured_rows, telemetry=telemetry), end_ns, wraps
-
-
-def _count_gpus(readings: Readings | None) -> int:
-    if readings is None:
-        return 0
-    devices = readings.samples.select(["host", "device", "kind"]).group_by(
-        ["host", "device", "kind"]
-    )
-    return sum(row["kind"] == "gpu" for row in devices.aggregate([]).to_pylist())
 
 
 def _add_sensor(path: Path, rows: SampleRows, host: str, sensor: Node, started_ns: int) -> int:

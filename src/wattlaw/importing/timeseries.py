@@ -19,6 +19,7 @@ from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.reading import MAX_READINGS
 from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run
 from wattlaw.store.imports import ImportedRun
+from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import SAMPLES, TELEMETRY, WINDOWS
 from wattlaw.study.base import MAX_COUNT
@@ -71,13 +72,8 @@ class SampleRows:
         """Return the readings; raise ``BadInput`` if there are none."""
         if not self._count:
             raise BadInput(f"{self._path}: no reading with a time and a value")
-        samples = pa.table(
-            {
-                name: pa.array(self._columns[name], SAMPLES.field(name).type)
-                for name in SAMPLES.names
-            },
-            schema=SAMPLES,
-        )
+        columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
+        samples = pa.table(columns, schema=SAMPLES)
         hardware = next(iter(self.names)) if len(self.names) == 1 else None
         return Readings(samples, self.facts, hardware)
 
@@ -94,7 +90,7 @@ _IDENTITY = ("host", "device", "kind", "t_ns")
 def describe(kind: str, readings: Readings, options: Options | None = None) -> str:
     """Return what a time series is: ``nvidia-smi log: 2 GPUs, 1,204 readings over 20 min``."""
     samples = readings.samples
-    gpus = _gpus(samples)
+    gpus = gpus_of(samples)
     others = len(pc.unique(samples["device"])) - len(gpus)
     devices = [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"] if gpus else []
     devices += [f"{others} other device{'s' * (others != 1)}"] if others else []
@@ -108,7 +104,8 @@ def _span(samples: pa.Table) -> str:
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.4g} min"
 
 
-def _gpus(samples: pa.Table) -> list[tuple[str, str]]:
+def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
+    """Return host and device of each GPU."""
     gpus = samples.filter(pc.field("kind") == "gpu").group_by(["host", "device"]).aggregate([])
     return [(row["host"], row["device"]) for row in gpus.to_pylist()]
 
@@ -226,7 +223,7 @@ def _node_energy(record: RunRecord, readings: Readings) -> Site | None:
 def _run_of_marks(
     path: Path, marks: Sequence[Mark], readings: Readings, options: Options
 ) -> ImportedRun:
-    gpus = _gpus(readings.samples)
+    gpus = gpus_of(readings.samples)
     wanted = options.constants.get("gpus", len(gpus))
     if gpus and wanted != len(gpus):
         raise BadInput(
@@ -251,6 +248,19 @@ def _run_of_marks(
     run = single_run(path, RunMaker(path, options), values, rows, measure_of(rows))
     windows, telemetry = measured(run.record.run_id, run.windows, readings)
     return ImportedRun(record=run.record, windows=windows, telemetry=telemetry)
+
+
+def run_of_training(
+    path: Path,
+    options: Options,
+    windows: Sequence[Mapping[str, Any]],
+    metrics: Iterable[str],
+    notes: Iterable[str] = (),
+) -> ImportedRun:
+    """Return the run of one training; of the names of its metrics, the first is the run's."""
+    facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
+    maker = RunMaker(path, options)
+    return single_run(path, maker, {}, windows, measure, facts=facts, notes=notes)
 
 
 def phase_of(name: str) -> str:
@@ -321,7 +331,7 @@ def _active_phases(samples: pa.Table) -> tuple[list[Mark], str]:
     active = np.zeros(int(second.max()) + 1, bool)
     devices = np.asarray(samples["device"].to_pylist(), dtype=object)
     by = "utilisation"
-    for _, device in _gpus(samples):
+    for _, device in gpus_of(samples):
         own = devices == device
         util = samples["sm_util"].to_numpy()[own].astype(float)
         power = samples["power_w"].to_numpy()[own].astype(float)

@@ -27,19 +27,10 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "frequency": {"Hz": 1e-6, "kHz": 1e-3, "MHz": 1.0, "GHz": 1e3},
     "share": {"%": 0.01, "percent": 0.01, "pct": 0.01, "share": 1.0, "fraction": 1.0},
 }  # fmt: skip
+_TIMES = ("epoch_time", "step_time", "eval_time", "data_wait", "communication", "rank_wait")
 #: The fields with a unit, without it: dimension, and the field that takes the value.
 FIELDS_WITH_UNIT: Mapping[str, tuple[str, str]] = {
-    **{
-        name: ("time", f"{name}_s")
-        for name in (
-            "epoch_time",
-            "step_time",
-            "eval_time",
-            "data_wait",
-            "communication",
-            "rank_wait",
-        )
-    },
+    **{name: ("time", f"{name}_s") for name in _TIMES},
     **{name: ("energy", f"{name}_j") for name in ("gpu_energy", "cpu_energy", "dram_energy")},
     **{name: ("power", f"{name}_w") for name in ("power", "power_limit")},
     "clock_limit": ("frequency", "clock_limit_mhz"),
