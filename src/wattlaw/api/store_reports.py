@@ -188,12 +188,7 @@ class StoreReports(StoreTables):
         return Report(files[0], tuple(files[1:]))
 
     def export(
-        self,
-        what: str,
-        path: str | PathLike[str],
-        *,
-        raw: bool = False,
-        batch: Batch | None = None,
+        self, what: str, path: str | PathLike[str], *, raw: bool = False, batch: Batch | None = None
     ) -> Exported:
         """Write a table, or a file of another format; return the files and their number of rows.
 

@@ -50,10 +50,7 @@ class Bundle:
         texts["CITATION.cff"] = _citation(runs, __version__)
         rows = {name: len(table) for name, table in arrow.items()}
         texts[MANIFEST] = _as_json({**VERSIONS, "wattlaw": __version__, "rows": rows})
-        with (
-            replacing(path, durable=False) as temporary,
-            zipfile.ZipFile(temporary, "w") as bundle,
-        ):
+        with replacing(path, durable=False) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
             for name in sorted(texts):
                 bundle.writestr(_member(name), texts[name], zipfile.ZIP_DEFLATED)
             for name, table in arrow.items():

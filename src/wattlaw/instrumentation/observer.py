@@ -8,12 +8,7 @@ from typing import Any
 
 from wattlaw.instrumentation.progress import ProgressReader
 from wattlaw.instrumentation.steps import StepsFolder
-from wattlaw.instrumentation.summary import (
-    TRAINING_FACTS,
-    MeasuredPart,
-    StepSummary,
-    summarise,
-)
+from wattlaw.instrumentation.summary import TRAINING_FACTS, MeasuredPart, StepSummary, summarise
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"

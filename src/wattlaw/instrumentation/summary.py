@@ -111,10 +111,7 @@ class StepSummary(TrainingFacts):
         names = ("instrumented", "world_size", "backend", "parameters", "gradient_bytes")
         known = {name: getattr(self, name) for name in names}
         parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
-        return known | {
-            "parallelism": parallelism,
-            "workers_cooperate": self.workers_work_together,
-        }
+        return known | {"parallelism": parallelism, "workers_cooperate": self.workers_work_together}
 
 
 def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:

@@ -111,8 +111,7 @@ TEMPLATES = {
         reference=2,
     ),
     "kit-2025": Layout(
-        ("environment", "scaling", "energy", "batch", "claims", "data", "methods"),
-        "kit-2025",
+        ("environment", "scaling", "energy", "batch", "claims", "data", "methods"), "kit-2025"
     ),
 }
 

@@ -113,11 +113,7 @@ def run_agent(
 
 
 def _run(
-    folder: RunFolder,
-    attempt: int,
-    workers: int,
-    rendezvous: Sequence[str],
-    clock: Endpoint | None,
+    folder: RunFolder, attempt: int, workers: int, rendezvous: Sequence[str], clock: Endpoint | None
 ) -> int:
     record, live = _wait_for_record(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)

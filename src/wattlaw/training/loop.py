@@ -114,11 +114,7 @@ class Training:
         return model
 
     def run(
-        self,
-        windows: LiveWriter | None,
-        metric: str,
-        folder: RunFolder,
-        live: Path | None = None,
+        self, windows: LiveWriter | None, metric: str, folder: RunFolder, live: Path | None = None
     ) -> None:
         """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
@@ -201,11 +197,7 @@ class Training:
         torch.manual_seed(seed % 2**64)
 
     def _train_by_epochs(
-        self,
-        begin: Progress,
-        checkpointer: Checkpointer,
-        windows: LiveWriter | None,
-        metric: str,
+        self, begin: Progress, checkpointer: Checkpointer, windows: LiveWriter | None, metric: str
     ) -> Progress | None:
         """Train and evaluate to the end; return the progress at a notice, None without one."""
         measure, every = self._measure, self._options.checkpoint_every

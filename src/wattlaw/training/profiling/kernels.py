@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -143,10 +144,10 @@ class AsOnGpu(TorchFunctionMode):
 
 
 def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     **others: Any,
@@ -160,19 +161,14 @@ def _attention(
     return fused(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
 
 
-def _dropout(
-    input: torch.Tensor,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> Any:
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     if not training or not 0 < p < 1:
         return functional.dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, True)[0]
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _bytes(value: Any) -> float:
@@ -180,7 +176,7 @@ def _bytes(value: Any) -> float:
     return float(sum(_elements(tensor) * _width(tensor.dtype) for tensor in _tensors(value)))
 
 
-def _elements(tensor: torch.Tensor) -> int:
+def _elements(tensor: Tensor) -> int:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return math.prod(1 if size > 1 and not stride else size for size, stride in pairs)
 

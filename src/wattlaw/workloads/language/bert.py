@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from wattlaw.workloads.language import Options
@@ -31,11 +31,11 @@ class MaskedBert(nn.Module):
         super().__init__()
         self.net = _masked_lm(options)
 
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """Return scores (n, k, vocab_size) of tokens (n, length) at positions (n, k)."""
         hidden = self.net.bert(input_ids).last_hidden_state
         indices = positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        scores: torch.Tensor = self.net.cls(hidden.gather(1, indices))
+        scores: Tensor = self.net.cls(hidden.gather(1, indices))
         return scores
 
 
@@ -71,12 +71,12 @@ class Bert(BaseWorkload):
         ]
         return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
 
-    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+    def loss(self, model: nn.Module, data: Any) -> Tensor:
         """Return the mean cross-entropy of predicted tokens, of which each sample has as many."""
         scores = model(data["input_ids"], data["positions"])
         return functional.cross_entropy(scores.flatten(0, 1), data["labels"].flatten())
 
-    def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
+    def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
         """Return cross-entropy and accuracy of predicted tokens, summed over samples."""
         scores, labels = model(data["input_ids"], data["positions"]), data["labels"]
         losses = functional.cross_entropy(

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from wattlaw.workloads.workload import Indices, Seeds
 
 #: Returns the tensors of a batch's graph, from positions and molecules of its atoms.
-Graph = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+Graph = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class MoleculeData:
     def __len__(self) -> int:
         return self._samples
 
-    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Return z, pos, each atom's molecule, the tensors of the graph, and the targets (n,)."""
         source = self._molecules
         which = self._chosen[indices % len(self._chosen)]

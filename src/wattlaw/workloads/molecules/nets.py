@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wattlaw.workloads.molecules import DimeNetOptions, SchNetOptions
 from wattlaw.workloads.molecules.graphs import dimenet, pyg
@@ -22,8 +22,8 @@ _Array = npt.NDArray[np.float64]
 class Standardised(nn.Module):
     """A net for a standardised property: ``mean`` and ``std`` restore the unit of the property."""
 
-    mean: torch.Tensor
-    std: torch.Tensor
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, net: nn.Module, mean: float, std: float) -> None:
         super().__init__()
@@ -31,9 +31,9 @@ class Standardised(nn.Module):
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float64))
 
-    def forward(self, *graph: torch.Tensor, molecules: int) -> torch.Tensor:
+    def forward(self, *graph: Tensor, molecules: int) -> Tensor:
         """Return a standardised prediction for each molecule, shape (molecules,)."""
-        predicted: torch.Tensor = self.net(*graph, molecules=molecules)
+        predicted: Tensor = self.net(*graph, molecules=molecules)
         return predicted.flatten().float()
 
 
@@ -50,14 +50,8 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
         )
 
     def forward(
-        self,
-        z: torch.Tensor,
-        pos: torch.Tensor,
-        batch: torch.Tensor,
-        edges: torch.Tensor,
-        *,
-        molecules: int,
-    ) -> torch.Tensor:
+        self, z: Tensor, pos: Tensor, batch: Tensor, edges: Tensor, *, molecules: int
+    ) -> Tensor:
         """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         length = (pos[source] - pos[target]).norm(dim=-1)
@@ -65,7 +59,7 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
         state = self.embedding(z)
         for interaction in self.interactions:
             state = state + interaction(state, edges, length, expanded)
-        by_atom: torch.Tensor = self.lin2(self.act(self.lin1(state)))
+        by_atom: Tensor = self.lin2(self.act(self.lin1(state)))
         return _sum_by_molecule(by_atom, batch, molecules)
 
 
@@ -94,15 +88,15 @@ class DimeNet(nn.Module):
 
     def forward(
         self,
-        z: torch.Tensor,
-        pos: torch.Tensor,
-        batch: torch.Tensor,
-        edges: torch.Tensor,
-        kj: torch.Tensor,
-        ji: torch.Tensor,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor,
+        edges: Tensor,
+        kj: Tensor,
+        ji: Tensor,
         *,
         molecules: int,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         along = pos[source] - pos[target]
@@ -113,7 +107,7 @@ class DimeNet(nn.Module):
         angle = torch.atan2(across, (to_j * to_k).sum(-1))
         rbf, sbf = self.rbf(length), self.sbf(length, angle, kj)
         message = self.emb(z, rbf, target, source)
-        by_atom: torch.Tensor = self.output_blocks[0](message, rbf, target, len(z))
+        by_atom: Tensor = self.output_blocks[0](message, rbf, target, len(z))
         blocks: Any = zip(self.interaction_blocks, self.output_blocks[1:], strict=True)
         for interaction, output in blocks:
             message = interaction(message, rbf, sbf, kj, ji)
@@ -121,7 +115,7 @@ class DimeNet(nn.Module):
         return _sum_by_molecule(by_atom, batch, molecules)
 
 
-def _sum_by_molecule(by_atom: torch.Tensor, batch: torch.Tensor, molecules: int) -> torch.Tensor:
+def _sum_by_molecule(by_atom: Tensor, batch: Tensor, molecules: int) -> Tensor:
     return by_atom.new_zeros(molecules, by_atom.shape[1]).index_add(0, batch, by_atom)
 
 
@@ -134,9 +128,9 @@ class SphericalBasis(nn.Module):
     one after the other. There are no parameters and no entries in a state dict.
     """
 
-    zeros: torch.Tensor
-    norms: torch.Tensor
-    harmonics: torch.Tensor
+    zeros: Tensor
+    norms: Tensor
+    harmonics: Tensor
 
     def __init__(self, spherical: int, radial: int, cutoff: float) -> None:
         super().__init__()
@@ -150,19 +144,19 @@ class SphericalBasis(nn.Module):
         for name, array in (("zeros", zeros), ("norms", norms), ("harmonics", harmonics)):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
 
-    def forward(self, dist: torch.Tensor, angle: torch.Tensor, kj: torch.Tensor) -> torch.Tensor:
+    def forward(self, dist: Tensor, angle: Tensor, kj: Tensor) -> Tensor:
         """Return the functions of each triplet, ordered by order: (triplets, orders x functions).
 
         ``dist`` is the length of each edge; ``angle`` and ``kj`` are the angle and the first edge
         of each triplet.
         """
         share = dist / self._cutoff
-        envelope: torch.Tensor = self._envelope(share)
+        envelope: Tensor = self._envelope(share)
         by_edge = self._by_distance(share) * envelope[:, None, None]
         by_angle = _legendre(angle.cos(), len(self.harmonics)) * self.harmonics.to(angle.dtype)
         return (by_edge[kj] * by_angle.unsqueeze(2)).flatten(1)
 
-    def _by_distance(self, share: torch.Tensor) -> torch.Tensor:
+    def _by_distance(self, share: Tensor) -> Tensor:
         """Return j_l(z_ln x) times its norm, shape (edges, orders, functions).
 
         In double precision, because short distances lead to differences of large numbers.
@@ -206,7 +200,7 @@ def _bessel(x: _Array, order: int) -> _Array:
     return value
 
 
-def _legendre(x: torch.Tensor, orders: int) -> torch.Tensor:
+def _legendre(x: Tensor, orders: int) -> Tensor:
     """Return the Legendre polynomials of the first orders, shape (len(x), orders)."""
     values = [torch.ones_like(x), x]
     for order in range(1, orders - 1):
