@@ -30,8 +30,7 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
     for models whose shapes depend on the data, a copy on the CPU is used. If samples differ in
     size, as molecules do, the result is the mean of the first 32.
     """
-    few, many = min(_UNIFORM, len(dataset)), min(_VARYING, len(dataset))
-    on_meta = few if is_stacked(first_batch(dataset, few), few) else many
+    on_meta, many = representative_samples(dataset), min(_VARYING, len(dataset))
     for device, samples in ((torch.device("meta"), on_meta), (torch.device("cpu"), many)):
         data = first_batch(dataset, samples)
         counter = FlopCounterMode(display=False, custom_mapping=TRANSFORMS)
@@ -44,6 +43,17 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
             continue
         return counter.get_total_flops() / samples
     return None
+
+
+def has_uniform_samples(dataset: Dataset) -> bool:
+    """Say whether the first samples have one size."""
+    few = min(_UNIFORM, len(dataset))
+    return is_stacked(first_batch(dataset, few), few)
+
+
+def representative_samples(dataset: Dataset) -> int:
+    """Return how many samples show the mean work of a sample."""
+    return min(_UNIFORM if has_uniform_samples(dataset) else _VARYING, len(dataset))
 
 
 def first_batch(dataset: Dataset, samples: int, *, times: int = 1) -> Any:

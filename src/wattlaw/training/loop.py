@@ -278,9 +278,8 @@ class Training:
         with model.no_sync() if is_local else contextlib.nullcontext():
             with self._precision.autocast():
                 loss = self._workload.loss(self._model, data)
-            if (
-                not step.samples
-            ):  # after the forward pass, so that new gradients reuse the old ones' memory
+            # After the forward pass, so that new gradients reuse the memory of the old ones.
+            if not step.samples:
                 self._optimizer.zero_grad(set_to_none=True)
             # DDP averages gradients over ranks. This weight gives the average over all samples
             # of the step, also if ranks have different numbers of samples.

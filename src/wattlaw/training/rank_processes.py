@@ -112,15 +112,7 @@ def _run(
 
 
 def run_torchrun(words: Sequence[str]) -> dict[int, int]:
-    """Run the workers of a torchrun command line; call it on the main thread.
-
-    Returns
-    -------
-    dict of int to int
-        The exit codes of the ranks that failed, in the order of their failures; empty if none did.
-
-    Raises ``EndedBySignal`` if this process got a signal that torchrun handles.
-    """
+    """Run the workers of a torchrun command line; result and errors are those of ``run_ranks``."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import get_args_parser, run

@@ -1,4 +1,5 @@
 """The model, its data and its training recipe."""
+# ruff: noqa: ARG002 - the arguments of the protocol
 
 import importlib.util
 from collections.abc import Mapping
@@ -54,22 +55,17 @@ class Bert(BaseWorkload):
         return MaskedBert(self._options)
 
     def optimizer(
-        self,
-        model: nn.Module,
-        global_batch: int,  # noqa: ARG002
-        *,
-        fused: bool | None,
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return AdamW; as usual for BERT, biases and norms do not decay."""
-        parameters = list(model.parameters())
+        parameters, options = list(model.parameters()), self._options
+        matrices = [p for p in parameters if p.dim() > 1]
+        others = [p for p in parameters if p.dim() == 1]
         groups = [
-            {
-                "params": [p for p in parameters if p.dim() > 1],
-                "weight_decay": self._options.weight_decay,
-            },
-            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": options.weight_decay},
+            {"params": others, "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
+        return torch.optim.AdamW(groups, lr=options.lr, fused=fused)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
         """Return the mean cross-entropy of predicted tokens, of which each sample has as many."""

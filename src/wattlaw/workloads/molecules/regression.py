@@ -1,4 +1,5 @@
 """The training recipe: SchNet or DimeNet predicts one property of molecules."""
+# ruff: noqa: ARG002 - the arguments of the protocol
 
 from abc import abstractmethod
 from functools import cached_property
@@ -55,11 +56,7 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         return Standardised(self._net(), *self._statistics)
 
     def optimizer(
-        self,
-        model: nn.Module,
-        global_batch: int,  # noqa: ARG002
-        *,
-        fused: bool | None,
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return Adam."""
         return torch.optim.Adam(model.parameters(), lr=self._options.lr, fused=fused)

@@ -1,4 +1,5 @@
 """The model, its training recipe in two stages, and its metrics."""
+# ruff: noqa: ARG002 - the arguments of the protocol
 
 import pickle
 from functools import cached_property
@@ -79,20 +80,13 @@ class FourCastNet(BaseWorkload):
         return Forecaster(network)
 
     def optimizer(
-        self,
-        model: nn.Module,
-        global_batch: int,  # noqa: ARG002
-        *,
-        fused: bool | None,
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return Adam; its rate does not depend on the global batch (64 in the paper)."""
         return torch.optim.Adam(model.parameters(), lr=self._options.peak_lr, fused=fused)
 
     def schedule(
-        self,
-        optimizer: torch.optim.Optimizer,
-        global_batch: int,  # noqa: ARG002
-        epochs: int,
+        self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:
         """Return half a cosine over the run's epochs."""
         return Cosine(optimizer, epochs)
