@@ -45,10 +45,6 @@ class Node:
         """Return whether it is a dataset."""
         return self.values is not None or bool(self.refusal)
 
-    def child(self, name: str) -> "Node | None":
-        """Return the member with a name; None without it."""
-        return self.members.get(name)
-
     @property
     def groups(self) -> list["Node"]:
         """Return the members that are groups, sorted by name."""

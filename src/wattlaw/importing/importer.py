@@ -16,8 +16,6 @@ import pyarrow as pa
 from wattlaw.devices.meter import Facts
 from wattlaw.store.imports import ImportedRun, RejectedRow
 
-__all__ = ["GROUP", "Imported", "Importer", "Mark", "Options", "Readings"]
-
 GROUP = "wattlaw.importers"
 
 

@@ -97,10 +97,10 @@ def _round(
 
 def _add_sensor(path: Path, rows: SampleRows, host: str, sensor: Node, started_ns: int) -> int:
     """Add the readings of a sensor; return the wraps of its counter."""
-    data = sensor.child("raw_data") or Node("", {}, {})
+    data = sensor.members.get("raw_data") or Node("", {}, {})
     kind = _KINDS.get(sensor.text("device_type"))
-    times, values = data.child("timesteps"), data.child("values")
-    alternative = data.child("alt_values")
+    times, values = data.members.get("timesteps"), data.members.get("values")
+    alternative = data.members.get("alt_values")
     if alternative is not None and alternative.text("unit") == "J":
         values = alternative  # processed files have power in place of the counter
     if kind is None or times is None or values is None:
@@ -130,10 +130,10 @@ def _add_sensor(path: Path, rows: SampleRows, host: str, sensor: Node, started_n
 
 def _calls(path: Path, group: Node, started_ns: int) -> Iterator[dict[str, Any]]:
     """Yield a window for each call of each region, from the first rank's begin to the last end."""
-    regions = group.child("regions")
+    regions = group.members.get("regions")
     for region in regions.groups if regions else ():
         name = region.text("id") or _name(region)
-        calls = region.child("raw_data")
+        calls = region.members.get("raw_data")
         members = calls.members.values() if calls else ()
         ranks = [_array(path, data) for data in members if data.is_dataset]
         ranks = [rank[: len(rank) // 2 * 2].reshape(-1, 2) for rank in ranks]
@@ -159,7 +159,7 @@ def _calls(path: Path, group: Node, started_ns: int) -> Iterator[dict[str, Any]]
 
 
 def _nodes(group: Node) -> list[Node]:
-    nodes = group.child("nodes")
+    nodes = group.members.get("nodes")
     return nodes.groups if nodes else []
 
 
@@ -175,7 +175,7 @@ def _factor(data: Node) -> float:
 def _value(group: Node, name: str) -> float | None:
     metric: Node | None = group
     for part in name.split("/"):
-        metric = metric and metric.child(part)
+        metric = metric and metric.members.get(part)
     value = None if metric is None else metric.number("value") or metric.number("mean")
     return value if value is not None and 0 < value < 1e8 else None
 

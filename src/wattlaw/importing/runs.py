@@ -85,7 +85,8 @@ class RunMaker:
             # The canonical form of one of very many runs; the first place is that of the field.
             text = setting.replace('"repeat":0,"setting":', f'"repeat":{repeat},"setting":', 1)
         self._repeats[setting] += not self._are_numbered
-        run_id = _identity(text, self.source)
+        identity = json.dumps([text, self.source])
+        run_id = hashlib.sha256(identity.encode()).hexdigest()[:ID_DIGITS]
         if run_id in self._lines:
             raise InvalidCell(f"has the setting and repeat of line {self._lines[run_id]}")
         self._lines[run_id] = line
@@ -169,12 +170,6 @@ def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> Impo
         return maker.run(*args, **settings)
     except InvalidCell as error:
         raise BadInput(f"{path}: {error}") from None
-
-
-def _identity(canonical_spec: str, source: str) -> str:
-    """Return the run id of an imported run, a hash of its specification and its file's name."""
-    text = json.dumps([canonical_spec, source])
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
 
 def slug(text: str) -> str:

@@ -44,33 +44,27 @@ class SampleRows:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns: dict[str, list[Any]] = {name: [] for name in SAMPLES.names}
-        self._others = [name for name in SAMPLES.names if name not in _IDENTITY]
-        self._count = 0
         self.facts: dict[tuple[str, str], dict[str, Any]] = {}
         self.names: set[str] = set()  # of the GPUs
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._columns["t_ns"])
 
     def add(
         self, host: str, device: str, kind: str, t_ns: int, values: Mapping[str, float | None]
     ) -> None:
         """Add a reading; it has no others than ``values``, columns of ``store.schema.SAMPLES``."""
-        self._count += 1
-        if self._count > MAX_READINGS:
+        if len(self) >= MAX_READINGS:
             raise BadInput(f"{self._path}: more than {MAX_READINGS:,} readings")
-        columns = self._columns
-        for name, value in zip(_IDENTITY, (host, device, kind, t_ns), strict=True):
-            columns[name].append(value)
-        has_power = values.get("power_w") is not None or values.get("energy_j") is not None
-        for name in self._others:
-            columns[name].append(values.get(name))
-        if has_power:
-            columns["power_source"][-1] = "measured"
+        row = {"host": host, "device": device, "kind": kind, "t_ns": t_ns, **values}
+        if row.get("power_w") is not None or row.get("energy_j") is not None:
+            row["power_source"] = "measured"
+        for name, column in self._columns.items():
+            column.append(row.get(name))
 
     def readings(self) -> Readings:
         """Return the readings; raise ``BadInput`` if there are none."""
-        if not self._count:
+        if not len(self):
             raise BadInput(f"{self._path}: no reading with a time and a value")
         columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
         samples = pa.table(columns, schema=SAMPLES)
@@ -83,8 +77,6 @@ _PHASES = (
     ("evaluate", re.compile(r"eval|valid|test", re.IGNORECASE)),
     ("steps", re.compile(r"step|iter|batch", re.IGNORECASE)),
 )
-
-_IDENTITY = ("host", "device", "kind", "t_ns")
 
 
 def describe(kind: str, readings: Readings, options: Options | None = None) -> str:

@@ -6,6 +6,7 @@ are a line. The layout of a study has the sections that the study shows, unfolde
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Literal
 
 from wattlaw.analysis.caps.limits import LIMITS
@@ -19,12 +20,10 @@ from wattlaw.report.methods import Method, citations, read_methods
 from wattlaw.report.pictures import Picture
 from wattlaw.report.topics import (
     batch,
-    carbon,
     claims,
     data_quality,
     decision,
     energy,
-    environment,
     limits,
     measured,
     prediction,
@@ -178,9 +177,11 @@ def _energy(content: Content) -> Parts:
         yield energy.factors(findings)
         yield energy.factor_terms(findings)
     yield scheduler_energy.energies(findings)
-    if findings.footprint is not None:
-        yield carbon.totals(findings)
-        yield BulletList("What carbon and cost count", carbon.counted(findings))
+    if (footprint := findings.footprint) is not None:
+        yield energy.totals(findings)
+        kinds = findings.totals["energy_is"].dropna().unique()
+        counted = tuple(footprint.counted(str(kind)) for kind in kinds)
+        yield BulletList("What carbon and cost count", counted)
 
 
 def _caps(content: Content) -> Parts:
@@ -209,21 +210,17 @@ def _batch(content: Content) -> Parts:
         yield "The runs were not evaluated, so their quality is not known."
 
 
-def _prediction(content: Content) -> Parts:
-    yield from prediction.sentences(content.findings)
-    yield from content.figures("prediction")
-    yield prediction.check(content.findings)
-
-
-def _decision(content: Content) -> Parts:
-    yield from decision.sentences(content.findings)
-    yield from content.figures("decision")
-    yield decision.result(content.findings)
-
-
-def _utilisation(content: Content) -> Parts:
-    yield from measured.utilisation_sentences(content.findings)
-    yield from content.figures("utilisation")
+def _standard(
+    section: str,
+    sentences: Callable[[Findings], Iterable[str]],
+    table: Callable[[Findings], tables.Table | None] = lambda _: None,
+) -> Callable[[Content], Parts]:
+    """Return a builder of sentences, the figures of the section, and a table."""
+    return lambda content: (
+        *sentences(content.findings),
+        *content.figures(section),
+        table(content.findings),
+    )
 
 
 def _claims(content: Content) -> Parts:
@@ -255,7 +252,8 @@ def _environment(content: Content) -> Parts:
     facts = content.findings.facts
     if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
         yield f"{'; '.join(shown)}."
-    yield environment.facts(content.findings)
+    columns = [tables.text("item", itemgetter(0)), tables.text("value", itemgetter(1))]
+    yield tables.build("facts", "Environment", columns, facts.items())
 
 
 #: Sections that are left out where no run is done.
@@ -267,9 +265,12 @@ _SECTIONS: dict[str, tuple[str, Callable[[Content], Parts]]] = {
     "energy": ("Energy, carbon and cost", _energy),
     "caps": ("Power caps and clocks", _caps),
     "batch": ("Batch size", _batch),
-    "prediction": ("Settings that were not measured", _prediction),
-    "decision": ("Decision", _decision),
-    "utilisation": ("Utilisation", _utilisation),
+    "prediction": (
+        "Settings that were not measured",
+        _standard("prediction", prediction.sentences, prediction.check),
+    ),
+    "decision": ("Decision", _standard("decision", decision.sentences, decision.result)),
+    "utilisation": ("Utilisation", _standard("utilisation", measured.utilisation_sentences)),
     "claims": ("Published claims on these data", _claims),
     "data": ("Runs and data quality", _data),
     "methods": ("Methods", _methods),

@@ -220,14 +220,10 @@ def environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader("wattlaw.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
+        finalize=lambda value: replace_invisible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-
-
-def _finalize(value: Any) -> Any:
-    return replace_invisible(value) if type(value) is str else value
 
 
 _WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
