@@ -217,8 +217,7 @@ def _zone(text: str | None) -> tzinfo:
         return UTC
     try:
         if text[:1] in "+-":
-            known = datetime.strptime(text, "%z").tzinfo
-            return known or UTC
+            return datetime.strptime(text, "%z").tzinfo or UTC
         return ZoneInfo(text)
     except (ValueError, LookupError, OSError):
         raise BadInput(

@@ -116,7 +116,9 @@ def _run(maker: RunMaker, group: Sequence[Line], nodes: int, options: Options) -
     values |= {"gpus": gpus * nodes} if gpus is not None else {}
     hardware = text_in(row, "gpu_model") or text_in(row, "cpu_model")
     values |= {"hardware": hardware} if hardware else {}
-    if (experiment := text_in(row, "experiment_id")) and not _is_default_id(experiment):
+    experiment = text_in(row, "experiment_id") or ""
+    is_default = len(experiment) == 36 and experiment.count("-") == 4
+    if experiment and not is_default:
         values["options.experiment_id"] = experiment
     window: dict[str, Any] = {
         "phase": "run",
@@ -133,10 +135,6 @@ def _run(maker: RunMaker, group: Sequence[Line], nodes: int, options: Options) -
         window["gpu_power_mean_w"] = window["gpu_energy_j"] / duration_s / known
     software = {"codecarbon": version} if (version := text_in(row, "codecarbon_version")) else {}
     return maker.run(values, [window], line=line, facts=Facts(software=software), site=site)
-
-
-def _is_default_id(text: str) -> bool:
-    return len(text) == 36 and text.count("-") == 4
 
 
 def _sum_j(lines: Sequence[Line], column: str) -> float:

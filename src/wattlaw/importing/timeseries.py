@@ -6,6 +6,7 @@ have the same verdicts.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def _selected(readings: Readings, options: Options) -> Readings:
     samples = readings.samples.filter(
         pc.is_in(readings.samples["device"], pa.array(options.devices))
     )
-    return Readings(samples, readings.facts, readings.hardware)
+    return replace(readings, samples=samples)
 
 
 def _attached(

@@ -226,8 +226,4 @@ def environment() -> jinja2.Environment:
     )
 
 
-_WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    "png": png,
-    "svg": _svg,
-    "html": _html,
-}
+_WRITERS: dict[str, Callable[[Path, Spec], None]] = {"png": png, "svg": _svg, "html": _html}
