@@ -6,7 +6,6 @@ are a line. The layout of a study has the sections that the study shows, unfolde
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import itemgetter
 from typing import Literal
 
 from wattlaw.analysis.caps.limits import LIMITS
@@ -177,11 +176,9 @@ def _energy(content: Content) -> Parts:
         yield energy.factors(findings)
         yield energy.factor_terms(findings)
     yield scheduler_energy.energies(findings)
-    if (footprint := findings.footprint) is not None:
+    if findings.footprint is not None:
         yield energy.totals(findings)
-        kinds = findings.totals["energy_is"].dropna().unique()
-        counted = tuple(footprint.counted(str(kind)) for kind in kinds)
-        yield BulletList("What carbon and cost count", counted)
+        yield BulletList("What carbon and cost count", energy.counted(findings))
 
 
 def _caps(content: Content) -> Parts:
@@ -252,8 +249,7 @@ def _environment(content: Content) -> Parts:
     facts = content.findings.facts
     if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
         yield f"{'; '.join(shown)}."
-    columns = [tables.text("item", itemgetter(0)), tables.text("value", itemgetter(1))]
-    yield tables.build("facts", "Environment", columns, facts.items())
+    yield measured.facts(content.findings)
 
 
 #: Sections that are left out where no run is done.

@@ -99,6 +99,14 @@ def totals(findings: Findings) -> tables.Table | None:
     )
 
 
+def counted(findings: Findings) -> tuple[str, ...]:
+    """Return what carbon and cost include, for each kind of energy."""
+    if findings.footprint is None:
+        return ()
+    kinds = findings.totals["energy_is"].dropna().unique()
+    return tuple(findings.footprint.counted(str(kind)) for kind in kinds)
+
+
 def energy_sentences(findings: Findings) -> Iterator[str]:
     """Yield what is counted, the factor of each workload and hardware, and its drift."""
     if findings.energy is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -60,6 +61,12 @@ def settings(findings: Findings) -> tables.Table | None:
         command=_COMMAND,
         rank=limit_count,
     )
+
+
+def facts(findings: Findings) -> tables.Table | None:
+    """Return hardware, software and settings of the runs."""
+    columns = [tables.text("item", itemgetter(0)), tables.text("value", itemgetter(1))]
+    return tables.build("facts", "Environment", columns, findings.facts.items())
 
 
 def utilisation_sentences(findings: Findings) -> Iterator[str]:
