@@ -15,6 +15,7 @@ from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.meter import Device, Target
 from wattlaw.devices.nvidia.driver import open_driver
 from wattlaw.errors import NotAvailable, WattlawError, one_line
+from wattlaw.scopes import KINDS, outermost
 
 T = TypeVar("T")
 
@@ -40,6 +41,27 @@ def list_meters() -> list[Availability[Device]]:
             entry.devices, entry.problems = meter.devices(), meter.problems()
             meter.close()
     return available
+
+
+def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
+    """Return what the energy of a run counts if these devices answer: kinds, and their devices.
+
+    The rules are those of ``telemetry.energy``: the outermost scope, each part once.
+    """
+    by_kind: dict[str, list[Device]] = {}
+    for kind in KINDS:
+        known = [
+            d for d in devices if d.kind == kind and d.has_energy and not d.facts.get("failed")
+        ]
+        if known:
+            by_kind[kind] = [d for d in known if not d.facts.get("complements")] or known
+    node = by_kind.pop("node", [])
+    facts = node[0].facts if node else {"is_shared": True}
+    if not facts.get("is_shared") and not (by_kind and facts.get("complements")):
+        by_kind["node"] = node[:1]
+    contains = {kind: {k for d in own for k in d.contains} for kind, own in by_kind.items()}
+    kinds = outermost(contains)
+    return kinds, [device for kind in kinds for device in by_kind[kind]]
 
 
 def list_limiters() -> list[Availability[LimitState]]:
