@@ -57,10 +57,10 @@ class TrainingImporter:
             raise BadInput(f"{path}: run_stop is not after run_start")
         values, facts = _setting(events)
         evaluations = _pairs(events, "eval_start", "eval_stop")
+        duration_s = (stop.t_ms - start.t_ms) * 1e-3
         windows = _blocks(events, evaluations, values.get("global_batch"))
         windows += [_evaluation(events, *pair) for pair in evaluations]
         if not windows:
-            duration_s = (stop.t_ms - start.t_ms) * 1e-3
             windows = [{"phase": "run", "start_ns": start.t_ms * 10**6, "duration_s": duration_s}]
         windows.sort(key=lambda window: window["start_ns"])
         status = next((e.value for e in events if e.key in ("status", "run_status")), None)
@@ -68,18 +68,12 @@ class TrainingImporter:
         run = single_run(
             path, RunMaker(path, options), values, windows, measure_of(windows),
             facts=Facts(**facts), period_ns=(start.t_ms * 10**6, stop.t_ms * 10**6),
-            notes=(
-                f"MLPerf status: {str(status)[:50]}; time to train "
-                f"{(stop.t_ms - start.t_ms) * 1e-3:.3f} s",
-            ),
+            notes=(f"MLPerf status: {str(status)[:50]}; time to train {duration_s:.3f} s",),
         )  # fmt: skip
         notes = () if status == "success" else ("the run did not reach its target",)
-        return Imported(
-            f"MLPerf training log: {values.get('workload', 'unnamed')}, "
-            f"{(stop.t_ms - start.t_ms) * 1e-3:,.1f} s to train, {len(windows)} windows",
-            runs=(run,),
-            notes=notes + left_out(torn_lines=torn),
-        )
+        text = f"MLPerf training log: {values.get('workload', 'unnamed')}, {duration_s:,.1f} s "
+        text += f"to train, {len(windows)} windows"
+        return Imported(text, [run], notes=notes + left_out(torn_lines=torn))
 
 
 class PowerImporter:
@@ -120,9 +114,7 @@ class PowerImporter:
             notes.append(
                 f"a reading every {spacing_s:.3g} s; MLPerf's rules ask for one each second"
             )
-        return Imported(
-            describe("MLPerf power log", readings), readings=readings, notes=tuple(notes)
-        )
+        return Imported(describe("MLPerf power log", readings), readings=readings, notes=notes)
 
 
 def _is_power(head: bytes) -> bool:

@@ -3,6 +3,7 @@
 What a table does not say is missing in the run, or noted where a run must have a value.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -52,12 +53,8 @@ class TableImporter:
         )
         table = read_rows(path, fields.needed)
         runs, rejected = parse_runs(table, fields, path, options)
-        return Imported(
-            f"table of {len(table.rows):,} rows",
-            runs=tuple(runs),
-            rejected=tuple(rejected),
-            unit=table.unit,
-        )
+        text = f"table of {len(table.rows):,} rows"
+        return Imported(text, runs, rejected=rejected, unit=table.unit)
 
 
 def parse_runs(
@@ -101,7 +98,8 @@ def parse_runs(
             )
         except InvalidCell as error:
             if spec_values is not None:
-                _count_repeat(maker, spec_values, measure)
+                with contextlib.suppress(InvalidCell):
+                    maker.skip(spec_values, measure)
             rejected.append(RejectedRow(row.line, str(error)))
             continue
         windows += len(rows)
@@ -114,13 +112,6 @@ def parse_runs(
 def is_spec_field(name: str) -> bool:
     """Say whether a field is part of what was run, not of its result."""
     return name in SPEC_FIELDS or name.startswith(OPTIONS)
-
-
-def _count_repeat(maker: RunMaker, values: Mapping[str, Any], measure: Any) -> None:
-    try:
-        maker.skip(values, measure)
-    except InvalidCell:
-        return
 
 
 def _first_cells(rows: Sequence[Row]) -> dict[str, Any]:

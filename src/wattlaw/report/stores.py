@@ -41,17 +41,10 @@ def read_findings(
 def read_accounting_windows(stores: Sequence[Store]) -> pd.DataFrame:
     """Return the measured energy over the time of the accounting, one row per run and host.
 
-    Parameters
-    ----------
-    stores
-        Only runs that are done and have an energy with times in the accounting count.
-
-    Returns
-    -------
-    DataFrame
-        ``run_id, host, start_ns, duration_s``: from the first to the last sample of a host in that
-        time, on the host's clock; and the columns of ``store.schema.WINDOW_ENERGY``. A host
-        without two samples has no row.
+    Only runs that are done and have an energy with times in the accounting count. A row has
+    ``run_id, host, start_ns, duration_s``: from the first to the last sample of a host in that
+    time, on the host's clock; and the columns of ``store.schema.WINDOW_ENERGY``. A host without two
+    samples has none.
     """
     tables = [_windows(store, *run) for store in stores for run in _accounted_runs(store)]
     table: pd.DataFrame = pa.concat_tables([_SCHEMA.empty_table(), *tables]).to_pandas()

@@ -82,20 +82,9 @@ def _write(path: Path, state: dict[str, Any]) -> None:
 class Checkpointer:
     """Saves and loads the checkpoint of a run. All ranks call each method together.
 
-    Parameters
-    ----------
-    path
-        The checkpoint file.
-    parts
-        The objects whose state is saved, by name.
-    ranks
-        The ranks of the run.
-    windows
-        The windows of this rank's host, if it writes them. They are synced to disk before a
-        checkpoint.
-    live
-        The attempt's live folder for ``checkpointed.json`` and ``stopped.json``, if they are
-        written.
+    ``parts`` are the objects whose state is saved, by name. ``windows`` of this rank's host, if it
+    writes them, are synced to disk before a checkpoint. ``live`` gets ``checkpointed.json`` and
+    ``stopped.json``.
     """
 
     def __init__(

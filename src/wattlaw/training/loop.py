@@ -46,17 +46,7 @@ _NO_BUFFERS: Any = (
 
 
 class Training:
-    """The training of a workload on one rank.
-
-    Parameters
-    ----------
-    workload, plain
-        The workload and its model on this rank's device.
-    spec, seed
-        The run and the seed of its random numbers.
-    ranks
-        The ranks of the run.
-    """
+    """The training of a workload on one rank; ``plain`` is its model on this rank's device."""
 
     def __init__(
         self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
@@ -124,27 +114,13 @@ class Training:
         return model
 
     def run(
-        self,
-        windows: LiveWriter | None,
-        metric: str,
-        folder: RunFolder,
-        live: Path | None = None,
+        self, windows: LiveWriter | None, metric: str, folder: RunFolder, live: Path | None = None
     ) -> None:
         """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
-        Each phase is a window. After a notice all ranks stop after the same step and save a
-        checkpoint. A run that is measured by steps has none: it begins again.
-
-        Parameters
-        ----------
-        windows
-            The file of windows; None on every rank but the first of its host.
-        metric
-            Which of the workload's metrics is the ``metric`` of its windows.
-        folder
-            The folder of the run, for the checkpoint.
-        live
-            The attempt's live folder, for the progress of checkpoints.
+        Each phase is a window, which the first rank of each host writes. ``metric`` is that of the
+        workload's metrics that windows have. After a notice all ranks stop after the same step and
+        save a checkpoint. A run that is measured by steps has none: it begins again.
 
         Raises ``BadInput`` if the checkpoint is not of this run.
         """
@@ -221,11 +197,7 @@ class Training:
         torch.manual_seed(seed % 2**64)
 
     def _train_by_epochs(
-        self,
-        begin: Progress,
-        checkpointer: Checkpointer,
-        windows: LiveWriter | None,
-        metric: str,
+        self, begin: Progress, checkpointer: Checkpointer, windows: LiveWriter | None, metric: str
     ) -> Progress | None:
         """Train and evaluate to the end; return the progress at a notice, None without one."""
         measure, every = self._measure, self._options.checkpoint_every
@@ -306,9 +278,8 @@ class Training:
         with model.no_sync() if is_local else contextlib.nullcontext():
             with self._precision.autocast():
                 loss = self._workload.loss(self._model, data)
-            if (
-                not step.samples
-            ):  # after the forward pass, so that new gradients reuse the old ones' memory
+            # After the forward pass, so that new gradients reuse the memory of the old ones.
+            if not step.samples:
                 self._optimizer.zero_grad(set_to_none=True)
             # DDP averages gradients over ranks. This weight gives the average over all samples
             # of the step, also if ranks have different numbers of samples.

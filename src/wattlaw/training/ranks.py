@@ -127,14 +127,7 @@ def process_group() -> Iterator[Ranks]:
 def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
     """Return tensors, or tuples, lists and dicts of them, on a device.
 
-    Parameters
-    ----------
-    data
-        The tensors.
-    device
-        The device.
-    images
-        The memory format of tensors of four dimensions; by default their present one.
+    Tensors of four dimensions get the memory format ``images``.
     """
     if isinstance(data, torch.Tensor):
         form = images if images is not None and data.dim() == 4 else torch.preserve_format
