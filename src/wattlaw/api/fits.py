@@ -19,11 +19,16 @@ from wattlaw.report.topics import scaling as text
 
 @dataclass(frozen=True)
 class Fits(analysis.SeriesFits):
-    """A fit per series, and the number of rows of the table without a value of x or y.
+    """A fit per series.
 
-    Each row has ``.group`` (what the rows of the series share), ``.law`` (the power law t = alpha *
-    N^-beta), ``.selection`` (the law with the best support), ``.breakpoint``, and ``.refusal``
-    where no law can be fitted.
+    Parameters
+    ----------
+    rows
+        Each has ``.group`` (what the rows of the series share), ``.law`` (the power law
+        t = alpha * N^-beta), ``.selection`` (the law with the best support), ``.breakpoint``, and
+        ``.refusal`` where no law can be fitted.
+    left_out
+        Rows of the table without a value of x or y. They are not in any fit.
     """
 
     left_out: int = 0

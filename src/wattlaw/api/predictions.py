@@ -49,7 +49,10 @@ class Predictions(job.Predictions):
 def baseline_setting(value: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """Return the settings of a baseline such as ``"gpus=4,global_batch=256"``.
 
-    Raises ``BadInput`` if the text is not a list of settings and numbers above 0.
+    Raises
+    ------
+    BadInput
+        The text is not a list of settings and numbers above 0.
 
     Examples
     --------

@@ -37,7 +37,15 @@ _JOBS_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Study:
-    """A checked study file: its model, and its runs in the order in which they start."""
+    """A study file that was checked, and its runs in the order in which they start.
+
+    Parameters
+    ----------
+    path
+        The study file.
+    plan
+        The study as a model, ``plan.study``, and ``plan.runs``.
+    """
 
     path: Path
     plan: planning.Planned
@@ -143,8 +151,16 @@ class Study:
 class Preview:
     """What a study would run.
 
-    ``statuses`` are those of the runs in the store, by run id; ``gpu_hours`` are of the runs that
-    are not done. ``job`` is the batch job of the first such run, where runs are jobs of a queue.
+    Parameters
+    ----------
+    study
+        The study.
+    statuses
+        The status of each run in the store, by run id.
+    gpu_hours
+        The GPU-hours of the runs that are not done.
+    job
+        The batch job of the first such run, where runs are jobs of a queue.
     """
 
     study: Study
@@ -173,12 +189,24 @@ class Preview:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How the runs of a study ended: ``done``, ``failed``, ``skipped`` and ``left`` count runs.
+    """How the runs of a study ended.
 
-    ``interrupted_by`` is what stopped the campaign before its end, such as ``SIGINT``; ``has_jobs``
-    says whether jobs of the study continue in a queue. ``warnings`` are about runs that are done
-    but do not show what the study compares. A study with ``decide`` does without ``not_needed``
-    runs, for the reason ``stopped_because``.
+    Parameters
+    ----------
+    store
+        The folder of results.
+    done, failed, skipped, left
+        Numbers of runs of the study.
+    interrupted_by
+        What stopped the campaign before its end, such as ``SIGINT``; None if nothing did.
+    has_jobs
+        Whether jobs of the study continue in a queue.
+    warnings
+        Sentences about runs that are done but do not show what the study compares.
+    not_needed
+        The number of planned runs that the decision of the study does without.
+    stopped_because
+        Why they are not needed; None in a study without ``decide``.
     """
 
     store: Path
