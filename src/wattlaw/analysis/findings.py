@@ -7,6 +7,8 @@ from functools import cached_property
 
 import pandas as pd
 
+from wattlaw import formatting
+from wattlaw.analysis import metrics
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
 from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
@@ -18,13 +20,6 @@ from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift,
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.fits import SeriesFits
-from wattlaw.analysis.metrics import (
-    HOUR_S,
-    measured_windows,
-    run_metrics,
-    training_windows,
-    with_sampled_utilisation,
-)
 from wattlaw.analysis.prediction.overview import Overview, overviews
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
@@ -38,15 +33,7 @@ from wattlaw.analysis.series import (
 from wattlaw.analysis.speedup import speedups
 from wattlaw.analysis.to_target import Targets, analyse_targets
 from wattlaw.errors import Refused
-from wattlaw.formatting import (
-    UNCOOPERATIVE,
-    origin_of,
-    origins_label,
-    plural,
-    setting_label,
-    sources_label,
-    uncooperative_text,
-)
+from wattlaw.formatting import plural
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
@@ -90,12 +77,12 @@ class Findings:
     @property
     def origins_label(self) -> str:
         """Return ``simulated`` or ``replayed`` if no run is measured, else nothing."""
-        return origins_label(self.runs["launcher"])
+        return formatting.origins_label(self.runs["launcher"])
 
     @property
     def sources_label(self) -> str:
         """Return the sources of the runs, such as ``imported``, if none was measured here."""
-        return sources_label(self.runs["launcher"])
+        return formatting.sources_label(self.runs["launcher"])
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
@@ -150,7 +137,7 @@ def analyse(
     decisions
         The last decision of each store that has one.
     """
-    table = with_sampled_utilisation(run_metrics(runs, epochs), statistics)
+    table = metrics.with_sampled_utilisation(metrics.run_metrics(runs, epochs), statistics)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
@@ -194,7 +181,10 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
     """Yield what must be known of runs that are in no law and no comparison with others."""
     alone = table[uncooperative(table)]
     if len(alone):
-        yield Caution(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone["workload"])))
+        yield Caution(
+            formatting.UNCOOPERATIVE,
+            formatting.uncooperative_text(len(alone), set(alone["workload"])),
+        )
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."
@@ -212,9 +202,9 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
     untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    windows_of_untimed = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
+    windows_of_untimed = metrics.training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
     after_warmup = windows_of_untimed[~windows_of_untimed["warmup"].astype(bool)]
-    timed = measured_windows(windows_of_untimed)
+    timed = metrics.measured_windows(windows_of_untimed)
     known = timed[timed["duration_s"].notna()]
     reason = pd.Series("no training window", index=untimed.index)
     for windows, why in (
@@ -260,7 +250,9 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     for group, rows_of_group in groups(table, by):
         energies = rows_of_group["train_energy_j"]
         energy_j = float(energies.sum()) if energies.notna().all() else None
-        hours = float((rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / HOUR_S)
+        hours = float(
+            (rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / metrics.HOUR_S
+        )
         row = {**group, "runs": len(rows_of_group), "gpu_hours": hours, "energy_j": energy_j}
         if footprint is not None:
             cost = footprint.of(energy_j, hours, group["energy_is"])
@@ -273,7 +265,9 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
 def facts(runs: pd.DataFrame) -> dict[str, str]:
     """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
-    dated = done[done["launcher"].map(origin_of) != "replayed"]  # those are on a virtual clock
+    dated = done[
+        done["launcher"].map(formatting.origin_of) != "replayed"
+    ]  # those are on a virtual clock
     started, ended = dated["started_at"].min(), dated["finished_at"].max()
     facts_by_name = {
         "Studies": _listed(runs["study"]),
@@ -312,7 +306,9 @@ def _software(texts: pd.Series) -> str:
 def _options(done: pd.DataFrame) -> str:
     texts = []
     for workload, options in done["options"].groupby(done["workload"]):
-        labels = (setting_label("options", text) for text in sorted(options.dropna().unique()))
+        labels = (
+            formatting.setting_label("options", text) for text in sorted(options.dropna().unique())
+        )
         if shown := "; ".join(filter(None, labels)):
             texts.append(f"{workload}: {shown}")
     return " | ".join(texts)

@@ -89,8 +89,7 @@ def law_refusals(table: pd.DataFrame) -> pd.Series:
 
 def uncooperative(table: pd.DataFrame) -> pd.Series:
     """Say of each row whether several workers each trained a model of their own."""
-    alone: pd.Series = table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
-    return alone
+    return table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
 
 
 def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:

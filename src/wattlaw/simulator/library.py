@@ -65,11 +65,6 @@ def read_cluster(name_or_path: str) -> Cluster:
     )
 
 
-def describe(cluster: Cluster) -> list[Entry]:
-    """Return every number of a cluster with its unit and source, outermost first."""
-    return _entries(cluster, "")
-
-
 def _stems(folder: str) -> list[str]:
     return sorted(path.stem for path in (_FILES / folder).glob("*.yaml"))
 
@@ -115,7 +110,8 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _entries(part: Described, prefix: str) -> list[Entry]:
+def describe(part: Described, prefix: str = "") -> list[Entry]:
+    """Return every number of hardware with its unit and source, outermost first."""
     entries = []
     for key, value in part.numbers().items():
         unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")
@@ -126,5 +122,5 @@ def _entries(part: Described, prefix: str) -> list[Entry]:
         ]
     for key, value in part:
         if isinstance(value, Described):
-            entries += _entries(value, f"{prefix}{key}.")
+            entries += describe(value, f"{prefix}{key}.")
     return entries

@@ -1,6 +1,5 @@
 """The options of a job that were run, and the one that savings refer to."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import exp, sqrt
 from typing import Any
@@ -14,7 +13,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ENERGY, TIME, ComparableRuns
 from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.job import setting_of_row
 from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import are_imported_without_nodes
 from wattlaw.analysis.statistics import Pooled, pool, t_interval
@@ -35,7 +34,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     evaluation = job.rows["eval_time_s"].groupby(group).mean()
     options = []
     rows = aggregate(job.rows).assign(eval_time_s=evaluation)
-    by_group = dict(list(job.rows[[TIME, ENERGY, "train"]].groupby(group)))
+    by_group = dict(list(job.rows[[TIME, ENERGY]].groupby(group)))
     has_nodes = not are_imported_without_nodes(job.rows)
     spreads = {name: _pooled(own[name] for own in by_group.values()) for name in (TIME, ENERGY)}
     for number, row in enumerate(rows.to_dict("records")):
@@ -49,7 +48,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
             Option(
                 setting=setting, unit=job.unit, time_s=time_s, energy_j=energy, amount=needed,
                 source=source_of(setting["launcher"]), repeats=int(row["n"]),
-                training=_training(setting, own["train"].iloc[0], job.unit, has_nodes=has_nodes),
+                training=setting_of_row(row if has_nodes else row | {"nodes": None}, job.unit),
                 runs=own[[TIME, ENERGY]].to_numpy(float),
                 energy_is=job.energy_is if energy else None,
                 eval_time_s=plain(row["eval_time_s"]), metric=plain(row["metric"]),
@@ -66,20 +65,6 @@ def row_setting(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 _COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")
-
-
-def _training(
-    setting: Mapping[str, Any], train: Any, unit: str, *, has_nodes: bool
-) -> TrainingSetting:
-    """Return a setting as the prediction model names it (``prediction.job``)."""
-    nodes, gpus = setting["nodes"] if has_nodes else None, setting["gpus"]
-    parts = 1 if pd.isna(train) else json.loads(train).get("gradient_accumulation", 1)
-    return TrainingSetting(
-        gpus, None if nodes is None else min(nodes, gpus),
-        local_batch=None if unit == "step" else setting["local_batch"],
-        gradient_accumulation=int(parts), precision=setting["precision"],
-        power_limit_w=setting["power_limit_w"], clock_limit_mhz=setting["clock_limit_mhz"],
-    )  # fmt: skip
 
 
 def _pooled(values: Iterable[pd.Series]) -> Pooled[int]:

@@ -91,16 +91,18 @@ def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") ->
     parts = [at_limit(rows, limit, value).assign(code=i) for i, value in enumerate(limits)]
     logs = pd.concat(parts, ignore_index=True)[["code", "gpus", TIME]]
     logs = logs.assign(x=np.log(logs["gpus"].astype(float)), y=np.log(logs[TIME].astype(float)))
-    betas = [
-        -LeastSquares(power_law_design(part["gpus"].to_numpy(float)), part["y"].to_numpy()).params[
-            1
-        ]
+    of_limits = [
+        LeastSquares(power_law_design(part["gpus"].to_numpy(float)), part["y"].to_numpy())
         for _, part in logs.groupby("code")
     ]
     basis, model = _fitted(logs, len(limits))
     differences = _differences(model, len(limits))
-    frame = pd.DataFrame({"limit": limits, "beta": betas}, dtype=float).join(differences)
-    difference_p = _difference_p(model, len(limits), logs)
+    frame = pd.DataFrame(
+        {"limit": limits, "beta": [-fit.params[1] for fit in of_limits]}, dtype=float
+    ).join(differences)
+    difference_p = None  # of exact data, whose residuals are rounding
+    if np.sqrt(model.variance) > _ROUNDING * float(logs["y"].std()):
+        difference_p = model.joint_p(slice(len(limits) - 1, 2 * (len(limits) - 1)))
     equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
     if equivalence_p < ERROR:
         verdict = SAME
@@ -177,12 +179,6 @@ def _differences(model: LeastSquares, limits: int) -> pd.DataFrame:
             p = float(special.stdtr(freedom, -np.divide(distance, error)))
         rows.append([change, change - half, change + half, p])
     return pd.DataFrame(rows, columns=names)
-
-
-def _difference_p(model: LeastSquares, limits: int, logs: pd.DataFrame) -> float | None:
-    if np.sqrt(model.variance) <= _ROUNDING * float(logs["y"].std()):
-        return None  # exact data: their residuals are rounding
-    return model.joint_p(slice(limits - 1, 2 * (limits - 1)))
 
 
 def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit) -> str:

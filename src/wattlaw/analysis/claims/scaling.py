@@ -7,15 +7,7 @@ import pandas as pd
 
 from wattlaw.analysis.claims import cases, effects
 from wattlaw.analysis.claims.effects import TIME
-from wattlaw.analysis.claims.verdicts import (
-    KIT,
-    MIT,
-    Cases,
-    Check,
-    ClaimDefinition,
-    Tested,
-    Within,
-)  # fmt: skip
+from wattlaw.analysis.claims.verdicts import KIT, MIT, Cases, Check, ClaimDefinition, Tested, Within
 from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.statistics import ERROR

@@ -136,8 +136,7 @@ def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
     along = generator.standard_normal((_SIMULATIONS, shape[0]))
     rest = generator.chisquare(df - shape[0], _SIMULATIONS) if df > shape[0] else 0.0
     largest = ((along @ hinges) ** 2).max(axis=1)
-    gains_sorted: Floats = np.sort(largest / ((along**2).sum(axis=1) + rest))
-    return gains_sorted
+    return np.sort(largest / ((along**2).sum(axis=1) + rest))
 
 
 def _breakpoint(

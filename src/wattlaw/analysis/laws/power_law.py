@@ -189,18 +189,15 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
     return power_law(obs.observe(x, y))
 
 
-def power_law(data: Observations) -> PowerLaw:
-    """Fit the law to observations."""
-    with np.errstate(all="ignore"):  # overflows and zero spreads become inf or nan
-        return _law(data, LeastSquares(power_law_design(data.run_x), data.log_y))
-
-
 def power_law_design(x: Floats) -> Floats:
     """Return the columns 1 and ln x, shape (n, 2)."""
     return np.column_stack([np.ones_like(x), np.log(x)])
 
 
-def _law(data: Observations, fit: LeastSquares) -> PowerLaw:
+@np.errstate(all="ignore")  # overflows and zero spreads become inf or nan
+def power_law(data: Observations) -> PowerLaw:
+    """Fit the law to observations."""
+    fit = LeastSquares(power_law_design(data.run_x), data.log_y)
     log_alpha, slope = (float(value) for value in fit.params)
     slope_ci = fit.interval(1)
     constant = bool(np.ptp(data.log_y) == 0)

@@ -72,7 +72,11 @@ def selection(data: Observations) -> Selection:
     unit, n = "runs", data.n
     criteria = {name: curve.aicc for name, curve in fitted.items()}
     known = {name: value for name, value in criteria.items() if value is not None}
-    if known and _has_lack_of_fit(fitted[min(known, key=known.__getitem__)], data):
+    lack_of_fit_p = None
+    if known:
+        lowest = fitted[min(known, key=known.__getitem__)]
+        lack_of_fit_p = obs.lack_of_fit(data, lowest.between, lowest.k - 1)
+    if lack_of_fit_p is not None and lack_of_fit_p < LACK_OF_FIT_LEVEL:
         unit, n = "counts", len(data.x)
         criteria = {
             name: aicc(curve.between * n / data.n, n, curve.k) for name, curve in fitted.items()
@@ -92,11 +96,6 @@ def selection(data: Observations) -> Selection:
     )
     best, reason = _select_law(table)
     return Selection(fitted[best], table, unit, reason)
-
-
-def _has_lack_of_fit(curve: Curve, data: Observations) -> bool:
-    p_value = obs.lack_of_fit(data, curve.between, curve.k - 1)
-    return p_value is not None and p_value < LACK_OF_FIT_LEVEL
 
 
 def _select_law(table: pd.DataFrame) -> tuple[str, str]:

@@ -319,7 +319,7 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     number = group_numbers(rows, _SETTING)
     first = ~number.duplicated()
     settings = {
-        code: _setting(row, unit)
+        code: setting_of_row(row, unit)
         for code, row in zip(
             number[first], rows.loc[first, list(_SETTING)].to_dict("records"), strict=True
         )
@@ -349,7 +349,9 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
 
 
-def _setting(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
+def setting_of_row(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
+    """Return the setting of a run or of runs that share it; with steps, the batch is unknown."""
+
     def value(name: str) -> Any:
         return row[name] if pd.notna(row[name]) else None
 

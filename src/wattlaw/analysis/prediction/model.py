@@ -63,8 +63,7 @@ class Step:
     def step_s(self) -> Floats:
         """Return the time of the step."""
         parts = self.compute_s + self.waiting_s + self.communication_s + self.input_s
-        total: Floats = parts + self.epoch_s
-        return total
+        return parts + self.epoch_s
 
 
 def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
@@ -143,8 +142,7 @@ def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:
     """Return (one^s + other^s)^(1/s)."""
     high, low = np.maximum(one, other), np.minimum(one, other)
     ratio = np.log(np.maximum(low, 1e-300) / high)
-    result: Floats = high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
-    return result
+    return high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
 
 
 def _precision(values: Parameters, layout: Layout) -> Floats:

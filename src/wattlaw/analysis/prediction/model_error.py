@@ -65,14 +65,13 @@ class _Parts:
         return _Parts(*(matrix[np.ix_(chosen, chosen)] for matrix in matrices))
 
     def covariance(self, sizes: _Sizes) -> Floats:
-        result: Floats = (
+        return (
             sizes.placement**2 * self.placement
             + sizes.load**2 * self.load
             + sizes.both**2 * self.placement * self.load
             + sizes.own**2 * self.own
             + self.luck
         )
-        return result
 
 
 def draw_errors(

@@ -11,9 +11,7 @@ from wattlaw.analysis.prediction.settings import TrainingSetting
 
 
 def next_measurement(
-    posterior: Posterior,
-    settings: Sequence[TrainingSetting],
-    candidates: Sequence[TrainingSetting] | None = None,
+    posterior: Posterior, settings: Sequence[TrainingSetting]
 ) -> list[NextMeasurement | None]:
     """Return, for each setting, the candidate whose measurement narrows its interval most.
 
@@ -21,7 +19,7 @@ def next_measurement(
     times of future runs of both settings over the posterior's draws (linear regression). None if
     no candidate narrows it by 5 %.
     """
-    options = list(candidates if candidates is not None else _candidates(posterior, settings))
+    options = _candidates(posterior, settings)
     if not options:
         return [None] * len(settings)
     targets = np.log(posterior.runs(settings)[1])

@@ -208,8 +208,7 @@ def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
     steps = _DELTA * np.eye(size)
     rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
     above, below = log_density(rows).reshape(2, -1, size)
-    gradients: Floats = (above - below) / (2 * _DELTA)
-    return gradients
+    return (above - below) / (2 * _DELTA)
 
 
 def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
@@ -217,8 +216,7 @@ def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
     steps = _DELTA * np.eye(at.size)
     above, below = _gradients(log_density, at + steps), _gradients(log_density, at - steps)
     slopes = (above - below) / (2 * _DELTA)
-    hessian: Floats = (slopes + slopes.T) / 2
-    return hessian
+    return (slopes + slopes.T) / 2
 
 
 def _weights(log_weights: Floats) -> Floats:
