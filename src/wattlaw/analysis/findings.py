@@ -13,8 +13,7 @@ from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
 from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
-from wattlaw.analysis.caps.effects import limit_effects
-from wattlaw.analysis.caps.limits import LIMITS, without_limits
+from wattlaw.analysis.caps.limits import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.footprint import Footprint

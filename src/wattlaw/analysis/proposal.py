@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from wattlaw.analysis.advice.epochs import needed_epochs
 from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advice.options import options_of_runs
+from wattlaw.analysis.advice.options import needed_epochs, options_of_runs
 from wattlaw.analysis.batch_effects import quality_by_batch
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, comparable_runs

@@ -9,9 +9,8 @@ import pandas as pd
 
 from wattlaw.analysis.advice import choice, comparison
 from wattlaw.analysis.advice.batches import Batches
-from wattlaw.analysis.advice.epochs import needed_epochs
 from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.advice.options import baseline_of, options_of_runs
+from wattlaw.analysis.advice.options import baseline_of, needed_epochs, options_of_runs
 from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
@@ -180,7 +179,10 @@ def advise(
             best, compared, draws, question, float(units) if units > 0 else 1.0
         )
     any_option = _with_any_batch(allowed, batches, constraints, job.worker)
-    any_draws = None if any_option is None else comparison.draw([any_option, base], options)
+    any_savings = None
+    if any_option is not None:
+        any_draws = comparison.draw([any_option, base], options)
+        any_savings = comparison.savings(any_option, base, any_draws)
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
@@ -198,7 +200,7 @@ def advise(
         next_measurement=is_sure.next_run,
         pareto=tuple(choice.pareto(offered)),
         any_batch=any_option,
-        any_batch_savings=any_option and comparison.savings(any_option, base, any_draws),
+        any_batch_savings=any_savings,
         batches_left_out=batches.left_out(allowed),
         warnings=(
             *batches.warnings(allowed, best), *job.warnings, *needed.warnings,

@@ -1,22 +1,8 @@
 """The findings of the two studies as tests on other data, with criteria fixed in advance."""
 
 from wattlaw.analysis.claims import batch, energy, limits, scaling
-from wattlaw.analysis.claims.verdicts import (
-    CONTRADICTED,
-    KIT,
-    MIT,
-    NOT_DECIDABLE,
-    SIMULATED,
-    SUPPORTED,
-    Claim,
-    WorkloadVerdict,
-)  # fmt: skip
+from wattlaw.analysis.claims.verdicts import MIT, Claim
 from wattlaw.analysis.findings import Findings
-
-__all__ = (
-    "CLAIMS", "CONTRADICTED", "KIT", "MIT", "NOT_DECIDABLE", "SIMULATED", "SUPPORTED", "Claim",
-    "WorkloadVerdict", "check_claims",
-)  # fmt: skip
 
 CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
 

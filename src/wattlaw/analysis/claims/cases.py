@@ -57,12 +57,7 @@ class RunGroup:
 
         Without limits (or with the highest), of constant local batch where there is such a one, the
         largest data set; of those that with the most GPU counts, then the largest, then the most
-        runs.
-
-        Raises
-        ------
-        Refused
-            The group has no series of several GPU counts.
+        runs. Refused without a series of several GPU counts.
         """
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
         of_local_batch = rows[rows["rule"] == "local_batch"]
@@ -202,9 +197,12 @@ def per_doubling(
     name: str, label: str, y: str, low: float = -math.inf, high: float = math.inf
 ) -> Checks:
     """Return the test that the change of ln ``y`` per ln GPUs lies between two bounds."""
-    return lambda rows: [
-        Within(name, label, effects.slope(rows, y), low, high, effects.growth, "{:+.1%}")
-    ]
+
+    def checks(rows: pd.DataFrame) -> list[Check]:
+        slope = effects.scaled(effects.exponent(rows, y), -1.0)
+        return [Within(name, label, slope, low, high, effects.growth, "{:+.1%}")]
+
+    return checks
 
 
 def make_case(

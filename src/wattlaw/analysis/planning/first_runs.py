@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.planning.candidates import Candidate
+from wattlaw.analysis.planning.question import Candidate
 from wattlaw.analysis.prediction.settings import TrainingSetting
 
 Floats = npt.NDArray[np.float64]

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.planning.candidates import Candidate
 from wattlaw.analysis.planning.first_runs import first_runs
-from wattlaw.analysis.planning.question import Question
+from wattlaw.analysis.planning.question import Candidate, Question
 from wattlaw.analysis.planning.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.prediction.host_power import HostPower

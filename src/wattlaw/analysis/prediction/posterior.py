@@ -7,10 +7,9 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.prediction import discrepancy, parameters
+from wattlaw.analysis.prediction import model_error, parameters
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import Parameters, Step, step
-from wattlaw.analysis.prediction.model_error import draw_errors
 from wattlaw.analysis.prediction.sampler import sample
 from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
 from wattlaw.errors import BadInput
@@ -67,7 +66,7 @@ class Posterior:
         Equal posteriors and settings give equal draws.
         """
         near = self._near(settings)
-        time = near.time.correction(near.layout, discrepancy.TIME_ERROR)
+        time = near.time.correction(near.layout, model_error.TIME_ERROR)
         dice = np.random.default_rng([self.seed, 1])
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
@@ -77,7 +76,7 @@ class Posterior:
         times = near.steps.step_s * np.exp(missed + deviation / tail + common)
         if near.power is None or near.steps.power_w is None:
             return near.steps, times, None
-        power = near.power.correction(near.layout, discrepancy.POWER_ERROR)
+        power = near.power.correction(near.layout, model_error.POWER_ERROR)
         noise = np.hypot(self.values["power_noise"], power.spread)
         missed = near.power.values @ power.weights + noise * dice.standard_t(FREEDOM, shape)
         # The time by which a session is slower is spent with waiting.
@@ -116,17 +115,17 @@ class Posterior:
         near = self._near(settings)
         dice = np.random.default_rng([self.seed, 4])
         keys = tuple(item.setting for item in self.observations)
-        errors, time_noise = draw_errors(
-            (near.time.seen, near.layout), (keys, settings), near.missed, discrepancy.TIME_ERROR,
+        errors, time_noise = model_error.draw_errors(
+            (near.time.seen, near.layout), (keys, settings), near.missed, model_error.TIME_ERROR,
             dice, luck=near.luck, noise=noise,
         )  # fmt: skip
         times = near.steps.step_s * np.exp(errors)
         if near.power is None or near.steps.power_w is None:
             return times, time_noise, None, None
         keys = tuple(item.setting for item in self.observations if item.power_per_gpu_w)
-        errors, power_noise = draw_errors(
+        errors, power_noise = model_error.draw_errors(
             (near.power.seen, near.layout), (keys, settings), near.power.values,
-            discrepancy.POWER_ERROR, dice, is_mean_of_gpus=True,
+            model_error.POWER_ERROR, dice, is_mean_of_gpus=True,
         )  # fmt: skip
         powers = near.steps.power_w * np.exp(errors)
         return times, time_noise, powers, power_noise
@@ -171,8 +170,8 @@ class _Residuals:
     values: Floats
     noise: float  # the median standard deviation of a run
 
-    def correction(self, wanted: Layout, error: float) -> discrepancy.Discrepancy:
-        return discrepancy.discrepancy(self.seen, wanted, error, self.noise)
+    def correction(self, wanted: Layout, error: float) -> model_error.Discrepancy:
+        return model_error.discrepancy(self.seen, wanted, error, self.noise)
 
 
 @dataclass(frozen=True)
@@ -311,11 +310,11 @@ class _Data:
             layout,
             np.log(times),
             None if np.isnan(powers).all() else np.log(powers),
-            discrepancy.independence(layout.only(~np.isnan(powers))),
+            model_error.independence(layout.only(~np.isnan(powers))),
             np.cumsum([0, *sizes[:-1]]),
             parts,
             np.hypot(_PART_ERROR[0] * parts, _PART_ERROR[1] * times),
-            discrepancy.independence(layout),
+            model_error.independence(layout),
         )
 
 
@@ -327,11 +326,11 @@ def _log_likelihood(
     steps = step(values, data.layout, power=data.log_power is not None)
     noise, shared = scales(values, data.layout, steps)
     residual = data.log_time - np.log(steps.step_s)
-    total = grouped_t(residual, np.hypot(noise, discrepancy.TIME_ERROR), shared, data.sessions)
+    total = grouped_t(residual, np.hypot(noise, model_error.TIME_ERROR), shared, data.sessions)
     if data.log_power is not None and steps.power_w is not None:
         measured = ~np.isnan(data.log_power)
         residual = (data.log_power - np.log(steps.power_w))[:, measured]
-        scale = np.hypot(values["power_noise"], discrepancy.POWER_ERROR)
+        scale = np.hypot(values["power_noise"], model_error.POWER_ERROR)
         tail = np.log1p((residual / scale) ** 2 / FREEDOM)
         total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail) @ data.power_weights
     for index, name in enumerate(PARTS):
