@@ -123,18 +123,11 @@ def analyse(
 ) -> Findings:
     """Return all findings of the tables.
 
-    Parameters
-    ----------
-    runs, epochs
-        Of ``store.schema``.
-    statistics, joint
-        Of ``store.statistics``, where there is telemetry of GPUs.
-    accounting_windows
-        Of ``report.stores``, to compare with a scheduler's accounting.
-    footprint, reference, target
-        Of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
-    decisions
-        The last decision of each store that has one.
+    ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
+    ``store.statistics``, where there is telemetry of GPUs; ``accounting_windows`` of
+    ``report.stores``, to compare with a scheduler's accounting. ``footprint``, ``reference`` and
+    ``target`` are those of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
+    ``decisions`` has the last one of each store that has one.
     """
     table = metrics.with_sampled_utilisation(metrics.run_metrics(runs, epochs), statistics)
     series = scaling_series(table)

@@ -78,16 +78,10 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
 
     ``time_ratio = T(limit) / T(reference)`` of geometric means over repeats, ``speed_ratio`` its
     inverse, ``energy_ratio = E(limit) / E(reference)`` of the energy per epoch. The reference is
-    the same setting without the limit or, where none was run so, with the highest. 95 % intervals
-    (``_low``, ``_high``) are those of ``speedup.ratios``, pooled over the limits of the setting.
-
-    Parameters
-    ----------
-    table
-        Rows of ``metrics.run_metrics``. A column of settings that is missing is taken not to
-        differ.
-    limit
-        The column of the limit. All else stays the same in a comparison, the other limit included.
+    the same setting without the limit or, where none was run so, with the highest; the other limit
+    stays the same. 95 % intervals (``_low``, ``_high``) are those of ``speedup.ratios``, pooled
+    over the limits of the setting. A column of settings that ``table`` lacks is taken not to
+    differ.
 
     Returns
     -------

@@ -72,11 +72,7 @@ def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) ->
     """Return where the series leaves its power law; None where no breakpoint is significant at 2 %.
 
     A curve that flattens little by little is found too: one power law does not hold there either.
-
-    Parameters
-    ----------
-    x, y
-        Shape (n,): number of workers, and time. Pairs with a missing value are left out.
+    Pairs of worker count and time with a missing value are left out.
 
     Raises
     ------

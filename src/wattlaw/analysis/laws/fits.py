@@ -85,16 +85,9 @@ class SeriesFits(Result):
 
 
 def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> SeriesFits:
-    """Fit all laws to each group of rows.
+    """Fit all laws of two numeric columns to each group of rows, by the columns ``by``.
 
-    Parameters
-    ----------
-    frame
-        Any table.
-    x, y
-        Names of numeric columns.
-    by
-        Columns that identify a group; a missing value is a group of its own.
+    A missing value is a group of its own.
 
     Raises
     ------

@@ -174,12 +174,9 @@ class PowerLaw(Result):
 
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:
-    """Fit ln y = ln alpha - beta ln x by ordinary least squares.
+    """Fit ln y = ln alpha - beta ln x to pairs of worker count and time by ordinary least squares.
 
-    Parameters
-    ----------
-    x, y
-        Shape (n,): number of workers, and time. Pairs with a missing value are left out.
+    Pairs with a missing value are left out.
 
     Raises
     ------

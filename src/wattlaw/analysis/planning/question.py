@@ -113,17 +113,11 @@ class Question(Constraints):
     def regrets(
         self, settings: Sequence[TrainingSetting], time_s: Floats, energy_j: Floats | None
     ) -> Floats:
-        """Return the regret of choosing each setting, in each draw.
+        """Return the regret of choosing each of some allowed settings, in each draw.
 
         It is the goal over that of the best setting, minus 1; and twice the share by which a
-        constraint is missed.
-
-        Parameters
-        ----------
-        settings
-            Allowed settings.
-        time_s, energy_j
-            Of one sample, shape (draws, settings).
+        constraint is missed. ``time_s`` and ``energy_j`` are of one sample, shape (draws,
+        settings).
         """
         gpus = np.array([item.gpus for item in settings], dtype=float)
         samples = np.array([self._samples(item) for item in settings])
@@ -177,13 +171,8 @@ _PRECISE = 0.25
 def is_long_enough(error: float, tolerance: float) -> bool:
     """Say whether more steps of a run would hardly change a decision.
 
-    Parameters
-    ----------
-    error
-        The standard error of its mean step time, as a share of it. Of n independent steps, it is
-        their coefficient of variation over sqrt(n).
-    tolerance
-        The regret that does not matter.
+    ``error`` is the standard error of its mean step time, as a share of it: of n independent steps,
+    their coefficient of variation over sqrt(n). ``tolerance`` is the regret that does not matter.
     """
     return error <= _PRECISE * tolerance
 
@@ -192,16 +181,8 @@ def is_long_enough(error: float, tolerance: float) -> bool:
 class Candidate:
     """A run that could be made.
 
-    Parameters
-    ----------
-    setting
-        What is run.
-    steps
-        Optimizer steps of the run, with warm-up.
-    startup_s
-        Time before the first step.
-    informs
-        The setting that the run is to decide about, where it emulates it on fewer GPUs.
+    ``steps`` are its optimizer steps, with warm-up; ``startup_s`` is the time before the first.
+    ``informs`` is the setting that the run is to decide about, where it emulates it on fewer GPUs.
     """
 
     setting: TrainingSetting

@@ -26,15 +26,8 @@ def hardware_priors(
 ) -> Priors:
     """Return the priors of a job on a cluster.
 
-    Parameters
-    ----------
-    cluster
-        Of ``simulator.library.read_cluster``.
-    gradient_bytes
-        Bytes that the ranks exchange in one step; without them, the file says nothing of the time
-        of communication.
-    observations
-        The runs of the job.
+    Without ``gradient_bytes``, which the ranks exchange in one step, the hardware file says nothing
+    of the time of communication.
     """
     reference = Reference.of(observations)
     values = dict(LEARNED.values) | _clocks(cluster.node.gpu, reference)

@@ -94,12 +94,8 @@ class Job:
     ) -> list[Prediction]:
         """Return the predictions of settings, in the units that the runs have.
 
-        Priors are those of the cluster, if one is given.
-
-        Raises
-        ------
-        Refused
-            Epochs are given, and the time of an epoch is not known.
+        Priors are those of the cluster, if one is given. Epochs are refused where the time of an
+        epoch is not known.
         """
         if epochs is not None and self.unit != "epoch":
             raise Refused(f"epochs: what was measured is a {self.unit}, not an epoch")
@@ -191,16 +187,9 @@ def predict_workload(
 ) -> Predictions:
     """Return the predictions of a workload, for each kind of hardware.
 
-    Parameters
-    ----------
-    table
-        Of ``metrics.run_metrics``.
-    baseline
-        The setting that ``p_faster`` compares with (``grid.baseline``); by default the fastest.
-    cluster
-        The hardware of the runs, for its priors and the GPUs of a node.
-    values
-        Of ``grid.combinations``.
+    ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
+    (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
+    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``.
     """
     rows: list[Prediction] = []
     baselines = []
@@ -225,14 +214,9 @@ def predict_workload(
 def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
     """Return the jobs of a workload, one for each kind of hardware.
 
-    Parameters
-    ----------
-    table
-        Of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count as what
-        they are: few GPUs at a small batch.
-    gpus_per_node
-        GPUs of a node, for imported runs without a number of nodes. Without it, their placement is
-        not known.
+    ``table`` is of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count
+    as what they are: few GPUs at a small batch. ``gpus_per_node`` is for imported runs without a
+    number of nodes, whose placement is not known without it.
 
     Raises
     ------

@@ -67,17 +67,7 @@ class Step:
 
 
 def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
-    """Return the steps of all settings for all draws.
-
-    Parameters
-    ----------
-    values
-        Each parameter as a column, one row for each draw.
-    layout
-        The settings.
-    power
-        Whether to compute power.
-    """
+    """Return the steps of all settings, for parameters as columns with a row for each draw."""
     reference = layout.reference
     unit_s = reference.compute_s * values["compute"]
     floor, sharp = values["floor"], values["sharpness"]
@@ -208,14 +198,8 @@ def _at_limits(values: Parameters, layout: Layout, busy: Floats) -> tuple[Floats
     """Return the time of kernels under the limits, and their dynamic power.
 
     A step has phases of different power, and a limit slows those that need more than it. It holds
-    for the mean of kernels and gaps between them, which alternate within microseconds.
-
-    Parameters
-    ----------
-    values, layout
-        Parameters and settings.
-    busy
-        The time of kernels without limits.
+    for the mean of kernels and gaps between them, which alternate within microseconds. ``busy`` is
+    the time of kernels without limits.
     """
     has_limit = bool(np.isfinite(layout.power_limit_w).any())
     has_lock = bool(np.isfinite(layout.clock_limit_mhz).any())

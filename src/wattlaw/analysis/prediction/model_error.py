@@ -45,12 +45,8 @@ class Discrepancy(NamedTuple):
 def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Discrepancy:
     """Return how the residuals of seen settings correct those that are wanted.
 
-    Parameters
-    ----------
-    seen, wanted
-        The settings.
-    error, noise
-        Standard deviations, in logs, of the model's error and of the noise of a run.
+    ``error`` and ``noise`` are the standard deviations, in logs, of the model's error and of the
+    noise of a run.
     """
     here, there = features(seen, wanted)
     own = correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
@@ -173,15 +169,12 @@ def draw_errors(
         Of the observations, and of what is wanted.
     residuals
         Logarithms of what was measured over the model's value, shape (draws, observations).
-    usual
-        The usual standard deviation of the model's error, in logs.
-    dice
-        Random numbers.
+    usual, noise
+        Standard deviations in logs: the usual one of the model's error, and that of a run, if
+        repeats have shown it.
     luck
         Standard deviations of what the session of a run adds, (observations,) and (wanted,). It
         counts as an error of its setting: one training is in one session too.
-    noise
-        The standard deviation of a run, if repeats have shown it.
     is_mean_of_gpus
         Values are means over GPUs that differ, so that repeats differ the less the more there are.
 

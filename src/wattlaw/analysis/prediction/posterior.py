@@ -93,14 +93,9 @@ class Posterior:
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return the mean step time and power of settings, and the noise of a run.
 
-        Parameters
-        ----------
-        settings
-            Their errors of the model are drawn together.
-        draws
-            How many of the posterior's draws are used, evenly chosen; None for all.
-        noise
-            The standard deviation of a run's log time, if repeats have shown it.
+        The model's errors of the settings are drawn together. ``draws`` says how many of the
+        posterior's draws are used, evenly chosen; None for all. ``noise`` is the standard deviation
+        of a run's log time, if repeats have shown it.
 
         Returns
         -------
@@ -194,16 +189,9 @@ def fit(
     seed: int = 0,
     priors: parameters.Priors = parameters.LEARNED,
 ) -> Posterior:
-    """Return the posterior of a job. It is kept: one job is asked several questions.
+    """Return the posterior of the runs of one workload on one kind of hardware.
 
-    Parameters
-    ----------
-    observations
-        All runs of one workload on one kind of hardware.
-    seed
-        The seed of all draws.
-    priors
-        Other priors than those that ship with the package.
+    It is kept: one job is asked several questions.
 
     Raises
     ------

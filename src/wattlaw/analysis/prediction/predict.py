@@ -38,20 +38,16 @@ def predict(
     observations
         All runs of one workload on one kind of hardware. They share what they share: batches,
         limits and node counts of one call inform each other.
-    settings
-        The settings to predict.
     seed
         The seed of all random numbers; equal inputs and seeds give equal predictions.
     baseline
         The setting that ``p_faster`` compares with.
     samples_per_epoch, epochs
         For the time of an epoch and of a training.
-    workload, hardware
-        Names for the results.
-    host, energy_is
-        Power that the energy counts beside the GPUs; what the energy counts, for the results.
-    priors
-        Other priors than those that ship with the package.
+    workload, hardware, energy_is
+        Names for the results; what the energy counts.
+    host
+        Power that the energy counts beside the GPUs.
 
     Raises
     ------

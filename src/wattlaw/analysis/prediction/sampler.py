@@ -50,14 +50,7 @@ _PRIOR_SHARE, _WIDER = 0.3, 1.2
 def sample(log_likelihood: LogLikelihood, size: int, seed: int) -> Floats:
     """Return ``CHAINS * LENGTH`` equally weighted draws of ``size`` standard normal parameters.
 
-    Parameters
-    ----------
-    log_likelihood
-        Returns the log likelihood of each row.
-    size
-        The number of parameters.
-    seed
-        The seed of the random numbers; equal seeds give equal draws.
+    ``log_likelihood`` returns that of each row. Equal seeds give equal draws.
     """
 
     def log_posterior(rows: Floats) -> Floats:
