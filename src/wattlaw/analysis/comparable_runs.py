@@ -74,8 +74,7 @@ def _one_origin(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
     origins = rows["launcher"].map(formatting.origin_of)
     kept = min(origins, key=formatting.ORIGINS.index)
     if kept != formatting.MEASURED:
-        text = f"All times and energies are {kept}, not measured."
-        warnings.append(Caution(kept, text))
+        warnings.append(Caution(kept, f"All times and energies are {kept}, not measured."))
     for other, count in origins[origins != kept].value_counts().items():
         text = f"{count} {other} runs are excluded; only {kept} runs count."
         warnings.append(Caution(f"{other}-excluded", text))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from wattlaw.analysis.laws.selection import AICC_TOLERANCE
+from wattlaw.analysis.laws.fits import AICC_TOLERANCE
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, LeastSquares, f_test_p
 from wattlaw.errors import Refused

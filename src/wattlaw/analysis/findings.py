@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -134,6 +135,9 @@ def analyse(
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
     compared, refused = _comparisons(series)
+    of_factor = None
+    with suppress(Refused):
+        of_factor = factor_model(without_limits(table))
     return Findings(
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
@@ -157,7 +161,7 @@ def analyse(
             ignore_index=True,
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
-        factor_model=_factor_model(without_limits(table)),
+        factor_model=of_factor,
         factor_drift=factor_drift(series),
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
@@ -222,13 +226,6 @@ def _comparisons(
                 except Refused as refusal:
                     refused.append((f"{group['family']}: {kind}", str(refusal)))
     return tuple(compared), tuple(refused)
-
-
-def _factor_model(table: pd.DataFrame) -> FactorModel | None:
-    try:
-        return factor_model(table)
-    except Refused:
-        return None
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.simulator.cluster import Cluster
+from wattlaw.simulator.kernels import Floats
 from wattlaw.simulator.profile import WorkloadProfile
-
-Floats = npt.NDArray[np.float64]
 
 _MIB = 2**20
 #: DDP's first bucket has this size, so that communication starts early.

@@ -12,14 +12,11 @@ part of the idle power: temperature is not modelled.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.kernels import Busy, Load, busy
+from wattlaw.simulator.kernels import Busy, Floats, Load, busy
 from wattlaw.study.base import Precision
-
-Floats = npt.NDArray[np.float64]
 
 #: The search tries this many clocks of a range, then of the interval with the limit, and so on: to
 #: a 27,000th of the range.

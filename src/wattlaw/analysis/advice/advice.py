@@ -24,30 +24,14 @@ from wattlaw.formatting import source_of
 
 @dataclass(frozen=True)
 class RestsOn(Result):
-    """What an advice rests on.
+    """What an advice rests on."""
 
-    Parameters
-    ----------
-    runs
-        The number of runs of the job, by source: all of them show how much runs scatter.
-    settings
-        The number of settings that are compared, by source; predicted ones, too.
-    repeats
-        The fewest and the most runs of a setting.
-    energy_is
-        What the energies count, such as ``gpu+cpu, counter``; None without energy.
-    energy_verdicts
-        The number of runs by the verdict of their energy.
-    energy_reason
-        The most frequent reason of a verdict that is not ok.
-    """
-
-    runs: Mapping[str, int]
-    settings: Mapping[str, int]
-    repeats: tuple[int, int]
-    energy_is: str | None
-    energy_verdicts: Mapping[str, int]
-    energy_reason: str | None
+    runs: Mapping[str, int]  # of the job by source; all of them show how much runs scatter
+    settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
+    repeats: tuple[int, int]  # the fewest and the most runs of a setting
+    energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
+    energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
+    energy_reason: str | None  # the most frequent reason of a verdict that is not ok
 
 
 @dataclass(frozen=True)

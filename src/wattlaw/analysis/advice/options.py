@@ -90,6 +90,10 @@ def _quantity(
     return Quantity.of(mean, row[f"{name}_low"], row[f"{name}_high"])
 
 
+def _size(text: str) -> tuple[int, str]:
+    return len(text), text
+
+
 def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
     """Return the option of runs that has some settings.
 
@@ -121,10 +125,6 @@ def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
             f"{', '.join(differing)}"
         )
     return matching[0]
-
-
-def _size(text: str) -> tuple[int, str]:
-    return len(text), text
 
 
 @dataclass(frozen=True)

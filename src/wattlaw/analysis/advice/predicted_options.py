@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
@@ -19,11 +17,10 @@ from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.job import Job, job_of
 from wattlaw.analysis.prediction.predict import MeasuredRange
 from wattlaw.analysis.prediction.results import quantiles
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 
-Floats = npt.NDArray[np.float64]
 Limits = tuple[float | None, ...]
 
 #: A time is known well enough for an option if its 95 % interval is no wider than this factor.

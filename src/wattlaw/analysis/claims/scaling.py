@@ -111,10 +111,6 @@ def _speedup(least: float, most: float = math.inf, enough: float = FULL_RANGE) -
     return checks
 
 
-def _near_linear(rows: pd.DataFrame) -> Iterator[Check]:
-    yield Within("beta", "beta", effects.exponent(rows), NEAR_LINEAR)
-
-
 def _fourcastnet(rows: pd.DataFrame) -> Iterator[Check]:
     counts = sorted(int(count) for count in rows["gpus"].unique())
     middle_count = max(count for count in counts if count <= FOURCASTNET_REACH * counts[0])
@@ -210,7 +206,10 @@ CLAIMS = (
         "resnet50-near-linear", "ResNet50's speedup is near-linear at constant global batch.", KIT,
         f"beta of every series of constant global batch is at least {NEAR_LINEAR:g}",
         needs="resnet50 at a constant global batch on 3 or more GPU counts, with repeats",
-        cases=cases.on_every_series("global_batch", _near_linear, "resnet50"),
+        cases=cases.on_every_series(
+            "global_batch",
+            lambda rows: [Within("beta", "beta", effects.exponent(rows), NEAR_LINEAR)], "resnet50",
+        ),
     ),
     ClaimDefinition(
         "fourcastnet-not-past-4x",

@@ -150,7 +150,8 @@ class PowerLaw(Result):
     def trusted(self) -> Trusted:
         """Return the intervals to quote: over runs, unless repeats share deviations."""
         se, beta_ci, alpha_ci = self.beta_se_repeats, self.beta_ci_repeats, self.alpha_ci_repeats
-        if self._noise.of_repeats and se is not None and beta_ci and alpha_ci:
+        is_of_means = self._noise.share < 1
+        if is_of_means and se is not None and beta_ci and alpha_ci:
             why = (
                 f"repeats of a worker count share deviations from the law (lack of fit "
                 f"p = {self.lack_of_fit_p:.2g}, below {obs.POOLING_LEVEL:g}), so the error is that "

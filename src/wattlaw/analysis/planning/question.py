@@ -4,12 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 from wattlaw.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 #: What can be minimized.
 GOALS = ("energy", "time", "gpu_hours", "edp", "cost", "carbon")
@@ -27,24 +24,12 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class Constraints:
-    """What is minimized, and the bounds that a setting must meet; None is no bound.
+    """What is minimized, and the bounds that a setting must meet; None is no bound."""
 
-    Parameters
-    ----------
-    minimize
-        One of ``GOALS``; None for what suits the bounds.
-    deadline_s, energy_budget_j
-        Bounds on time and energy of a training.
-    max_slowdown
-        The share by which a training may take longer than on the fastest allowed setting.
-    max_gpus
-        Settings with more are not allowed.
-    """
-
-    minimize: str | None = None
-    deadline_s: float | None = None
-    max_slowdown: float | None = None
-    energy_budget_j: float | None = None
+    minimize: str | None = None  # one of ``GOALS``; None for what suits the bounds
+    deadline_s: float | None = None  # of a training
+    max_slowdown: float | None = None  # share of the time on the fastest allowed setting
+    energy_budget_j: float | None = None  # of a training
     max_gpus: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,31 +47,18 @@ class Constraints:
 class Question(Constraints):
     """What a setting is chosen for.
 
-    Parameters
-    ----------
-    max_global_batch
-        Settings with a larger one are not allowed.
-    samples
-        Samples of a training. Without it, totals are of one sample, and deadline and budget too.
-    samples_by_batch
-        Samples of a training by global batch, where the batch changes how many are needed. Other
-        batches are not allowed.
-    price_per_kwh, price_per_gpu_hour
-        For ``cost``.
-    tolerance
-        The regret that does not matter, as a share of the goal.
-    confidence
-        The probability with which the regret is below the tolerance when measuring ends.
+    Without ``samples``, totals are of one sample, and deadline and budget too.
     """
 
     minimize: str = "energy"
     max_global_batch: float | None = None
-    samples: float | None = None
+    samples: float | None = None  # of a training
+    #: By global batch, where the batch changes how many are needed; others are not allowed.
     samples_by_batch: Mapping[float, float] = field(default_factory=dict)
-    price_per_kwh: float = 0.0
+    price_per_kwh: float = 0.0  # for ``cost``
     price_per_gpu_hour: float = 0.0
-    tolerance: float = 0.02
-    confidence: float = 0.9
+    tolerance: float = 0.02  # the regret that does not matter, as a share of the goal
+    confidence: float = 0.9  # probability of a regret within the tolerance when measuring ends
 
     def __post_init__(self) -> None:
         super().__post_init__()

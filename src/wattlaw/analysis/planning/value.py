@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats
 
 #: Outcomes of each measurement.
 _OUTCOMES = 24

@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.prediction.settings import TrainingSetting
-
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 
 #: The least standard deviation, in logs: no two machines draw the same power.
 _LEAST_SPREAD = 0.02

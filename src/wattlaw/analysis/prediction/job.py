@@ -8,7 +8,6 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
@@ -19,7 +18,7 @@ from wattlaw.analysis.prediction.parameters import LEARNED
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
-from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS, Floats, Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
 from wattlaw.errors import BadInput, Refused
@@ -27,7 +26,6 @@ from wattlaw.errors import BadInput, Refused
 if TYPE_CHECKING:
     from wattlaw.simulator.cluster import Cluster
 
-Floats = npt.NDArray[np.float64]
 
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
@@ -37,35 +35,19 @@ _SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
 
 @dataclass(frozen=True)
 class Job:
-    """The runs of one workload on one kind of hardware, as the prediction model needs them.
-
-    Parameters
-    ----------
-    observations
-        One for each run. If the samples of the unit are unknown, a unit counts as one sample.
-    unit
-        What the runs' times are of: ``epoch``, ``sample``, ``step`` or ``run``.
-    samples_per_unit
-        The samples of an epoch or of a sample (1); None if they are unknown.
-    node_gpus
-        The most GPUs that a run had on one node; None if the runs do not name their nodes.
-    gradient_bytes
-        Bytes that the ranks exchange in one step; None if the runs do not say.
-    energy_is
-        What the energy counts, such as ``gpu+cpu, counter``; None without energy.
-    host
-        Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
-        counted. The power of an observation is then that of everything counted, per worker.
-    """
+    """The runs of one workload on one kind of hardware, as the prediction model needs them."""
 
     workload: str
     hardware: str | None
+    #: One for each run. If the samples of the unit are unknown, a unit counts as one sample.
     observations: tuple[Observation, ...]
-    unit: str
-    samples_per_unit: float | None
-    node_gpus: int | None
-    gradient_bytes: float | None
-    energy_is: str | None
+    unit: str  # of the runs' times: epoch | sample | step | run
+    samples_per_unit: float | None  # of an epoch, or 1 of a sample; None if unknown
+    node_gpus: int | None  # the most that a run had on a node; None if runs do not name their nodes
+    gradient_bytes: float | None  # that the ranks exchange in a step; None if the runs do not say
+    energy_is: str | None  # such as ``gpu+cpu, counter``; None without energy
+    #: Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
+    #: counted. The power of an observation is then that of everything counted, per worker.
     host: HostPower | None
     warnings: tuple[Caution, ...]
 

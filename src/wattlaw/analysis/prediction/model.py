@@ -26,11 +26,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.analysis.prediction.layout import Layout
+from wattlaw.analysis.prediction.settings import Floats
 
-Floats = npt.NDArray[np.float64]
 Parameters = dict[str, Floats]
 
 #: Rounds of the search for the clock under a power limit: its busy share depends on the clock.

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.prediction.layout import Layout
-
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats
 
 #: Standard deviations, in logs, of the model's error of times and of powers.
 TIME_ERROR, POWER_ERROR = 0.02, 0.025

@@ -11,10 +11,8 @@ from wattlaw.analysis.prediction import model_error, parameters
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import Parameters, Step, step
 from wattlaw.analysis.prediction.sampler import sample
-from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS, Floats, Observation, TrainingSetting
 from wattlaw.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 #: Degrees of freedom of the noise of runs and sessions: some deviate by many times the usual.
 FREEDOM = 4.0

@@ -4,12 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
-
-Floats = npt.NDArray[np.float64]
 
 #: The level of the intervals of predictions.
 LEVEL = 0.9

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats
+
 LogLikelihood = Callable[[Floats], Floats]
 
 #: The share of effective particles that each stage keeps.
