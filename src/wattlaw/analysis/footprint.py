@@ -36,20 +36,8 @@ class Cost(Result):
 class Footprint:
     """Factors from energy and GPU-hours to carbon and money; what is not given is None.
 
-    Parameters
-    ----------
-    pue
-        Power usage effectiveness: energy of the building / energy of its machines, at least 1.
-        Without it nothing is added for cooling and conversion.
-    grid_g_per_kwh
-        Carbon intensity of the grid in g CO2e per kWh.
-    price_per_kwh, price_per_gpu_hour
-        In ``currency``. A price of a rented GPU-hour mostly includes electricity: give one of the
-        two then; where both are given they are added.
-    currency
-        Such as ``EUR``; a label only; currencies are not converted.
-    sources
-        Where a factor comes from, by its name: ``{"grid_g_per_kwh": "Ember, 2023, ..."}``.
+    A price of a rented GPU-hour mostly includes electricity: give one of the two prices then; where
+    both are given they are added.
 
     Raises
     ------
@@ -57,11 +45,14 @@ class Footprint:
         A factor is negative or no number, a PUE is below 1, or a price has no currency.
     """
 
+    #: Power usage effectiveness: energy of the building / energy of its machines, at least 1.
+    #: Without it nothing is added for cooling and conversion.
     pue: float | None = None
-    grid_g_per_kwh: float | None = None
-    price_per_kwh: float | None = None
+    grid_g_per_kwh: float | None = None  # carbon intensity of the grid in g CO2e per kWh
+    price_per_kwh: float | None = None  # in ``currency``
     price_per_gpu_hour: float | None = None
-    currency: str | None = None
+    currency: str | None = None  # such as ``EUR``; a label only: currencies are not converted
+    #: Where a factor comes from, by its name: ``{"grid_g_per_kwh": "Ember, 2023, ..."}``.
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -27,15 +27,9 @@ def epochs_to_target(
 ) -> pd.DataFrame:
     """Return for each run the number of epochs after which it first reached a target.
 
-    Parameters
-    ----------
-    epochs
-        Windows of a store, of which those of phase ``evaluate`` have a ``metric``. Warm-up epochs
-        count: they train as well.
-    target
-        In the metric's unit; reached is at least (better ``higher``) or at most (``lower``) this.
-    better
-        By ``run_id``; runs that are not in it are left out.
+    The evaluations of ``epochs``, windows of a store, have a ``metric``. Warm-up epochs count: they
+    train as well. Reached is at least (better ``higher``) or at most (``lower``) the target. Runs
+    that are not in ``better``, by ``run_id``, are left out.
 
     Returns
     -------
@@ -63,14 +57,7 @@ def epochs_to_target(
 
 
 def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
-    """Return time and energy to a target quality, one row per setting.
-
-    Parameters
-    ----------
-    table, epochs
-        Rows of ``run_metrics`` and the windows of the same runs.
-    target
-        The metric's value to reach.
+    """Return time and energy to a target quality, one row per setting of ``run_metrics``.
 
     Returns
     -------

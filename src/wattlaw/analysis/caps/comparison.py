@@ -51,27 +51,16 @@ class LimitComparison(Result):
 
 
 def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") -> LimitComparison:
-    """Compare the scaling laws of the time of one family under its limits.
+    """Compare the scaling laws of the time of one family of ``scaling_series`` under its limits.
 
-    Parameters
-    ----------
-    series_rows
-        Rows of ``scaling_series`` of one ``family`` (with ``gpus``, ``limit`` and ``time_s``). Rows
-        in which the other limit is set too are ignored if there are some without it. Limits with
-        fewer than three GPU counts are left out.
-    limit
-        The column of the limit.
+    Rows in which the other limit is set too are ignored if there are some without it. Limits with
+    fewer than three GPU counts are left out; with fewer than two limits, the comparison is refused.
 
-    Returns
-    -------
-    LimitComparison
-        ``limits`` has a row per limit, the reference (no limit, else the highest) first: the
-        ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
-        interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided
-        tests reject at 5 %) and ``equivalence_p``.
+    ``limits`` of the result has a row per limit, the reference (no limit, else the highest) first:
+    the ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
+    interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided tests
+    reject at 5 %) and ``equivalence_p``.
 
-    Notes
-    -----
     Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU count
     are not independent where the count deviates from the law, which ``basis`` takes into account:
     if a lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are
@@ -80,11 +69,6 @@ def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") ->
     share enough counts).
 
     "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
-
-    Raises
-    ------
-    Refused
-        Fewer than two limits with three GPU counts.
     """
     rows = _usable_rows(series_rows, limit)
     limits = distinct_limits(rows[limit])
