@@ -11,14 +11,13 @@ import pandas as pd
 from wattlaw import formatting
 from wattlaw.analysis import metrics
 from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
 from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.limits import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.groups import groups
+from wattlaw.analysis.groups import aggregate, groups, join_energy_kinds
 from wattlaw.analysis.laws.fits import SeriesFits
 from wattlaw.analysis.prediction.overview import Overview, overviews
 from wattlaw.analysis.result import Caution
@@ -57,7 +56,7 @@ class Findings:
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
     comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
-    limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
+    limit_effects: pd.DataFrame  # analysis.caps.limits.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
     factor_drift: pd.DataFrame  # analysis.energy_laws.factor_drift

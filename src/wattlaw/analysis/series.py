@@ -16,9 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_numbers, groups
+from wattlaw.analysis.groups import ENERGIES, JSON_COLUMNS, differing_options, group_numbers, groups
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics import ESTIMATED, WHY_NO_LAW, unit_of
 from wattlaw.formatting import group_label, plural

@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
-from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import ENERGY, TIME, WHY_NO_EPOCH, ComparableRuns
-from wattlaw.analysis.groups import group_numbers
+from wattlaw.analysis.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics import SETTINGS
 from wattlaw.analysis.prediction.job import setting_of_row
 from wattlaw.analysis.result import Caution, plain

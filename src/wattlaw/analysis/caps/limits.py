@@ -62,12 +62,6 @@ def without_limits(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
     return rows
 
 
-def with_several_limits(table: pd.DataFrame, names: Sequence[str], limit: Limit) -> pd.DataFrame:
-    """Return the rows of those settings (``names``) that have at least two values of ``limit``."""
-    code = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
-    return table[code.transform("nunique") > 1]
-
-
 TIME, ENERGY = "time_s", "energy_j"
 _SUFFIXES = ("", "_low", "_high")
 _RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end in _SUFFIXES]
@@ -91,7 +85,8 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
         Energies that count different things have no ratio, and ``energy_is`` names all of them.
     """
     names = [name for name in SETTINGS if name in table.columns and name != limit]
-    several = with_several_limits(table, names, limit)[[*names, limit, TIME, ENERGY, "energy_is"]]
+    limits = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
+    several = table.loc[limits.transform("nunique") > 1, [*names, limit, TIME, ENERGY, "energy_is"]]
     rows = [row for group, runs in groups(several, names) for row in _rows(group, runs, limit)]
     columns = [*names, "limit", "reference", *_RATIOS, "n", "n_reference", "energy_is"]
     frame = pd.DataFrame(rows, columns=columns)
