@@ -15,7 +15,6 @@ from wattlaw.errors import Refused
 TIME, ENERGY = "time_s", "energy_j"
 #: Runs that differ in these columns are different jobs: they cannot be compared.
 _JOB = ("options", "train", "dataset_fraction", "run_length")
-VARIANTS = "variants-excluded"
 #: Why an epoch is not known, by unit, and what to do.
 WHY_NO_EPOCH = {
     "sample": "the size of the data set is unknown; set dataset_samples of the workload",
@@ -158,7 +157,7 @@ def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
         f"The runs are of {len(labels)} different jobs, whose epochs cannot be compared. This "
         f"advice is for: {labels[0]}. Left out: {others}."
     )
-    warnings.append(Caution(VARIANTS, text))
+    warnings.append(Caution("variants-excluded", text))
     kept: pd.DataFrame = rows[variants == ranked.index[0]]
     return kept
 

@@ -23,7 +23,6 @@ from wattlaw.analysis.metrics import ESTIMATED, WHY_NO_LAW, unit_of
 from wattlaw.formatting import group_label, plural
 
 RULES = ("global_batch", "local_batch")
-FEWEST = "fewest nodes"
 #: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
 NOT_DATA_PARALLEL = ("deepspeed", "tensor", "pipeline")
 FIXED = (
@@ -106,7 +105,7 @@ def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     grows = fewest["nodes"].groupby(group).transform("nunique") > 1
     if not grows.any():
         return placed
-    return pd.concat([placed, fewest[grows].assign(placement=FEWEST)], ignore_index=True)
+    return pd.concat([placed, fewest[grows].assign(placement="fewest nodes")], ignore_index=True)
 
 
 def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:

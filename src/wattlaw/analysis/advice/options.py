@@ -68,15 +68,13 @@ def row_setting(row: Mapping[Any, Any]) -> dict[str, Any]:
 _COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")
 
 
-def _pooled(values: Iterable[pd.Series]) -> Pooled[int]:
+def _pooled(values: Iterable[pd.Series]) -> Pooled:
     """Return the spread of the logarithms within settings, with one variance for all."""
     logs = (np.log(own[own > 0].to_numpy(float)) for own in values)
     return pool(dict(enumerate(own for own in logs if len(own))))
 
 
-def _quantity(
-    row: Mapping[Any, Any], name: str, spreads: Mapping[str, Pooled[int]]
-) -> Quantity | None:
+def _quantity(row: Mapping[Any, Any], name: str, spreads: Mapping[str, Pooled]) -> Quantity | None:
     """Return a quantity with the interval of its mean.
 
     Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval uses

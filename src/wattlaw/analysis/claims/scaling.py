@@ -29,9 +29,9 @@ CNN_LEAST, CNN_MOST = 5.0 * (1 - TOLERANCE), 6.0 * (1 + TOLERANCE)
 
 
 def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
-    """Test how far the largest count lies from the law of the others, and whether the curve bends.
+    """Test the largest count against the law of the others, and whether the curve bends.
 
-    R^2 is reported and decides nothing: curves that bend have a high one too.
+    R^2 decides nothing: curves that bend have a high one too.
     """
     rows = effects.require_measured(rows, TIME)
     counts, times_s = rows["gpus"].to_numpy(float), rows[TIME].to_numpy(float)
