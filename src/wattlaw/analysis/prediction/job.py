@@ -14,7 +14,7 @@ from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.host_power import HostPower
-from wattlaw.analysis.prediction.parameters import LEARNED
+from wattlaw.analysis.prediction.parameters import LEARNED, hardware_priors
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
@@ -83,8 +83,6 @@ class Job:
             raise Refused(f"epochs: what was measured is a {self.unit}, not an epoch")
         priors = LEARNED
         if cluster is not None:
-            from wattlaw.analysis.prediction.hardware_priors import hardware_priors
-
             priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
         rows = predict(
             self.observations, settings, seed=seed, baseline=baseline or self.fastest,
