@@ -37,13 +37,9 @@ def gpu_names() -> list[str]:
 
 
 def read_cluster(name_or_path: str) -> Cluster:
-    """Return a cluster.
+    """Return a cluster: one of ``cluster_names``, or of a YAML file.
 
-    Parameters
-    ----------
-    name_or_path
-        The name of a cluster (see ``cluster_names``); the name of a board (see ``gpu_names``) for
-        one node with one such board in an assumed machine; or the path of a YAML file.
+    The name of a board (``gpu_names``) is one node with one such board in an assumed machine.
 
     Raises
     ------

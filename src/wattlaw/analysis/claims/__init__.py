@@ -10,10 +10,7 @@ CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
 def check_claims(findings: Findings) -> tuple[Claim, ...]:
     """Return every claim with its verdict, those of Frey et al. 2022 first.
 
-    Parameters
-    ----------
-    findings
-        Of ``analysis.findings.analyse``. Claims on carbon need its ``footprint``.
+    Claims on carbon need the ``footprint`` of the findings.
     """
     ordered = sorted(CLAIMS, key=lambda claim: claim.study != MIT)
     return tuple(claim.evaluate(findings) for claim in ordered)

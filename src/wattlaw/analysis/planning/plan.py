@@ -67,8 +67,6 @@ def plan(
 
     Parameters
     ----------
-    question
-        What is decided.
     candidates
         The runs that could be made; a setting may be there several times, for repeats. Those that
         have been made are left out by the caller.
@@ -79,10 +77,8 @@ def plan(
     failed
         Settings that cannot run, such as for lack of memory. Settings with the same precision and
         at least as many samples per GPU in a micro-batch are taken not to run either.
-    hours_left
-        GPU-hours that may still be spent.
-    at_once
-        The number of runs to propose.
+    hours_left, at_once
+        GPU-hours that may still be spent; the number of runs to propose.
     seed
         Of all random numbers: equal inputs and seeds give equal plans.
 

@@ -28,10 +28,7 @@ class HostPower:
     def fit(cls, settings: Sequence[TrainingSetting], watts: Sequence[float]) -> "HostPower":
         """Return the parts, neither below 0, with the least relative squares.
 
-        Parameters
-        ----------
-        settings, watts
-            Of runs; the power of all nodes of a run without its GPUs, above 0.
+        ``watts`` are those of all nodes of each run without its GPUs, above 0.
 
         Examples
         --------
