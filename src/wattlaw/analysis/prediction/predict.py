@@ -241,7 +241,7 @@ def next_measurement(
 
 def _candidates(posterior: Posterior, settings: Sequence[TrainingSetting]) -> list[TrainingSetting]:
     """Return settings no larger than needed: one change of a measured setting at a time."""
-    seen = {item.setting for item in posterior.observations}
+    seen = dict.fromkeys(item.setting for item in posterior.observations)  # in their order
     largest = max(seen, key=lambda item: item.gpus)
     most = max(item.gpus for item in settings)
     node = max((max(item.gpus_per_node or (1,)) for item in (*seen, *settings)), default=1)
