@@ -141,9 +141,11 @@ class Decider:
     def next_measurements(
         self, pending: Sequence[PlannedRun], count: int
     ) -> tuple[Decision, list[Measurement]]:
-        """Return the state of the decision, and the most useful next runs."""
+        """Return the state of the decision, and the most useful runs beside those that run now."""
         inputs = read_inputs(self._study, self._runs, self._store)
-        current, runs = self._plan(inputs, pending, (), count)
+        others = self._active_elsewhere(inputs, pending)
+        free = [run for run in pending if run not in others]
+        current, runs = self._plan(inputs, free, others, count)
         proposals = {item.candidate: item for item in current.proposals}
         rows = []
         for run in runs:
@@ -152,7 +154,7 @@ class Decider:
             hours = item.gpu_hours or self._expected[run.run_id] or None
             regrets = current.expected_regret, item.regret_after
             rows.append(Measurement(candidate.setting, emulated, hours, *regrets))
-        reason = None if rows else current.stopped_because or NOTHING_LEFT
+        reason = None if rows or others else current.stopped_because or NOTHING_LEFT
         return self._decision(inputs, current, reason), rows
 
     def _plan(

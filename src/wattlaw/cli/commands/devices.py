@@ -45,8 +45,10 @@ def devices(as_json: JsonOption = False) -> int:
 
 
 def _ranges(state: LimitState) -> str:
-    return (
-        f"{state.name}: {number(state.power_limit_w, 9)} W of "
-        f"{interval(state.min_w, state.max_w, 9)} W; clocks "
-        f"{interval(state.min_mhz, state.max_mhz, 9)} MHz"
-    )
+    clocks = f"clocks {interval(state.min_mhz, state.max_mhz, 9)} MHz"
+    if state.no_clock_limit_reason:
+        clocks = f"no clock limit: {state.no_clock_limit_reason}"
+    power = f"{number(state.power_limit_w, 9)} W of {interval(state.min_w, state.max_w, 9)} W"
+    if state.limited_with:
+        power += f", the same for {', '.join(state.limited_with)}"
+    return f"{state.name}: {power}; {clocks}"
