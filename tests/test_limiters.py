@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -14,13 +16,17 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from conftest import wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
-from limiting import FAKE_BIN
+from limiting import FAKE_BIN, OWNER, child, kill
+from trees import IntelCards, put
 from wattlaw import registry
 from wattlaw.devices import meter
 from wattlaw.devices.limiter import GROUP, Limiter
 from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.limits.guard import acquire
+from wattlaw.limits.requests import Limits
 
 NOBODY = 65534
 NVIDIA = ("nvidia", "nvidia-smi")
@@ -43,6 +49,8 @@ class Way:
     meter: str
     denied: Callable[[], AbstractContextManager[None]]
     boards: FakeGpus | None = None
+    min_w: float = 100.0
+    lose: Callable[[], object] | None = None
     machine: AmdMachine | None = None
 
     @property
@@ -122,7 +130,34 @@ def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
     return Way("simulated", "simulated", denied)
 
 
-@pytest.fixture(params=[*AMD, *NVIDIA, "simulated"])
+def intel(folder: Path, patch: pytest.MonkeyPatch) -> Way:
+    cards = IntelCards(folder / "sys", 2, limit_w=217.5)
+    for index in range(2):
+        put(cards.folders[index] / "power1_rated_max", 260_000_000)
+    patch.chdir(folder / "sys")  # what leads there is root's only
+    patch.setenv("WATTLAW_SYSFS_ROOT", ".")
+    patch.delenv("ZE_AFFINITY_MASK", raising=False)
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        for index in range(2):
+            cards.limit(index).chmod(0o444)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            for index in range(2):
+                cards.limit(index).chmod(0o644)
+
+    def lose() -> None:
+        shutil.rmtree(folder / "sys/devices/pci0000:15")
+
+    return Way("intel", "intel", denied, min_w=1.0, lose=lose)
+
+
+@pytest.fixture(params=[*AMD, *NVIDIA, "intel", "simulated"])
 def way(
     request: pytest.FixtureRequest,
     fake_gpus: Callable[..., FakeGpus],
@@ -135,6 +170,8 @@ def way(
         return amd(request.param, amd_machine("MI210", library=request.param == "amd-smi"))
     if request.param == "simulated":
         return simulated(tmp_path / "devices.json", monkeypatch)
+    if request.param == "intel":
+        return intel(tmp_path, monkeypatch)
     make = nvidia if request.param == "nvidia" else nvidia_smi
     return make(fake_gpus(2, **BOARDS), monkeypatch)
 
@@ -148,7 +185,7 @@ def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_registered_limiters_follow_the_contract() -> None:
-    assert registry.names(GROUP) == [*AMD, *NVIDIA, "simulated"]
+    assert registry.names(GROUP) == [*AMD, "intel", *NVIDIA, "simulated"]
 
 
 def test_devices_are_those_of_the_meter(way: Way) -> None:
@@ -183,8 +220,9 @@ def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)
-        assert (state.min_w, state.max_w) == (100, 260)
-        for watts in (99.999, 260.001, 0, 10_000):
+        assert (state.min_w, state.max_w) == (way.min_w, 260)
+        none_w = () if way.name == "intel" else (0,)  # there, 0 means no limit
+        for watts in (way.min_w - 0.001, 260.001, -100, 10_000, *none_w):
             with pytest.raises(NotAvailable) as caught:
                 limiter.set_power_limit(device, watts)
             assert not isinstance(caught.value, NotPermitted)
@@ -476,3 +514,70 @@ def test_simulated_limits_of_several_processes_do_not_overwrite_each_other(
     for thread in threads:
         thread.join()
     assert sorted(done) == ["SIM-0", "SIM-1"]
+
+
+@pytest.mark.parametrize("way", ["intel"], indirect=True)
+def test_a_card_that_is_unplugged_is_not_available_and_nothing_is_created(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        way.lose()
+        for call in (limiter.read, lambda device: limiter.set_power_limit(device, 150)):
+            with pytest.raises(NotAvailable, match=f"{first}: .*lost") as caught:
+                call(first)
+            assert not isinstance(caught.value, NotPermitted)
+        limiter.set_power_limit(second, 150)
+        assert limiter.read(second).power_limit_w == 150
+    with way.opened() as limiter:
+        assert limiter.devices() == [second]
+
+
+def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 1, limit_w=0, driver="xe")
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    with contextlib.closing(registry.load(GROUP, "intel").open()) as limiter:
+        (device,) = limiter.devices()
+        state = limiter.read(device)
+        assert (state.power_limit_w, state.enforced_w, state.max_w) == (0, None, 600)
+    lease = acquire([device])
+    assert lease is not None
+    (report,) = lease.apply(Limits(power_limit_w=350.0))
+    assert (report.limiter, report.power_limit_enforced_w, report.note) == ("intel", 350, None)
+    assert cards.limit().read_text().strip() == "350000000"
+    lease.release()
+    assert cards.limit().read_text().strip() == "0"
+
+
+def test_a_card_of_whose_tiles_a_job_has_one_is_not_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    IntelCards(tmp_path / "sys", 1)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
+    lease = acquire(["intel-0000:18:00.0"])
+    assert lease is not None
+    with lease, pytest.raises(NotAvailable, match="would apply to all its users"):
+        lease.apply(Limits(power_limit_w=350.0))
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_the_limits_of_intel_cards_are_restored_when_their_owner_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 2, driver=driver, limit_w=517.5)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    line = [sys.executable, "-c", OWNER, "300", "intel-0000:18:00.0", "intel-0000:19:00.0"]
+
+    def limits() -> list[str]:
+        return [cards.limit(index).read_text().strip() for index in range(2)]
+
+    with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "limited\n", process.stderr.read()
+        assert limits() == ["300000000"] * 2
+        kill(process)
+        wait_for(lambda: limits() == ["517500000"] * 2, "the limits to be restored", 20)

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT_VARIABLE", "Hwmon", "hwmons", "is_copy", "read_number", "read_text", "root"]
+__all__ = [
+    "ROOT_VARIABLE", "Hwmon", "hwmons", "is_copy", "read_number", "read_optional", "read_text",
+    "root",
+]  # fmt: skip
 
 #: Another root than ``/sys``, for tests and for trees that were copied from another machine.
 ROOT_VARIABLE = "WATTLAW_SYSFS_ROOT"
@@ -50,6 +53,14 @@ def read_number(path: Path) -> int:
     return int(text)
 
 
+def read_optional(path: Path) -> int | None:
+    """Return the number in a file, None if there is none that can be read."""
+    try:
+        return read_number(path)
+    except (OSError, ValueError):
+        return None
+
+
 @dataclass(frozen=True)
 class Hwmon:
     """One chip with sensors: its folder, and the name that its driver gives it."""
@@ -68,11 +79,15 @@ class Hwmon:
 def hwmons(folder: Path) -> Iterator[Hwmon]:
     """Yield the chips of a folder such as ``/sys/class/hwmon`` or ``DEVICE/hwmon``, in order.
 
-    A chip whose name cannot be read is left out.
+    A chip whose name cannot be read is left out. Drivers that use an old call of the kernel, such
+    as ``acpi_power_meter``, have the name and the sensors in the chip's ``device``.
     """
     paths = [path for path in folder.glob("hwmon*") if path.name[len("hwmon") :].isdigit()]
     for path in sorted(paths, key=lambda path: int(path.name[len("hwmon") :])):
-        try:
-            yield Hwmon(path, read_text(path / "name"))
-        except (OSError, ValueError):
-            continue
+        for place in (path, path / "device"):
+            try:
+                chip = Hwmon(place, read_text(place / "name"))
+            except (OSError, ValueError):
+                continue
+            yield chip
+            break

@@ -38,10 +38,12 @@ from wattlaw.study.model import RunSpec
 
 _GRACE_S = 5.0
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-#: On ROCm torch's UUIDs are others, and its GPUs are the visible ones in their order.
+#: Of AMD's and Intel's GPUs torch's UUIDs are others; they are the visible ones in their order.
 _PROBE = """import torch
-for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-    print("GPU", "-" if torch.version.hip else torch.cuda.get_device_properties(index).uuid)
+gpu = torch.cuda if torch.cuda.is_available() else torch.xpu
+has_uuid = gpu is torch.cuda and not torch.version.hip
+for index in range(gpu.device_count() if gpu.is_available() else 0):
+    print("GPU", gpu.get_device_properties(index).uuid if has_uuid else "-")
 """
 _PROBE_TIMEOUT_S = 120
 
@@ -68,10 +70,7 @@ class Slots:
 
     @classmethod
     def of_this_user(cls) -> Self:
-        """Return the slots of this user on this machine.
-
-        Raises ``NotAvailable`` if the folder for them belongs to another user.
-        """
+        """Return this user's slots; ``NotAvailable`` if another user owns the folder for them."""
         folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():

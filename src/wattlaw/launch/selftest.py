@@ -153,7 +153,10 @@ def training_block() -> Callable[[], None]:
 def _torch_step() -> Callable[[], None]:
     import torch
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    from wattlaw.training.accelerator import available_device, gpu_functions
+
+    device = available_device()
+    gpu = gpu_functions(device)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(576, 10)
     ).to(device)
@@ -164,8 +167,8 @@ def _torch_step() -> Callable[[], None]:
         optimizer.zero_grad()
         model(data).square().mean().backward()
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        if gpu is not None:
+            gpu.synchronize()
 
     return step
 

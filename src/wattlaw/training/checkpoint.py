@@ -155,8 +155,9 @@ class Checkpointer:
     def set_random_state(self) -> None:
         """Restore the random state of this rank from the loaded checkpoint."""
         torch.set_rng_state(self._random["cpu"])
-        if "cuda" in self._random and self._ranks.device.type == "cuda":
-            torch.cuda.set_rng_state(self._random["cuda"], self._ranks.device)
+        device, gpu = self._ranks.device, self._ranks.gpu
+        if gpu is not None and device.type in self._random:
+            gpu.set_rng_state(self._random[device.type], device)
 
     def save(self, progress: Progress) -> None:
         """Replace the checkpoint; the old one stays until the new one is complete.
@@ -166,8 +167,8 @@ class Checkpointer:
         ranks, random = self._ranks, list[RandomState]()
         if progress.step:
             own = {"cpu": torch.get_rng_state()}
-            if ranks.device.type == "cuda":
-                own["cuda"] = torch.cuda.get_rng_state(ranks.device)
+            if ranks.gpu is not None:
+                own[ranks.device.type] = ranks.gpu.get_rng_state(ranks.device)
             random = ranks.all_gather(own)
         if self._windows is not None:
             self._windows.sync()

@@ -64,7 +64,7 @@ class Training:
         self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
-        self._clock = StepClock(on_cuda=ranks.device.type == "cuda")
+        self._clock = StepClock(ranks.gpu)
         setting = spec.setting
         if setting.local_batch is None or setting.global_batch is None:
             raise BadInput("a run that is trained here needs a batch size")
@@ -80,7 +80,7 @@ class Training:
         options = LoaderOptions(
             self._options.loader_workers,
             self._options.prefetch,
-            pin_memory=ranks.device.type == "cuda",
+            pin_memory=ranks.gpu is not None,
             handles_sigterm=WARNS not in os.environ,
         )
         local_world = {"ranks_here": ranks.local_world}
@@ -110,7 +110,7 @@ class Training:
         """Return the model for training. A single rank does not communicate gradients."""
         model = self._plain
         if self._ranks.world > 1:
-            on_device = [self._ranks.device.index] if self._ranks.device.type == "cuda" else None
+            on_device = None if self._ranks.gpu is None else [self._ranks.device.index]
             model = DistributedDataParallel(
                 model,
                 device_ids=on_device,

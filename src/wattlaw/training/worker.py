@@ -93,11 +93,12 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hardware, device_ids = machine.hardware(), ["host"]
-    if ranks.device.type == "cuda":
-        hardware = torch.cuda.get_device_name(ranks.device)
-        devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
-        device_ids = [f"GPU-{device.uuid}" for device in devices]
-        if torch.version.hip:  # its UUIDs are others; the GPUs are the visible ones in their order
+    if ranks.gpu is not None:
+        hardware = ranks.gpu.get_device_name(ranks.device)
+        if ranks.device.type == "cuda" and not torch.version.hip:
+            devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
+            device_ids = [f"GPU-{device.uuid}" for device in devices]
+        else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
             device_ids = visible_gpu_ids()[: ranks.local_world]
     facts = Facts(
         hosts=(ranks.host,),

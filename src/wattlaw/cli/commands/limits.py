@@ -107,7 +107,7 @@ def limits_set(
             if limiter.name == "nvidia" and state.device in boards and state.is_persistent is False:
                 print_note(
                     f"{state.device}: persistence mode is off; the limit is lost when no "
-                    "process uses the GPU",
+                    "process uses the GPU"
                 )
     return 0
 

@@ -103,7 +103,14 @@ class _Reader:
         labels = {read_optional(self._hwmon / f"temp{n}_label"): n for n in (1, 2, 3)}
         self._temperature = f"temp{labels.get('junction') or labels.get('edge') or 1}_input"
         facts = self._facts(own) | {"amdsmi": why if smi is None else "used"}
-        self.device = Device(gpu.uuid, "gpu", gpu.name, facts, gpu.contains)
+        self.device = Device(
+            gpu.uuid,
+            "gpu",
+            gpu.name,
+            facts,
+            gpu.contains,
+            has_energy=bool(self._power_by or self._energy_by),
+        )
 
     def _facts(self, own: Collection[str]) -> dict[str, str | float | bool | None]:
         gpu, others = self._gpu, [uuid for uuid in self._gpu.board if uuid not in own]

@@ -125,10 +125,7 @@ def _rendezvous(
 
 @contextlib.contextmanager
 def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterator[None]:
-    """Set the limits of a setting on the job's GPUs for the duration of a block.
-
-    Raises ``NotAvailable`` if the limits cannot be set.
-    """
+    """Set the limits of a setting on the job's GPUs during a block; or raise ``NotAvailable``."""
     limits = requested_limits(setting)
     if launch.slurm.limits == "prolog":
         if not limits.are_none:
