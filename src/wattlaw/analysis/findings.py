@@ -46,7 +46,7 @@ class Findings:
     notes: tuple[str, ...]  # the distinct notes of runs, each with the number of runs
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    settings: pd.DataFrame  # analysis.aggregate.aggregate
+    settings: pd.DataFrame  # analysis.groups.aggregate
     series: pd.DataFrame  # analysis.series.scaling_series
     fits: SeriesFits
     speedups: pd.DataFrame  # analysis.speedup.speedups
