@@ -64,14 +64,8 @@ def scheduler_energy(
 ) -> pd.DataFrame:
     """Return the runs that have an energy by the scheduler's accounting, with ours.
 
-    Parameters
-    ----------
-    table
-        Of ``metrics.run_metrics``.
-    runs, epochs
-        Of ``store.schema``.
-    accounting_windows
-        Of ``report.stores.read_accounting_windows``, where telemetry was read.
+    ``table`` is of ``metrics.run_metrics``, and ``accounting_windows`` of
+    ``report.stores.read_accounting_windows``, where telemetry was read.
 
     Returns
     -------
