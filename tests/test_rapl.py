@@ -141,7 +141,9 @@ def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree
     assert (allowed.returncode, allowed.stderr) == (0, "")
     tree.file("intel-rapl:0").chmod(0o000)
     refused = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert refused.stderr.startswith("not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root")
+    assert refused.stderr.startswith(
+        "not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root"
+    )
     assert "an administrator can allow it with: chmod o+r /sys/class/powercap" in refused.stderr
     assert issubclass(NotPermitted, NotAvailable)
 

@@ -21,7 +21,7 @@ _SEARCH_PERIOD_S = 1.0
 _MAX_SEARCH_PERIOD_S = 30.0
 #: The kernel counts processor time in hundredths of a second. Utilisation alone needs less.
 _MIN_PERIOD_S = 0.1
-_UTILISATION_PERIOD_S = 1.0
+_UTILISATION_PERIOD_S = 2.0
 
 
 class HostMeter(Meter):
