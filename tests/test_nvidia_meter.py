@@ -468,7 +468,7 @@ def test_a_window_below_the_resolution_is_suspect(recording):
 def test_a_counter_at_fault_is_recognised_and_the_power_is_used(recording, board, reason):
     fault_ns = recording.boards[board].fault_ns
     across = [fault_ns - S + place * S // 10 for place in range(-3, 4)]
-    rows = recording.windows(board, across, 2.5)
+    rows = recording.windows(board, across, 1.5 + APART_S)
     if board == STILL:  # each second, once it was read
         read_ns = fault_ns + round(APART_S * S)
         rows += recording.windows(board, [read_ns + n * S // 5 for n in range(1, 6)], 1.0)

@@ -53,7 +53,8 @@ _EARLY = 0.95
 _MAX_READINGS = 128
 #: A counter that changes so much more seldom than the requested period sets the period.
 _MUCH_SLOWER = 1.5
-#: The period of values that change slowly.
+#: The period of utilisation, which drivers average over 1/6 s or more, and of slow values.
+_USE_NS = 240_000_000
 _SLOW_NS = 4_950_000_000
 _OVERDUE_NS = 500_000_000
 #: After so many readings without a new sample, a buffer is not used any more.
@@ -77,7 +78,8 @@ class GpuReader:
         self._handle = gpu.handle
         self._failures = 0
         self._failing_ns: int | None = None  # since when
-        self._second_ns = self._slow_ns = 0
+        self._second_ns = self._slow_ns = self._use_ns = 0
+        self._uses: list[Sample] = []  # of utilisation, since the last evaluation
         self._last_counter: tuple[int, float] | None = None
         self._reported_ns = 0
         self._means = PeriodMeans(period_s)
@@ -230,25 +232,28 @@ class GpuReader:
         is_due = last or now_ns - self._second_ns >= self._due_ns or self._fast_fields.is_full
         if not (is_due or self.is_polled):
             return []
-        samples: list[Sample] = []
         try:
             (self._all_fields if is_due else self._fast_fields).poll(now_ns)
             self._failures, self._failing_ns = 0, None
-            if is_due:
-                self._second_ns = now_ns
-                samples += self._counted()
-                samples += self._evaluate(now_ns, last=last)
-            return samples
+            if last or now_ns - self._use_ns >= _USE_NS:
+                self._read_use(now_ns)
+            if not is_due:
+                return []
+            self._second_ns = now_ns
+            slow = self._read_slow(now_ns, last=last)
+            counted = self._counted()
+            return counted + self._evaluate(now_ns, slow, last=last)
         except GpuLost as error:
             self.problem = f"{self.gpu.uuid}: lost: {error}"
+            self._all_fields.take()  # of this moment
         except pynvml.NVMLError as error:
             self._failures += 1
             self._failing_ns = self._failing_ns or now_ns
             is_failing_long = now_ns - self._failing_ns >= _MAX_FAILING_NS
             if self._failures < _MAX_FAILURES and not is_failing_long:
-                return samples
+                return []
             self.problem = f"{self.gpu.uuid}: given up: {describe(error)}"
-        return samples + self._counted()
+        return self._counted()
 
     def close(self) -> None:
         """Free the memory that the driver allocated for us."""
@@ -278,18 +283,25 @@ class GpuReader:
         self._newest = readings[-1][1] if readings else {}
         return samples
 
-    def _evaluate(self, now_ns: int, *, last: bool) -> list[Sample]:
+    def _evaluate(self, now_ns: int, slow: dict[str, Any], *, last: bool) -> list[Sample]:
         """Return the samples of the driver's buffers and of values that change more slowly."""
-        samples = []
         self._read_buffers()
+        samples, self._uses = self._uses, []
         samples += [self._sample(*mean) for mean in self._means.take(flush=last)]
-        values = self._read_each_second(self._newest)
-        if last or now_ns - self._slow_ns >= _SLOW_NS:
-            self._slow_ns = now_ns
-            values |= self._read_slow()
+        values = self._read_each_second(self._newest) | slow
         if any(value is not None for value in values.values()):
             samples.append(self._sample(now_ns, values))
         return samples
+
+    def _read_use(self, now_ns: int) -> None:
+        self._use_ns = now_ns
+        if self._buffers.keys() >= _USES:
+            return
+        rates = query_optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
+        if rates is not None:
+            shares = (("sm_util", rates.gpu), ("mem_util", rates.memory))
+            values = {name: scaled(valid(share, _MAX_PERCENT), 1e-2) for name, share in shares}
+            self._uses.append(self._sample(now_ns, values))
 
     def _read_buffers(self) -> None:
         """Read the driver's buffers; a buffer without new samples is replaced by polling."""
@@ -332,20 +344,18 @@ class GpuReader:
             "power_throttle_s": throttled_s,
             "sm_clock_mhz": self._clock(pynvml.NVML_CLOCK_SM),
         }
-        if not self._buffers.keys() >= _USES:
-            rates = query_optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
-            if rates is not None:
-                values["sm_util"] = scaled(valid(rates.gpu, _MAX_PERCENT), 1e-2)
-                values["mem_util"] = scaled(valid(rates.memory, _MAX_PERCENT), 1e-2)
         if self._gpm is not None:
             values |= query_optional(self._gpm.read) or {}
         return values
 
-    def _read_slow(self) -> dict[str, Any]:
+    def _read_slow(self, now_ns: int, *, last: bool) -> dict[str, Any]:
         """Return the values that change slowly, and check that it is still the same GPU."""
-        handle = self._handle
+        if not last and now_ns - self._slow_ns < _SLOW_NS:
+            return {}
+        self._slow_ns, handle = now_ns, self._handle
         uuid = query_optional(pynvml.nvmlDeviceGetUUID, handle)
         if uuid is not None and decode(uuid) != self.gpu.uuid:
+            self._fast_fields.take()  # perhaps of the other one
             raise GpuLost(f"it was replaced by another board, {decode(uuid)!a}")
         memory = query_optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
         celsius = query_optional(
