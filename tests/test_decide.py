@@ -26,6 +26,7 @@ from wattlaw.report.figures import GALLERY
 from wattlaw.report.topics.decision import result as decision_result
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 
 SETTING = (
@@ -313,6 +314,17 @@ def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
         assert set(SETTING) | {"gpu_hours", "regret_now", "regret_after"} <= set(item)
         assert item["gpu_hours"] > 0
         assert item["regret_after"] <= 1.1 * item["regret_now"]
+    names = ("gpus", "nodes", "local_batch")
+    first = [items[0][name] for name in names]
+    busy = next(
+        item for item in load_study(study).plan.runs
+        if [getattr(setting_of(item), name) for name in names] == first
+    )  # fmt: skip
+    with RunLock(RunFolder(store / "runs" / busy.run_id)) as held:  # of a campaign
+        assert held.acquire()
+        assert main([*line, "--json", "--count", "2"]) == 0
+    items = json.loads(capsys.readouterr().out)
+    assert first not in [[item[name] for name in names] for item in items]
     assert main(line) == 0
     assert "GPU-hours" in capsys.readouterr().out
     assert main(["next", str(store), str(write(None))]) == 2

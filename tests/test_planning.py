@@ -8,8 +8,10 @@ from hypothesis.extra.numpy import arrays
 
 from wattlaw.analysis.planning import Candidate, Question, plan
 from wattlaw.analysis.planning.plan import BUDGET, CERTAIN, NOTHING_LEFT
+from wattlaw.analysis.planning.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.prediction import Observation, TrainingSetting
+from wattlaw.analysis.prediction.parameters import Prior
 from wattlaw.errors import BadInput
 
 NODE = 4
@@ -242,3 +244,33 @@ class TestPlan:
         chosen = [item.candidate for item in found.proposals]
         assert len(set(chosen)) == 3
         assert set(chosen) <= set(rest)
+
+
+class TestNoiseOfRuns:
+    def test_a_repeat_comes_before_a_decision_where_it_is_cheap(self):
+        cells = [packed(gpus, batch) for gpus in (1, 2, 4) for batch in (8.0, 16.0, 32.0)]
+        seen = observed(*cells[:3], packed(2, 8.0))
+        once = [Candidate(item, STEPS) for item in cells if item not in [o.setting for o in seen]]
+        question = Question("gpu_hours", tolerance=0.3)
+        assert plan(question, once, seen).stopped_because == CERTAIN
+        again = plan(question, [*once, Candidate(cells[0], STEPS)], seen)
+        assert again.proposals[0].candidate.setting == cells[0]
+
+    @given(st.floats(0.001, 0.5), st.integers(2, 6))
+    def test_the_noise_follows_what_repeats_show(self, spread, count):
+        prior = Prior(np.log(0.009), 2.0)
+        logs = spread * np.resize([-1.0, 1.0], count)
+        after = noise_prior(prior, [[0.0, 0.0], *([list(logs)] * 20)])
+        assert after.sd < prior.sd
+        assert np.exp(after.mean) == pytest.approx(np.std(logs), rel=0.5)
+
+    def test_without_repeats_the_noise_is_that_of_the_prior(self):
+        assert noise_of_repeats(fit_with_repeats(observed(packed(1, 8.0)), seed=0)) == 0.0
+        calm, rough = (
+            noise_of_repeats(fit_with_repeats(twice, seed=0))
+            for twice in (
+                [*observed(packed(1, 8.0)), *observed(packed(1, 8.0))],
+                [Observation(packed(1, 8.0), 0.1), Observation(packed(1, 8.0), 0.15)],
+            )
+        )
+        assert rough > 5 * calm > 0

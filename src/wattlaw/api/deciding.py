@@ -10,7 +10,7 @@ import numpy as np
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.planning import Candidate, Plan, Proposal, is_long_enough, plan
 from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief
-from wattlaw.analysis.prediction.posterior import fit
+from wattlaw.analysis.planning.repeats import fit_with_repeats
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
@@ -115,7 +115,9 @@ class Decider:
         choices = _choices(inputs, candidate.setting)
         if inputs.job is None or candidate.informs or candidate.setting not in choices:
             return None
-        belief = Belief.of(fit(inputs.job.observations, seed=decide.seed), choices, inputs.job.host)
+        belief = Belief.of(
+            fit_with_repeats(inputs.job.observations, decide.seed), choices, inputs.job.host
+        )
         own = choices.index(candidate.setting)
         belief.times[:, own] = measured.step_s * np.exp(-_LOW_END * belief.time_noise[own])
         regrets = belief.regrets(inputs.question, choices)[:, own]
@@ -139,9 +141,11 @@ class Decider:
     def next_measurements(
         self, pending: Sequence[PlannedRun], count: int
     ) -> tuple[Decision, list[Measurement]]:
-        """Return the state of the decision, and the most useful next runs."""
+        """Return the state of the decision, and the most useful runs beside those that run now."""
         inputs = read_inputs(self._study, self._runs, self._store)
-        current, runs = self._plan(inputs, pending, (), count)
+        others = self._active_elsewhere(inputs, pending)
+        free = [run for run in pending if run not in others]
+        current, runs = self._plan(inputs, free, others, count)
         proposals = {item.candidate: item for item in current.proposals}
         rows = []
         for run in runs:
@@ -150,7 +154,7 @@ class Decider:
             hours = item.gpu_hours or self._expected[run.run_id] or None
             regrets = current.expected_regret, item.regret_after
             rows.append(Measurement(candidate.setting, emulated, hours, *regrets))
-        reason = None if rows else current.stopped_because or NOTHING_LEFT
+        reason = None if rows or others else current.stopped_because or NOTHING_LEFT
         return self._decision(inputs, current, reason), rows
 
     def _plan(
@@ -241,7 +245,7 @@ class Decider:
         if inputs.job is None or not candidates:
             return None if inputs.job is None else []
         distinct = list(dict.fromkeys(item.setting for item in candidates))
-        posterior = fit(inputs.job.observations, seed=decide_of(self._study).seed)
+        posterior = fit_with_repeats(inputs.job.observations, decide_of(self._study).seed)
         times = np.median(posterior.steps(distinct).step_s, axis=0)
         by_setting = dict(zip(distinct, times.tolist(), strict=True))
         return [item.gpu_hours(by_setting[item.setting]) for item in candidates]

@@ -1,17 +1,18 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.planning.candidates import Candidate
+from wattlaw.analysis.planning.first_runs import first_runs
 from wattlaw.analysis.planning.question import Question
+from wattlaw.analysis.planning.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.prediction.host_power import HostPower
-from wattlaw.analysis.prediction.posterior import Posterior, fit
+from wattlaw.analysis.prediction.posterior import Posterior
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Result
 
@@ -24,9 +25,6 @@ _DRAWS, _VALUES = 600, 120_000
 #: neighbours whose batch and limit no run has shown are measured for at most the second share:
 #: kernels may suit one batch and not the next.
 _CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
-#: Distinct settings that are measured first where they are cheap: each has at most this share of
-#: the work of all runs.
-_FEWEST, _FREE = 16, 0.001
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = 0.001
 #: Why measuring ends.
@@ -116,7 +114,7 @@ def plan(
         for setting in dict.fromkeys([*(item.informs or item.setting for item in possible), *seen])
         if question.allows(setting) and _can_run(setting, failed)
     ]
-    first = _first_runs(possible, seen)
+    first = first_runs(possible, seen)
     if not observations:
         reason = None if first else NOTHING_LEFT
         start = tuple(Proposal(item, None, None) for item in first[:at_once])
@@ -124,7 +122,7 @@ def plan(
     if not choices:
         return Plan(None, None, None, (), NOTHING_LEFT)
     belief = Belief.of(
-        fit(observations, seed=seed), [*choices, *(item.setting for item in possible)], host
+        fit_with_repeats(observations, seed), [*choices, *(item.setting for item in possible)], host
     )
     regrets = belief.regrets(question, choices)
     means = regrets.mean(0)
@@ -183,7 +181,8 @@ class Belief:
         columns = {setting: index for index, setting in enumerate(distinct)}
         host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
         draws = max(_DRAWS, _VALUES // len(distinct))
-        return cls(columns, *posterior.means(distinct, draws), host_w)
+        noise = noise_of_repeats(posterior)
+        return cls(columns, *posterior.means(distinct, draws, noise=noise), host_w)
 
     def at(self, settings: Sequence[TrainingSetting]) -> list[int]:
         """Return the columns of settings."""
@@ -307,73 +306,4 @@ def _can_run(setting: TrainingSetting, failed: Sequence[TrainingSetting]) -> boo
         or (item.local_batch is not None and item.precision == setting.precision
             and micro(setting) >= micro(item))
         for item in failed
-    )  # fmt: skip
-
-
-def _first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> list[Candidate]:
-    """Return the cheapest runs that show what no other kind of run tells: the ends of each axis.
-
-    Clocks are relative to the highest that was locked, so that both ends are needed.
-    """
-    known = [*(item.setting for item in possible), *seen]
-    kinds: list[Callable[[TrainingSetting], bool]] = [lambda item: not _limits(item)]
-    batches = sorted({item.local_batch for item in known if item.local_batch})
-    caps = sorted({item.power_limit_w for item in known if item.power_limit_w})
-    clocks = sorted({item.clock_limit_mhz for item in known if item.clock_limit_mhz})
-    kinds += [partial(_has, "local_batch", value) for value in batches[:1] + batches[-1:]]
-    kinds += [partial(_has, "clock_limit_mhz", value) for value in clocks[-1:] + clocks[:1]]
-    kinds += [partial(_has, "power_limit_w", value) for value in caps[:1]]
-    kinds += [lambda item: item.gpus > 1, lambda item: (item.nodes or 1) > 1]
-    order = sorted(possible, key=_size)
-    first: list[Candidate] = []
-    for shows in kinds:
-        if not any(shows(item) for item in (*seen, *(each.setting for each in first))):
-            first += [item for item in order if shows(item.setting)][:1]
-    return [*first, *_spread(order, [*seen, *(item.setting for item in first)])]
-
-
-def _spread(order: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> Iterator[Candidate]:
-    """Yield cheap runs, each as different as possible from those before.
-
-    They show how smooth the model's error is.
-    """
-    works = [item.setting.samples * item.steps for item in order]
-    cheap = [item for item, work in zip(order, works, strict=True) if work <= _FREE * sum(works)]
-    places = {item: _place(item) for item in (*seen, *(each.setting for each in cheap))}
-    known = [places[item] for item in dict.fromkeys(seen)]
-    while cheap and len(known) < _FEWEST:
-        apart = [
-            min(np.abs(places[item.setting] - other).sum() for other in known) for item in cheap
-        ]
-        if max(apart) <= 0:
-            return
-        chosen = cheap.pop(int(np.argmax(apart)))
-        known.append(places[chosen.setting])
-        yield chosen
-
-
-def _place(setting: TrainingSetting) -> Floats:
-    """Return where a setting is among others; what is twice as much is 1 apart."""
-    amounts = (
-        setting.gpus, setting.nodes or setting.gpus, setting.local_batch or 1.0,
-        setting.power_limit_w or 1e3, setting.clock_limit_mhz or 1e4,
-    )  # fmt: skip
-    return np.asarray(np.log2(np.array(amounts, dtype=float)))
-
-
-def _has(name: str, value: float, setting: TrainingSetting) -> bool:
-    return bool(getattr(setting, name) == value)
-
-
-def _limits(setting: TrainingSetting) -> int:
-    return (setting.power_limit_w is not None) + (setting.clock_limit_mhz is not None)
-
-
-def _size(candidate: Candidate) -> tuple[float, ...]:
-    """Return the order of first runs: the fewest GPUs, few limits, small batches."""
-    setting = candidate.setting
-    limits = (setting.power_limit_w or np.inf, setting.clock_limit_mhz or np.inf)
-    return (
-        setting.gpus, setting.nodes or 1, _limits(setting), -min(limits),
-        setting.local_batch or 0.0,
     )  # fmt: skip

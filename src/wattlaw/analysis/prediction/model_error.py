@@ -83,6 +83,7 @@ def draw_errors(
     dice: np.random.Generator,
     *,
     luck: tuple[Floats, Floats] | None = None,
+    noise: float = 0.0,
     is_mean_of_gpus: bool = False,
 ) -> tuple[Floats, Floats]:
     """Return errors of wanted settings that agree with the residuals of the observations.
@@ -100,6 +101,8 @@ def draw_errors(
     luck
         Standard deviations of what the session of a run adds, (observations,) and (wanted,). It
         counts as an error of its setting: one training is in one session too.
+    noise
+        The standard deviation of a run, if repeats have shown it.
     is_mean_of_gpus
         Values are means over GPUs that differ, so that repeats differ the less the more there are.
 
@@ -120,7 +123,7 @@ def draw_errors(
         same * spread[:seen, None] * spread,
     )  # fmt: skip
     observed = every.of(np.arange(seen))
-    sizes = [_sizes(each, usual) for each in product(*_SIZES)]
+    sizes = [_sizes(each, usual, noise) for each in product(*_SIZES)]
     shares = [
         1 / np.sqrt(item.gpus) if is_mean_of_gpus else np.ones(len(item.gpus)) for item in layouts
     ]
@@ -132,17 +135,20 @@ def draw_errors(
         each = sizes[index][0]
         widths = (*each[:3], np.hypot(each.own, spread))
         drawn = sum(width * part[at] for width, part in zip(widths, parts, strict=True))
-        noise = each.noise * shares[0] * dice.standard_normal((int(at.sum()), seen))
+        missed = each.noise * shares[0] * dice.standard_normal((int(at.sum()), seen))
         matrix = observed.covariance(each) + np.diag((each.noise * shares[0]) ** 2)
         weights = np.linalg.solve(matrix, every.covariance(each)[:, seen:])
-        errors[at] = drawn[:, seen:] + (residuals[at] - drawn[:, :seen] - noise) @ weights
+        errors[at] = drawn[:, seen:] + (residuals[at] - drawn[:, :seen] - missed) @ weights
     return errors, shares[1] * float(np.median([sizes[index][0].noise for index in chosen]))
 
 
-def _sizes(levels: Sequence[tuple[float, float]], usual: float) -> tuple[_Sizes, float]:
+def _sizes(
+    levels: Sequence[tuple[float, float]], usual: float, least_noise: float
+) -> tuple[_Sizes, float]:
     placement, load, both, own = (usual * size for size, _ in levels)
     noise = min(own, _REPEATS * usual)
-    sizes = _Sizes(placement, load, both, float(np.sqrt(own**2 - noise**2)), noise)
+    own = float(np.sqrt(own**2 - noise**2))
+    sizes = _Sizes(placement, load, both, own, max(noise, least_noise))
     return sizes, float(np.prod([weight for _, weight in levels]))
 
 

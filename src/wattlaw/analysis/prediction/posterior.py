@@ -100,7 +100,11 @@ class Posterior:
         return near.steps, times, near.steps.power_w * np.exp(missed) * share
 
     def means(
-        self, settings: Sequence[TrainingSetting], draws: int | None = None
+        self,
+        settings: Sequence[TrainingSetting],
+        draws: int | None = None,
+        *,
+        noise: float = 0.0,
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return the mean step time and power of settings, and the noise of a run.
 
@@ -110,6 +114,8 @@ class Posterior:
             Their errors of the model are drawn together.
         draws
             How many of the posterior's draws are used, evenly chosen; None for all.
+        noise
+            The standard deviation of a run's log time, if repeats have shown it.
 
         Returns
         -------
@@ -120,24 +126,24 @@ class Posterior:
         every = slice(None, None, max(1, self.draws // (draws or self.draws)))
         if every.step > 1:
             thin = {name: value[every] for name, value in self.values.items()}
-            return replace(self, values=thin).means(settings)
+            return replace(self, values=thin).means(settings, noise=noise)
         near = self._near(settings)
         dice = np.random.default_rng([self.seed, 4])
         keys = tuple(item.setting for item in self.observations)
-        errors, noise = draw_errors(
+        errors, time_noise = draw_errors(
             (near.time.seen, near.layout), (keys, settings), near.missed, TIME_ERROR, dice,
-            luck=near.luck,
+            luck=near.luck, noise=noise,
         )  # fmt: skip
         times = near.steps.step_s * np.exp(errors)
         if near.power is None or near.steps.power_w is None:
-            return times, noise, None, None
+            return times, time_noise, None, None
         keys = tuple(item.setting for item in self.observations if item.power_per_gpu_w)
         errors, power_noise = draw_errors(
             (near.power.seen, near.layout), (keys, settings), near.power.values, POWER_ERROR, dice,
             is_mean_of_gpus=True,
         )  # fmt: skip
         powers = near.steps.power_w * np.exp(errors)
-        return times, noise, powers, power_noise
+        return times, time_noise, powers, power_noise
 
     def _near(self, settings: Sequence[TrainingSetting]) -> "_Near":
         """Return the steps of settings, and what the model misses of the observations."""
