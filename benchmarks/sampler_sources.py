@@ -58,8 +58,11 @@ CASES = [
 ]
 
 
-def watch(cases: list[Case], settle_s: float, watch_s: float, python: Path) -> list[float]:
-    """Return the share of a core that each case uses, all at the same time."""
+def watch(
+    cases: list[Case], settle_s: float, watch_s: float, rounds: int, python: Path
+) -> list[list[float]]:
+    """Return for each round the share of a core that each case uses, all at the same time."""
+    shares = []
     with contextlib.ExitStack() as stack:
         processes: list[subprocess.Popen[str]] = []
         for case in cases:
@@ -70,16 +73,20 @@ def watch(cases: list[Case], settle_s: float, watch_s: float, python: Path) -> l
             processes.append(start_tool(case.tool, case.hz, folder, python, more))
             stack.callback(end_tree, processes[-1])
         time.sleep(settle_s)
-        begun_s = time.monotonic()
-        before_s = [cpu_s(process.pid) for process in processes]
-        time.sleep(watch_s)
-        used_s = [cpu_s(process.pid) for process in processes]
-        took_s = time.monotonic() - begun_s
-    return [(after - before) / took_s for before, after in zip(before_s, used_s, strict=True)]
+        for _ in range(rounds):
+            begun_s = time.monotonic()
+            before_s = [cpu_s(process.pid) for process in processes]
+            time.sleep(watch_s)
+            used_s = [cpu_s(process.pid) for process in processes]
+            took_s = time.monotonic() - begun_s
+            used = zip(before_s, used_s, strict=True)
+            shares.append([(after - before) / took_s for before, after in used])
+            print([f"{share:.4%}" for share in shares[-1]], os.getloadavg(), flush=True)
+    return shares
 
 
 def main() -> None:
-    """Watch all cases in some rounds, print a table, and write the results file."""
+    """Watch all cases for some time, print a table, and write the results file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--peers-python", type=Path, default=Path(".venv-peers/bin/python"))
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=ROOT")
@@ -90,10 +97,8 @@ def main() -> None:
     cases = list(CASES)
     for name, root in (tree.split("=", 1) for tree in options.tree):
         cases.append(Case(name, "wattlaw", HZ, 0, lambda _: None, Path(root).resolve()))
-    rounds, loads = [], []
-    for _ in range(options.rounds):
-        rounds.append(watch(cases, options.settle_s, options.watch_s, options.peers_python))
-        loads.append(os.getloadavg()[0])
+    python, settle_s, watch_s = options.peers_python, options.settle_s, options.watch_s
+    rounds = watch(cases, settle_s, watch_s, options.rounds, python)
     shares = [statistics.median(values) for values in zip(*rounds, strict=True)]
     zeus = {case.devices: share for case, share in zip(cases, shares, strict=True)
             if case.tool == "zeus" and case.hz == HZ}  # fmt: skip
@@ -112,11 +117,11 @@ def main() -> None:
             }
         )
         print(f"{case.tool:10} {case.name:20} {case.hz:4g} Hz {share:.4%}", flush=True)
-    settings = {"rounds": options.rounds, "watch_s": options.watch_s, "settle_s": options.settle_s}
+    settings = {"rounds": options.rounds, "watch_s": watch_s, "settle_s": settle_s}
     results = {
         "driver": "fake (tests/fake_nvml), and files: nothing here ran on a GPU",
         "settings": settings,
-        "load_average": loads,
+        "load_average": os.getloadavg()[0],
         "sampling": rows,
     }
     write_results("sampler-sources", f"cpu{os.cpu_count()}", results, show=False)
