@@ -90,6 +90,24 @@ def rapl(request: pytest.FixtureRequest) -> Bench:
     return Bench(found, Target(1), 4, lambda: tree.advance(1.0), lose, hide)
 
 
+def amd(request: pytest.FixtureRequest, model: str, *, library: bool) -> Bench:
+    machine = request.getfixturevalue("amd_machine")(model, 2, library=library)
+    patch = request.getfixturevalue("monkeypatch")
+
+    def go_on() -> None:
+        time.sleep(0.02)
+        machine[0].use(5.0)
+
+    def lose() -> None:
+        for gpu in machine.gpus:
+            gpu.remove()
+
+    def hide() -> None:
+        patch.setenv("WATTLAW_SYSFS_ROOT", str(machine.root / "nothing"))
+
+    return Bench(registry.load(GROUP, "amd"), Target(1), 2, go_on, lose, hide)
+
+
 def simulated(request: pytest.FixtureRequest) -> Bench:
     path = request.getfixturevalue("tmp_path") / "devices.json"
     patch = request.getfixturevalue("monkeypatch")
@@ -108,6 +126,8 @@ def simulated(request: pytest.FixtureRequest) -> Bench:
 
 
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
+    "amd, by its library": lambda request: amd(request, "MI300X", library=True),
+    "amd, by files": lambda request: amd(request, "MI250X", library=False),
     "host": host,
     "host, estimated": lambda request: host(request, 15.0),
     "nvidia, polled": lambda request: nvidia(request, 0),

@@ -591,7 +591,7 @@ def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buf
     (row,) = energy_of_windows(
         pa.Table.from_pylist([window], schema=WINDOWS),
         pa.Table.from_pylist(rows, schema=SAMPLES),
-        {(HOST, boards[0].uuid.decode()): facts},
+        {(HOST, boards[0].uuid.decode()): facts | {"kind": "gpu"}},
     ).to_pylist()
     assert (row["gpu_energy_j"], row["energy_verdict"]) == (None, "unavailable")
     assert "vGPU" in row["energy_reason"]

@@ -195,7 +195,7 @@ def test_a_package_without_a_readable_name_makes_the_sum_partial(tree):
         tree.advance(1.0)
     samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
     window = {"host": "a", "start_ns": 10**9, "duration_s": 3.0}
-    facts = {("a", device.id): device.facts for device in meter.devices()}
+    facts = {("a", d.id): {**d.facts, "kind": d.kind} for d in meter.devices()}
     table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples, facts)
     assert table["energy_verdict"].to_pylist() == ["partial"]
 

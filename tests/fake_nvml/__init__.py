@@ -252,6 +252,11 @@ class FakeGpus:
         """The header, living in the file."""
         return self.state.header
 
+    @property
+    def ids(self) -> list[str]:
+        """The UUIDs of the boards."""
+        return [board.uuid.decode() for board in self]
+
     def __len__(self) -> int:
         return self.header.board_count
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput
+from wattlaw.scopes import KINDS
 
 J_PER_KWH = 3.6e6
 #: Parts that every machine has, as they are called in a scope such as ``gpu+cpu+dram``.
@@ -134,9 +135,10 @@ def _scope(energy_is: str | None) -> str:
     if energy_is is None:
         return "energy as given"
     counted_parts = energy_is.split(",")[0].split("+")
-    if not set(counted_parts) & {"gpu", *_HOST}:
+    if not set(counted_parts) & {*KINDS}:
         return f"energy of {energy_is}"
-    left_out = [part.upper() for part in _HOST if part not in counted_parts]
+    is_all = not {"node", "module"}.isdisjoint(counted_parts)
+    left_out = [part.upper() for part in _HOST if part not in counted_parts and not is_all]
     without = ", ".join([*left_out, "network", "storage"])
     return f"energy of {energy_is}; a lower bound: without {without}"
 

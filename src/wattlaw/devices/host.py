@@ -57,7 +57,9 @@ class HostMeter(Meter):
 
     def devices(self) -> list[Device]:
         """Return one device: the host's processors as this run uses them."""
-        return [Device("host", "cpu", "processors, the run's processes only")]
+        is_estimate = self._target.assume_cpu_w is not None
+        name = "processors, the run's processes only"
+        return [Device("host", "cpu", name, has_energy=is_estimate)]
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
         """Return the busy cores since the previous sample and the resident memory now."""

@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Literal, Self
 
 from wattlaw.devices import sysfs
-from wattlaw.devices.meter import Device, Meter, Sample, Target
+from wattlaw.devices.meter import Device, Facts, Meter, Sample, Target
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
-_MIN_PERIOD_S = 0.05
+_REFRESH_S, _MIN_PERIOD_S = 0.001, 0.05
+_SCOPES = {
+    "cpu": "cores, caches and memory controllers, of all users of the machine",
+    "dram": "memory modules, of all users of the machine",
+}
 #: No package draws more. A decrease that would mean more is no wrap-around.
 _MAX_W = 5000.0
 _MIN_INTERVAL_S = 0.1
@@ -98,7 +102,11 @@ class RaplMeter(Meter):
         devices = []
         for zone in self._zones:
             range_j = None if zone.range_uj is None else zone.range_uj * 1e-6
-            devices.append(Device(zone.id, zone.kind, zone.name, {"wraps_at_j": range_j}))
+            facts: Facts = {
+                "scope": _SCOPES[zone.kind], "energy_counter": "powercap",
+                "counter_refresh_s": _REFRESH_S, "wraps_at_j": range_j,
+            }  # fmt: skip
+            devices.append(Device(zone.id, zone.kind, zone.name, facts))
         return devices + self._unreadable
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered

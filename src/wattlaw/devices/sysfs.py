@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT_VARIABLE", "Hwmon", "hwmons", "read_number", "read_text", "root"]
+__all__ = ["ROOT_VARIABLE", "Hwmon", "hwmons", "is_copy", "read_number", "read_text", "root"]
 
 #: Another root than ``/sys``, for tests and for trees that were copied from another machine.
 ROOT_VARIABLE = "WATTLAW_SYSFS_ROOT"
@@ -22,6 +22,11 @@ _SHOWN_CHARACTERS = 20
 def root() -> Path:
     """Return the root of the kernel's files."""
     return Path(os.environ.get(ROOT_VARIABLE) or _ROOT)
+
+
+def is_copy() -> bool:
+    """Return whether the files are not those of the running kernel."""
+    return root() != Path(_ROOT)
 
 
 def read_text(path: Path) -> str:

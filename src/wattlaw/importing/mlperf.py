@@ -96,38 +96,33 @@ class PowerImporter:
         """Return the readings of the node."""
         events, torn = _events(path)
         efficiency = 1.0
-        rows, times_ms = SampleRows(path), []
+        rows, readings_w = SampleRows(path), []
         for event in events:
             value = event.value.get("value") if isinstance(event.value, dict) else event.value
             if event.key == "conversion_eff" and (known := positive(value)) is not None:
                 efficiency = known
             elif event.key == "power_reading" and (watts := number(value)) is not None:
                 host = str(event.metadata.get("host") or path.stem)[:100]
-                rows.add(host, f"node {host}", "node", event.t_ms * 10**6, {"power_w": watts})
-                times_ms.append(event.t_ms)
-        if not len(rows):
+                readings_w.append((host, event.t_ms, watts))
+        if not readings_w:
             raise BadInput(f"{path}: no power_reading")
-        readings = rows.readings()
+        for host, t_ms, watts in readings_w:
+            power = {"power_w": efficiency * watts}
+            rows.add(host, f"node {host}", "node", t_ms * 10**6, power)
+        readings, times_ms = rows.readings(), sorted(t_ms for _, t_ms, _ in readings_w)
         notes = [*left_out(torn_lines=torn)]
         if efficiency != 1:
             notes.append(
-                f"conversion efficiency {efficiency:g} is applied to the energy of the run"
+                f"conversion efficiency {efficiency:g} is applied to the power of the nodes"
             )
-        spacing_s = float(np.median(np.diff(sorted(times_ms)))) * 1e-3 if len(times_ms) > 1 else 0
+        spacing_s = float(np.median(np.diff(times_ms))) * 1e-3 if len(times_ms) > 1 else 0
         if spacing_s > 1.05 * _RULE_S:
             notes.append(
                 f"a reading every {spacing_s:.3g} s; MLPerf's rules ask for one each second"
             )
-        facts = {key: {"conversion_efficiency": efficiency} for key in _nodes(readings.samples)}
-        readings = type(readings)(readings.samples, facts)
         return Imported(
             describe("MLPerf power log", readings), readings=readings, notes=tuple(notes)
         )
-
-
-def _nodes(samples: Any) -> set[tuple[str, str]]:
-    table = samples.group_by(["host", "device"]).aggregate([]).to_pylist()
-    return {(row["host"], row["device"]) for row in table}
 
 
 def _is_power(head: bytes) -> bool:

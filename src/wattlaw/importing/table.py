@@ -19,6 +19,7 @@ from wattlaw.importing.runs import (
     STEPS_MEASURE,
     RunMaker,
 )
+from wattlaw.scopes import KINDS
 from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
 from wattlaw.store.imports import ImportedRun, RejectedRow
 from wattlaw.store.record import Facts
@@ -26,7 +27,7 @@ from wattlaw.store.rows import Row, Rows, read_rows
 
 #: Most windows of one import.
 MAX_WINDOWS = 2_000_000
-_ENERGIES = ("gpu_energy_j", "cpu_energy_j", "dram_energy_j")
+_ENERGIES = [f"{kind}_energy_j" for kind in KINDS]
 
 
 class TableImporter:
@@ -211,13 +212,20 @@ def _energy(values: Mapping[str, Any], time_s: float, gpus: int) -> dict[str, An
         energy_j["gpu_energy_j"] = values["power_w"] * time_s
     if not energy_j:
         return NO_ENERGY
+    source = values.get("energy_source", "integral")
     verdict = values.get("energy_verdict", "suspect")
     row = {
         **energy_j,
-        "energy_source": values.get("energy_source", "integral"),
+        "energy_source": source,
         "energy_verdict": verdict,
         "energy_reason": None if verdict == "ok" else NOT_CHECKED,
     }
+    outer = next((kind for kind in ("node", "module") if f"{kind}_energy_j" in energy_j), None)
+    if outer == "node":
+        row |= {"node_energy_source": source, "node_energy_verdict": verdict}
+        row |= NO_ENERGY if len(energy_j) == 1 else {}
+    if outer:
+        row["energy_scope"] = outer
     if "gpu_energy_j" in energy_j:
         row["gpu_power_mean_w"] = energy_j["gpu_energy_j"] / time_s / gpus
         if not all(0 < row[name] < math.inf for name in ("gpu_energy_j", "gpu_power_mean_w")):

@@ -203,21 +203,19 @@ def _node_energy(record: RunRecord, readings: Readings) -> Site | None:
     for host in hosts:
         own = nodes.filter(pc.field("host") == host).sort_by("t_ns")
         t_ns, power_w = own["t_ns"].to_numpy(), own["power_w"].to_numpy()
-        facts = readings.facts.get((host, own["device"][0].as_py()), {})
-        efficiency = facts.get("conversion_efficiency") or 1.0
         since_ns = np.concatenate([t_ns[:1], t_ns[:-1]])
         counted_ns = np.clip(np.minimum(t_ns, end_ns) - np.maximum(since_ns, start_ns), 0, None)
         covered_ns = int(counted_ns.sum())
         if covered_ns < MIN_COVERAGE * (end_ns - start_ns):
             return None
         energy_j = float((power_w * counted_ns).sum()) * 1e-9
-        total_j += float(efficiency) * energy_j * (end_ns - start_ns) / covered_ns
+        total_j += energy_j * (end_ns - start_ns) / covered_ns
     return Site(
         scheduler="none",
         nodes=tuple(hosts),
         energy_j=total_j,
         energy_source="power log of the nodes",
-        energy_scope=f"{len(hosts)} nodes",
+        energy_scope="node",
         energy_start_at=record.started_at,
         energy_end_at=record.finished_at,
     )

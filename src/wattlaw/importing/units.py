@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from wattlaw.scopes import KINDS
 from wattlaw.store.fields import finite_number
 
 _TIME = {
@@ -40,7 +41,7 @@ FIELDS_WITH_UNIT: Mapping[str, tuple[str, str]] = {
             "rank_wait",
         )
     },
-    **{name: ("energy", f"{name}_j") for name in ("gpu_energy", "cpu_energy", "dram_energy")},
+    **{f"{kind}_energy": ("energy", f"{kind}_energy_j") for kind in KINDS},
     **{name: ("power", f"{name}_w") for name in ("power", "power_limit")},
     "clock_limit": ("frequency", "clock_limit_mhz"),
     **{name: ("share", name) for name in ("sm_util", "mem_util")},

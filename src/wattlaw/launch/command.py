@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from wattlaw.devices.nvidia.driver import visible_gpu_ids
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.instrumentation.environment import instrumented_environment
 from wattlaw.instrumentation.observer import RUN, StepObserver

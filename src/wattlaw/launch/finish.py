@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W
-from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport, Status
+from wattlaw.store.record import (
+    ClockReport,
+    Facts,
+    LimitReport,
+    RunRecord,
+    SamplerReport,
+    Status,
+    device_facts,
+)
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path
 from wattlaw.training import failures
@@ -223,13 +230,6 @@ def _first_problem(error: Exception) -> str:
         field = ".".join(map(str, first["loc"]))
         return f"{field}: {first['msg']}" if field else first["msg"]
     return getattr(error, "strerror", None) or one_line(error)[:200]
-
-
-def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], DeviceFacts]:
-    """Return the facts that meters report about devices, by host and device."""
-    return {
-        (report.host, device.id): device.facts for report in reports for device in report.devices
-    }
 
 
 def _energy(

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.store.parquet import read_all
-from wattlaw.store.record import RunRecord
+from wattlaw.store.record import RunRecord, device_facts
 from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY
 from wattlaw.store.statistics import read_telemetry
 from wattlaw.store.store import Store
@@ -90,9 +90,7 @@ def _windows(store: Store, record: RunRecord, start_ns: int, end_ns: int) -> pa.
         if host["t_ns_max"] > host["t_ns_min"]
     ]
     windows = pa.Table.from_pylist(rows, schema=pa.schema(_WINDOW_FIELDS))
-    facts = {(sampler.host, device.id): device.facts for sampler in record.samplers
-             for device in sampler.devices}  # fmt: skip
-    energy = energy_of_windows(windows, samples, facts)
+    energy = energy_of_windows(windows, samples, device_facts(record.samplers))
     return pa.table([*windows.columns, *energy.columns], schema=_SCHEMA)
 
 

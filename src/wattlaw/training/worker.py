@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw import machine, processes
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.store.record import Facts
@@ -96,6 +97,8 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
         hardware = torch.cuda.get_device_name(ranks.device)
         devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
         device_ids = [f"GPU-{device.uuid}" for device in devices]
+        if torch.version.hip:  # its UUIDs are others; the GPUs are the visible ones in their order
+            device_ids = visible_gpu_ids()[: ranks.local_world]
     facts = Facts(
         hosts=(ranks.host,),
         hardware=hardware,
@@ -108,7 +111,8 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
         parallelism="ddp" if ranks.world > 1 else "none",
         workers_cooperate=True,
         software=machine.software(_PACKAGES)
-        | ({"cuda": torch.version.cuda} if torch.version.cuda else {}),
+        | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+        | ({"rocm": torch.version.hip} if torch.version.hip else {}),
         **known,
     )
     write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())

@@ -159,7 +159,7 @@ class Job:
             factor = (row.epoch_time_s or math.nan) / (row.step_time_s or math.nan)
             parts = row.components.to_dict()
             changes["components"] = Components(**{name: parts[name] * factor for name in parts})
-        if not _counts_gpus(self.energy_is):
+        if not _knows_gpus(self.energy_is, self.host is not None):
             unknown.append("power_per_gpu_w")
         missing = {f"{name}{end}": None for name in unknown for end in ("", "_ci")}
         return replace(row, **changes | missing)
@@ -271,7 +271,8 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     hardware = rows["hardware"].iloc[0]
     gradients = rows["gradient_bytes"].dropna()
     watts = rows["power_per_gpu_w"]
-    if not _counts_gpus(comparable.energy_is):
+    rest_w = _power_beside_gpus(rows, comparable.energy_is)
+    if not _knows_gpus(comparable.energy_is, bool((rest_w > 0).any())):
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
     observations = _observations(rows, watts, comparable.unit)
     return Job(
@@ -283,27 +284,30 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         node_gpus=None if placed.empty else math.ceil((placed["gpus"] / placed["nodes"]).max()),
         gradient_bytes=None if gradients.empty else float(gradients.iloc[0]),
         energy_is=comparable.energy_is,
-        host=_host_power(rows, observations, comparable.energy_is),
+        host=_host_power(rest_w, observations),
         warnings=tuple(warnings),
     )
 
 
-def _counts_gpus(energy_is: str | None) -> bool:
-    """Say whether an energy counts GPUs; without energy there is no power either."""
-    return energy_is is None or "gpu" in _scope(energy_is)
+def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
+    """Say whether the power of the GPUs is known; without energy there is no power either."""
+    return energy_is is None or has_rest or "gpu" in _scope(energy_is)
 
 
 def _scope(energy_is: str) -> list[str]:
     return energy_is.partition(",")[0].split("+")
 
 
-def _host_power(
-    rows: pd.DataFrame, observations: Sequence[Observation], energy_is: str | None
-) -> HostPower | None:
-    """Return the power of what an energy counts beside GPUs."""
-    if energy_is is None or "gpu" not in (scope := _scope(energy_is)) or len(scope) == 1:
-        return None
-    watts = ((rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]).to_numpy(float)
+def _power_beside_gpus(rows: pd.DataFrame, energy_is: str | None) -> pd.Series:
+    """Return the power of what an energy counts beside GPUs; missing if it does not count them."""
+    scope = _scope(energy_is or "")
+    watts: pd.Series = (rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]
+    has_rest = scope != ["gpu"] and not {"gpu", "module", "node"}.isdisjoint(scope)
+    return watts.astype(float) if has_rest else watts.astype(float) * np.nan
+
+
+def _host_power(rest_w: pd.Series, observations: Sequence[Observation]) -> HostPower | None:
+    watts = rest_w.to_numpy()
     known = [index for index, value in enumerate(watts) if value > 0]
     settings = [observations[index].setting for index in known]
     return HostPower.fit(settings, watts[known].tolist()) if known else None

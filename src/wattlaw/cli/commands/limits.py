@@ -17,8 +17,8 @@ from wattlaw.cli.common.options import (
     option,
 )
 from wattlaw.devices import inventory
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.formatting import interval, number
 from wattlaw.launch.node_setup import lease_boards

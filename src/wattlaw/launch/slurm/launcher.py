@@ -249,7 +249,7 @@ class SlurmLauncher(Launcher):
 #: The most job ids in one command line.
 _BATCH = 1000
 _SOURCE = "sacct ConsumedEnergyRaw"
-_SCOPE = "all nodes of the job, from its last start to its end, including other jobs on them"
+_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
 
 
 def record_energies(store: Store) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wattlaw import crash, processes
-from wattlaw.devices.nvidia.driver import visible_gpu_ids
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.files import write_text
 from wattlaw.isolation import isolate

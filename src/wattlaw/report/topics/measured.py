@@ -122,7 +122,7 @@ def energy_reasons(findings: Findings, verdict: str, most: int = 3) -> list[str]
     rows = epochs[
         epochs["run_id"].isin(run_ids)
         & epochs["phase"].isin(list(BASES))
-        & (epochs["energy_verdict"] == verdict)
+        & (epochs[["energy_verdict", "node_energy_verdict"]] == verdict).any(axis=1)
         & epochs["energy_reason"].notna()
     ]
     by_run = rows[["run_id", "energy_reason"]].drop_duplicates()
