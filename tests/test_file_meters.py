@@ -532,7 +532,7 @@ def test_a_reading_of_an_old_time_is_not_a_new_one(ipmi):
         ("inactive", NotAvailable, "not activated"),
         ("garbage", NotAvailable, "no power reading in"),
         ("unsupported", NotAvailable, "DCMI request failed because: Invalid command"),
-        ("permission", NotPermitted, "takes root; an administrator can allow"),
+        ("permission", NotPermitted, "takes root; where a rule for sudo allows"),
     ],
 )
 def test_a_controller_that_gives_no_power_has_a_reason(ipmi, mode, kind, reason):
