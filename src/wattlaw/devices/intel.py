@@ -16,9 +16,9 @@ from typing import Self
 
 from wattlaw.devices import sysfs
 from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe
-from wattlaw.devices.limiter import Limiter, LimitState
+from wattlaw.devices.limiter import Limiter, LimitState, write_setting
 from wattlaw.devices.meter import Device, Facts, Sample, Target
-from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.errors import NotAvailable
 
 ID_PREFIX = "intel-"
 _MIN_PERIOD_S = 0.05
@@ -231,19 +231,11 @@ class IntelLimiter(Limiter):
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit; 0 W removes it, as it may have been before."""
         gpu, state = self._gpu(device), self.read(device)
-        if watts != 0 and not (state.min_w or 0.0) <= watts <= (state.max_w or 0.0):
+        if gpu.limit is None or not (
+            watts == 0 or (state.min_w or 0.0) <= watts <= (state.max_w or 0.0)
+        ):
             raise NotAvailable(f"{device}: {watts:g} W is outside {state.min_w} to {state.max_w} W")
-        try:
-            # Not opened for creation: a file that has gone is no limit.
-            file = os.open(str(gpu.limit), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-            try:
-                os.write(file, f"{round(watts * 1e6)}\n".encode())
-            finally:
-                os.close(file)
-        except PermissionError:
-            raise NotPermitted(f"{device}: setting limits takes root") from None
-        except OSError as error:
-            raise NotAvailable(f"{device}: {one_line(error)}") from None
+        write_setting(device, gpu.limit, str(round(watts * 1e6)))
 
     def lock_clock(self, device: str, mhz: float) -> None:  # noqa: ARG002 - none is
         """Raise ``NotAvailable``: clocks of these GPUs are not locked."""

@@ -1,7 +1,11 @@
 """The interface to hardware with limits: a ``Limiter`` reads and sets limits of devices."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, Self
+
+from wattlaw.errors import NotAvailable, NotPermitted
 
 GROUP = "wattlaw.limiters"
 
@@ -73,6 +77,24 @@ class Limiter(Protocol):
     def close(self) -> None:
         """Release the hardware, if that takes anything; limits stay as they are."""
         return
+
+
+def write_setting(device: str, path: Path, text: str) -> None:
+    """Write a setting of a device to a file of the kernel, which must exist.
+
+    Raises ``NotPermitted`` if this user may not, and ``NotAvailable`` for any other error.
+    """
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(file, f"{text}\n".encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        message = f"{device}: {path}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            raise NotPermitted(f"{message}: setting limits takes root") from None
+        raise NotAvailable(message) from None
 
 
 #: Limiters by name, in the order in which to try them.

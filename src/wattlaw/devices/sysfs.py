@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
-    "ROOT_VARIABLE", "Hwmon", "hwmons", "is_copy", "read_number", "read_optional", "read_text",
-    "root",
+    "ROOT_VARIABLE", "Hwmon", "hwmons", "is_copy", "optional_text", "read_number", "read_optional",
+    "read_text", "root",
 ]  # fmt: skip
 
 #: Another root than ``/sys``, for tests and for trees that were copied from another machine.
@@ -44,6 +44,14 @@ def read_text(path: Path) -> str:
         os.close(file)
 
 
+def optional_text(path: Path) -> str | None:
+    """Return the text of a file, None if it is empty or cannot be read."""
+    try:
+        return read_text(path) or None
+    except (OSError, ValueError):
+        return None
+
+
 def read_number(path: Path) -> int:
     """Return the number in a file.
 
@@ -73,10 +81,7 @@ class Hwmon:
 
     def label(self, sensor: str) -> str | None:
         """Return the label of a sensor such as ``power1``, None if it has none."""
-        try:
-            return read_text(self.path / f"{sensor}_label") or None
-        except (OSError, ValueError):
-            return None
+        return optional_text(self.path / f"{sensor}_label")
 
 
 def hwmons(folder: Path) -> Iterator[Hwmon]:
@@ -88,9 +93,6 @@ def hwmons(folder: Path) -> Iterator[Hwmon]:
     paths = [path for path in folder.glob("hwmon*") if path.name[len("hwmon") :].isdigit()]
     for path in sorted(paths, key=lambda path: int(path.name[len("hwmon") :])):
         for place in (path, path / "device"):
-            try:
-                chip = Hwmon(place, read_text(place / "name"))
-            except (OSError, ValueError):
-                continue
-            yield chip
-            break
+            if (name := optional_text(place / "name")) is not None:
+                yield Hwmon(place, name)
+                break

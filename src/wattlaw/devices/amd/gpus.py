@@ -96,7 +96,7 @@ def all_gpus() -> list[AmdGpu]:
         if not card.name[len("card") :].isdigit():
             continue  # a connector, such as card0-DP-1
         folder = (card / "device").resolve()
-        if read_optional(folder / "vendor") == _VENDOR:
+        if sysfs.optional_text(folder / "vendor") == _VENDOR:
             gpus.append(_gpu(folder))
     nodes = _rocm_order()
     gpus.sort(key=lambda gpu: (nodes.get(gpu.render_minor, len(nodes)), gpu.bus_id))
@@ -144,14 +144,6 @@ def select_gpus(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> GpuSelect
     return select(gpus, environ, ["ROCR_VISIBLE_DEVICES", hip], _find)
 
 
-def read_optional(path: Path) -> str | None:
-    """Return the text of a file, None if it is empty or cannot be read."""
-    try:
-        return sysfs.read_text(path) or None
-    except (OSError, ValueError):
-        return None
-
-
 def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
     ordinal = parse_ordinal(entry)
     if ordinal is not None:
@@ -167,15 +159,17 @@ def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
 
 
 def _gpu(folder: Path) -> AmdGpu:
-    unique_id = read_optional(folder / "unique_id")
+    unique_id = sysfs.optional_text(folder / "unique_id")
     if unique_id is not None:
         unique_id = None if set(unique_id) <= {"0"} else unique_id.lower().zfill(16)
-    model = read_optional(folder / "device") or "unknown"
+    model = sysfs.optional_text(folder / "device") or "unknown"
     render = next((folder / "drm").glob("renderD*"), None)
-    partition = read_optional(folder / "current_compute_partition")
+    partition = sysfs.optional_text(folder / "current_compute_partition")
     return AmdGpu(
         uuid=f"{ID_PREFIX}{unique_id or folder.name}",
-        name=_INSTINCT.get(model) or read_optional(folder / "product_name") or f"AMD GPU {model}",
+        name=_INSTINCT.get(model)
+        or sysfs.optional_text(folder / "product_name")
+        or f"AMD GPU {model}",
         model=model,
         bus_id=folder.name,
         folder=folder,
@@ -190,7 +184,7 @@ def _rocm_order() -> dict[int | None, int]:
     places: dict[int | None, int] = {}
     nodes = (sysfs.root() / "class/kfd/kfd/topology/nodes").glob("*")
     for node in sorted((n for n in nodes if n.name.isdigit()), key=lambda node: int(node.name)):
-        text = read_optional(node / "properties") or ""
+        text = sysfs.optional_text(node / "properties") or ""
         minor = re.search(r"^drm_render_minor (\d{2,4})$", text, re.MULTILINE)  # 0: a processor
         if minor is not None:
             places[int(minor[1])] = len(places)
@@ -216,7 +210,7 @@ def _reports_power(gpu: AmdGpu) -> bool:
     """Return whether a GPU of an MI250 board is the first one; the other one's limit is 0."""
     folder = gpu.hwmon or gpu.folder
     files = ("power1_cap_default", "power1_cap")
-    return any(read_optional(folder / file) not in (None, "0") for file in files)
+    return any(sysfs.optional_text(folder / file) not in (None, "0") for file in files)
 
 
 def _can_open(path: Path) -> bool:

@@ -1,14 +1,13 @@
 """Power limits and clock limits of AMD GPUs, by the driver's files or the library of AMD SMI."""
 
-import os
 import re
-from pathlib import Path
 from typing import Self
 
-from wattlaw.devices.amd.gpus import AmdGpu, all_gpus, read_optional
+from wattlaw.devices import sysfs
+from wattlaw.devices.amd.gpus import AmdGpu, all_gpus
 from wattlaw.devices.amd.smi import AmdSmi
-from wattlaw.devices.limiter import LimitState
-from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.devices.limiter import LimitState, write_setting
+from wattlaw.errors import NotAvailable
 
 #: The driver's files of the performance level and of the range of clocks.
 _LEVEL, _RANGE = "power_dpm_force_performance_level", "pp_od_clk_voltage"
@@ -41,7 +40,7 @@ class AmdSysfsLimiter:
     def read(self, device: str) -> LimitState:
         """Return limits and ranges of a GPU."""
         gpu = self._gpu(device)
-        if read_optional(gpu.folder / "vendor") is None:
+        if sysfs.optional_text(gpu.folder / "vendor") is None:
             raise NotAvailable(f"{device}: lost: {gpu.folder} has been removed")
         watts, reason = self._watts(gpu, "power1_cap"), _no_clock_limit_reason(gpu)
         clocks = _clocks(gpu) if reason is None else []
@@ -70,7 +69,7 @@ class AmdSysfsLimiter:
         folder = reporter.hwmon
         if folder is None:
             raise NotAvailable(f"{device}: the driver amdgpu shows no sensors")
-        self._write(device, folder / "power1_cap", str(microwatts))
+        write_setting(device, folder / "power1_cap", str(microwatts))
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Set the highest graphics clock. The driver refuses a range of one clock."""
@@ -78,28 +77,15 @@ class AmdSysfsLimiter:
         if state.min_mhz is None or state.max_mhz is None:
             raise NotAvailable(f"{device}: {state.no_clock_limit_reason}")
         _check(device, mhz, state.min_mhz, state.max_mhz, "MHz")
-        self._write(device, folder / _LEVEL, "manual")
+        write_setting(device, folder / _LEVEL, "manual")
         for command in (f"s 1 {round(mhz)}", "c"):
-            self._write(device, folder / _RANGE, command)
+            write_setting(device, folder / _RANGE, command)
 
     def unlock_clock(self, device: str) -> None:
         """Remove the range of the graphics clock; a GPU in another level than manual has none."""
         gpu = self._gpu(device)
-        if gpu.has_resettable_clocks and read_optional(gpu.folder / _LEVEL) == "manual":
-            self._write(device, gpu.folder / _LEVEL, _AUTO)
-
-    def _write(self, device: str, path: Path, text: str) -> None:
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-            try:
-                os.write(handle, f"{text}\n".encode())
-            finally:
-                os.close(handle)
-        except OSError as error:
-            message = f"{device}: {path}: {error.strerror}"
-            if isinstance(error, PermissionError):
-                raise NotPermitted(f"{message}: setting limits takes root") from None
-            raise NotAvailable(message) from None
+        if gpu.has_resettable_clocks and sysfs.optional_text(gpu.folder / _LEVEL) == "manual":
+            write_setting(device, gpu.folder / _LEVEL, _AUTO)
 
     def close(self) -> None:
         """Release nothing."""
@@ -113,7 +99,7 @@ class AmdSysfsLimiter:
     def _watts(self, gpu: AmdGpu, file: str) -> float | None:
         """Return a limit in watts; a limit of 0 W is none, but the lowest one may be 0 W."""
         hwmon = self._gpu(gpu.reporter).hwmon
-        text = None if hwmon is None else read_optional(hwmon / file)
+        text = None if hwmon is None else sysfs.optional_text(hwmon / file)
         if text is None or not text.isdigit() or (text == "0" and file != "power1_cap_min"):
             return None
         return int(text) * 1e-6
@@ -150,7 +136,7 @@ def _check(device: str, value: float, low: float, high: float, unit: str) -> Non
 
 def _clocks(gpu: AmdGpu) -> list[int]:
     """Return the graphics clocks that a GPU lists, such as ``1: 1700Mhz``."""
-    text = read_optional(gpu.folder / "pp_dpm_sclk") or ""
+    text = sysfs.optional_text(gpu.folder / "pp_dpm_sclk") or ""
     return [int(digits) for digits in re.findall(r"^\d+: (\d+)Mhz", text, re.MULTILINE)]
 
 
@@ -160,7 +146,7 @@ def _no_clock_limit_reason(gpu: AmdGpu) -> str | None:
         return "its driver keeps a range of clocks, so that a clock limit could not be removed"
     if not (gpu.folder / _RANGE).exists() or not _clocks(gpu):
         return f"its driver has no {_RANGE}"
-    level = read_optional(gpu.folder / _LEVEL)
+    level = sysfs.optional_text(gpu.folder / _LEVEL)
     if level != _AUTO:
         return f"its performance level is {level!a} instead of auto, and could not be restored"
     return None

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Self
 
-from wattlaw.devices.amd.gpus import AmdGpu, read_optional, usable_gpus, visible_gpus
+from wattlaw.devices import sysfs
+from wattlaw.devices.amd.gpus import AmdGpu, usable_gpus, visible_gpus
 from wattlaw.devices.amd.smi import AmdSmi, SmiGpu, number
 from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.devices.visible import GpuSelection
@@ -100,7 +101,7 @@ class _Reader:
         powers, counters = (_POWER, ("amdsmi", "energy1_input")) if is_reporter else ((), ())
         self._power_by = next((name for name in powers if self._power(name)), None)
         self._energy_by = next((name for name in counters if self._energy(name)), None)
-        labels = {read_optional(self._hwmon / f"temp{n}_label"): n for n in (1, 2, 3)}
+        labels = {sysfs.optional_text(self._hwmon / f"temp{n}_label"): n for n in (1, 2, 3)}
         self._temperature = f"temp{labels.get('junction') or labels.get('edge') or 1}_input"
         facts = self._facts(own) | {"amdsmi": why if smi is None else "used"}
         self.device = Device(
@@ -163,7 +164,7 @@ class _Reader:
         is_measured = self._power_by is not None or self._energy_by is not None
         has_answered = bool({"power_w", "energy_j"} & values.keys() if is_measured else values)
         self._failures = 0 if has_answered else self._failures + 1
-        if self._failures and read_optional(self._gpu.folder / "vendor") is None:
+        if self._failures and sysfs.optional_text(self._gpu.folder / "vendor") is None:
             self.problem = f"{self._gpu.uuid}: lost: {self._gpu.folder} has been removed"
         elif self._failures >= _MAX_FAILURES:
             self.problem = f"{self._gpu.uuid}: given up: {self._reason()}"
@@ -178,7 +179,7 @@ class _Reader:
     def _energy(self, source: str | None) -> tuple[int, float] | None:
         """Return the counter and the joules of its unit."""
         if source != "amdsmi":
-            count = _integer(self._hwmon / source) if source else None
+            count = sysfs.read_optional(self._hwmon / source) if source else None
             return None if count is None else (count, 1e-6)
         counter = (self._smi and self._smi.read("amdsmi_get_energy_count")) or {}
         raw = number(counter.get("energy_accumulator"), _NO_MAXIMUM)
@@ -189,7 +190,9 @@ class _Reader:
         activity = self._smi and self._smi.read("amdsmi_get_gpu_activity")
         if not activity:
             files = {"gfx_activity": "gpu_busy_percent", "umc_activity": "mem_busy_percent"}
-            activity = {key: _integer(self._gpu.folder / file) for key, file in files.items()}
+            activity = {
+                key: sysfs.read_optional(self._gpu.folder / file) for key, file in files.items()
+            }
         sm, memory = (number(activity[f"{part}_activity"], _MAX_PERCENT) for part in ("gfx", "umc"))
         return {
             "sm_util": None if sm is None else sm * 1e-2,
@@ -210,21 +213,21 @@ class _Reader:
     def _slow(self) -> dict[str, float | None]:
         """Return the values that change slowly, and check that it is still the same GPU."""
         folder, known_id = self._gpu.folder, self._gpu.unique_id
-        unique_id = read_optional(folder / "unique_id")
+        unique_id = sysfs.optional_text(folder / "unique_id")
         if unique_id and known_id and unique_id.lower().zfill(16) != known_id:
             self.problem = f"{self._gpu.uuid}: lost: it was replaced by another board"
-        total = _integer(folder / "mem_info_vram_total") or _NO_MAXIMUM
-        celsius = number(_integer(self._hwmon / self._temperature), _MAX_C * 1000)
+        total = sysfs.read_optional(folder / "mem_info_vram_total") or _NO_MAXIMUM
+        celsius = number(sysfs.read_optional(self._hwmon / self._temperature), _MAX_C * 1000)
         return {
             "power_limit_w": self._watts("power1_cap"),
-            "mem_used_bytes": number(_integer(folder / "mem_info_vram_used"), total),
+            "mem_used_bytes": number(sysfs.read_optional(folder / "mem_info_vram_used"), total),
             "mem_clock_mhz": number(_clock(folder / "pp_dpm_mclk"), _MAX_MHZ),
             "temperature_c": None if celsius is None else celsius * 1e-3,
         }
 
     def _watts(self, file: str | None) -> float | None:
         """Return the watts in a file of microwatts; 0 means that they are not available."""
-        microwatts = number(_integer(self._hwmon / file) if file else None, _MAX_W * 1e6)
+        microwatts = number(sysfs.read_optional(self._hwmon / file) if file else None, _MAX_W * 1e6)
         return microwatts * 1e-6 if microwatts else None
 
 
@@ -252,14 +255,9 @@ class _Counter:
         return (raw + self._wrapped) * unit_j
 
 
-def _integer(path: Path) -> int | None:
-    text = read_optional(path)
-    return int(text) if text and text.isdigit() else None
-
-
 def _clock(path: Path) -> int | None:
     """Return the present clock of a list such as ``1: 800Mhz *``."""
-    for line in (read_optional(path) or "").splitlines():
+    for line in (sysfs.optional_text(path) or "").splitlines():
         if line.endswith("*"):
             digits = line.partition(":")[2].strip(" *").removesuffix("Mhz")
             return int(digits) if digits.isdigit() else None
