@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -291,6 +292,27 @@ def test_a_library_that_does_not_answer_leaves_the_files(
         assert "does not answer" in str(facts["amdsmi"])
         assert "DRIVER_NOT_LOADED" in str(facts["amdsmi"])
         assert (facts["energy_counter"], sample(meter, gpu).power_w) == (None, 96)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit(1)", "cannot be loaded"),
+        ("raise SyntaxError('invalid')", "cannot be loaded"),
+        ("def amdsmi_init(): raise SystemExit(1)", "does not answer"),
+        ("", "does not answer"),
+    ],
+)
+def test_a_broken_package_of_the_library_leaves_the_files(
+    amd_machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    gpu = amd_machine("MI210", 1)[0]
+    (tmp_path / "amdsmi.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    with opened() as meter:
+        assert reason in str(devices(meter)[gpu.id].facts["amdsmi"])
+        assert sample(meter, gpu).power_w == 96
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,20 @@ def test_an_amd_clock_is_limited_where_the_limit_can_be_removed(way: Way) -> Non
         assert gpu.level == "high"
 
 
+@pytest.mark.parametrize("way", ["amd-sysfs"], indirect=True)
+def test_an_amd_clock_limit_that_is_refused_half_way_leaves_nothing_behind(way: Way) -> None:
+    gpu = way.machine[0]
+    (gpu.folder / "pp_od_clk_voltage").unlink()
+    (gpu.folder / "pp_od_clk_voltage").mkdir()  # cannot be written, not even by root
+    with way.opened() as limiter:
+        with pytest.raises(NotAvailable, match="Is a directory"):
+            limiter.lock_clock(gpu.id, 900)
+        assert gpu.level == "auto"
+        gpu.set(power_dpm_force_performance_level=None)
+        with pytest.raises(NotAvailable, match="performance level cannot be read"):
+            limiter.unlock_clock(gpu.id)  # it may be locked, so that it stays saved
+
+
 @contextmanager
 def driver_commands(path: Path) -> Iterator[Callable[[], list[str]]]:
     """Replace a file that takes commands by a pipe; give a function that returns new commands."""

@@ -72,19 +72,32 @@ class AmdSysfsLimiter:
         write_setting(device, folder / "power1_cap", str(microwatts))
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Set the highest graphics clock. The driver refuses a range of one clock."""
+        """Set the highest graphics clock. The driver refuses a range of one clock.
+
+        After an error the GPU is in the level ``auto`` again: a caller that is not permitted tries
+        the next limiter and restores nothing of this one.
+        """
         state, folder = self.read(device), self._gpu(device).folder
         if state.min_mhz is None or state.max_mhz is None:
             raise NotAvailable(f"{device}: {state.no_clock_limit_reason}")
         _check(device, mhz, state.min_mhz, state.max_mhz, "MHz")
         write_setting(device, folder / _LEVEL, "manual")
-        for command in (f"s 1 {round(mhz)}", "c"):
-            write_setting(device, folder / _RANGE, command)
+        try:
+            for command in (f"s 1 {round(mhz)}", "c"):
+                write_setting(device, folder / _RANGE, command)
+        except NotAvailable:
+            write_setting(device, folder / _LEVEL, _AUTO)
+            raise
 
     def unlock_clock(self, device: str) -> None:
         """Remove the range of the graphics clock; a GPU in another level than manual has none."""
         gpu = self._gpu(device)
-        if gpu.has_resettable_clocks and sysfs.optional_text(gpu.folder / _LEVEL) == "manual":
+        if not gpu.has_resettable_clocks:
+            return
+        level = sysfs.optional_text(gpu.folder / _LEVEL)
+        if level is None:
+            raise NotAvailable(f"{device}: its performance level cannot be read")
+        if level == "manual":
             write_setting(device, gpu.folder / _LEVEL, _AUTO)
 
     def close(self) -> None:

@@ -174,7 +174,7 @@ class _Reader:
         if source is None or source.startswith("power1"):
             return self._watts(source)
         info = self._smi and self._smi.read("amdsmi_get_power_info")
-        return number(info and info[source], _MAX_W) or None
+        return number(info and info.get(source), _MAX_W) or None
 
     def _energy(self, source: str | None) -> tuple[int, float] | None:
         """Return the counter and the joules of its unit."""
@@ -193,7 +193,9 @@ class _Reader:
             activity = {
                 key: sysfs.read_optional(self._gpu.folder / file) for key, file in files.items()
             }
-        sm, memory = (number(activity[f"{part}_activity"], _MAX_PERCENT) for part in ("gfx", "umc"))
+        sm, memory = (
+            number(activity.get(f"{part}_activity"), _MAX_PERCENT) for part in ("gfx", "umc")
+        )
         return {
             "sm_util": None if sm is None else sm * 1e-2,
             "mem_util": None if memory is None else memory * 1e-2,

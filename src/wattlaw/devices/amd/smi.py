@@ -37,12 +37,12 @@ class AmdSmi:
             raise NotAvailable("the package amdsmi is not installed") from None
         except KeyError:
             raise NotAvailable("libamd_smi.so of AMD SMI cannot be loaded") from None
-        except Exception as error:  # such as a library that lacks a function of the binding
+        except (Exception, SystemExit) as error:  # such as a library that lacks a function
             raise NotAvailable(f"AMD SMI cannot be loaded: {one_line(error)}") from None
         try:
             binding.amdsmi_init()
             return cls(binding)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise NotAvailable(f"AMD SMI does not answer: {one_line(error)}") from None
 
     def gpu(self, bus_id: str) -> "SmiGpu | None":
@@ -75,7 +75,7 @@ class SmiGpu:
     def clock_mhz(self) -> object:
         """Return the graphics clock, in whatever form the binding states it; None on an error."""
         clock = self.read("amdsmi_get_clock_info", self._binding.AmdSmiClkType.GFX)
-        return clock and clock["clk"]
+        return clock and clock.get("clk")
 
     def power_limit_cycles(self) -> tuple[int, int] | None:
         """Return the firmware's cycles, and those at the power limit; None if it counts none.
