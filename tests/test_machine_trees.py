@@ -17,6 +17,7 @@ EXPECTED = {
         "cray": "not an HPE Cray machine",
     },
     "lumi": {
+        "amd": {f"AMD-{0xB45D0000DEADBEE0 + gpu:x}" for gpu in range(8)},
         "cray": {"cray-node", "cray-cpu", "cray-memory", *(f"cray-accel{i}" for i in range(4))},
         "node-power": "counted by pm_counters",
         "rapl": "no RAPL counters",
@@ -44,6 +45,16 @@ EXPECTED = {
         "node-power": "no management controller",
         "rapl": "a virtual machine, or no driver",
     },
+}
+
+#: The title of the table: what the energy of a run counts.
+TITLES = {
+    "nvidia": "The energy of a run counts: cpu + dram",
+    "lumi": "The energy of a run counts: node",
+    "aurora": "The energy of a run counts: gpu + cpu + dram",
+    "grace-hopper": "The energy of a run counts: module",
+    "dcmi-server": "The energy of a run counts: cpu + dram",
+    "virtual-machine": "No energy is measured here",
 }
 
 
@@ -74,3 +85,4 @@ def test_a_machine_lists_what_it_measures_and_why_it_does_not_measure_the_rest(
     assert [state["power_limit_w"] for state in limits["intel"]] == [600.0] * 6 * is_aurora
     table = wattlaw("devices")
     assert (table.returncode, table.stderr) == (0, "")
+    assert table.stdout.splitlines()[0].strip() == TITLES[machine]

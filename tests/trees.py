@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fake_amdsmi import AmdMachine
 from powercap import Powercap
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
@@ -178,9 +179,10 @@ def nvidia_x86(root: Path, _: Path) -> None:
 
 def lumi(root: Path, _: Path) -> None:
     """Make a node of LUMI or Frontier: Cray EX, four boards of two AMD GPUs each."""
+    machine = AmdMachine(root.parent, "MI250X", 8, library=False)
+    for gpu in machine.gpus:
+        put(root / f"bus/pci/devices/{gpu.bus_id}/class", "0x038000")
     PmCounters(root)
-    for index in range(8):
-        put(root / f"bus/pci/devices/0000:{0xC1 + index:02x}:00.0/class", "0x038000")
     put(root / "bus/pci/devices/0000:01:00.0/class", "0x030000")  # the screen of the BMC
 
 
