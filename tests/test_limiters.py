@@ -331,6 +331,8 @@ def test_both_gpus_of_a_board_have_its_limit(
         assert [limiter.read(one).limited_with for one in ids] == [
             (ids[1],), (ids[0],), (ids[3],), (ids[2],)
         ]  # fmt: skip
+        with pytest.raises(NotAvailable, match="outside 1 to 260 W"):
+            limiter.set_power_limit(ids[0], 0)  # power1_cap_min is 0
         limiter.set_power_limit(ids[1], 150)
         assert [limiter.read(one).power_limit_w for one in ids] == [150, 150, 217, 217]
         assert [gpu.limit_uw for gpu in machine.gpus] == [150_000_000, 0, 217_000_000, 0]
@@ -562,6 +564,19 @@ def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
     assert cards.limit().read_text().strip() == "350000000"
     lease.release()
     assert cards.limit().read_text().strip() == "0"
+
+
+def test_a_limit_that_could_not_be_restored_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 1, limit_w=650.0)  # above the rated 600 W
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    lease = acquire(["intel-0000:18:00.0"])
+    assert lease is not None
+    with lease, pytest.raises(NotAvailable, match=r"650 W is outside 1 to 600 W.*not be restored"):
+        lease.apply(Limits(power_limit_w=350.0))
+    assert cards.limit().read_text().strip() == "650000000"
 
 
 def test_a_card_of_whose_tiles_a_job_has_one_is_not_limited(

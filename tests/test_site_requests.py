@@ -118,7 +118,7 @@ MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
         (ASKS, "0", SITE, {"minor": [4, 5]}, "no GPU /dev/nvidia0"),
         (ASKS, "MIG-1", SITE, {}, "no list of GPU numbers"),
         (ASKS, "0;1", SITE, {}, "no list of GPU numbers"),
-        (ASKS, "0", SITE, MIG, "in MIG mode"),
+        (ASKS, "0", SITE, MIG, "instances of MIG"),
         (ASKS, "0", SITE, {"root": 0}, "takes root"),
     ],
 )

@@ -37,8 +37,10 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
     """
     name = f"{state.name} ({state.device})"
     if state.is_shared:
-        mode = "in MIG mode or divided into partitions"
-        raise NotAvailable(f"{name} is {mode}: a limit would apply to all its users")
+        parts = "instances of MIG, partitions or tiles"
+        raise NotAvailable(
+            f"others may use a part of {name} ({parts}): a limit would apply to all its users"
+        )
     others = [device for device in state.limited_with if device not in devices]
     if limits.power_limit_w is not None and others:
         raise NotAvailable(f"{name} shares its power limit with {', '.join(others)}; limit both")
@@ -55,9 +57,15 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
             raise NotAvailable(
                 f"{name} does not support a {kind}" + (f": {reason}" if reason else "")
             )
+        allowed = f"{low:g} to {high:g} {unit} of {name}"
         if not low <= value <= high:
+            raise NotAvailable(f"a {kind} of {value:g} {unit} is outside {allowed}")
+        # 0 W: no limit is in force.
+        before = (state.power_limit_w or low) if unit == "W" else low
+        if not low - LIMIT_TOLERANCE_W <= before <= high + LIMIT_TOLERANCE_W:
             raise NotAvailable(
-                f"a {kind} of {value:g} {unit} is outside {low:g} to {high:g} {unit} of {name}"
+                f"the present {kind} of {before:g} {unit} is outside {allowed}, so it could not be "
+                "restored"
             )
 
 

@@ -98,7 +98,8 @@ def _ranges(state: LimitState) -> str:
     clocks = f"clocks {interval(state.min_mhz, state.max_mhz, 9)} MHz"
     if state.no_clock_limit_reason:
         clocks = f"no clock limit: {state.no_clock_limit_reason}"
-    power = f"{number(state.power_limit_w, 9)} W of {interval(state.min_w, state.max_w, 9)} W"
+    now = "no limit" if state.power_limit_w == 0 else f"{number(state.power_limit_w, 9)} W"
+    power = f"{now} of {interval(state.min_w, state.max_w, 9)} W"
     if state.limited_with:
         power += f", the same for {', '.join(state.limited_with)}"
     return f"{state.name}: {power}; {clocks}"

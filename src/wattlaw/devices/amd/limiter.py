@@ -12,6 +12,8 @@ from wattlaw.errors import NotAvailable
 #: The driver's files of the performance level and of the range of clocks.
 _LEVEL, _RANGE = "power_dpm_force_performance_level", "pp_od_clk_voltage"
 _AUTO = "auto"
+#: The driver applies whole watts.
+_LEAST_W = 1.0
 
 
 class AmdSysfsLimiter:
@@ -62,7 +64,8 @@ class AmdSysfsLimiter:
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit, to the watt."""
         gpu, state = self._gpu(device), self.read(device)
-        _check(device, watts, state.min_w or 0.0, state.max_w or 0.0, "W")
+        # The driver takes 0 W for the limit that is in force.
+        _check(device, watts, max(state.min_w or 0.0, _LEAST_W), state.max_w or 0.0, "W")
         self._set_power(device, self._gpu(gpu.reporter), round(watts) * 1_000_000)
 
     def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
