@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from conftest import wattlaw
 from fake_amdsmi import UNIT_J, AmdMachine, Gpu
+from fake_nvml import FakeGpus
 from wattlaw.devices.amd import gpus as amd
 from wattlaw.devices.amd.gpus import AmdGpu
 from wattlaw.devices.amd.meter import AmdMeter
@@ -122,6 +123,23 @@ def test_a_worker_sees_exactly_its_gpus(amd_machine: Make, monkeypatch: pytest.M
     for name, value in gpu_environment(ids).items():
         monkeypatch.setenv(name, value)
     assert visible_gpu_ids() == ids
+
+
+@pytest.mark.parametrize("model", ["MI210", "RX 7900 XTX"])
+def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(
+    amd_machine: Make, fake_gpus: Callable[..., FakeGpus], model: str
+) -> None:
+    machine = amd_machine(model, 1, library=False)
+    assert visible_gpu_ids() == machine.ids
+    (machine.sys / "module/nvidia").mkdir(parents=True)
+    if model == "MI210":
+        assert visible_gpu_ids() == machine.ids
+    else:
+        assert visible_gpu_ids() == []
+        with pytest.raises(NotAvailable, match="integrated GPU is not counted"):
+            AmdMeter.open(Target(1))
+    fake_gpus(2)
+    assert [uuid[:4] for uuid in visible_gpu_ids()] == ["GPU-", "GPU-"]  # of one vendor
 
 
 def test_an_ordinal_of_a_part_of_a_gpu_is_refused(

@@ -22,6 +22,7 @@ from wattlaw.devices.cray import CrayMeter
 from wattlaw.devices.file_meter import FileMeter, FileSource
 from wattlaw.devices.grace import GraceMeter
 from wattlaw.devices.intel import IntelMeter, select_gpus
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.devices.meter import Device, Meter, Target
 from wattlaw.devices.node_power import NodePowerMeter, parse_dcmi
 from wattlaw.devices.node_sharing import shares_node
@@ -158,6 +159,19 @@ def test_only_visible_and_requested_cards_are_read(root, monkeypatch):
     monkeypatch.setenv("ZE_AFFINITY_MASK", "17")
     with pytest.raises(NotAvailable, match="no Intel GPU that ZE_AFFINITY_MASK makes visible"):
         IntelMeter.open(TARGET)
+
+
+def test_a_slurm_job_without_gpus_counts_no_card(root, monkeypatch):
+    IntelCards(root, 2, limit_w=0)
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(NotAvailable, match="this Slurm job has no GPU"):
+        IntelMeter.open(TARGET)
+    assert visible_gpu_ids() == []
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0-1")
+    devices = IntelMeter.open(TARGET).devices()
+    assert visible_gpu_ids() == [device.id for device in devices]
+    assert [device.facts["power_limit_w"] for device in devices] == [None, None]  # none in force
 
 
 def test_a_card_that_cannot_be_read_is_failed_and_the_others_count(root):

@@ -6,6 +6,7 @@ limit of the card. The chips ``i915_gt0`` and ``i915_gt1`` count the tiles of a 
 parts of it (kernel documentation, ABI/testing/sysfs-driver-intel-i915-hwmon and -xe-hwmon).
 """
 
+import contextlib
 import os
 import re
 import time
@@ -18,6 +19,7 @@ from wattlaw.devices import sysfs
 from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe
 from wattlaw.devices.limiter import Limiter, LimitState, write_setting
 from wattlaw.devices.meter import Device, Facts, Sample, Target
+from wattlaw.devices.visible import job_minors
 from wattlaw.errors import NotAvailable
 
 ID_PREFIX = "intel-"
@@ -50,12 +52,12 @@ class IntelGpu:
 
     @property
     def limit_w(self) -> float | None:
-        """Return the power limit, 0 if there is none in force, None if it cannot be read."""
+        """Return the power limit in watts; 0 if none is in force, None if it cannot be read."""
         return None if self.limit is None else _watts(self.limit)
 
     def device(self) -> Device:
         """Return the card as a device of a meter."""
-        facts = {**self.facts, "power_limit_w": self.limit_w, "is_shared": self.is_shared}
+        facts = {**self.facts, "power_limit_w": self.limit_w or None, "is_shared": self.is_shared}
         return Device(self.id, "gpu", self.name, facts)
 
 
@@ -144,10 +146,16 @@ def environment(ids: Sequence[str]) -> dict[str, str]:
 
 
 def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
-    """Return the cards of these ids, by default those that the environment makes visible."""
+    """Return the cards of these ids, by default those that the environment makes visible.
+
+    Raises ``NotAvailable`` in a Slurm job without GPUs that selects none itself.
+    """
     gpus = find_gpus()
     if ids is not None:
         return [gpu for gpu in gpus if gpu.id in ids]
+    is_unset = not os.environ.get(_VISIBLE)
+    if gpus and is_unset and "SLURM_JOB_ID" in os.environ and job_minors(os.environ) is None:
+        raise NotAvailable(f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway")
     selected = select_gpus([gpu.tiles for gpu in gpus], os.environ)
     return [replace(gpus[card], is_shared=shared) for card, shared in selected.items()]
 
@@ -203,7 +211,9 @@ class IntelLimiter(Limiter):
     @classmethod
     def open(cls) -> Self:
         """Find the cards; raises ``NotAvailable`` if none has a power limit."""
-        shared = {gpu.id for gpu in visible_gpus() if gpu.is_shared}
+        shared: set[str] = set()
+        with contextlib.suppress(NotAvailable):
+            shared = {gpu.id for gpu in visible_gpus() if gpu.is_shared}
         gpus = [
             replace(gpu, is_shared=gpu.id in shared) for gpu in find_gpus() if gpu.limit is not None
         ]

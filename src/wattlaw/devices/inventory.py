@@ -83,6 +83,7 @@ def list_limiters() -> list[Availability[LimitState]]:
 def visible_gpu_ids() -> list[str]:
     """Return the ids of the GPUs that the environment makes visible; none without a driver.
 
+    They are of one vendor, as those that torch uses: of NVIDIA if there are any, else of AMD.
     A driver that does not answer for some seconds counts as none, so that the caller continues.
     """
     ids: list[str] = []
@@ -91,8 +92,9 @@ def visible_gpu_ids() -> list[str]:
         with contextlib.suppress(NotAvailable), open_driver() as driver:
             ids.extend(gpu.uuid for gpu in driver.visible().gpus)
         with contextlib.suppress(NotAvailable):
-            ids.extend(gpu.uuid for gpu in amd.visible_gpus().gpus)
-        ids.extend(gpu.id for gpu in intel.visible_gpus())
+            ids.extend(() if ids else [gpu.uuid for gpu in amd.visible_gpus().gpus])
+        with contextlib.suppress(NotAvailable):
+            ids.extend(() if ids else [gpu.id for gpu in intel.visible_gpus()])
 
     thread = threading.Thread(target=find, daemon=True)
     thread.start()

@@ -44,7 +44,7 @@ def select(
     Each of the variables that is set selects from the GPUs that the one before it has left, and
     without any it is the Slurm job that selects. ``find`` returns the GPU of one entry of a list.
     """
-    job = _job_minors(environ)
+    job = job_minors(environ)
     present = [name for name in variables if name in environ]
     if not present:
         return _select_by_job(gpus, environ, job, variables[0])
@@ -88,7 +88,7 @@ def _select_by_list(
     return GpuSelection(tuple(selected.values()))
 
 
-def _job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
+def job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
     """Return the numbers of a Slurm job's GPUs on this node, None if they are unknown."""
     if "SLURM_JOB_ID" not in environ:
         return None

@@ -120,6 +120,11 @@ def visible_gpus() -> GpuSelection[AmdGpu]:
     if not all_gpus():
         raise NotAvailable(f"no AMD GPU in {sysfs.root() / 'class/drm'}")
     gpus = usable_gpus()
+    if gpus and (sysfs.root() / "module/nvidia").exists():
+        # They would halve the mean utilisation and power of the GPUs that compute.
+        gpus = [gpu for gpu in gpus if gpu.model in _INSTINCT]
+        if not gpus:
+            raise NotAvailable("on a machine with NVIDIA GPUs, AMD's integrated GPU is not counted")
     if not gpus:
         raise NotAvailable(
             "this process may not open the AMD GPUs (/dev/dri/renderD*): a container needs these "
