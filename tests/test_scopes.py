@@ -115,6 +115,25 @@ def test_a_node_with_a_fault_does_not_spoil_the_devices_in_it():
     assert (row["node_energy_verdict"], row["node_energy_source"]) == (None, None)
 
 
+def test_a_fault_of_a_part_is_not_one_of_its_module_nor_the_reverse():
+    lost_gpu = device("gpu", 400.0, ticks=(0, 50))
+    row = row_of(lost_gpu, CPU, BOARD)
+    assert (row["energy_scope"], row["energy_verdict"]) == ("module", "ok")
+    assert (row["module_energy_j"], row["gpu_energy_j"]) == (pytest.approx(2800), None)
+    assert row["cpu_energy_j"] == pytest.approx(800)
+    assert "gpu-0: " in row["energy_reason"]
+    row = row_of(GPU, CPU, device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "ok")
+    assert (row["module_energy_j"], WindowEnergy.of([row]).total_j) == (None, pytest.approx(2400))
+    assert "module-2: " in row["energy_reason"]
+    row = row_of(GPU, CPU, BOARD, device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "ok")  # one of two is lost
+    row = row_of(device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("module", "partial")
+    row = row_of(lost_gpu, CPU, device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "partial")
+
+
 def test_a_complement_takes_over_where_the_others_have_no_energy():
     lost = device("cpu", 200.0, ticks=(0, 20))
     row = row_of(lost, device("cpu", 410.0, complements=True))

@@ -103,6 +103,16 @@ class _Kind:
         self.rank = POWER_SOURCES.index(self.power_source) if self.power_source else _NO_RANK
         self.is_complement = any(device.complements for device in self.devices)
 
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict of the sum."""
+        return _verdict(self.verdicts, known=bool(self.known))
+
+    @property
+    def is_used(self) -> bool:
+        """Return whether the sum has all devices, and means of runs use it."""
+        return self.verdict not in _UNUSED
+
     def energy_j(self) -> float | None:
         """Return the sum of the devices that have an energy."""
         return _sum(energy.energy_j for energy in self.known)
@@ -138,9 +148,15 @@ class _Host:
             devices.pop(part, None)  # its energy is in another column
         scopes = {name: kind for name, kind in devices.items() if kind.known}
         least = min((kind.rank for kind in scopes.values()), default=_NO_RANK)
-        devices["module"] = module
-        if module.known and module.rank <= least:
+        reasons = [reason for kind in (*devices.values(), module, node) for reason in kind.reasons]
+        if module.is_used or not scopes:
+            devices["module"] = module  # else the devices in it count, without its fault
+        if module.known and "module" in devices and module.rank <= least:
             scopes["module"], least = module, module.rank
+            for part in module.contains & devices.keys():
+                if module.is_used and not devices[part].is_used:
+                    del devices[part]  # a fault of a part is not one of the module
+                    scopes.pop(part, None)
         counted = outermost({name: kind.contains for name, kind in scopes.items()})
         verdicts = [verdict for kind in devices.values() for verdict in kind.verdicts]
         row: dict[str, Any] = {
@@ -155,13 +171,11 @@ class _Host:
             row["gpu_energy_integral_j"] = _sum(energy.integral_j for energy in gpu.energies)
             row["gpu_power_mean_w"] = _mean_power(gpu.known, end_ns - start_ns)
         if node.verdicts:
-            verdict = _verdict(node.verdicts, known=bool(node.known))
             row["node_energy_j"] = node.energy_j()
-            row |= {"node_energy_source": node.source(), "node_energy_verdict": verdict}
+            row |= {"node_energy_source": node.source(), "node_energy_verdict": node.verdict}
             # A node's meter that only complements others is slower than those of devices.
-            if verdict not in _UNUSED and node.rank + node.is_complement <= least:
+            if node.is_used and node.rank + node.is_complement <= least:
                 counted = ("node",)
-        reasons = [reason for kind in (*devices.values(), node) for reason in kind.reasons]
         return {
             **row,
             **self._utilisation(start_ns, end_ns),
