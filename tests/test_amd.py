@@ -437,6 +437,18 @@ def test_a_counter_that_stands_still_is_replaced_by_the_integral_and_reported(
     assert "stands still" in row["energy_reason"]
 
 
+def test_a_second_gpu_without_any_value_does_not_spoil_its_board(
+    amd_machine: Make, tmp_path: Path
+) -> None:
+    machine = amd_machine("MI250X", 2, library=False)
+    files = ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used", "pp_dpm_sclk")
+    machine[1].set(**dict.fromkeys((*files, "pp_dpm_mclk", "temp1_input", "temp2_input")))
+    assert wattlaw("measure", "-o", tmp_path / "store", "--", "sleep", "2").returncode == 0
+    (row,) = Store(tmp_path / "store").pandas("epochs").to_dict("records")
+    assert row["gpu_energy_j"] == pytest.approx(96 * row["duration_s"], rel=0.02)
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu", "ok")
+
+
 def test_devices_lists_gpus_with_what_is_measured_and_what_not(amd_machine: Make) -> None:
     machine = amd_machine("MI250X", 2)
     found = json.loads(wattlaw("devices", "--json").stdout)

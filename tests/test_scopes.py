@@ -15,6 +15,8 @@ from conftest import environment, wattlaw
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.devices.inventory import counted
+from wattlaw.devices.meter import Device
 from wattlaw.launch.summary import WindowEnergy
 from wattlaw.report.topics import data_quality
 from wattlaw.scopes import KINDS, PARTS, outermost
@@ -132,6 +134,20 @@ def test_a_fault_of_a_part_is_not_one_of_its_module_nor_the_reverse():
     assert (row["energy_scope"], row["energy_verdict"]) == ("module", "partial")
     row = row_of(lost_gpu, CPU, device("module", 700.0, ticks=(0, 50), **MODULE))
     assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "partial")
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"), [({}, ("module",)), ({"failed": "cannot be read"}, ("gpu", "cpu"))]
+)
+def test_devices_says_what_a_run_counts_where_a_module_cannot_be_read(facts, expected):
+    contains = ("gpu", "cpu", "dram")
+    modules = [
+        Device("module-0", "module", "m", contains=contains),
+        Device("module-1", "module", "m", facts, contains),
+    ]
+    kinds, devices = counted([*modules, Device("a", "gpu", "g"), Device("b", "cpu", "c")])
+    assert kinds == expected
+    assert [device.kind for device in devices] == (["module"] * 2 if not facts else [*expected])
 
 
 def test_a_complement_takes_over_where_the_others_have_no_energy():

@@ -57,6 +57,8 @@ def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
         if known:
             by_kind[kind] = [d for d in known if not d.facts.get("complements")] or known
     node = by_kind.pop("node", [])
+    if any(d.kind == "module" and d.facts.get("failed") for d in devices) and len(by_kind) > 1:
+        by_kind.pop("module", None)  # without all modules the devices in them count
     facts = node[0].facts if node else {"is_shared": True}
     if not facts.get("is_shared") and not (by_kind and facts.get("complements")):
         by_kind["node"] = node[:1]

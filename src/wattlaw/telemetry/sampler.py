@@ -307,7 +307,8 @@ class Sampler:
 
     def _with_failure(self, device: Device) -> Device:
         """Return a device, marked as failed if it was opened and has no sample."""
-        if device.id in self._seen or not device.facts or device.facts.get("failed"):
+        is_known = device.id in self._seen or not device.has_energy
+        if is_known or not device.facts or device.facts.get("failed"):
             return device
         return dataclasses.replace(device, facts={**device.facts, "failed": "it has no readings"})
 
