@@ -16,7 +16,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from conftest import wait_for
+from conftest import wait_for, wattlaw
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, OWNER, child, kill
@@ -557,6 +557,9 @@ def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
         (device,) = limiter.devices()
         state = limiter.read(device)
         assert (state.power_limit_w, state.enforced_w, state.max_w) == (0, None, 600)
+    assert "none of 1 to 600 W" in wattlaw("devices").stdout
+    row = wattlaw("limits", "show").stdout.splitlines()[-2].split()
+    assert row[:4] == [device, "none", "–", "600"]
     lease = acquire([device])
     assert lease is not None
     (report,) = lease.apply(Limits(power_limit_w=350.0))

@@ -81,6 +81,15 @@ def number(value: Any, digits: int = 3) -> str:
     return text.replace("-", "−")
 
 
+def power_limit_text(watts: Any) -> str:
+    """Return a power limit, such as ``250 W``; ``none`` for 0 W, which no device applies.
+
+    >>> power_limit_text(217.5), power_limit_text(0.0)
+    ('217.5 W', 'none')
+    """
+    return "none" if watts == 0 else f"{number(watts, 9)} W"
+
+
 def interval(low: Any, high: Any, digits: int = 3) -> str:
     """Return ``low to high``; a dash where either is missing or infinite."""
     if not (known(low) and known(high) and math.isfinite(low) and math.isfinite(high)):

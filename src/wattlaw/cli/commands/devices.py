@@ -11,7 +11,7 @@ from wattlaw.devices import inventory
 from wattlaw.devices.inventory import Availability
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.meter import Device
-from wattlaw.formatting import interval, number
+from wattlaw.formatting import interval, number, power_limit_text
 
 
 def devices(as_json: JsonOption = False) -> int:
@@ -98,8 +98,7 @@ def _ranges(state: LimitState) -> str:
     clocks = f"clocks {interval(state.min_mhz, state.max_mhz, 9)} MHz"
     if state.no_clock_limit_reason:
         clocks = f"no clock limit: {state.no_clock_limit_reason}"
-    now = "no limit" if state.power_limit_w == 0 else f"{number(state.power_limit_w, 9)} W"
-    power = f"{now} of {interval(state.min_w, state.max_w, 9)} W"
+    power = f"{power_limit_text(state.power_limit_w)} of {interval(state.min_w, state.max_w, 9)} W"
     if state.limited_with:
         power += f", the same for {', '.join(state.limited_with)}"
     return f"{state.name}: {power}; {clocks}"

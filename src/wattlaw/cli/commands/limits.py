@@ -20,7 +20,7 @@ from wattlaw.devices import inventory
 from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.formatting import interval, number
+from wattlaw.formatting import interval, number, power_limit_text
 from wattlaw.launch.node_setup import lease_boards
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.restore import restore_stale
@@ -67,7 +67,8 @@ def limits_show(as_json: JsonOption = False) -> int:
     cells = [
         (
             str(row["device"]),
-            *(number(row[name], 9) for name in ("power_limit_w", "enforced_w", "default_w")),
+            power_limit_text(row["power_limit_w"]).removesuffix(" W"),
+            *(number(row[name], 9) for name in ("enforced_w", "default_w")),
             interval(row["min_w"], row["max_w"], 9),
             _use(saved.get(device), users.get(device)),
         )
@@ -97,8 +98,8 @@ def limits_set(
             parts = []
             if report.power_limit_w is not None:
                 enforced = number(report.power_limit_enforced_w, 9)
-                before = number(report.power_limit_before_w, 9)
-                parts.append(f"{enforced} W (before: {before} W)")
+                before = power_limit_text(report.power_limit_before_w)
+                parts.append(f"{enforced} W (before: {before})")
             if report.clock_limit_mhz is not None:
                 parts.append(f"clock locked at {report.clock_limit_mhz:g} MHz")
             print(f"{report.device}: {', '.join(parts)}, until 'wattlaw limits restore'")
@@ -148,7 +149,7 @@ def _use(saved: SavedState | None, user: str | None) -> str:
     """Return who uses or limited a device, for a table."""
     if saved is None:
         return f"in use by {user}" if user else "-"
-    owner = f"{saved.user}, pid {saved.owner_pid}; before: {number(saved.power_limit_w, 9)} W"
+    owner = f"{saved.user}, pid {saved.owner_pid}; before: {power_limit_text(saved.power_limit_w)}"
     if saved.kept:
         return f"set by {owner}"
     return f"in use by {owner}" if user else f"left by {owner}; run 'wattlaw limits restore'"
