@@ -100,7 +100,7 @@ def verdicts(findings: Findings) -> tables.Table | None:
         "module (a board with processors and GPUs), or the devices. ok: counter and power samples "
         "agree, if both exist. suspect: used, and marked, since a check failed."
         f"{suspect_note(findings)} partial, implausible (physically impossible) and unavailable: "
-        "not used; the run has times but no energy. Energies of different scopes or sources are "
+        "not used; the run has times but no energy. Energies of different scopes are "
         "never averaged, compared or fitted together.",
     )
 
