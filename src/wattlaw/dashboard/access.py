@@ -18,6 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattlaw.errors import NotPermitted
+from wattlaw.files import write_text
 
 COOKIE = "wattlaw"
 #: Host names of the loopback interface: a page of another site cannot use them (DNS rebinding).
@@ -34,15 +35,16 @@ _HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
+    (b"connection", b"close"),
 )  # fmt: skip
 
 
 class Tokens:
     """A token that is valid once, the cookie for it, and the limit of wrong tries."""
 
-    def __init__(self) -> None:
+    def __init__(self, cookie: str) -> None:
         self.token: str | None = secrets.token_urlsafe(32)
-        self._cookie = secrets.token_urlsafe(32)
+        self._cookie = cookie
         self._wrong: deque[float] = deque()
 
     def is_blocked(self) -> bool:
@@ -116,6 +118,14 @@ def _exchange(tokens: Tokens, query: str) -> Response:
     response = RedirectResponse("/", 303)
     response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict")
     return response
+
+
+def kept_cookie(folder: Path) -> str:
+    """Return the cookie of a private folder, so that browsers reconnect after a restart."""
+    path = private_folder(folder) / "cookie"
+    if not path.exists():
+        write_text(path, secrets.token_urlsafe(32), durable=False, mode=0o600)
+    return path.read_text("ascii").strip()
 
 
 def private_folder(folder: Path) -> Path:

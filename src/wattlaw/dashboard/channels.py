@@ -59,17 +59,17 @@ class Channel:
                 self._task = None
 
     async def _update(self) -> None:
+        before, took_s = await self.fresh(), 0.0
         while True:
+            await asyncio.sleep(max(PERIOD_S, took_s / _SHARE))
             begin_s = time.monotonic()
-            before = self.parts
             now = await self.fresh()
+            took_s = time.monotonic() - begin_s
             changed = {name: html for name, html in now.items() if before.get(name) != html}
             for queue in self._viewers if changed else ():
-                if queue.full():
-                    changed = {**queue.get_nowait(), **changed}
-                queue.put_nowait(changed)
-            took_s = time.monotonic() - begin_s
-            await asyncio.sleep(max(PERIOD_S, took_s / _SHARE))
+                waiting = queue.get_nowait() if queue.full() else {}
+                queue.put_nowait({**waiting, **changed})
+            before = now
 
 
 def _event(parts: Parts) -> str:

@@ -4,11 +4,11 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wattlaw.dashboard.access import Guard, Tokens, private_folder
 from wattlaw.dashboard.channels import Channel, Parts
@@ -27,6 +28,8 @@ _ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "te
 _MOST_CHANNELS, _MOST_COMPARED = 256, 8
 #: Connections that are open at once; later ones are answered 503.
 _MOST_CONNECTIONS = 256
+#: The longest time that a request may take to arrive.
+_REQUEST_S = 10.0
 #: Longest path of a Unix socket (unix(7)), with its final zero.
 _MAX_SOCKET_PATH = 107
 
@@ -55,18 +58,14 @@ class Application:
         key = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         channel, title, nav = self._channel(key, request)
         parts = {"results": ""} if nav == "results" and not channel.parts else await _parts(channel)
-        return HTMLResponse(page(title, f"/events?page={_quoted(key)}", parts, nav))
+        return HTMLResponse(page(title, f"/events?page={quote(key, safe='')}", parts, nav))
 
     async def _events(self, request: Request) -> Response:
         key = request.query_params.get("page", "/")
         inner = Request({**request.scope, **_split(key)})
         channel, _, _ = self._channel(key, inner)
-
-        async def stream() -> AsyncIterator[str]:
-            async for event in channel.events():
-                yield event
-
-        return StreamingResponse(stream(), media_type="text/event-stream")
+        await _parts(channel)  # so that an error is an answer
+        return StreamingResponse(channel.events(), media_type="text/event-stream")
 
     def _channel(self, key: str, request: Request) -> tuple[Channel, str, str]:
         """Return the channel of a page, its title, and its place in the navigation."""
@@ -123,12 +122,6 @@ def _split(key: str) -> dict[str, Any]:
     return {"path": path, "raw_path": path.encode(), "query_string": query.encode()}
 
 
-def _quoted(text: str) -> str:
-    from urllib.parse import quote
-
-    return quote(text, safe="")
-
-
 async def _failed(_: Request, __: Exception) -> Response:
     return PlainTextResponse("this page cannot be computed; see the terminal of wattlaw\n", 500)
 
@@ -164,11 +157,23 @@ def listen_tcp(port: int) -> socket.socket:
     return listening
 
 
+class _Protocol(H11Protocol):
+    """Closes a connection whose first request does not arrive in time; each has only one."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_REQUEST_S, self._close_without_request)
+
+    def _close_without_request(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
 def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None:
     """Serve until SIGINT or SIGTERM."""
     config = uvicorn.Config(
-        Application(pages).app(tokens), http="h11", ws="none", lifespan="off", access_log=False,
-        log_level="error", server_header=False, timeout_keep_alive=15,
+        Application(pages).app(tokens), http=_Protocol, ws="none", lifespan="off", access_log=False,
+        log_level="error", server_header=False,
         limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)

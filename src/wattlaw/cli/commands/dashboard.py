@@ -34,7 +34,7 @@ def dashboard(
     """Show running studies in a browser, live."""
     try:
         from wattlaw.dashboard import server
-        from wattlaw.dashboard.access import Tokens
+        from wattlaw.dashboard.access import Tokens, kept_cookie
     except ImportError as error:
         raise NotAvailable(
             f'{error.name} is not installed; try: pip install "wattlaw[dashboard]"'
@@ -45,7 +45,7 @@ def dashboard(
     console = Console()
     pages = Pages(paths)
     if tcp is None and not open_browser:
-        listening, path = server.listen_unix(_socket_folder(paths[0]))
+        listening, path = server.listen_unix(_private_folder(paths[0]))
         login = f"{getpass.getuser()}@{socket.gethostname()}"
         console.print("On your own machine:", soft_wrap=True)
         console.print(f"  ssh -N -L {_LOCAL_PORT}:{path} {login}", soft_wrap=True)
@@ -55,7 +55,7 @@ def dashboard(
         finally:
             path.unlink(missing_ok=True)
         return 0
-    tokens = Tokens()
+    tokens = Tokens(kept_cookie(_private_folder(paths[0])))
     listening = server.listen_tcp(tcp or 0)
     port = listening.getsockname()[1]
     url = f"http://127.0.0.1:{port}/?token={tokens.token}"
@@ -64,7 +64,7 @@ def dashboard(
         console.print("The token is valid once. Ctrl-C ends it.")
         server.serve(pages, listening, tokens)
         return 0
-    # A command line is visible to all users of the machine, so that the browser gets a private file.
+    # A command line is visible to all users of the machine: the browser gets a private file.
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "dashboard.html"
         write_text(file, f'<meta http-equiv="refresh" content="0; url={url}">\n', durable=False)
@@ -74,7 +74,7 @@ def dashboard(
     return 0
 
 
-def _socket_folder(store: Path) -> Path:
+def _private_folder(store: Path) -> Path:
     """Return the user's runtime folder, or one in the store where there is none."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     base = Path(runtime) if runtime and Path(runtime).is_dir() else store.resolve()

@@ -2,7 +2,6 @@
 // Replaces the parts of the page that have changed. The server has escaped what is in them.
 (() => {
   const status = document.getElementById("connection");
-  const source = new EventSource(document.body.dataset.events);
   let timer;
   const alive = () => {
     clearTimeout(timer);
@@ -13,9 +12,7 @@
     status.className = "lost";
     status.textContent = "Not connected: what is shown may be old. Trying again.";
   };
-  source.onopen = alive;
-  source.onerror = () => { clearTimeout(timer); timer = setTimeout(lost, 1000); };
-  source.onmessage = (event) => {
+  const show = (event) => {
     alive();
     for (const [name, html] of Object.entries(JSON.parse(event.data))) {
       const part = document.getElementById(`part-${name}`);
@@ -27,4 +24,16 @@
       part.querySelectorAll("input").forEach((item) => { item.checked = chosen.has(item.value); });
     }
   };
+  const connect = () => {
+    const source = new EventSource(document.body.dataset.events);
+    source.onopen = alive;
+    source.onmessage = show;
+    source.onerror = () => {
+      clearTimeout(timer);
+      timer = setTimeout(lost, 1000);
+      // A browser tries again by itself, but not after an answer that is an error.
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
+    };
+  };
+  connect();
 })();
