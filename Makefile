@@ -111,6 +111,7 @@ $(PEERS)/.installed: benchmarks/peers.txt
 
 bench-overhead: setup $(PEERS)/.installed
 	$(BIN)/python benchmarks/overhead.py --peers-python $(PEERS)/bin/python
+	$(BIN)/python benchmarks/sampler_sources.py --peers-python $(PEERS)/bin/python
 
 bench-throughput: setup
 	$(BIN)/python benchmarks/throughput.py

@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from common import cores_used, end_tree, training_block, write_results
@@ -27,9 +28,12 @@ PEERS = ("zeus", "codecarbon", "polling")
 SETTLE_S = 3.0
 
 
-def start_tool(tool: str, hz: float, folder: Path, python: Path) -> "subprocess.Popen[str]":
-    """Start a tool and wait until it monitors."""
-    environment = os.environ | FakeGpus(folder / "boards").environment()
+def start_tool(tool: str, hz: float, folder: Path, python: Path,
+               more: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":  # fmt: skip
+    """Start a tool on the boards of a folder, if any, and wait until it monitors."""
+    boards = folder / "boards"
+    environment = os.environ | (FakeGpus(boards).environment() if boards.exists() else {})
+    environment |= more or {}
     if tool in PEERS:
         line = [str(python), str(Path(__file__).with_name("peer.py")), tool, repr(hz)]
         process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)

@@ -1,6 +1,7 @@
 """Runs another energy monitor until it is ended: ``python peer.py zeus|codecarbon|polling HZ``.
 
-Runs in an environment of its own (``make bench-peers``) and imports nothing of wattlaw.
+With 0 Hz, Zeus and CodeCarbon have their own default period. It runs in an environment of its own
+(``make bench-peers``) and imports nothing of wattlaw.
 """
 
 import contextlib
@@ -9,13 +10,17 @@ import os
 import sys
 import tempfile
 import time
+from multiprocessing import synchronize
 
 
 def zeus(hz: float) -> object:
     """Start Zeus' PowerMonitor as in its documentation."""
     from zeus.monitor.power import PowerMonitor
 
-    return PowerMonitor(update_period=1 / hz)
+    # Its processes have 10 s to start, which is too short on a busy machine.
+    wait = synchronize.Event.wait
+    synchronize.Event.wait = lambda event, timeout=None: wait(event, max(120.0, timeout or 0.0))
+    return PowerMonitor(update_period=1 / hz if hz else None)
 
 
 def codecarbon(hz: float) -> object:
@@ -24,7 +29,7 @@ def codecarbon(hz: float) -> object:
 
     tracker = OfflineEmissionsTracker(
         country_iso_code="USA",
-        measure_power_secs=1 / hz,
+        **({"measure_power_secs": 1 / hz} if hz else {}),
         output_dir=tempfile.mkdtemp(),
         log_level="error",
         allow_multiple_runs=True,

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from fake_amdsmi import AmdMachine
 from fake_nvml import VARIABLE, FakeGpus
 from wattlaw.store.store import Store
 
@@ -119,6 +121,28 @@ def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
     with contextlib.suppress(pynvml.NVMLError):
         while made:  # whatever a test left open
             pynvml.nvmlShutdown()
+
+
+@pytest.fixture
+def amd_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AmdMachine]]:
+    """Return a function that makes AMD GPUs the only GPUs of this process.
+
+    The trees are where other users may look, as they may in /sys.
+    """
+    for name in [n for n in os.environ if n.startswith(("CUDA_", "HIP_", "ROC", "SLURM_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv(VARIABLE, "")
+    with contextlib.ExitStack() as end:
+
+        def make(model: str = "MI210", count: int = 2, *, library: bool = True) -> AmdMachine:
+            root = Path(end.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
+            root.chmod(0o755)
+            machine = AmdMachine(root, model, count, library=library)
+            for name, value in machine.environment().items():
+                monkeypatch.setenv(name, value)
+            return machine
+
+        yield make
 
 
 def wattlaw(*arguments: object, **options: object) -> "subprocess.CompletedProcess[str]":

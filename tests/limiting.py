@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from conftest import heard, wait_for
+from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from wattlaw.errors import BadInput
 from wattlaw.limits.restore import StaleLimit, restore_stale
@@ -49,7 +50,9 @@ class Place:
     The boards' limit is an odd one, and neither their default nor their maximum.
     """
 
-    def __init__(self, path: Path, boards: FakeGpus, patch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, path: Path, boards: FakeGpus | AmdMachine, patch: pytest.MonkeyPatch
+    ) -> None:
         self.boards, self.folder = boards, StateFolder(path / "limits")
         for name, value in {**boards.environment(), VARIABLE: str(self.folder.path)}.items():
             patch.setenv(name, value)
@@ -57,7 +60,7 @@ class Place:
     @property
     def devices(self) -> list[str]:
         """Return the ids of the boards."""
-        return [board.uuid.decode() for board in self.boards]
+        return self.boards.ids
 
     @property
     def limits_w(self) -> list[float]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from fake_nvml import FakeGpus
 from wattlaw.devices.meter import Target
 from wattlaw.store.live import read_live
-from wattlaw.store.record import SamplerReport
+from wattlaw.store.record import SamplerReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.telemetry import sampler
 from wattlaw.telemetry.energy import energy_of_windows
@@ -60,7 +60,7 @@ class Recording:
         """Return windows with their energies, and ``true_j``, the exact one."""
         asked = [{"host": HOST, "start_ns": ns, "duration_s": length_s} for ns in starts_ns]
         windows = pa.Table.from_pylist(asked, schema=WINDOWS)
-        facts = {(HOST, one.id): one.facts for one in self.report.devices}
+        facts = device_facts([self.report])
         found = energy_of_windows(windows, self.of(board), facts).to_pylist()
         true_j = [self.boards.energy_j(board, ns, ns + round(length_s * 1e9)) for ns in starts_ns]
         return [row | {"true_j": j} for row, j in zip(found, true_j, strict=True)]

@@ -32,6 +32,7 @@ class Node:
 
     def __init__(self, path: Path, boards: FakeGpus, patch: pytest.MonkeyPatch) -> None:
         self.path, self.boards = path, boards
+        self.more_environment: dict[str, str] = {}
         self.config, self.reports = path / "site.yaml", path / "run"
         self.state, self.bin = path / "state" / "limits", path / "bin"
         self.bin.mkdir()
@@ -90,7 +91,7 @@ class Node:
         told |= {"SLURM_JOB_RESTART_COUNT": "0", "PATH": f"{self.bin}:/usr/bin:/bin"}
         told |= {"SLURM_JOB_GPUS": gpus} if gpus else {}
         told |= {"SLURM_JOB_COMMENT": comment} if comment is not None else {}
-        return told | self.boards.environment()
+        return told | self.boards.environment() | self.more_environment
 
     def line(self, command: str) -> list[str]:
         """Return the arguments of a hook."""

@@ -9,10 +9,18 @@ import statsmodels.formula.api as smf
 from scipy import stats
 
 from claims_lab import Lab, capped
-from wattlaw.analysis.claims import CLAIMS, CONTRADICTED, MIT, SUPPORTED
+from wattlaw.analysis.claims import CLAIMS
 from wattlaw.analysis.claims.cases import describe_runs, matches_name
 from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw.analysis.claims.verdicts import Case, ClaimDefinition, Effect, Within
+from wattlaw.analysis.claims.verdicts import (
+    CONTRADICTED,
+    MIT,
+    SUPPORTED,
+    Case,
+    ClaimDefinition,
+    Effect,
+    Within,
+)
 from wattlaw.errors import Refused
 
 RUNS = 800

@@ -8,14 +8,8 @@ import pytest
 from claims_lab import Lab, capped, law
 from made_studies import kit
 from made_tables import frames, run_row
-from wattlaw.analysis.claims import (
-    CLAIMS,
-    CONTRADICTED,
-    NOT_DECIDABLE,
-    SIMULATED,
-    SUPPORTED,
-    check_claims,
-)
+from wattlaw.analysis.claims import CLAIMS, check_claims
+from wattlaw.analysis.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SIMULATED, SUPPORTED
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference.published import published

@@ -28,7 +28,7 @@ from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.launch.finish import _not_enforced
 from wattlaw.limits.requests import Limits, report_applied_limits
-from wattlaw.store.record import VERDICTS, LimitReport
+from wattlaw.store.record import VERDICTS, LimitReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
 from wattlaw.telemetry import plausibility, sampler
@@ -261,7 +261,7 @@ def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tm
     assert len(found.of(1)) == 0
     assert "failed" in found.facts(1)
     start_ns = int(found.of(0)["t_ns"].to_numpy().min()) + S // 2
-    facts = {(HOST, one.id): one.facts for one in found.report.devices}
+    facts = device_facts([found.report])
     window = windows_of((start_ns / S, 1.5))
     (row,) = energy_of_windows(window, found.samples, facts).to_pylist()
     assert (row["energy_verdict"], row["gpu_energy_j"]) == ("partial", pytest.approx(375, rel=0.02))

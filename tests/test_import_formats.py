@@ -408,6 +408,8 @@ def test_an_mlperf_power_log_is_the_energy_of_its_run_by_the_rules(tmp_path):
     # 33 s from run_start to run_stop, 5000 W, 90 % of it after the conversion.
     assert run.record.site.energy_j == pytest.approx(33 * 5000 * 0.9)
     assert run.windows[0].get("gpu_energy_j") is None
+    node = run.windows[0]
+    assert node["node_energy_j"] / node["duration_s"] == pytest.approx(5000 * 0.9)
     slow = a_file(tmp_path / "node_0.txt", samples.mlperf_power(spacing_s=2.0))
     assert "a reading every 2 s" in notes(read_import([log, slow], map="gpus=@8"))
     assert "efficiency 0.9" in notes(read_import([log, power], map="gpus=@8"))

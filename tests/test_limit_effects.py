@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 
-from wattlaw.analysis.caps.effects import limit_effects
-from wattlaw.analysis.caps.limits import without_limits
+from wattlaw.analysis.caps.limits import limit_effects, without_limits
 
 
 def rows(**columns: object) -> pd.DataFrame:

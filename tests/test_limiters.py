@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -14,15 +16,21 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from conftest import wait_for
+from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
-from limiting import FAKE_BIN
+from limiting import FAKE_BIN, OWNER, child, kill
+from trees import IntelCards, put
 from wattlaw import registry
 from wattlaw.devices import meter
 from wattlaw.devices.limiter import GROUP, Limiter
 from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.limits.guard import acquire
+from wattlaw.limits.requests import Limits
 
 NOBODY = 65534
 NVIDIA = ("nvidia", "nvidia-smi")
+AMD = ("amd-smi", "amd-sysfs")
 #: Two devices of 217.5 W; by default 250 W, at least 100 W and at most 260 W.
 BOARDS = {
     "limit_min_mw": 100_000,
@@ -41,6 +49,14 @@ class Way:
     meter: str
     denied: Callable[[], AbstractContextManager[None]]
     boards: FakeGpus | None = None
+    min_w: float = 100.0
+    lose: Callable[[], object] | None = None
+    machine: AmdMachine | None = None
+
+    @property
+    def before_w(self) -> float:
+        """The limit of both devices; AMD's driver has whole watts only."""
+        return 217.5 if self.machine is None else 217
 
     @contextmanager
     def opened(self) -> Iterator[Limiter]:
@@ -75,6 +91,26 @@ def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
     return Way("nvidia-smi", "nvidia", denied, boards)
 
 
+def amd(name: str, machine: AmdMachine) -> Way:
+    files = [gpu.hwmon / "power1_cap" for gpu in machine.gpus]
+    files += [gpu.folder / "power_dpm_force_performance_level" for gpu in machine.gpus]
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        for file in files:
+            file.chmod(0o444)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            for file in files:
+                file.chmod(0o644)
+
+    return Way(name, "amd", denied, machine=machine)
+
+
 def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
     path.write_text(json.dumps(SIMULATED))
     path.with_name(f"{path.name}.limits").write_text('{"SIM-0": 217.5, "SIM-1": 217.5}')
@@ -94,16 +130,48 @@ def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
     return Way("simulated", "simulated", denied)
 
 
-@pytest.fixture(params=[*NVIDIA, "simulated"])
+def intel(folder: Path, patch: pytest.MonkeyPatch) -> Way:
+    cards = IntelCards(folder / "sys", 2, limit_w=217.5)
+    for index in range(2):
+        put(cards.folders[index] / "power1_rated_max", 260_000_000)
+    patch.chdir(folder / "sys")  # what leads there is root's only
+    patch.setenv("WATTLAW_SYSFS_ROOT", ".")
+    patch.delenv("ZE_AFFINITY_MASK", raising=False)
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        for index in range(2):
+            cards.limit(index).chmod(0o444)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            for index in range(2):
+                cards.limit(index).chmod(0o644)
+
+    def lose() -> None:
+        shutil.rmtree(folder / "sys/devices/pci0000:15")
+
+    return Way("intel", "intel", denied, min_w=1.0, lose=lose)
+
+
+@pytest.fixture(params=[*AMD, *NVIDIA, "intel", "simulated"])
 def way(
     request: pytest.FixtureRequest,
     fake_gpus: Callable[..., FakeGpus],
+    amd_machine: Callable[..., AmdMachine],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Way:
     """Give each way to limit in turn."""
+    if request.param in AMD:
+        return amd(request.param, amd_machine("MI210", library=request.param == "amd-smi"))
     if request.param == "simulated":
         return simulated(tmp_path / "devices.json", monkeypatch)
+    if request.param == "intel":
+        return intel(tmp_path, monkeypatch)
     make = nvidia if request.param == "nvidia" else nvidia_smi
     return make(fake_gpus(2, **BOARDS), monkeypatch)
 
@@ -117,7 +185,7 @@ def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_registered_limiters_follow_the_contract() -> None:
-    assert registry.names(GROUP) == [*NVIDIA, "simulated"]
+    assert registry.names(GROUP) == [*AMD, "intel", *NVIDIA, "simulated"]
 
 
 def test_devices_are_those_of_the_meter(way: Way) -> None:
@@ -130,13 +198,13 @@ def test_devices_are_those_of_the_meter(way: Way) -> None:
 def test_a_limit_reads_as_it_was_set_and_on_no_other_device(way: Way) -> None:
     with way.opened() as limiter:
         first, second = limiter.devices()
-        assert limiter.read(first).power_limit_w == 217.5
-        for watts in (150, 203.251, 100, 260, 217.5):
+        assert limiter.read(first).power_limit_w == way.before_w
+        for watts in (150, 203.251 if way.machine is None else 203, 100, 260, way.before_w):
             limiter.set_power_limit(first, watts)
             state = limiter.read(first)
             assert (state.device, state.power_limit_w) == (first, pytest.approx(watts, abs=1e-6))
             assert state.enforced_w == pytest.approx(watts, abs=1e-6)
-            assert limiter.read(second).power_limit_w == 217.5
+            assert limiter.read(second).power_limit_w == way.before_w
 
 
 def test_a_limit_stays_when_the_limiter_is_closed_and_closing_twice_does_no_harm(way: Way) -> None:
@@ -152,8 +220,9 @@ def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)
-        assert (state.min_w, state.max_w) == (100, 260)
-        for watts in (99.999, 260.001, 0, 10_000):
+        assert (state.min_w, state.max_w) == (way.min_w, 260)
+        none_w = () if way.name == "intel" else (0,)  # there, 0 means no limit
+        for watts in (way.min_w - 0.001, 260.001, -100, 10_000, *none_w):
             with pytest.raises(NotAvailable) as caught:
                 limiter.set_power_limit(device, watts)
             assert not isinstance(caught.value, NotPermitted)
@@ -166,7 +235,7 @@ def test_a_user_without_permission_gets_an_error_and_changes_nothing(way: Way) -
         device = limiter.devices()[0]
         with way.denied(), pytest.raises(NotPermitted, match=device):
             limiter.set_power_limit(device, 150)
-        assert limiter.read(device).power_limit_w == 217.5
+        assert limiter.read(device).power_limit_w == way.before_w
         limiter.set_power_limit(device, 150)
         assert limiter.read(device).power_limit_w == 150
 
@@ -183,6 +252,107 @@ def test_a_device_that_is_not_there_is_not_available(way: Way) -> None:
                 call("GPU-unknown")
 
 
+@pytest.mark.parametrize("way", AMD, indirect=True)
+def test_an_amd_clock_is_limited_where_the_limit_can_be_removed(way: Way) -> None:
+    gpu = way.machine[0]
+    with way.opened() as limiter, driver_commands(gpu.folder / "pp_od_clk_voltage") as commands:
+        state = limiter.read(gpu.id)
+        assert (state.min_mhz, state.max_mhz, state.no_clock_limit_reason) == (500, 1700, None)
+        with pytest.raises(NotAvailable, match=f"{gpu.id}: 1701 MHz is outside"):
+            limiter.lock_clock(gpu.id, 1701)
+        with way.denied(), pytest.raises(NotPermitted, match=gpu.id):
+            limiter.lock_clock(gpu.id, 900)
+        assert (gpu.level, commands()) == ("auto", [])
+        limiter.lock_clock(gpu.id, 900)
+        assert (gpu.level, commands()) == ("manual", ["s 1 900", "c"])
+        for _ in range(2):  # when nothing is limited, that is no error
+            limiter.unlock_clock(gpu.id)
+            assert (gpu.level, commands()) == ("auto", [])
+        gpu.set(power_dpm_force_performance_level="high")  # by somebody else
+        assert "'high' instead of auto" in limiter.read(gpu.id).no_clock_limit_reason
+        with pytest.raises(NotAvailable, match="could not be restored"):
+            limiter.lock_clock(gpu.id, 900)
+        limiter.unlock_clock(gpu.id)
+        assert gpu.level == "high"
+
+
+@contextmanager
+def driver_commands(path: Path) -> Iterator[Callable[[], list[str]]]:
+    """Replace a file that takes commands by a pipe; give a function that returns new commands."""
+    path.unlink()
+    os.mkfifo(path)
+    handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def read() -> list[str]:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(handle, 4096).decode().splitlines()
+        return []
+
+    try:
+        yield read
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_a_radeon_keeps_clocks_so_they_are_not_limited_and_its_power_is(
+    name: str, amd_machine: Callable[..., AmdMachine]
+) -> None:
+    gpu = amd_machine("RX 7900 XTX", 1)[0]
+    with contextlib.closing(registry.load(GROUP, name).open()) as limiter:
+        state = limiter.read(gpu.id)
+        assert (state.min_mhz, state.power_limit_w) == (None, 217)
+        assert "could not be removed" in state.no_clock_limit_reason
+        limiter.set_power_limit(gpu.id, 150)
+        assert gpu.limit_uw == 150_000_000
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_both_gpus_of_a_board_have_its_limit(
+    name: str, amd_machine: Callable[..., AmdMachine]
+) -> None:
+    machine = amd_machine("MI250X", 4)
+    ids = [gpu.id for gpu in machine.gpus]
+    with contextlib.closing(registry.load(GROUP, name).open()) as limiter:
+        assert [limiter.read(one).limited_with for one in ids] == [
+            (ids[1],), (ids[0],), (ids[3],), (ids[2],)
+        ]  # fmt: skip
+        limiter.set_power_limit(ids[1], 150)
+        assert [limiter.read(one).power_limit_w for one in ids] == [150, 150, 217, 217]
+        assert [gpu.limit_uw for gpu in machine.gpus] == [150_000_000, 0, 217_000_000, 0]
+
+
+@pytest.mark.parametrize("way", AMD, indirect=True)
+def test_an_amd_gpu_that_is_removed_is_not_available_and_the_other_is(way: Way) -> None:
+    first, second = way.machine.gpus
+    with way.opened() as limiter:
+        first.remove()
+        for call in (limiter.read, lambda device: limiter.set_power_limit(device, 150)):
+            with pytest.raises(NotAvailable, match=f"{first.id}: lost"):
+                call(first.id)
+        limiter.set_power_limit(second.id, 150)
+        assert limiter.read(second.id).power_limit_w == 150
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_a_machine_without_amd_gpus_loads_no_library_of_amd(
+    name: str, amd_machine: Callable[..., AmdMachine]
+) -> None:
+    amd_machine(count=0)
+    with pytest.raises(NotAvailable, match="no AMD GPU"):
+        registry.load(GROUP, name).open()
+
+
+def test_an_error_of_the_library_is_not_available(amd_machine: Callable[..., AmdMachine]) -> None:
+    gpu = amd_machine("MI300X")[0]
+    gpu.fail("amdsmi_set_power_cap", 7)
+    with contextlib.closing(registry.load(GROUP, "amd-smi").open()) as limiter:
+        with pytest.raises(NotAvailable, match=f"{gpu.id}: amdsmi_set_power_cap.*API_FAILED"):
+            limiter.set_power_limit(gpu.id, 150)
+        assert gpu.limit_uw == 217_000_000
+
+
+@pytest.mark.parametrize("way", [*NVIDIA, "simulated"], indirect=True)
 def test_a_clock_is_locked_and_unlocked_or_unsupported(way: Way) -> None:
     with way.opened() as limiter:
         device = limiter.devices()[0]
@@ -344,3 +514,70 @@ def test_simulated_limits_of_several_processes_do_not_overwrite_each_other(
     for thread in threads:
         thread.join()
     assert sorted(done) == ["SIM-0", "SIM-1"]
+
+
+@pytest.mark.parametrize("way", ["intel"], indirect=True)
+def test_a_card_that_is_unplugged_is_not_available_and_nothing_is_created(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        way.lose()
+        for call in (limiter.read, lambda device: limiter.set_power_limit(device, 150)):
+            with pytest.raises(NotAvailable, match=f"{first}: .*lost") as caught:
+                call(first)
+            assert not isinstance(caught.value, NotPermitted)
+        limiter.set_power_limit(second, 150)
+        assert limiter.read(second).power_limit_w == 150
+    with way.opened() as limiter:
+        assert limiter.devices() == [second]
+
+
+def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 1, limit_w=0, driver="xe")
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    with contextlib.closing(registry.load(GROUP, "intel").open()) as limiter:
+        (device,) = limiter.devices()
+        state = limiter.read(device)
+        assert (state.power_limit_w, state.enforced_w, state.max_w) == (0, None, 600)
+    lease = acquire([device])
+    assert lease is not None
+    (report,) = lease.apply(Limits(power_limit_w=350.0))
+    assert (report.limiter, report.power_limit_enforced_w, report.note) == ("intel", 350, None)
+    assert cards.limit().read_text().strip() == "350000000"
+    lease.release()
+    assert cards.limit().read_text().strip() == "0"
+
+
+def test_a_card_of_whose_tiles_a_job_has_one_is_not_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    IntelCards(tmp_path / "sys", 1)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
+    lease = acquire(["intel-0000:18:00.0"])
+    assert lease is not None
+    with lease, pytest.raises(NotAvailable, match="would apply to all its users"):
+        lease.apply(Limits(power_limit_w=350.0))
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_the_limits_of_intel_cards_are_restored_when_their_owner_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 2, driver=driver, limit_w=517.5)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    line = [sys.executable, "-c", OWNER, "300", "intel-0000:18:00.0", "intel-0000:19:00.0"]
+
+    def limits() -> list[str]:
+        return [cards.limit(index).read_text().strip() for index in range(2)]
+
+    with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "limited\n", process.stderr.read()
+        assert limits() == ["300000000"] * 2
+        kill(process)
+        wait_for(lambda: limits() == ["517500000"] * 2, "the limits to be restored", 20)

@@ -68,7 +68,9 @@ def test_the_energy_of_all_visible_boards_is_measured_each_once(tmp_path, boards
     told = json.loads((tmp_path / "s.json").read_text())
     assert told["gpu_energy_j"] == pytest.approx((150 + 217) * told["duration_s"], rel=0.01)
     assert (told["energy_source"], told["energy_verdict"]) == ("counter", "ok")
-    assert "; gpu only" in done.stderr
+    assert (told["energy_j"], told["energy_scope"]) == (told["gpu_energy_j"], "gpu")
+    assert (told["node_energy_j"], told["node_energy_verdict"]) == (None, None)
+    assert "(gpu, counter, ok)" in done.stderr
 
 
 def test_only_the_board_that_the_environment_names_is_measured(tmp_path, boards, monkeypatch):

@@ -1,6 +1,8 @@
 """What every registered meter has to fulfil, each on hardware that can be lost."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import time
@@ -12,6 +14,7 @@ from typing import get_args
 import pytest
 
 from powercap import RANGE_UJ, Powercap
+from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names
 from wattlaw import registry
 from wattlaw.devices.meter import GROUP, Meter, Sample, Target
 from wattlaw.errors import BadInput, NotAvailable
@@ -90,6 +93,68 @@ def rapl(request: pytest.FixtureRequest) -> Bench:
     return Bench(found, Target(1), 4, lambda: tree.advance(1.0), lose, hide)
 
 
+def tree(request: pytest.FixtureRequest, name: str, kind: str) -> Bench:
+    """Give a tree of files, which disappears like hardware that is unplugged."""
+    folder = request.getfixturevalue("tmp_path")
+    patch = request.getfixturevalue("monkeypatch")
+    root = folder / "sys"
+    patch.setenv("WATTLAW_SYSFS_ROOT", str(root))
+    for variable in ("SLURM_JOB_ID", "ZE_AFFINITY_MASK"):
+        patch.delenv(variable, raising=False)
+    advance: Callable[[float], object] | None = None
+    count = 1
+    if kind == "intel":
+        cards, count = IntelCards(root, 3), 3
+        advance = cards.advance
+    elif kind == "xe":
+        cards, count = IntelCards(root, 2, driver="xe"), 2
+        advance = cards.advance
+    elif kind == "grace":
+        AcpiMeters(root, grace_names(2))
+        count = 4
+    elif kind == "cray":
+        advance, count = PmCounters(root).advance, 7
+    elif kind == "acpi":
+        AcpiMeters(root, {"": 412.0}, interval_ms=1000)
+    elif kind == "dcmi":
+        programs = Ipmi(root, folder / "bin").programs
+        patch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
+
+    def go_on() -> None:
+        if advance is not None:
+            advance(1.0)
+        else:  # for readings in the background
+            time.sleep(0.15)
+
+    def lose() -> None:
+        shutil.rmtree(root)
+        if kind == "dcmi":
+            programs.joinpath("mode").write_text("unsupported\n")
+
+    def hide() -> None:
+        patch.setenv("WATTLAW_SYSFS_ROOT", str(folder / "nothing"))
+
+    return Bench(registry.load(GROUP, name), Target(1), count, go_on, lose, hide)
+
+
+def amd(request: pytest.FixtureRequest, model: str, *, library: bool) -> Bench:
+    machine = request.getfixturevalue("amd_machine")(model, 2, library=library)
+    patch = request.getfixturevalue("monkeypatch")
+
+    def go_on() -> None:
+        time.sleep(0.02)
+        machine[0].use(5.0)
+
+    def lose() -> None:
+        for gpu in machine.gpus:
+            gpu.remove()
+
+    def hide() -> None:
+        patch.setenv("WATTLAW_SYSFS_ROOT", str(machine.root / "nothing"))
+
+    return Bench(registry.load(GROUP, "amd"), Target(1), 2, go_on, lose, hide)
+
+
 def simulated(request: pytest.FixtureRequest) -> Bench:
     path = request.getfixturevalue("tmp_path") / "devices.json"
     patch = request.getfixturevalue("monkeypatch")
@@ -108,11 +173,19 @@ def simulated(request: pytest.FixtureRequest) -> Bench:
 
 
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
+    "amd, by its library": lambda request: amd(request, "MI300X", library=True),
+    "amd, by files": lambda request: amd(request, "MI250X", library=False),
     "host": host,
     "host, estimated": lambda request: host(request, 15.0),
     "nvidia, polled": lambda request: nvidia(request, 0),
     "nvidia, buffered": lambda request: nvidia(request, 1),
     "rapl": rapl,
+    "intel, i915": lambda request: tree(request, "intel", "intel"),
+    "intel, xe": lambda request: tree(request, "intel", "xe"),
+    "grace": lambda request: tree(request, "grace", "grace"),
+    "cray": lambda request: tree(request, "cray", "cray"),
+    "node-power, acpi": lambda request: tree(request, "node-power", "acpi"),
+    "node-power, dcmi": lambda request: tree(request, "node-power", "dcmi"),
     "simulated": simulated,
 }
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.groups import aggregate
 from wattlaw.analysis.metrics import direction, run_metrics, with_sampled_utilisation
 
 

@@ -24,7 +24,7 @@ from recording import HOST, Recording, errors, machine, record
 from wattlaw.devices.meter import Sample, Target
 from wattlaw.devices.nvidia.meter import NvidiaMeter
 from wattlaw.errors import NotAvailable, NotPermitted
-from wattlaw.store.schema import WINDOWS
+from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.telemetry.energy import energy_of_windows
 
 S = 1_000_000_000
@@ -107,14 +107,17 @@ def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
     meter.close()
 
 
-def test_only_boards_whose_driver_keeps_everything_are_read_once_a_second(fake_gpus):
-    boards = fake_gpus(3, buffers=[1, 1, 0])
+def test_boards_are_read_as_rarely_as_their_driver_buffers_and_counts(fake_gpus):
+    lengths = [120, 120, 120, 1000, 120]
+    boards = fake_gpus(
+        5, buffers=[1, 1, 0, 1, 0], buffer_length=lengths, refresh_ms=[20] * 4 + [100]
+    )
     periods = []
-    for places in ((0, 1), (0, 2), (2,)):
+    for places in ((0, 1), (0, 2), (2,), (0, 3), (3,), (4,)):
         meter = opened(boards, *places, period_s=0.05)
         periods.append(meter.period_s)
         meter.close()
-    assert periods == [1.0, 0.05, 0.05]
+    assert periods == [2.0, 0.05, 0.05, 2.0, 4.0, pytest.approx(0.1, rel=0.1)]
     slow = opened(boards, 0, period_s=5.0)
     assert slow.period_s == 5.0
     slow.close()
@@ -160,7 +163,7 @@ def test_every_column_has_the_values_of_the_board(fake_gpus, buffers):
 def test_a_board_without_an_energy_counter_has_no_energy_rather_than_zero(fake_gpus):
     boards = fake_gpus(1, counter_mode=COUNTER_ABSENT)
     meter = opened(boards)
-    samples = [sample for _ in range(3) for sample in meter.read()]
+    samples = [sample for _ in range(3) for sample in meter.read(last=True)]
     assert told(samples, "energy_j") == []
     assert told(samples, "power_w") == [250.0] * 3
     meter.close()
@@ -170,8 +173,8 @@ def test_a_counter_gives_one_sample_per_refresh(fake_gpus):
     boards = fake_gpus(1, refresh_ms=100)
     meter = opened(boards, period_s=0.01)
     samples = []
-    for _ in range(50):
-        samples += meter.read()
+    for number in range(50):
+        samples += meter.read(last=number == 49)
         time.sleep(0.01)
     meter.close()
     counted = [(s.t_ns, s.energy_j) for s in samples if s.energy_j is not None]
@@ -209,11 +212,11 @@ def test_an_nvml_error_gives_no_row_and_never_zero_watts(fake_gpus):
     meter = opened(boards)
     boards.fault("nvmlDeviceGetFieldValues", board=0, code=UNKNOWN)
     for _ in range(9):
-        samples = meter.read()
+        samples = meter.read(last=True)
         assert of(boards, 0, samples) == []
         assert told(of(boards, 1, samples), "power_w") == [250.0]
     boards.clear_faults()  # in time: it was a passing trouble
-    assert told(of(boards, 0, meter.read()), "power_w") == [250.0]
+    assert told(of(boards, 0, meter.read(last=True)), "power_w") == [250.0]
     assert meter.problems() == []
     meter.close()
 
@@ -229,7 +232,7 @@ def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_
     assert f"NVML error {UNKNOWN}" in problem
     boards.clear_faults()
     asked = boards.calls("nvmlDeviceGetFieldValues")
-    samples = meter.read()
+    samples = meter.read(last=True)
     assert of(boards, 0, samples) == []
     assert of(boards, 1, samples)
     assert boards.calls("nvmlDeviceGetFieldValues") == asked + 1
@@ -344,7 +347,8 @@ def test_a_machine_without_a_driver_says_so(tmp_path):
 
 CONSTANT, CAPPED, SQUARE, SLOW_SQUARE, STILL, BACK, RESTARTS, ABSENT = range(8)
 FAULT_S = 4.2  # after sampling began
-SECONDS = 8.3
+APART_S = 2.0  # the most between two readings of a counter
+SECONDS = 9.3
 MACHINES = {"polled": 0, "buffered": 1}
 
 
@@ -360,7 +364,16 @@ def recordings(tmp_path_factory) -> dict[str, Recording]:
             buffers=buffers,
             refresh_ms=[20, 100] * 4,
             low_w=60.0,
-            high_w=[250.0, 250.0, 250.0, 250.0, 250.0, 40.0, 250.0, 250.0],
+            high_w=[
+                250.0,
+                250.0,
+                250.0,
+                250.0,
+                250.0,
+                20.0,
+                250.0,
+                250.0,
+            ],  # 50 J back: 2.5 s of it
             period_s=[0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0],
             limit_mw=[400_000, 200_000, *[400_000] * 6],
             counter_mode=[(faults | {ABSENT: COUNTER_ABSENT}).get(place, 0) for place in range(8)],
@@ -455,9 +468,10 @@ def test_a_window_below_the_resolution_is_suspect(recording):
 def test_a_counter_at_fault_is_recognised_and_the_power_is_used(recording, board, reason):
     fault_ns = recording.boards[board].fault_ns
     across = [fault_ns - S + place * S // 10 for place in range(-3, 4)]
-    rows = recording.windows(board, across, 2.5)
-    if board == STILL:  # each second after it
-        rows += recording.windows(board, [fault_ns + n * S // 5 for n in range(6, 11)], 1.0)
+    rows = recording.windows(board, across, 1.5 + APART_S)
+    if board == STILL:  # each second, once it was read
+        read_ns = fault_ns + round(APART_S * S)
+        rows += recording.windows(board, [read_ns + n * S // 5 for n in range(1, 6)], 1.0)
     for row in rows:
         assert (row["energy_source"], row["energy_verdict"]) == ("integral", "suspect")
         assert row["energy_reason"] == f"{recording.boards[board].uuid.decode()}: {reason}"
@@ -475,7 +489,7 @@ def test_energy_of_a_faulty_counter_is_never_ok(recording, board):
 
 @pytest.mark.parametrize("board", [BACK, RESTARTS])
 def test_a_counter_is_trusted_again_after_its_fault(recording, board):
-    after_ns = recording.boards[board].fault_ns + 3 * S // 2
+    after_ns = recording.boards[board].fault_ns + round(APART_S * S) + S // 2
     rows = recording.windows(board, [after_ns + n * S // 10 for n in range(10)], 1.0)
     assert verdicts(rows) == {("counter", "ok")}
     assert max(errors(rows, "gpu_energy_j")) < 1e-3
@@ -497,7 +511,7 @@ def test_a_window_has_its_limit_and_the_share_of_time_at_it(recording):
 
 def test_eight_boards_are_each_counted_once_and_add_up(recording):
     boards, samples = recording.boards, recording.samples
-    start_ns = boards[STILL].fault_ns - 3 * S
+    start_ns = boards[STILL].fault_ns - 4 * S
     window = {"host": HOST, "start_ns": start_ns, "duration_s": 2.0}
     table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples)
     (row,) = table.to_pylist()
@@ -506,14 +520,14 @@ def test_eight_boards_are_each_counted_once_and_add_up(recording):
     most_j = 1e-3 * (true_j - waves_j) + 0.02 * waves_j  # as found of each of them above
     assert most_j < 40  # far from one board more or less
     assert row["gpu_energy_j"] == pytest.approx(true_j, abs=most_j)
-    assert true_j == pytest.approx(2 * (250 + 200 + 155 + 155 + 250 + 40 + 250 + 250))
+    assert true_j == pytest.approx(2 * (250 + 200 + 155 + 155 + 250 + 20 + 250 + 250))
     assert row["energy_source"] == "integral"  # one board has no counter
     assert row["gpu_energy_counter_j"] is None
     uuids = [boards[place].uuid.decode() for place in range(8)]
     assert [device.id for device in recording.report.devices if device.kind == "gpu"] == uuids
 
 
-def test_with_the_drivers_buffers_a_reading_a_second_gives_ten_samples_a_second(recordings):
+def test_with_the_drivers_buffers_a_reading_in_two_seconds_gives_ten_samples_a_second(recordings):
     per_second = {}
     for name, found in recordings.items():
         powers = found.samples.filter(pc.field("power_w").is_valid())
@@ -523,10 +537,10 @@ def test_with_the_drivers_buffers_a_reading_a_second_gives_ten_samples_a_second(
         for rate in per_second[name]:
             assert rate == pytest.approx(10, rel=0.15)
     reads = {name: found.report.meters["nvidia"].reads for name, found in recordings.items()}
-    assert reads["buffered"] == pytest.approx(reads["polled"] / 10, abs=2)
-    # Once a second there are calls that neither way saves, such as that for the temperature.
+    assert reads["buffered"] == pytest.approx(reads["polled"] / 20, abs=2)
+    # There are calls that neither way saves, such as that for the temperature.
     calls = {name: found.calls for name, found in recordings.items()}
-    assert calls["buffered"] < 0.25 * calls["polled"]
+    assert calls["buffered"] < 0.5 * calls["polled"]
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetSamples"])
@@ -548,9 +562,126 @@ def test_a_buffer_without_new_samples_is_replaced_by_polling(fake_gpus):
     meter = opened(boards)
     boards[0].buffers = 0
     (reader,) = meter._readers
-    for _ in range(6):
-        reader._second_ns = 0  # as if a second had passed
+    for _ in range(4):
+        reader._second_ns = 0  # as if its period had passed
         found = meter.read()
     assert any(sample.power_w == 250.0 for sample in found)
     assert any("has no new samples" in problem for problem in meter.problems())
+    assert meter.period_s == 0.1  # from now on it is polled
+    meter.close()
+
+
+# Virtual GPUs, parts of GPUs, modules, and sensors.
+
+
+@pytest.mark.parametrize("buffers", [0, 1])
+def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buffers):
+    boards = fake_gpus(1, virtualization=2, buffers=buffers)
+    meter = opened(boards)
+    (facts,) = facts_of(meter)
+    assert (facts["virtualization"], facts["is_shared"]) == ("vgpu", True)
+    assert (facts["energy_counter"], facts["power"]) == (None, None)
+    assert "vGPU" in facts["failed"]
+    time.sleep(0.1)
+    samples = meter.read(last=True)
+    assert {round(share, 9) for share in told(samples, "sm_util")} == {0.95}
+    assert told(samples, "power_w") == told(samples, "energy_j") == []
+    window = {"host": HOST, "start_ns": samples[0].t_ns, "duration_s": 0.1}
+    rows = [sample._asdict() | {"host": HOST} for sample in samples]
+    (row,) = energy_of_windows(
+        pa.Table.from_pylist([window], schema=WINDOWS),
+        pa.Table.from_pylist(rows, schema=SAMPLES),
+        {(HOST, boards[0].uuid.decode()): facts | {"kind": "gpu"}},
+    ).to_pylist()
+    assert (row["gpu_energy_j"], row["energy_verdict"]) == (None, "unavailable")
+    assert "vGPU" in row["energy_reason"]
+    meter.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_shared", "virtualization"),
+    [
+        ({}, False, None),
+        ({"virtualization": 1}, False, "passthrough"),
+        ({"virtualization": 3}, True, "host-vgpu"),
+        ({"mig_mode": 1, "mig_count": 2}, True, None),
+    ],
+)
+def test_a_gpu_with_several_users_says_that_its_energy_is_that_of_all(
+    fake_gpus, changes, is_shared, virtualization
+):
+    meter = opened(fake_gpus(1, **changes))
+    (facts,) = facts_of(meter)
+    assert (facts["is_shared"], facts["virtualization"]) == (is_shared, virtualization)
+    assert facts["scope"].startswith("all ") == is_shared
+    assert {*told(meter.read(last=True), "power_w")} == {250.0}
+    meter.close()
+
+
+def test_gpus_whose_power_sensor_is_on_for_a_quarter_of_the_time_say_so(fake_gpus):
+    meter = opened(fake_gpus(5, capability=[70, 80, 86, 90, 100]))
+    assert [facts["power_duty"] for facts in facts_of(meter)] == [None, 0.25, None, 0.25, None]
+    meter.close()
+
+
+@pytest.mark.parametrize("counts_module", [0, 1])
+def test_the_counter_of_a_grace_hopper_board_belongs_to_what_it_counts(fake_gpus, counts_module):
+    boards = fake_gpus(1, capability=90, module_mw=150_000, module_counter=counts_module, buffers=1)
+    meter = opened(boards, period_s=0.05)
+    gpu, module = meter.devices()
+    assert (module.kind, module.contains) == ("module", ("gpu", "cpu", "dram"))
+    assert module.facts["complements"] is True
+    counters = [device.facts["energy_counter"] for device in (gpu, module)]
+    assert counters == ([None, "field"] if counts_module else ["field", None])
+    samples = []
+    for number in range(12):
+        time.sleep(0.05)
+        samples += meter.read(last=number == 11)
+    by_id = {device.id: [s for s in samples if s.device == device.id] for device in (gpu, module)}
+    assert {*told(by_id[gpu.id], "power_w")} == {250.0}
+    assert {*told(by_id[module.id], "power_w")} == {400.0}
+    assert {sample.kind for sample in by_id[module.id]} == {"module"}
+    counted = by_id[module.id if counts_module else gpu.id]
+    energies = [(s.t_ns, s.energy_j) for s in counted if s.energy_j is not None]
+    mean_w = (energies[-1][1] - energies[0][1]) / (energies[-1][0] - energies[0][0]) * S
+    assert mean_w == pytest.approx(400.0 if counts_module else 250.0, rel=1e-3)
+    assert told(by_id[gpu.id if counts_module else module.id], "energy_j") == []
+    meter.close()
+
+
+def test_a_module_that_may_have_several_gpus_is_not_added_up(fake_gpus):
+    boards = fake_gpus(2, capability=100, module_mw=150_000, module_counter=1)
+    meter = opened(boards)
+    assert [device.kind for device in meter.devices()] == ["gpu", "gpu"]
+    assert [facts["energy_counter"] for facts in facts_of(meter)] == [None, None]
+    assert [facts["power_scopes"] for facts in facts_of(meter)] == ["gpu,module"] * 2
+    assert told(meter.read(last=True), "energy_j") == []
+    meter.close()
+
+
+@pytest.mark.parametrize("code", [LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_what_was_read_before_a_board_was_lost_is_kept(fake_gpus, code):
+    boards = fake_gpus(1)
+    meter = opened(boards, period_s=0.01)
+    meter.read(last=True)
+    for _ in range(5):
+        time.sleep(0.01)
+        assert meter.read() == []
+    boards.fault("nvmlDeviceGetFieldValues", code=code)
+    samples = meter.read()
+    assert told(samples, "power_w") == [250.0] * 5
+    assert "lost" in meter.problems()[0]
+    assert meter.read(last=True) == []
+    meter.close()
+
+
+def test_a_board_that_fails_for_five_seconds_is_given_up(fake_gpus):
+    boards = fake_gpus(1, buffers=1)
+    meter = opened(boards)
+    (reader,) = meter._readers
+    boards.fault("nvmlDeviceGetFieldValues", code=UNKNOWN)
+    now_ns = time.time_ns()
+    for later_s in (0, 2, 4, 6):
+        reader.read(now_ns + later_s * S, last=False)
+        assert bool(meter.problems()) == (later_s >= 5)
     meter.close()

@@ -133,7 +133,8 @@ RUNS = [
 ]
 WINDOWS = [
     window_row("done0000", 0, gpu_energy_j=10.0, cpu_energy_j=1.0, energy_source="counter",
-               energy_verdict="ok", start_ns=5, step_time_mean_s=0.25),
+               energy_verdict="ok", start_ns=5, step_time_mean_s=0.25, module_energy_j=20.0,
+               node_energy_j=30.0, node_energy_source="integral", node_energy_verdict="suspect"),
     window_row("done0000", 0, phase="evaluate", gpu_energy_j=5.0, energy_source="counter",
                energy_verdict="ok", start_ns=9, step_time_mean_s=9.0),
     window_row("doubtful", 0, gpu_energy_j=1e9, energy_source="integral",
@@ -171,6 +172,9 @@ def test_totals_count_measured_hours_and_plausible_energies(store, tmp_path):
     assert samples["wattlaw_gpu_hours_total"][0][1] == pytest.approx(0.5 * (4 + 1 + 1 + 2))
     energies = by(samples, "wattlaw_energy_joules_total", "device", "source")
     assert energies == {("gpu", "counter"): 15.0, ("cpu", "counter"): 1.0}
+    for name, source, joules in (("module", "counter", 20.0), ("node", "integral", 30.0)):
+        outer = by(samples, f"wattlaw_{name}_energy_joules_total", "device", "source")
+        assert outer == {(name, source): joules}
     (last,) = samples["wattlaw_last_step_time_seconds"]
     assert last[1] == 0.5
 

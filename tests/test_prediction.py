@@ -13,9 +13,9 @@ from scipy import stats
 
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, predict, sampler
-from wattlaw.analysis.prediction.discrepancy import discrepancy
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import step
+from wattlaw.analysis.prediction.model_error import discrepancy
 from wattlaw.analysis.prediction.parameters import GROUPS, WEAK, Transformation
 from wattlaw.analysis.prediction.posterior import FREEDOM, grouped_t
 from wattlaw.errors import BadInput

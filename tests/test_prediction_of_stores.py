@@ -9,12 +9,11 @@ from made_studies import MIT, kit, mit
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.prediction import TrainingSetting
 from wattlaw.analysis.prediction.grid import doublings
-from wattlaw.analysis.prediction.hardware_priors import hardware_priors
 from wattlaw.analysis.prediction.host_power import HostPower
 from wattlaw.analysis.prediction.job import jobs_of
 from wattlaw.analysis.prediction.layout import Reference
 from wattlaw.analysis.prediction.overview import overviews
-from wattlaw.analysis.prediction.parameters import LEARNED
+from wattlaw.analysis.prediction.parameters import LEARNED, hardware_priors
 from wattlaw.simulator.library import read_cluster
 
 DIMENET = {"dimenet": MIT["dimenet"]}

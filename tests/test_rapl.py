@@ -8,7 +8,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pytest
 
-from powercap import RANGE_UJ, Powercap
+from powercap import RANGE_UJ, WATTS, Powercap
 from wattlaw.devices.meter import Target
 from wattlaw.devices.rapl import RaplMeter
 from wattlaw.errors import NotAvailable, NotPermitted
@@ -110,8 +110,14 @@ def test_a_machine_without_counters_says_so(tmp_path, monkeypatch):
             RaplMeter.open(TARGET)
 
 
-def test_a_counter_that_is_broken_from_the_start_is_not_available(tree):
+def test_a_counter_that_is_broken_from_the_start_is_failed_and_all_are_not_available(tree):
     tree.file("intel-rapl:0").write_text("broken\n")
+    meter = RaplMeter.open(TARGET)
+    failed = {device.id: device.facts.get("failed") for device in meter.devices()}
+    assert failed.pop("package-0") == "cannot be read: 'broken' is not a number"
+    assert set(energies(meter)) == {*failed} == {"dram-0", "package-1", "dram-1"}
+    for zone in ("intel-rapl:0:1", "intel-rapl:1", "intel-rapl:1:1"):
+        tree.file(zone).write_text("broken\n")
     with pytest.raises(NotAvailable, match="intel-rapl:0/energy_uj cannot be read"):
         RaplMeter.open(TARGET)
 
@@ -139,7 +145,8 @@ def test_counters_that_are_roots_only_say_how_an_administrator_changes_that(tree
     line = [sys.executable, "-c", CODE]
     allowed = subprocess.run(line, capture_output=True, text=True, check=False)
     assert (allowed.returncode, allowed.stderr) == (0, "")
-    tree.file("intel-rapl:0").chmod(0o000)
+    for zone in WATTS:
+        tree.file(zone).chmod(0o000)
     refused = subprocess.run(line, capture_output=True, text=True, check=False)
     assert refused.stderr.startswith(
         "not permitted: class/powercap/intel-rapl:0/energy_uj can be read by root"
@@ -195,7 +202,7 @@ def test_a_package_without_a_readable_name_makes_the_sum_partial(tree):
         tree.advance(1.0)
     samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
     window = {"host": "a", "start_ns": 10**9, "duration_s": 3.0}
-    facts = {("a", device.id): device.facts for device in meter.devices()}
+    facts = {("a", d.id): {**d.facts, "kind": d.kind} for d in meter.devices()}
     table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples, facts)
     assert table["energy_verdict"].to_pylist() == ["partial"]
 

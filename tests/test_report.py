@@ -28,7 +28,7 @@ from wattlaw.analysis.footprint import Footprint
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
 from wattlaw.report.figures import GALLERY, Figure
-from wattlaw.report.page import Options, write_report
+from wattlaw.report.page import write_report
 from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 from wattlaw.report.scripts import explorable
 
@@ -68,7 +68,7 @@ def written(findings: Findings, template: str | None = None, **options: bool) ->
     """Return the page of findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
-        write_report(findings, check_claims(findings), path, Options(template, **options))
+        write_report(findings, check_claims(findings), path, template=template, **options)
         return path.read_text(encoding="utf-8")
 
 

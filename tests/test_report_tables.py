@@ -21,11 +21,9 @@ from wattlaw.report.methods import read_methods
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
     batch,
-    carbon,
     claims,
     data_quality,
     energy,
-    environment,
     limits,
     measured,
     scaling,
@@ -152,13 +150,13 @@ def test_batches_have_verdicts_and_a_target_has_its_table():
 
 def test_totals_are_energy_times_the_factors_given():
     findings = kit_findings()
-    table = carbon.totals(findings)
+    table = energy.totals(findings)
     assert {"kg CO2e", "cost (EUR)"} <= set(table.headings)
     first = findings.totals.iloc[0]
     kilograms = first["energy_j"] / 3.6e6 * 1.5 * 0.4
     assert float(column(table, "kg CO2e")[0].replace(",", "")) == pytest.approx(kilograms, rel=0.01)
-    assert "lower bound" in carbon.counted(findings)[0]
-    assert "kg CO2e" not in carbon.totals(mit_findings()).headings
+    assert "lower bound" in energy.counted(findings)[0]
+    assert "kg CO2e" not in energy.totals(mit_findings()).headings
 
 
 def test_claims_have_their_evidence():
@@ -187,14 +185,14 @@ def test_each_series_has_its_law_breakpoint_and_alternatives():
     errors = [row["holdout_error"] for row in chosen]
     signs = [cell[0] for cell in column(scaling.exponents(findings), "its holdout error")]
     assert signs == ["+" if error > 0 else "−" for error in errors]
-    assert environment.facts(findings) is not None
+    assert measured.facts(findings) is not None
 
 
 def test_without_runs_there_are_no_tables():
     empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         scaling.exponents, scaling.speedups, measured.settings, energy.factors, limits.effects,
-        limits.comparisons, batch.means, verdict.table, carbon.totals,
+        limits.comparisons, batch.means, verdict.table, energy.totals,
         data_quality.verdicts, data_quality.reasons,
     )  # fmt: skip
     assert [one.__name__ for one in makers if one(empty) is not None] == []
@@ -256,7 +254,7 @@ def test_numbers_as_text(text, expected):
 
 def test_a_footprint_without_energy_has_no_cost():
     findings = replace(analyse(*study(source="none")), footprint=Footprint(pue=1.1))
-    assert carbon.totals(findings) is not None
+    assert energy.totals(findings) is not None
 
 
 def test_runs_that_are_done_and_in_no_result_are_counted_and_named():

@@ -160,6 +160,21 @@ def test_a_gpu_whose_samples_end_early_leaves_the_windows_to_compare(tmp_path):
     assert row["ours_j"] == pytest.approx(4 * 700)
 
 
+def test_where_a_meter_reads_the_nodes_their_energy_is_compared():
+    site = {"site_energy_j": 4000.0, "site_energy_source": "sacct"}
+    node = {"energy_scope": "gpu+cpu", "node_energy_j": 900.0, "node_energy_source": "counter",
+            "node_energy_verdict": "ok"}  # fmt: skip
+    # Not all energy, since this meter is slow; and the devices have none in one window.
+    lost = {"gpu_energy_j": None, "energy_verdict": "partial"}
+    windows = [window("a", "n1", 3, **node), window("a", "n1", 7, **node, **lost)]
+    (row,) = analyse(*frames([run_row("a", **site)], windows)).sites.energies.to_dict("records")
+    assert (row["ours_j"], row["ours_is"]) == (1800.0, "node, counter")
+    assert row["ratio"] == pytest.approx(0.45)
+    windows[1] |= {"node_energy_verdict": "partial"}
+    (row,) = analyse(*frames([run_row("a", **site)], windows)).sites.energies.to_dict("records")
+    assert np.isnan(row["ours_j"])
+
+
 def test_a_window_without_energy_makes_our_energy_missing():
     site = {"site_energy_j": 5000.0, "site_energy_source": "sacct"}
     lost = {"gpu_energy_j": None, "energy_verdict": "partial"}

@@ -16,9 +16,11 @@ import pynvml
 import pytest
 
 from conftest import wait_for
+from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
+from wattlaw.devices.sysfs import ROOT_VARIABLE
 from wattlaw.errors import BadInput
 from wattlaw.limits.site.__main__ import main
 from wattlaw.limits.site.scripts import write_site_files
@@ -57,6 +59,25 @@ def test_the_board_of_a_job_is_limited_and_restored(
     assert node.limits_w == BEFORE_W
     wait_for(node.is_clean, "the watchdog to end", 10)
     assert node.hook("epilog") == (0, "")  # once more does no harm
+
+
+def test_the_hooks_and_their_watchdog_ignore_another_root_of_the_kernels_files(
+    start: Callable[..., Node], amd_machine: Callable[..., AmdMachine]
+) -> None:
+    machine = amd_machine("MI210")
+    node = start()
+    node.more_environment = {ROOT_VARIABLE: str(machine.sys)}
+    assert node.process("prolog", comment=ASKS, gpus="1") == (0, "")
+    assert node.limits_w == [287.5, 250]
+    (watchdog,) = node.watchdogs
+    environment = Path(f"/proc/{watchdog.pid}/environ").read_bytes().split(b"\0")
+    assert not [entry for entry in environment if entry.startswith(ROOT_VARIABLE.encode())]
+    assert node.process("epilog")[0] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ROOT_VARIABLE, str(machine.sys))
+        assert main(node.line("show")) == 0
+        assert ROOT_VARIABLE not in os.environ
+    assert {gpu.limit_uw for gpu in machine.gpus} == {217_000_000}
 
 
 def test_two_jobs_have_boards_of_their_own(start: Callable[..., Node]) -> None:

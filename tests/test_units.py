@@ -9,8 +9,8 @@ import pytest
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.analysis.groups import aggregate
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import fit_table, scaling_series

@@ -327,7 +327,7 @@ def test_a_board_that_others_share_is_never_wholly_ok(facts, verdict, reason):
 
 def test_a_visible_board_that_could_not_be_read_makes_the_sum_partial():
     window = windows({"start_ns": 2 * S, "duration_s": 3.0})
-    facts = {("a", "GPU-7"): {"failed": "cannot be read: it fell off the bus"}}
+    facts = {("a", "GPU-7"): {"kind": "gpu", "failed": "cannot be read: it fell off the bus"}}
     (row,) = energy_of_windows(window, samples(boards(1)), facts).to_pylist()
     assert (row["energy_verdict"], row["gpu_energy_j"]) == ("partial", pytest.approx(300.0))
     assert "fell off the bus" in row["energy_reason"]

@@ -158,7 +158,7 @@ def run_ranks(folder: Path, workload: dict[str, Any]) -> Ran:
         return Ran(None, windows_of(folder))
     failed = {number: code for number, code in codes.items() if code}
     assert failed, f"no end after 100 s: {codes}"
-    _, reason = failures.reason_of_ranks(RunFolder(folder).live(1), failed, min(failed))
+    _, reason = failures.reason_of_ranks(RunFolder(folder).live(1), failed)
     return Ran(reason, windows_of(folder))
 
 

@@ -71,10 +71,7 @@ def run(main: Callable[[], int | None]) -> int:
 
 @contextlib.contextmanager
 def reported_in_threads() -> Iterator[list[BaseException]]:
-    """Report exceptions that end a thread, or that Python ignores, in one line each.
-
-    Yields the list of exceptions that ended a thread.
-    """
+    """Report exceptions that end a thread, in the yielded list too, or that Python ignores."""
     crashes: list[BaseException] = []
     lines = 0
 

@@ -28,10 +28,7 @@ _DAY_S = 86_400.0
 def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Return the content of a regular file. A pipe or a device is an error; the call never blocks.
 
-    Raises
-    ------
-    OSError
-        ``path`` is missing, not a regular file, or larger than ``most_bytes``. The error names it.
+    Raises ``OSError``, which names ``path``, also if it is larger than ``most_bytes``.
     """
     with naming(path), open_regular(path) as file:
         if os.fstat(file.fileno()).st_size > most_bytes:
@@ -40,13 +37,7 @@ def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_input(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file that the user names, as ``read_bytes`` does.
-
-    Raises
-    ------
-    BadInput
-        It cannot be read; the text names the file and the reason.
-    """
+    """Return the content of a file that the user names; ``BadInput`` says why it cannot be read."""
     try:
         return read_bytes(path, most_bytes)
     except (OSError, ValueError) as error:  # ValueError: no file can have this name
@@ -57,11 +48,7 @@ def read_input(path: Path, most_bytes: int) -> bytes:
 def open_regular(path: Path, *, append: bool = False, follow_links: bool = True) -> BinaryIO:
     """Open a regular file for reading, or for appending; the latter creates it.
 
-    Raises
-    ------
-    OSError
-        ``path`` is not a regular file, such as a pipe, or a link where ``follow_links`` is false.
-        The error names it.
+    Raises ``OSError``, which names ``path``, also for a pipe, and for a link if none is followed.
     """
     how = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
     how |= 0 if follow_links else os.O_NOFOLLOW
@@ -76,26 +63,12 @@ def open_regular(path: Path, *, append: bool = False, follow_links: bool = True)
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a text file, read as ``read_bytes`` does.
-
-    Raises
-    ------
-    OSError
-        As ``read_bytes``.
-    UnicodeDecodeError
-        It is not UTF-8.
-    """
+    """Return the content of a UTF-8 file, read as ``read_bytes`` does."""
     return read_bytes(path).decode("utf-8")
 
 
 def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Return the end of a log; bytes that are not UTF-8 are replaced.
-
-    Raises
-    ------
-    OSError
-        As ``read_bytes``, except that no file is too large.
-    """
+    """Return the end of a log, as ``read_bytes``; bytes that are not UTF-8 are replaced."""
     with naming(path), open_regular(path) as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - most_bytes))
         return file.read(most_bytes).decode("utf-8", "replace")
@@ -103,10 +76,7 @@ def read_end(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> str:
 
 @contextlib.contextmanager
 def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """Add ``path`` to system errors that name no file, or only the temporary one.
-
-    Python names no file when a write fails, for example on a full disk.
-    """
+    """Name ``path`` in system errors that name no file (a full disk), or only the temporary one."""
     try:
         yield
     except OSError as error:
@@ -117,10 +87,7 @@ def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
 
 
 def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
-    """Lock an open file (flock); return False if another process holds a lock on it.
-
-    On a file system without locks the result is always True.
-    """
+    """Lock an open file (flock); False if another process has a lock, True without locks at all."""
     try:
         fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -137,12 +104,8 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
     Readers see the old file or the new one, never a part of it. ``durable`` also waits for the
     disk. A link is followed. A special file, such as a pipe, is written to directly. The mode of
-    the file follows from the umask unless ``mode`` is set.
-
-    Raises
-    ------
-    OSError
-        ``path`` is a folder, its folder is missing, or the disk is full. The error names ``path``.
+    the file follows from the umask unless ``mode`` is set. Raises ``OSError``, which names
+    ``path``, if it is a folder, its folder is missing, or the disk is full.
     """
     path = Path(os.path.realpath(path))
     if path.is_dir():
@@ -170,10 +133,7 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
 
 
 def locked_temporary(path: Path) -> tuple[int, Path]:
-    """Return a new temporary file beside ``path``, locked as long as its handle is open.
-
-    The lock shows ``remove_abandoned`` that the writer is alive.
-    """
+    """Return a new temporary file beside ``path``; its lock shows that the writer is alive."""
     while True:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         if locked(handle) and os.fstat(handle).st_nlink:

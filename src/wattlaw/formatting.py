@@ -217,10 +217,7 @@ def limit_label(name: str, value: float | None) -> str:
 
 
 def setting_label(name: str, value: Any) -> str:
-    """Return a setting with its name or unit: ``200 W``, ``local batch 256``; empty if missing.
-
-    The label of ``options`` and ``train``, which are JSON objects, names each key.
-    """
+    """Return a setting with its name or unit: ``200 W``, ``local batch 256``; empty if missing."""
     if not known(value):
         return ""
     if name in _SETTING_UNITS:

@@ -17,15 +17,7 @@ _SAVED_PREFIX = "WATTLAW_USER_"
 
 
 def isolated_python(*arguments: str, python: str = sys.executable) -> list[str]:
-    """Return the command line of a Python process of wattlaw.
-
-    Parameters
-    ----------
-    arguments
-        The arguments after the interpreter's options: ``-m MODULE`` or ``-c CODE`` and others.
-    python
-        The interpreter.
-    """
+    """Return the command line of a Python process of wattlaw: ``-m MODULE`` or ``-c CODE``."""
     return [python, "-I" if sys.flags.isolated else "-P", *arguments]
 
 

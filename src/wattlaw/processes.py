@@ -16,10 +16,7 @@ _LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Let the kernel kill this process (SIGKILL) when its parent ends (prctl(2)).
-
-    A parent that ended before the call is noticed too.
-    """
+    """Let the kernel kill this process when its parent ends, or has ended already (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -43,10 +40,7 @@ def collector_paused() -> Iterator[None]:
 def run_captured(
     line: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program without input; return its exit code and its output as text.
-
-    Raises ``OSError`` if it cannot be started, and ``subprocess.TimeoutExpired``.
-    """
+    """Run a program without input; return its exit code and its output as text."""
     return subprocess.run(
         line,
         capture_output=True,

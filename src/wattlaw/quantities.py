@@ -17,17 +17,8 @@ _NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 def duration_s(name: str, value: str | float | timedelta | None) -> float | None:
     """Return a duration in seconds; None for None.
 
-    Parameters
-    ----------
-    name
-        The option or parameter, for the error.
-    value
-        A number of seconds, or a text such as ``45s``, ``90min``, ``6h``, ``2d``, ``1h30min``.
-
-    Raises
-    ------
-    BadInput
-        The value is not a duration above 0.
+    The value is a number of seconds, or a text such as ``45s``, ``90min``, ``2d``, ``1h30min``.
+    Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
 
     Examples
     --------
@@ -53,11 +44,7 @@ def duration_s(name: str, value: str | float | timedelta | None) -> float | None
 def share(name: str, value: str | float | None) -> float | None:
     """Return a share: ``"5%"`` and ``0.05`` are the same; None for None.
 
-    Raises
-    ------
-    BadInput
-        The value is not a share. A text of 1 or more needs a per cent sign, because the sign may
-        have been forgotten.
+    Raises ``BadInput`` if it is not a share, or a text of 1 or more without the per cent sign.
     """
     if value is None:
         return None
@@ -74,17 +61,8 @@ def share(name: str, value: str | float | None) -> float | None:
 def energy_j(name: str, value: str | float | None) -> float | None:
     """Return an energy in joules; None for None.
 
-    Parameters
-    ----------
-    name
-        The option or parameter, for the error.
-    value
-        A number of joules, or a text such as ``50kWh``, ``3MJ``. Lower case means the same.
-
-    Raises
-    ------
-    BadInput
-        The value is not an energy above 0.
+    The value is a number of joules, or a text such as ``50kWh``, ``3MJ``; case does not matter.
+    Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
     """
     if value is None:
         return None
@@ -99,13 +77,7 @@ def energy_j(name: str, value: str | float | None) -> float | None:
 
 
 def finite(name: str, value: float | None) -> float | None:
-    """Return a number, or None for None.
-
-    Raises
-    ------
-    BadInput
-        The number is infinite or not a number.
-    """
+    """Return a number, or None for None; raise ``BadInput`` if it is infinite or NaN."""
     if value is not None and not math.isfinite(value):
         raise _invalid(name, value, "a number")
     return value

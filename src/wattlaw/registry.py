@@ -21,12 +21,8 @@ def names(group: str) -> list[str]:
 def load(group: str, name: str) -> Any:
     """Import and return the object that is registered as ``name``.
 
-    Raises
-    ------
-    BadInput
-        The name is not registered; the text lists the registered names.
-    NotAvailable
-        Its import fails; the text says why.
+    Raises ``BadInput``, with the registered names, for another name; ``NotAvailable`` if the import
+    fails, with the reason.
     """
     for point in _points(group).select(name=name):
         try:

@@ -120,7 +120,8 @@ class Board(ctypes.Structure):
         *((name, c_int32) for name in ("sm_util_high", "sm_util_low")),
         *((name, c_int32) for name in ("mem_util_high", "mem_util_low")),
         *((name, c_int32) for name in ("temperature_c", "gpm", "mig_mode", "mig_count")),
-        *((name, c_int32) for name in ("persistence", "pstate")),
+        *((name, c_int32) for name in ("persistence", "pstate", "virtualization")),
+        *((name, c_int32) for name in ("capability", "module_mw", "module_counter")),
         *((name, c_int64) for name in ("fault_ns", "lost_ns", "back_ns", "set_ns")),
         *((name, c_int32) for name in ("setter_mode", "setter_ms")),
         *((name, c_int32) for name in ("clock_setter_mode", "limit_before_mw")),
@@ -174,6 +175,7 @@ DEFAULTS: dict[str, object] = {
     "mem_util_low": 2,
     "temperature_c": 45,
     "persistence": 1,
+    "capability": 80,
     "memory_used": 2 << 30,
     "memory_total": 40 << 30,
 }
@@ -249,6 +251,11 @@ class FakeGpus:
     def header(self) -> Header:
         """The header, living in the file."""
         return self.state.header
+
+    @property
+    def ids(self) -> list[str]:
+        """The UUIDs of the boards."""
+        return [board.uuid.decode() for board in self]
 
     def __len__(self) -> int:
         return self.header.board_count

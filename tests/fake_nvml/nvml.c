@@ -75,6 +75,9 @@ struct board {
     int32_t instant_power, average_power, buffers, buffer_period_ms, buffer_length;
     int32_t sm_util_high, sm_util_low, mem_util_high, mem_util_low;
     int32_t temperature_c, gpm, mig_mode, mig_count, persistence, pstate;
+    int32_t virtualization; /* 2: a vGPU in a virtual machine, without power and energy */
+    int32_t capability;     /* of CUDA, times ten */
+    int32_t module_mw, module_counter; /* what else the module draws (0: none), and if it counts */
     int64_t fault_ns, lost_ns, back_ns; /* lost from lost_ns to back_ns (0: for ever) */
     int64_t set_ns;                     /* of the last power limit that was set */
     int32_t setter_mode, setter_ms, clock_setter_mode, limit_before_mw;
@@ -258,6 +261,7 @@ static unsigned long long counter_mj(const struct board *b, int64_t now)
     double mj = sums_at(b, refresh_ns).energy_mj;
     if (broken && b->counter_mode == COUNTER_STILL) mj = sums_at(b, b->fault_ns).energy_mj;
     if (broken && b->counter_mode == COUNTER_BACK) mj -= 50e3;
+    if (b->module_counter) mj += b->module_mw * (double)(refresh_ns - state->header.boot_ns) / 1e9;
     if (broken && b->counter_mode == COUNTER_RESTARTS) mj -= sums_at(b, b->fault_ns).energy_mj;
     /* 1 nJ: 19.999999999 is 20 */
     return said(b, LIE_COUNTER, now, (unsigned long long)fmax(0, mj + 1e-6));
@@ -617,8 +621,24 @@ GETTER(nvmlDeviceGetPerformanceState, unsigned, b->pstate)
 GETTER(nvmlDeviceGetEnforcedPowerLimit, unsigned, said_enforced_mw(b))
 GETTER(nvmlDeviceGetPowerManagementLimit, unsigned, b->limit_mw)
 GETTER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned, b->limit_default_mw)
-GETTER(nvmlDeviceGetPowerUsage, unsigned,
-       b->average_power ? average_mw(b, now_ns()) : instant_mw(b, now_ns()))
+GETTER(nvmlDeviceGetVirtualizationMode, unsigned long long, b->virtualization)
+
+int nvmlDeviceGetCudaComputeCapability(Device d, int *major, int *minor)
+{
+    ENTER(d);
+    *major = b->capability / 10;
+    *minor = b->capability % 10;
+    return SUCCESS;
+}
+
+static int is_vgpu(const struct board *b) { return b->virtualization == 2; }
+
+int nvmlDeviceGetPowerUsage(Device d, unsigned *out)
+{
+    ENTER(d);
+    *out = b->average_power ? average_mw(b, now_ns()) : instant_mw(b, now_ns());
+    return is_vgpu(b) ? NOT_SUPPORTED : SUCCESS;
+}
 
 static unsigned long long reasons(const struct board *b) /* 4: software power cap */
 {
@@ -634,7 +654,7 @@ GETTER(nvmlDeviceGetSupportedClocksThrottleReasons, unsigned long long, b ? 0x1f
 int nvmlDeviceGetTotalEnergyConsumption(Device d, unsigned long long *out)
 {
     ENTER(d);
-    if (b->counter_mode == COUNTER_ABSENT) return NOT_SUPPORTED;
+    if (b->counter_mode == COUNTER_ABSENT || is_vgpu(b)) return NOT_SUPPORTED;
     *out = counter_mj(b, now_ns());
     return SUCCESS;
 }
@@ -772,7 +792,10 @@ static unsigned field(const struct board *b, struct field *f, int64_t ns)
     f->latency_us = 0;
     f->type = TYPE_UINT;
     f->value.ull = 0;
-    if (f->scope) return NOT_SUPPORTED;
+    if (f->scope > (b->module_mw ? 1 : 0)) return NOT_SUPPORTED;
+    if (f->scope && f->id != 185 && f->id != 186) return NOT_SUPPORTED;
+    if (is_vgpu(b) && (f->id == 83 || f->id == 185 || f->id == 186)) return NOT_SUPPORTED;
+    unsigned more_mw = f->scope ? (unsigned)b->module_mw : 0;
     switch (f->id) {
     case 74:
         f->type = TYPE_ULL;
@@ -785,8 +808,8 @@ static unsigned field(const struct board *b, struct field *f, int64_t ns)
             b, LIE_SAMPLE_TIME, ns, (unsigned long long)grid_ns(ns, b->refresh_ms) / 1000);
         f->value.ull = counter_mj(b, ns);
         return SUCCESS;
-    case 185: f->value.ui = average_mw(b, ns); return b->average_power ? SUCCESS : NOT_SUPPORTED;
-    case 186: f->value.ui = instant_mw(b, ns); return b->instant_power ? SUCCESS : NOT_SUPPORTED;
+    case 185: f->value.ui = average_mw(b, ns) + more_mw; return b->average_power ? SUCCESS : NOT_SUPPORTED;
+    case 186: f->value.ui = instant_mw(b, ns) + more_mw; return b->instant_power ? SUCCESS : NOT_SUPPORTED;
     case 187: f->value.ui = (unsigned)b->limit_min_mw; return SUCCESS;
     case 188: f->value.ui = max_limit_mw(b); return SUCCESS;
     case 189: f->value.ui = (unsigned)b->limit_default_mw; return SUCCESS;
@@ -821,7 +844,7 @@ int nvmlDeviceGetSamples(Device d, unsigned type, unsigned long long last_seen_u
                          unsigned *value_type, unsigned *count, struct sample *out)
 {
     ENTER(d);
-    if (!b->buffers || (type > 2 && type != 5 && type != 6)) return NOT_SUPPORTED;
+    if (!b->buffers || (!type && is_vgpu(b)) || (type > 2 && type != 5 && type != 6)) return NOT_SUPPORTED;
     *value_type = TYPE_UINT;
     unsigned room = out ? *count : 0;
     *count = out ? 0 : (unsigned)b->buffer_length;

@@ -2,7 +2,7 @@
 
 They exist only if ``WATTLAW_SIMULATED`` names a JSON file with a list of devices such as
 ``{"id": "SIM-0", "idle_w": 60, "max_w": 300, "load": {"kind": "square", "period_s": 1}}``.
-Each of their samples is marked ``simulated``.
+Each of their samples is marked ``simulated``, or as ``source`` says.
 """
 
 import fcntl
@@ -18,6 +18,7 @@ from wattlaw.devices.limiter import Limiter, LimitState
 from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.files import write_text
+from wattlaw.store.streams import Kind, PowerSource
 
 VARIABLE = "WATTLAW_SIMULATED"
 
@@ -53,7 +54,10 @@ class SimulatedDevice(_Model):
     """A device with ``power = idle + (max - idle) * load``."""
 
     id: str = Field(min_length=1)
-    kind: Literal["gpu", "cpu", "dram", "node"] = "gpu"
+    kind: Kind = "gpu"
+    contains: tuple[Kind, ...] = ()
+    facts: dict[str, str | float | bool] = {}
+    source: PowerSource = "simulated"
     idle_w: float = Field(ge=0)
     max_w: float = Field(gt=0)
     load: Load = Load()
@@ -93,7 +97,7 @@ class SimulatedMeter(Meter):
 
     def devices(self) -> list[Device]:
         """Return the devices of the file."""
-        return [Device(device.id, device.kind, device.description) for device in self._devices]
+        return [Device(d.id, d.kind, d.description, d.facts, d.contains) for d in self._devices]
 
     def read(self, *, last: bool = False) -> list[Sample]:
         """Return one sample of each device."""
@@ -115,7 +119,7 @@ class SimulatedMeter(Meter):
                     t_ns,
                     power_w=device.idle_w + swing_w * load,
                     energy_j=self._energy_j[device.id],
-                    power_source="simulated",
+                    power_source=device.source,
                     power_limit_w=limit_w,
                     sm_util=load if device.kind == "gpu" else None,
                 )

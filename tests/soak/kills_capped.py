@@ -9,11 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from fake_nvml import FakeGpus
+from fake_amdsmi import AmdMachine
+from fake_nvml import VARIABLE, FakeGpus
 from limiting import FAKE_BIN
 from soak.killing import ENDS_S, Fault, Killer, run, started, wait_until
+from soak.sandbox import remove_tree
 
 WHAT = "SIGKILLs of capped runs"
+WHAT_AMD = "SIGKILLs of capped runs on AMD GPUs"
 CAP_W = 150
 _KINDS = ("measure", "measure", "run", "set")
 
@@ -26,16 +29,20 @@ class CappedRound:
         self.kind = self.dice.choice(_KINDS)
         self.by_sudo = self.dice.random() < 0.3
         self.before_mw = [self.dice.randrange(180_001, 280_000, 2) for _ in range(2)]
-        self.boards: FakeGpus = self.own.make_boards(
+        self.boards, self.environment = self._make_boards()
+        self.killer.note(f"{self.kind}, by sudo: {self.by_sudo}, before: {self.before_mw} mW")
+
+    def _make_boards(self) -> tuple[FakeGpus | AmdMachine, dict[str, str]]:
+        boards = self.own.make_boards(
             2, root=0 if self.by_sudo else 1, limit_mw=self.before_mw, call_us=self.dice.choice([0,
             2000])
         )  # fmt: skip
         path = [str(FAKE_BIN)] if self.by_sudo else []
         path += [str(Path(sys.executable).parent), "/usr/bin", "/bin"]
-        self.environment = self.own.environment(path=os.pathsep.join(path))
+        environment = self.own.environment(path=os.pathsep.join(path))
         if self.by_sudo and self.dice.random() < 0.5:
-            self.environment["FAKE_SMI_SLOW"] = str(self.own.root)
-        self.killer.note(f"{self.kind}, by sudo: {self.by_sudo}, before: {self.before_mw} mW")
+            environment["FAKE_SMI_SLOW"] = str(self.own.root)
+        return boards, environment
 
     @property
     def limits_mw(self) -> list[int]:
@@ -111,7 +118,7 @@ class CappedRound:
         files = [path.name for path in self.own.limits.iterdir() if path.suffix != ".lock"]
         if files:
             raise Fault("a saved state is left", ", ".join(files))
-        if (self.own.work / "store").exists():
+        if (self.own.work / "store/runs").exists():  # else it was killed while it made the store
             code, said = run(self.own, self.environment, 240, "status", "store", "--json")
             if code:
                 raise Fault("the store cannot be read", said[-500:])
@@ -126,6 +133,22 @@ class CappedRound:
             with contextlib.suppress(Exception):
                 if process.cmdline()[:1] == ["sleep"] and self.kind == "measure":
                     process.kill()
+
+
+class AmdRound(CappedRound):
+    """The same on AMD GPUs, which AMD SMI limits, or without its library the driver's files."""
+
+    def _make_boards(self) -> tuple[FakeGpus | AmdMachine, dict[str, str]]:
+        self.by_sudo = False
+        self.before_mw = [limit // 1000 * 1000 for limit in self.before_mw]  # whole watts
+        root = self.own.root / "amd"
+        remove_tree(root)
+        root.mkdir()
+        machine = AmdMachine(root, "MI300X", 2, library=self.dice.random() < 0.7)
+        for gpu, limit_mw in zip(machine.gpus, self.before_mw, strict=True):
+            gpu.set(power1_cap_max=300_000_000, power1_cap=limit_mw * 1000)
+        path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
+        return machine, self.own.environment(path=path) | {VARIABLE: ""} | machine.environment()
 
 
 def _victims(dice: random.Random) -> set[str] | None:

@@ -13,7 +13,7 @@ from soak.outcome import Outcome
 from soak.sandbox import Sandbox, sandbox
 
 #: Kills or rounds of a part, so that on two cores most of the time is the fuzzers'.
-PER_MINUTE = {"caps": 6.5, "runs": 4.5, "disks": 0.5, "users": 0.5, "folder": 0.5}
+PER_MINUTE = {"caps": 5.0, "amd-caps": 5.0, "runs": 4.5, "disks": 0.5, "users": 0.5, "folder": 0.5}
 
 
 class Round(Protocol):
@@ -26,6 +26,7 @@ class Round(Protocol):
 #: By the name of the part: what the table calls it, and what makes a round.
 ROUNDS: dict[str, tuple[str, Callable[[Killer], Round]]] = {
     "caps": (kills_capped.WHAT, kills_capped.CappedRound),
+    "amd-caps": (kills_capped.WHAT_AMD, kills_capped.AmdRound),
     "runs": (kills_campaigns.WHAT, kills_campaigns.CampaignRound),
     "disks": (disks.WHAT, disks.DiskRound),
     "users": (users.WHAT, users.UsersRound),

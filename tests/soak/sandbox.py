@@ -21,7 +21,7 @@ from fake_nvml import library as build_library
 REPOSITORY = Path(__file__).parents[2]
 #: In the environment of every process that a part starts, so that it is known whose it is.
 MARK = "WATTLAW_SOAK_MARK"
-_OURS = ("WATTLAW_", "SLURM_", "CUDA_", "NVIDIA_", "PYTHON", "LC_", "XDG_")
+_OURS = ("WATTLAW_", "SLURM_", "CUDA_", "HIP_", "ROC", "NVIDIA_", "PYTHON", "LC_", "XDG_")
 BOARDS = 2
 _TRIES = 10
 BEFORE_MW = 287_500

@@ -82,24 +82,15 @@ class BatchQuality(Result):
 def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
     """Find for each group of runs up to which global batch quality holds and where it falls.
 
-    Parameters
-    ----------
-    table
-        Rows of ``run_metrics``. Runs of the same repeat and global batch on other GPU counts, caps
-        or clocks share a seed and most of what is learned, so they are averaged to one value.
+    Runs of the same repeat and global batch on other GPU counts, caps or clocks share a seed and
+    most of what is learned, so they are averaged to one value.
 
-    Returns
-    -------
-    tuple of BatchQuality
-        One per group of runs with the same settings in ``LEARNING``. Verdict ``falls``: a batch and
-        all that are larger are worse than the best with 95 % confidence, and their loss may exceed
-        the margin. ``no fall seen``: the loss at the largest batch is within the margin with that
-        confidence, and no run diverged from the best batch on. Otherwise ``cannot tell``, with the
-        reason: a direction that is unknown, one batch, no repeats, too much spread, runs that
-        diverged.
+    Verdict ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
+    and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is within
+    the margin with that confidence, and no run diverged from the best batch on. Otherwise ``cannot
+    tell``, with the reason: a direction that is unknown, one batch, no repeats, too much spread,
+    runs that diverged.
 
-    Notes
-    -----
     A run diverged if it was evaluated (it has an ``eval_time_s``, a ``loss``, or an infinite
     metric) and has no finite metric, while others of its group have one. An imported run without a
     metric but with an evaluation time or a loss counts as diverged; one without all three was not

@@ -5,26 +5,16 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from wattlaw import formatting
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics import SETTINGS, UNITS
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.errors import Refused
-from wattlaw.formatting import (
-    MEASURED,
-    ORIGINS,
-    UNCOOPERATIVE,
-    group_label,
-    origin_of,
-    plural,
-    uncooperative_text,
-    worker_noun,
-)
 
 TIME, ENERGY = "time_s", "energy_j"
 #: Runs that differ in these columns are different jobs: they cannot be compared.
 _JOB = ("options", "train", "dataset_fraction", "run_length")
-VARIANTS = "variants-excluded"
 #: Why an epoch is not known, by unit, and what to do.
 WHY_NO_EPOCH = {
     "sample": "the size of the data set is unknown; set dataset_samples of the workload",
@@ -74,17 +64,16 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
     has_gpu_data = rows[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
-    worker = worker_noun(rows["hardware"].unique(), has_gpu_data=bool(has_gpu_data))
+    worker = formatting.worker_noun(rows["hardware"].unique(), has_gpu_data=bool(has_gpu_data))
     return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings))
 
 
 def _one_origin(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
     """Keep the measured runs, else the replayed ones, else the simulated ones."""
-    origins = rows["launcher"].map(origin_of)
-    kept = min(origins, key=ORIGINS.index)
-    if kept != MEASURED:
-        text = f"All times and energies are {kept}, not measured."
-        warnings.append(Caution(kept, text))
+    origins = rows["launcher"].map(formatting.origin_of)
+    kept = min(origins, key=formatting.ORIGINS.index)
+    if kept != formatting.MEASURED:
+        warnings.append(Caution(kept, f"All times and energies are {kept}, not measured."))
     for other, count in origins[origins != kept].value_counts().items():
         text = f"{count} {other} runs are excluded; only {kept} runs count."
         warnings.append(Caution(f"{other}-excluded", text))
@@ -96,12 +85,14 @@ def _as_stated(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
     """Leave out emulated runs, and those on several GPUs whose workers do not cooperate."""
     emulated = rows["emulated_gpus"].notna()
     if emulated.any():
-        text = f"{plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
+        text = (
+            f"{formatting.plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
+        )
         warnings.append(Caution("emulated-excluded", text))
     alone = uncooperative(rows)
     if alone.any():
-        text = uncooperative_text(int(alone.sum()), set(rows["workload"]))
-        warnings.append(Caution(UNCOOPERATIVE, text))
+        text = formatting.uncooperative_text(int(alone.sum()), set(rows["workload"]))
+        warnings.append(Caution(formatting.UNCOOPERATIVE, text))
     kept = rows[~(emulated | alone)]
     if kept.empty:
         raise Refused(" ".join(str(warning) for warning in warnings))
@@ -118,8 +109,8 @@ def _one_unit(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame
     for other, left in rows[rows["unit"] != unit].groupby("unit"):
         names = ", ".join(left["run_id"].iloc[:3]) + (", ..." if len(left) > 3 else "")
         text = (
-            f"{plural(len(left), 'run')} ({names}) are known per {other} only and are excluded; "
-            f"this advice is per {unit}."
+            f"{formatting.plural(len(left), 'run')} ({names}) are known per {other} only and are "
+            f"excluded; this advice is per {unit}."
         )
         warnings.append(Caution("units-differ", text))
     if unit != "epoch":
@@ -157,7 +148,8 @@ def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
         if first[name].nunique(dropna=False) > 1
     }
     labels = [
-        group_label({name: values.loc[i] for name, values in differing.items()}) or "defaults"
+        formatting.group_label({name: values.loc[i] for name, values in differing.items()})
+        or "defaults"
         for i in ranked.index
     ]
     others = "; ".join(labels[1:4]) + (f"; and {len(labels) - 4} more" if len(labels) > 4 else "")
@@ -165,7 +157,7 @@ def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
         f"The runs are of {len(labels)} different jobs, whose epochs cannot be compared. This "
         f"advice is for: {labels[0]}. Left out: {others}."
     )
-    warnings.append(Caution(VARIANTS, text))
+    warnings.append(Caution("variants-excluded", text))
     kept: pd.DataFrame = rows[variants == ranked.index[0]]
     return kept
 

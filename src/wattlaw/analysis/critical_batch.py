@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from wattlaw.analysis.laws.selection import AICC_TOLERANCE
+from wattlaw.analysis.laws.fits import AICC_TOLERANCE
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LEVEL, Floats, LeastSquares, f_test_p
 from wattlaw.errors import Refused
@@ -67,15 +67,10 @@ def critical_batch(
 ) -> CriticalBatch:
     """Fit S = S_min (1 + B / B_crit) to runs, by maximum likelihood with normal ln S.
 
-    Parameters
-    ----------
-    batch, epochs_to_target
-        Shape (n,), one per run: global batch, and epochs to the target; missing where the run did
-        not reach it. Pass the mean of runs that share a seed and differ in the GPU count only
-        (``to_target.learning_repeats``); otherwise the intervals are too narrow.
-    epochs_trained
-        How many epochs each run had; a run that did not reach the target counts as one that needs
-        more (a censored value, as in a Tobit model).
+    ``epochs_to_target`` is missing where a run did not reach the target: it counts as one that
+    needs more than the ``epochs_trained`` (a censored value, as in a Tobit model). Pass the mean of
+    runs that share a seed and differ in the GPU count only (``to_target.learning_repeats``);
+    otherwise the intervals are too narrow.
 
     Raises
     ------

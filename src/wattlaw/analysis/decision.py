@@ -25,48 +25,25 @@ class CourseRow(Result):
 
 @dataclass(frozen=True)
 class Decision(Result):
-    """The state of a decision.
-
-    Parameters
-    ----------
-    study, workload
-        Their names.
-    origin
-        ``measured``, ``simulated`` or ``replayed``: that of the runs.
-    question
-        The keys of ``decide`` that say what is minimized, and under which constraints.
-    setting
-        The leading setting, with the keys of ``predict``; None before the first run.
-    expected_regret, probability
-        The expected share by which it is worse than the best setting, and the probability that this
-        share is within ``tolerance``.
-    confidence
-        The probability at which measuring stops.
-    gpu_hours_spent, gpu_hours_grid
-        GPU-hours of the runs that ended, and those of all runs of the study: measured where they
-        are done, predicted for the others. None before the first run.
-    runs
-        The number of runs that ended.
-    stopped_because
-        Why no run is needed any more; None while runs are.
-    course
-        A row for each number of runs that had ended when runs were chosen, in the order of time.
-    """
+    """The state of a decision."""
 
     study: str
     workload: str
-    origin: str
-    question: Mapping[str, Any]
-    setting: TrainingSetting | None
-    expected_regret: float | None
-    probability: float | None
+    origin: str  # of the runs: measured | simulated | replayed
+    question: Mapping[str, Any]  # the keys of ``decide``: what is minimized, and the constraints
+    setting: TrainingSetting | None  # the leading one; None before the first run
+    expected_regret: float | None  # the expected share by which it is worse than the best setting
+    probability: float | None  # that this share is within ``tolerance``
     tolerance: float
-    confidence: float
-    gpu_hours_spent: float
+    confidence: float  # the probability at which measuring stops
+    gpu_hours_spent: float  # of the runs that ended
+    #: Of all runs of the study: measured where they are done, predicted for the others; None before
+    #: the first run.
     gpu_hours_grid: float | None
-    runs: int
-    stopped_because: str | None
+    runs: int  # that ended
+    stopped_because: str | None  # why no run is needed any more; None while runs are
     warnings: tuple[Caution, ...] = ()
+    #: A row for each number of runs that had ended when runs were chosen, in the order of time.
     course: tuple[CourseRow, ...] = ()
 
     @property

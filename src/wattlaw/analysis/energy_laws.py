@@ -157,18 +157,14 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
 
 
 def factor_drift(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the slope of ln factor on ln N in each series of ``scaling_series``.
+    """Return the slope of ln factor on ln N, a row for each series of ``scaling_series``.
 
     Least squares on the means of each count's repeats (of ln factor), with k - 2 degrees of freedom
-    for k counts: what a count deviates by is in the interval.
-
-    Returns
-    -------
-    DataFrame
-        A row per series. ``factor_first_w`` and ``factor_last_w`` are geometric means at the least
-        and the greatest count. The verdict is ``rises`` or ``falls`` when the interval of the slope
-        is on one side of 0; ``no drift seen`` when it has 0 and lies within 2 % per doubling of N;
-        ``cannot tell`` otherwise, and with fewer than three counts.
+    for k counts: what a count deviates by is in the interval. ``factor_first_w`` and
+    ``factor_last_w`` are geometric means at the least and the greatest count. The verdict is
+    ``rises`` or ``falls`` when the interval of the slope is on one side of 0; ``no drift seen``
+    when it has 0 and lies within 2 % per doubling of N; ``cannot tell`` otherwise, and with fewer
+    than three counts.
     """
     known = series[(series[FACTOR] > 0) & series["energy_is"].notna()]
     known = known[~known["energy_is"].str.contains(ESTIMATED)]

@@ -2,29 +2,23 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import pandas as pd
 
+from wattlaw import formatting
+from wattlaw.analysis import metrics
 from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.aggregate import aggregate, join_energy_kinds
 from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
-from wattlaw.analysis.caps.effects import limit_effects
-from wattlaw.analysis.caps.limits import LIMITS, without_limits
+from wattlaw.analysis.caps.limits import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.groups import groups
+from wattlaw.analysis.groups import aggregate, groups, join_energy_kinds
 from wattlaw.analysis.laws.fits import SeriesFits
-from wattlaw.analysis.metrics import (
-    HOUR_S,
-    measured_windows,
-    run_metrics,
-    training_windows,
-    with_sampled_utilisation,
-)
 from wattlaw.analysis.prediction.overview import Overview, overviews
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
@@ -38,15 +32,7 @@ from wattlaw.analysis.series import (
 from wattlaw.analysis.speedup import speedups
 from wattlaw.analysis.to_target import Targets, analyse_targets
 from wattlaw.errors import Refused
-from wattlaw.formatting import (
-    UNCOOPERATIVE,
-    origin_of,
-    origins_label,
-    plural,
-    setting_label,
-    sources_label,
-    uncooperative_text,
-)
+from wattlaw.formatting import plural
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
@@ -60,7 +46,7 @@ class Findings:
     notes: tuple[str, ...]  # the distinct notes of runs, each with the number of runs
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    settings: pd.DataFrame  # analysis.aggregate.aggregate
+    settings: pd.DataFrame  # analysis.groups.aggregate
     series: pd.DataFrame  # analysis.series.scaling_series
     fits: SeriesFits
     speedups: pd.DataFrame  # analysis.speedup.speedups
@@ -70,7 +56,7 @@ class Findings:
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
     comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
-    limit_effects: pd.DataFrame  # analysis.caps.effects.limit_effects, and ``limit_kind``
+    limit_effects: pd.DataFrame  # analysis.caps.limits.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
     factor_model: FactorModel | None
     factor_drift: pd.DataFrame  # analysis.energy_laws.factor_drift
@@ -90,12 +76,12 @@ class Findings:
     @property
     def origins_label(self) -> str:
         """Return ``simulated`` or ``replayed`` if no run is measured, else nothing."""
-        return origins_label(self.runs["launcher"])
+        return formatting.origins_label(self.runs["launcher"])
 
     @property
     def sources_label(self) -> str:
         """Return the sources of the runs, such as ``imported``, if none was measured here."""
-        return sources_label(self.runs["launcher"])
+        return formatting.sources_label(self.runs["launcher"])
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
@@ -137,24 +123,20 @@ def analyse(
 ) -> Findings:
     """Return all findings of the tables.
 
-    Parameters
-    ----------
-    runs, epochs
-        Of ``store.schema``.
-    statistics, joint
-        Of ``store.statistics``, where there is telemetry of GPUs.
-    accounting_windows
-        Of ``report.stores``, to compare with a scheduler's accounting.
-    footprint, reference, target
-        Of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
-    decisions
-        The last decision of each store that has one.
+    ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
+    ``store.statistics``, where there is telemetry of GPUs; ``accounting_windows`` of
+    ``report.stores``, to compare with a scheduler's accounting. ``footprint``, ``reference`` and
+    ``target`` are those of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
+    ``decisions`` has the last one of each store that has one.
     """
-    table = with_sampled_utilisation(run_metrics(runs, epochs), statistics)
+    table = metrics.with_sampled_utilisation(metrics.run_metrics(runs, epochs), statistics)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
     compared, refused = _comparisons(series)
+    of_factor = None
+    with suppress(Refused):
+        of_factor = factor_model(without_limits(table))
     return Findings(
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
@@ -178,7 +160,7 @@ def analyse(
             ignore_index=True,
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
-        factor_model=_factor_model(without_limits(table)),
+        factor_model=of_factor,
         factor_drift=factor_drift(series),
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
@@ -194,7 +176,10 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
     """Yield what must be known of runs that are in no law and no comparison with others."""
     alone = table[uncooperative(table)]
     if len(alone):
-        yield Caution(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone["workload"])))
+        yield Caution(
+            formatting.UNCOOPERATIVE,
+            formatting.uncooperative_text(len(alone), set(alone["workload"])),
+        )
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."
@@ -212,9 +197,9 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     """Return the done runs that ``run_metrics`` left out, each with the reason."""
     untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    windows_of_untimed = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
+    windows_of_untimed = metrics.training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
     after_warmup = windows_of_untimed[~windows_of_untimed["warmup"].astype(bool)]
-    timed = measured_windows(windows_of_untimed)
+    timed = metrics.measured_windows(windows_of_untimed)
     known = timed[timed["duration_s"].notna()]
     reason = pd.Series("no training window", index=untimed.index)
     for windows, why in (
@@ -242,13 +227,6 @@ def _comparisons(
     return tuple(compared), tuple(refused)
 
 
-def _factor_model(table: pd.DataFrame) -> FactorModel | None:
-    try:
-        return factor_model(table)
-    except Refused:
-        return None
-
-
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     """Return the totals of the done runs, without warm-up, interrupted windows and evaluation.
 
@@ -260,7 +238,9 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     for group, rows_of_group in groups(table, by):
         energies = rows_of_group["train_energy_j"]
         energy_j = float(energies.sum()) if energies.notna().all() else None
-        hours = float((rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / HOUR_S)
+        hours = float(
+            (rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / metrics.HOUR_S
+        )
         row = {**group, "runs": len(rows_of_group), "gpu_hours": hours, "energy_j": energy_j}
         if footprint is not None:
             cost = footprint.of(energy_j, hours, group["energy_is"])
@@ -273,7 +253,9 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
 def facts(runs: pd.DataFrame) -> dict[str, str]:
     """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
-    dated = done[done["launcher"].map(origin_of) != "replayed"]  # those are on a virtual clock
+    dated = done[
+        done["launcher"].map(formatting.origin_of) != "replayed"
+    ]  # those are on a virtual clock
     started, ended = dated["started_at"].min(), dated["finished_at"].max()
     facts_by_name = {
         "Studies": _listed(runs["study"]),
@@ -312,7 +294,9 @@ def _software(texts: pd.Series) -> str:
 def _options(done: pd.DataFrame) -> str:
     texts = []
     for workload, options in done["options"].groupby(done["workload"]):
-        labels = (setting_label("options", text) for text in sorted(options.dropna().unique()))
+        labels = (
+            formatting.setting_label("options", text) for text in sorted(options.dropna().unique())
+        )
         if shown := "; ".join(filter(None, labels)):
             texts.append(f"{workload}: {shown}")
     return " | ".join(texts)

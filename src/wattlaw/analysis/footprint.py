@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput
+from wattlaw.scopes import KINDS
 
 J_PER_KWH = 3.6e6
 #: Parts that every machine has, as they are called in a scope such as ``gpu+cpu+dram``.
@@ -36,20 +37,8 @@ class Cost(Result):
 class Footprint:
     """Factors from energy and GPU-hours to carbon and money; what is not given is None.
 
-    Parameters
-    ----------
-    pue
-        Power usage effectiveness: energy of the building / energy of its machines, at least 1.
-        Without it nothing is added for cooling and conversion.
-    grid_g_per_kwh
-        Carbon intensity of the grid in g CO2e per kWh.
-    price_per_kwh, price_per_gpu_hour
-        In ``currency``. A price of a rented GPU-hour mostly includes electricity: give one of the
-        two then; where both are given they are added.
-    currency
-        Such as ``EUR``; a label only; currencies are not converted.
-    sources
-        Where a factor comes from, by its name: ``{"grid_g_per_kwh": "Ember, 2023, ..."}``.
+    A price of a rented GPU-hour mostly includes electricity: give one of the two prices then; where
+    both are given they are added.
 
     Raises
     ------
@@ -57,11 +46,14 @@ class Footprint:
         A factor is negative or no number, a PUE is below 1, or a price has no currency.
     """
 
+    #: Power usage effectiveness: energy of the building / energy of its machines, at least 1.
+    #: Without it nothing is added for cooling and conversion.
     pue: float | None = None
-    grid_g_per_kwh: float | None = None
-    price_per_kwh: float | None = None
+    grid_g_per_kwh: float | None = None  # carbon intensity of the grid in g CO2e per kWh
+    price_per_kwh: float | None = None  # in ``currency``
     price_per_gpu_hour: float | None = None
-    currency: str | None = None
+    currency: str | None = None  # such as ``EUR``; a label only: currencies are not converted
+    #: Where a factor comes from, by its name: ``{"grid_g_per_kwh": "Ember, 2023, ..."}``.
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -80,9 +72,9 @@ class Footprint:
 
         With E the energy in kWh (1 kWh = 3.6e6 J): facility energy = PUE E; CO2e in kg = PUE E I /
         1000 with I in g per kWh; electricity = PUE E price. All are linear in E, so the bounds of
-        an energy's interval give those of the results. Where ``energy_j`` or ``gpu_hours`` is
-        missing (None or NaN), what depends on it is None. ``energy_is`` says what the energy
-        counts, as in ``run_metrics``: ``gpu+cpu, counter``.
+        an energy's interval give those of the results. What depends on a value that is missing
+        (None or NaN) is None. ``energy_is`` says what the energy counts, as in ``run_metrics``:
+        ``gpu+cpu, counter``.
 
         Raises
         ------
@@ -134,9 +126,10 @@ def _scope(energy_is: str | None) -> str:
     if energy_is is None:
         return "energy as given"
     counted_parts = energy_is.split(",")[0].split("+")
-    if not set(counted_parts) & {"gpu", *_HOST}:
+    if not set(counted_parts) & {*KINDS}:
         return f"energy of {energy_is}"
-    left_out = [part.upper() for part in _HOST if part not in counted_parts]
+    is_all = not {"node", "module"}.isdisjoint(counted_parts)
+    left_out = [part.upper() for part in _HOST if part not in counted_parts and not is_all]
     without = ", ".join([*left_out, "network", "storage"])
     return f"energy of {energy_is}; a lower bound: without {without}"
 

@@ -8,12 +8,12 @@ energies are per epoch, sample and step as far as they are known, and each says 
 """
 
 import json
-from collections.abc import Mapping
-from itertools import compress
 from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from wattlaw.analysis.run_energy import energies, energy_is
 
 SETTINGS = (
     "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
@@ -26,14 +26,12 @@ UNITS = ("epoch", "sample", "step", "run")
 BASES = {"train": "epochs", "steps": "steps", "run": "run"}
 #: A window shorter than this share of its epoch is ignored for the energy of the epoch.
 _LEAST_SHARE = 0.01
-_PARTS = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
 _KEPT = (
     "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
     "workers_cooperate", "dataset_samples", "gradient_bytes",
     "loader_workers",
 )  # fmt: skip
 _DERIVED = ("unit", "run_length")
-_VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
 #: Settings of the training loop that change neither time nor energy of an epoch.
 _NO_MATTER = ("seed", "checkpoint_every", "save_model")
 _SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
@@ -70,15 +68,19 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         ``samples_per_epoch, steps_per_epoch, samples_per_s``
             Of all hosts; steps are optimiser steps.
         ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``
-            Sum over hosts of the parts in ``energy_scope``; missing if a window has no energy or
+            Sum over hosts of the kinds in ``energy_scope``; missing if a window has no energy or
             only that of a part of its time, and if the sum is not above 0.
         ``energy_delay_js, energy_delay2_js2``
             E T and E T^2 of a unit.
         ``energy_scope, energy_source, energy_verdict, energy_is``
-            Which devices are counted; the source, ``mixed`` when windows differ; the worst verdict;
-            and the three as one text, such as ``gpu, counter``.
+            What is counted: the outermost scope that all windows have, ``node``, ``module`` with
+            what no module contains, or ``gpu+cpu+dram``; the source, ``mixed`` when windows differ;
+            the worst verdict; and the three as one text, such as ``gpu, counter``.
         ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``
             The GPUs' part alone, and its mean power over N T.
+        ``node_energy_j, node_energy_per_epoch_j, energy_per_node_without_gpu_j``
+            That of all nodes, also by a meter that is too slow for ``energy_scope``; of a node
+            without its GPUs. Missing where nodes are shared.
         ``gpu_hours, gpu_hours_per_epoch``
             N T / 3600 of a unit and of an epoch.
         ``samples_per_gpu_hour, steps_per_gpu_hour, energy_per_gpu_hour_j``
@@ -179,42 +181,6 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     return table.join(energies(usable))
 
 
-def energies(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean energy of an epoch's windows; missing when any window lacks a part.
-
-    By run, ``block_energy_j``, ``block_gpu_energy_j``, and of ``run_metrics`` ``energy_scope,
-    energy_source`` and ``energy_verdict``.
-    """
-    by_run = windows.groupby("run_id", sort=True)
-    columns = list(_PARTS.values())
-    counted = by_run[columns].count()
-    sizes = by_run.size()
-    present = counted > 0
-    is_complete = ((counted == 0) | counted.eq(sizes, axis=0)).all(axis=1) & present.any(axis=1)
-    codes = windows["energy_verdict"].map(_VERDICTS.index).groupby(windows["run_id"]).max()
-    trusted = codes < _VERDICTS.index("partial")
-    usable = is_complete & trusted
-    per_epoch = windows.groupby(["run_id", "epoch"])[columns].sum()
-    mean_j = per_epoch.groupby(level="run_id").mean()
-    # Training uses energy: a sum that is not above 0 means that the meter did not count.
-    usable &= mean_j.sum(axis=1) > 0
-    scope = pd.Series(
-        ["+".join(compress(_PARTS, row)) for row in present.to_numpy()], present.index, dtype=object
-    )
-    mixed = by_run["energy_source"].nunique(dropna=False) > 1
-    worst = codes.where(~mixed, codes.clip(lower=_VERDICTS.index("suspect")))
-    gpu = trusted & (counted["gpu_energy_j"] == sizes) & (mean_j["gpu_energy_j"] > 0)
-    return pd.DataFrame(
-        {
-            "block_energy_j": mean_j.sum(axis=1).where(usable),
-            "block_gpu_energy_j": mean_j["gpu_energy_j"].where(gpu),
-            "energy_scope": scope.where(usable, None),
-            "energy_source": by_run["energy_source"].first().where(~mixed, "mixed"),
-            "energy_verdict": worst.map(lambda code: _VERDICTS[code]),
-        }
-    )
-
-
 def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
     run, weight = windows["run_id"], windows["duration_s"]
 
@@ -250,8 +216,8 @@ def _best(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.Series:
 
 #: Columns of what was measured: an epoch, a block of steps, or a process.
 _BLOCK = (
-    "block_time_s", "block_energy_j", "block_gpu_energy_j", "blocks", "samples", "steps",
-    "epochs_seen", "epochs_asked",
+    "block_time_s", "block_energy_j", "block_gpu_energy_j", "block_node_energy_j", "blocks",
+    "samples", "steps", "epochs_seen", "epochs_asked",
 )  # fmt: skip
 
 
@@ -302,13 +268,17 @@ def _in_units(table: pd.DataFrame) -> pd.DataFrame:
     own, common = known.idxmax(axis=1), of_workload.idxmax(axis=1)
     unit = own.where(~_at(known, common).astype(bool), common).astype(object)
     columns: dict[str, Any] = {}
+    blocks = _BLOCK[:4]
     for ends, amount in (
-        (("time_s", "energy_j", "gpu_energy_j"), _at(amounts, unit)),
-        (("epoch_time_s", "energy_per_epoch_j", "gpu_energy_per_epoch_j"), amounts["epoch"]),
+        (("time_s", "energy_j", "gpu_energy_j", "node_energy_j"), _at(amounts, unit)),
+        (
+            ("epoch_time_s", "energy_per_epoch_j", "gpu_energy_per_epoch_j",
+             "node_energy_per_epoch_j"),
+            amounts["epoch"],
+        ),
         (("time_per_sample_s", "energy_per_sample_j"), amounts["sample"]),
         (("step_time_s", "energy_per_step_j"), amounts["step"]),
-    ):
-        blocks = ("block_time_s", "block_energy_j", "block_gpu_energy_j")
+    ):  # fmt: skip
         columns |= {name: table[block] / amount for name, block in zip(ends, blocks, strict=False)}
     speed = table["samples_per_s"].where(is_epochs, samples / table["block_time_s"])
     return table.assign(
@@ -326,10 +296,14 @@ def _in_units(table: pd.DataFrame) -> pd.DataFrame:
 
 _UNIT_OF = {
     "epoch_time_s": "epoch", "energy_per_epoch_j": "epoch", "gpu_energy_per_epoch_j": "epoch",
-    "gpu_hours_per_epoch": "epoch", "time_per_sample_s": "sample", "energy_per_sample_j": "sample",
+    "node_energy_per_epoch_j": "epoch", "gpu_hours_per_epoch": "epoch",
+    "time_per_sample_s": "sample", "energy_per_sample_j": "sample",
     "step_time_s": "step", "energy_per_step_j": "step",
 }  # fmt: skip
-_IN_UNIT = ("time_s", "energy_j", "gpu_energy_j", "gpu_hours", "energy_delay_js")
+_IN_UNIT = (
+    "time_s", "energy_j", "gpu_energy_j", "node_energy_j", "energy_per_node_without_gpu_j",
+    "gpu_hours", "energy_delay_js",
+)  # fmt: skip
 
 
 def unit_of(column: str, unit: str) -> str | None:
@@ -346,7 +320,9 @@ def _at(frame: pd.DataFrame, names: pd.Series) -> pd.Series:
 def _derived(table: pd.DataFrame) -> pd.DataFrame:
     time_s, energy_j = table["time_s"], table["energy_j"]
     hours = table["gpus"] * time_s / HOUR_S
+    without_gpu_j = table["node_energy_j"] - table["gpu_energy_j"]
     return table.assign(
+        energy_per_node_without_gpu_j=without_gpu_j.where(without_gpu_j > 0) / table["nodes"],
         energy_delay_js=energy_j * time_s,
         energy_delay2_js2=energy_j * time_s**2,
         energy_is=_energy_is(table),
@@ -370,15 +346,6 @@ _SAID = ["energy_scope", "energy_source", "energy_verdict"]
 #: Why there is no law of an energy whose ``energy_is`` has ``ESTIMATED``.
 ESTIMATED = "estimated"
 WHY_NO_LAW = "its energy is computed from time (busy cores x assumed watts): that has no law"
-
-
-def energy_is(row: Mapping[Any, Any]) -> str | None:
-    """Return what a run's energy counts, where it comes from, and any doubt about it."""
-    if isinstance(row["energy_scope"], str):
-        doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
-        return f"{row['energy_scope']}, {row['energy_source']}{doubt}"
-    left_out = row["energy_verdict"] in ("partial", "implausible")
-    return f"{row['energy_verdict']}, left out" if left_out else None
 
 
 def _train(texts: pd.Series) -> pd.Series:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from wattlaw.analysis.advice.epochs import needed_epochs
 from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advice.options import options_of_runs
+from wattlaw.analysis.advice.options import needed_epochs, options_of_runs
 from wattlaw.analysis.batch_effects import quality_by_batch
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, comparable_runs
@@ -17,7 +16,7 @@ from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.job import Job, jobs_of
 from wattlaw.analysis.prediction.results import LEVEL, quantiles
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 from wattlaw.errors import BadInput, Refused
 
 
@@ -171,13 +170,14 @@ def _of_runs(
 
 def _predicted(job: Job, settings: Sequence[TrainingSetting], amount: Quantity) -> Iterator[Point]:
     times, energies = job.amounts(settings)
+
+    def training(draws: Floats, index: int) -> Quantity:
+        low, middle, high = quantiles(draws[:, index], LEVEL).tolist()
+        return Quantity(middle, low, high).times(amount)
+
     for index, setting in enumerate(settings):
-        low, middle, high = quantiles(times[:, index], LEVEL).tolist()
-        energy_j = None
-        if energies is not None:
-            ends = quantiles(energies[:, index], LEVEL).tolist()
-            energy_j = Quantity(ends[1], ends[0], ends[2]).times(amount)
-        yield Point(setting, PREDICTED, 0, Quantity(middle, low, high).times(amount), energy_j)
+        energy_j = None if energies is None else training(energies, index)
+        yield Point(setting, PREDICTED, 0, training(times, index), energy_j)
 
 
 def _relative(point: Point, base: Point) -> Point:

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.groups import Group, groups
-from wattlaw.analysis.metrics import SETTINGS, energies, energy_is
+from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.run_energy import energies, energy_is
 
 #: Ratios are summarised for runs that agree in these columns.
 COMPARED_BY = ("same_time", "ours_is", "site_energy_source")
@@ -63,14 +64,8 @@ def scheduler_energy(
 ) -> pd.DataFrame:
     """Return the runs that have an energy by the scheduler's accounting, with ours.
 
-    Parameters
-    ----------
-    table
-        Of ``metrics.run_metrics``.
-    runs, epochs
-        Of ``store.schema``.
-    accounting_windows
-        Of ``report.stores.read_accounting_windows``, where telemetry was read.
+    ``table`` is of ``metrics.run_metrics``, and ``accounting_windows`` of
+    ``report.stores.read_accounting_windows``, where telemetry was read.
 
     Returns
     -------
@@ -123,8 +118,13 @@ def _ns(moments: pd.Series) -> pd.Series:
 
 
 def _energy(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return ``ours_j`` and ``ours_is`` of each run: the energy of all its windows together."""
-    unknown = windows["energy_verdict"].isin(["partial", "implausible", "unavailable"])
+    """Return ``ours_j`` and ``ours_is`` of each run: the energy of all its windows together.
+
+    The accounting's is that of nodes, so that ours is, too, wherever a meter has read the node.
+    """
+    of_node = windows["node_energy_verdict"].isin(["ok", "suspect"])
+    windows = windows.assign(energy_scope=windows["energy_scope"].mask(of_node, "node"))
+    unknown = ~of_node & windows["energy_verdict"].isin(["partial", "implausible", "unavailable"])
     times_s = windows.assign(lost_s=windows["duration_s"].where(unknown, 0.0)).groupby("run_id")
     time_s, lost_s = (times_s[name].transform("sum") for name in ("duration_s", "lost_s"))
     usable = windows[~(unknown & (lost_s <= _MAX_UNKNOWN_SHARE * time_s))]

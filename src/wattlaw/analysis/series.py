@@ -16,15 +16,13 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.aggregate import ENERGIES
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, group_numbers, groups
+from wattlaw.analysis.groups import ENERGIES, JSON_COLUMNS, differing_options, group_numbers, groups
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics import ESTIMATED, WHY_NO_LAW, unit_of
 from wattlaw.formatting import group_label, plural
 
 RULES = ("global_batch", "local_batch")
-FEWEST = "fewest nodes"
 #: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
 NOT_DATA_PARALLEL = ("deepspeed", "tensor", "pipeline")
 FIXED = (
@@ -89,8 +87,7 @@ def law_refusals(table: pd.DataFrame) -> pd.Series:
 
 def uncooperative(table: pd.DataFrame) -> pd.Series:
     """Say of each row whether several workers each trained a model of their own."""
-    alone: pd.Series = table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
-    return alone
+    return table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
 
 
 def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -108,7 +105,7 @@ def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     grows = fewest["nodes"].groupby(group).transform("nunique") > 1
     if not grows.any():
         return placed
-    return pd.concat([placed, fewest[grows].assign(placement=FEWEST)], ignore_index=True)
+    return pd.concat([placed, fewest[grows].assign(placement="fewest nodes")], ignore_index=True)
 
 
 def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:

@@ -18,13 +18,8 @@ _COLUMNS = [
 def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
     """Return each series of ``scaling_series`` relative to one of its GPU counts.
 
-    Parameters
-    ----------
-    series
-        Rows of ``analysis.series.scaling_series``.
-    reference
-        The GPU count to compare with, where a series has it (2 in Frey et al. 2022); otherwise,
-        and by default, the smallest of the series.
+    That is ``reference`` where a series has it (2 in Frey et al. 2022); otherwise, and by default,
+    the smallest of the series.
 
     Returns
     -------

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -160,11 +160,8 @@ class LeastSquares:
         return np.asarray(np.sqrt(factor * ((scores @ self.gram) ** 2).sum(0)))
 
 
-Key = TypeVar("Key", bound=Hashable)
-
-
 @dataclass(frozen=True)
-class Pooled(Generic[Key]):
+class Pooled:
     """Means of samples, and the variance that they share.
 
     ``freedom`` is 0, and there is no variance, without repeats and where repeats are ``identical``
@@ -172,13 +169,13 @@ class Pooled(Generic[Key]):
     the mean is certain.
     """
 
-    means: Mapping[Key, float]
-    sizes: Mapping[Key, int]
+    means: Mapping[Hashable, float]
+    sizes: Mapping[Hashable, int]
     variance: float  # missing without freedom
     freedom: int
     identical: bool
 
-    def contrast(self, weights: Mapping[Key, float]) -> tuple[float, float]:
+    def contrast(self, weights: Mapping[Any, float]) -> tuple[float, float]:
         """Return the sum of weights times means, and its standard error: missing without freedom.
 
         s sqrt(sum of weight^2 / n).
@@ -187,7 +184,7 @@ class Pooled(Generic[Key]):
         share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
         return float(total), float(np.sqrt(self.variance * share))
 
-    def interval(self, first_key: Key, other: Key) -> tuple[float, float, float]:
+    def interval(self, first_key: Hashable, other: Hashable) -> tuple[float, float, float]:
         """Return the difference of two means with its 95 % t interval."""
         if first_key == other:
             return 0.0, 0.0, 0.0
@@ -196,7 +193,7 @@ class Pooled(Generic[Key]):
         return change, change - half, change + half
 
 
-def pool(samples: Mapping[Key, Floats]) -> Pooled[Key]:
+def pool(samples: Mapping[Any, Floats]) -> Pooled:
     """Return the means of ``samples``, each of one value at least, and their pooled variance.
 
     s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom: as many as there are

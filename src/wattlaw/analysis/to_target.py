@@ -27,15 +27,9 @@ def epochs_to_target(
 ) -> pd.DataFrame:
     """Return for each run the number of epochs after which it first reached a target.
 
-    Parameters
-    ----------
-    epochs
-        Windows of a store, of which those of phase ``evaluate`` have a ``metric``. Warm-up epochs
-        count: they train as well.
-    target
-        In the metric's unit; reached is at least (better ``higher``) or at most (``lower``) this.
-    better
-        By ``run_id``; runs that are not in it are left out.
+    The evaluations of ``epochs``, windows of a store, have a ``metric``. Warm-up epochs count: they
+    train as well. Reached is at least (better ``higher``) or at most (``lower``) the target. Runs
+    that are not in ``better``, by ``run_id``, are left out.
 
     Returns
     -------
@@ -63,14 +57,7 @@ def epochs_to_target(
 
 
 def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
-    """Return time and energy to a target quality, one row per setting.
-
-    Parameters
-    ----------
-    table, epochs
-        Rows of ``run_metrics`` and the windows of the same runs.
-    target
-        The metric's value to reach.
+    """Return time and energy to a target quality, one row per setting of ``run_metrics``.
 
     Returns
     -------
@@ -117,7 +104,11 @@ def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> 
         if repeats is not None:
             settings.append(setting | _to_target(rows, repeats))
         elif setting["global_batch"] is None and rows["run_id"].isin(runs["run_id"]).any():
-            settings.append(setting | _without_batch())
+            unknown = dict.fromkeys(("epochs_trained", "runs", "runs_reached"), math.nan)
+            why = "the global batch is not known, so nothing says which runs learn alike"
+            settings.append(
+                setting | unknown | _products(None, None, None) | {"energy_is": None, "why": why}
+            )
     result = pd.DataFrame(settings)
     least = result.groupby(list(LEARNING), dropna=False)["epochs"].transform("min")
     return result.assign(statistical_efficiency=least / result["epochs"])
@@ -152,15 +143,6 @@ def learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
         reached=("reached", "all"), log_least=("log_least", "mean")
     )
     return repeats.assign(log_epochs=repeats["log_least"].where(repeats["reached"].astype(bool)))
-
-
-def _without_batch() -> dict[str, object]:
-    return {
-        **dict.fromkeys(("epochs_trained", "runs", "runs_reached"), math.nan),
-        **_products(None, None, None),
-        "energy_is": None,
-        "why": "the global batch is not known, so nothing says which runs learn alike",
-    }
 
 
 def _to_target(rows: pd.DataFrame, repeats_of_group: pd.DataFrame) -> dict[str, object]:
@@ -223,7 +205,10 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
         try:
             _require_target_reached(runs, evaluated, target)
             kept_groups.append(group)
-            critical.append((group, _critical(evaluated)))
+            repeats = learning_repeats(evaluated)
+            batch = repeats["global_batch"].to_numpy(float)
+            logs = (repeats[name].to_numpy(float) for name in ("log_epochs", "log_least"))
+            critical.append((group, critical_batch(batch, *map(np.exp, logs))))
         except Refused as refusal:
             refusals.append((group, str(refusal)))
     of_kept = [rows for group, rows in groups(settings, LEARNING) if group in kept_groups]
@@ -243,12 +228,3 @@ def _require_target_reached(runs: pd.DataFrame, evaluated: pd.DataFrame, target:
         raise Refused(f"no run has {metrics}; evaluate (measure.evaluate)")
     if not evaluated["reached"].any():
         raise Refused(f"none of {len(evaluated)} runs reached {metrics} {target:g}")
-
-
-def _critical(evaluated: pd.DataFrame) -> CriticalBatch:
-    repeats = learning_repeats(evaluated)
-    return critical_batch(
-        repeats["global_batch"].to_numpy(float),
-        np.exp(repeats["log_epochs"].to_numpy(float)),
-        np.exp(repeats["log_least"].to_numpy(float)),
-    )

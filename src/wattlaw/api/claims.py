@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from wattlaw.analysis.claims import Claim
+from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.result import Result
 from wattlaw.api.display import as_html
 from wattlaw.errors import BadInput

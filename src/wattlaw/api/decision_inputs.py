@@ -44,22 +44,10 @@ UNKNOWN_QUALITY = Caution(
 class Inputs:
     """The state of a decision.
 
-    Parameters
-    ----------
-    job
-        The measured runs; None without any.
-    candidates
-        Of each run of the study, by run id.
-    done
-        The runs of the study that are done, maybe by another campaign.
-    out_of_memory, infeasible
-        Settings that ran out of memory, and others that cannot run.
-    to_retry
-        Settings that failed once and were never done.
-    hours
-        GPU-hours of each run that ended.
-    untried
-        Global batches of which the epochs to the target are unknown.
+    ``job`` has the measured runs; ``candidates`` and ``hours`` are by run id; ``done`` are the runs
+    that are done, maybe by another campaign. Settings ``out_of_memory`` and ``infeasible`` cannot
+    run, those of ``to_retry`` failed once and were never done. Of the global batches ``untried``
+    the epochs to the target are unknown.
     """
 
     question: Question
@@ -84,10 +72,8 @@ def decide_of(study: Study) -> Decide:
 def question_of(study: Study) -> Question:
     """Return the question of a study, without what its runs have to show.
 
-    Raises
-    ------
-    BadInput
-        A price or region is unknown, or the samples of an epoch are needed and unknown.
+    Raises ``BadInput`` if a price or region is unknown, or the samples of an epoch are needed and
+    unknown.
     """
     decide = decide_of(study)
     is_in_epochs = decide.total_samples is None

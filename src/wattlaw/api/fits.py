@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.aggregate import ENERGIES
+from wattlaw.analysis.groups import ENERGIES
 from wattlaw.analysis.laws import fits as analysis
 from wattlaw.analysis.metrics import unit_of
 from wattlaw.analysis.series import fit_table, without_estimated

@@ -17,21 +17,13 @@ def footprint_of(
 ) -> Footprint | None:
     """Return the carbon and cost factors; None without any.
 
-    Parameters
-    ----------
-    pue
-        Power usage effectiveness of the data centre.
-    grid
-        g CO2e per kWh, or a region of the table in the package, such as ``DE``.
-    price, price_per_gpu_hour
-        Price of a kWh and of a GPU-hour: a number, or a text such as ``0.21 EUR``. The price of a
-        kWh can also be a region of the table, such as ``US-MA``.
+    ``pue`` is the power usage effectiveness of the data centre. ``grid`` is g CO2e per kWh, or a
+    region of the table in the package, such as ``DE``. Prices, of a kWh and of a GPU-hour, are
+    numbers or texts such as ``0.21 EUR``; that of a kWh can also be a region of the table, such as
+    ``US-MA``.
 
-    Raises
-    ------
-    BadInput
-        A text is neither a number nor a region, a factor is out of range, or the prices are in
-        two currencies.
+    Raises ``BadInput`` if a text is neither a number nor a region, a factor is out of range, or the
+    prices are in two currencies.
     """
     if pue is None and grid is None and price is None and price_per_gpu_hour is None:
         return None

@@ -54,17 +54,14 @@ class Import:
         target = Store(Path(store))
         target.create()
         counts = write_runs(target, self.runs)
+        unit = "row" if self.files[0].path.suffix.lower() == ".parquet" else "line"
         changed = tuple(
-            f"{self._unit} {row.line}: {row.reason}" if row.line else row.reason
+            f"{unit} {row.line}: {row.reason}" if row.line else row.reason
             for row in counts.rejected
         )
         return ImportResult(
             Path(store), self, counts.added, counts.unchanged, changed, counts.other_runs
         )
-
-    @property
-    def _unit(self) -> str:
-        return "row" if self.files[0].path.suffix.lower() == ".parquet" else "line"
 
 
 @dataclass(frozen=True)
@@ -87,15 +84,10 @@ class ImportResult:
         """Return plain Python, ready for JSON."""
         files = [asdict(file) | {"path": str(file.path)} for file in self.read.files]
         return {
-            "store": str(self.store),
-            "files": files,
-            "notes": list(self.read.notes),
-            "added": self.added,
-            "unchanged": self.unchanged,
-            "changed": list(self.changed),
-            "rejected": self.rejected,
-            "other_runs": self.other_runs,
-        }
+            "store": str(self.store), "files": files, "notes": list(self.read.notes),
+            "added": self.added, "unchanged": self.unchanged, "changed": list(self.changed),
+            "rejected": self.rejected, "other_runs": self.other_runs,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         names = join_names([str(file.path) for file in self.read.files])
@@ -209,16 +201,15 @@ def read_import(
             path,
             importer.name,
             part.description,
-            part.notes,
-            tuple(f"{part.unit} {row.line}: {row.reason}" for row in _in_order(part.rejected)),
+            tuple(part.notes),
+            tuple(
+                f"{part.unit} {row.line}: {row.reason}"
+                for row in sorted(part.rejected, key=lambda row: row.line)
+            ),
         )
         for path, _, importer, part in parts
     )
     return Import(read, tuple(runs), tuple(notes))
-
-
-def _in_order(rows: Sequence[Any]) -> list[Any]:
-    return sorted(rows, key=lambda row: row.line)
 
 
 def _zone(text: str | None) -> tzinfo:
@@ -226,13 +217,9 @@ def _zone(text: str | None) -> tzinfo:
         return UTC
     try:
         if text[:1] in "+-":
-            known = datetime.strptime(text, "%z").tzinfo
-            return known or UTC
+            return datetime.strptime(text, "%z").tzinfo or UTC
         return ZoneInfo(text)
     except (ValueError, LookupError, OSError):
         raise BadInput(
             f"--timezone: {quote(text)} is no zone; allowed: one such as Europe/Berlin or +01:00"
         ) from None
-
-
-__all__ = ["Import", "ImportResult", "ImportedFile", "import_files", "read_import"]

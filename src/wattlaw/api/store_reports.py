@@ -123,7 +123,7 @@ class StoreReports(StoreTables):
         """
         from wattlaw.analysis.claims import check_claims
         from wattlaw.report.layouts import layout
-        from wattlaw.report.page import Options, write_report
+        from wattlaw.report.page import write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
         page, chosen = Path(path), layout(template)
@@ -134,8 +134,10 @@ class StoreReports(StoreTables):
             target=finite("target", target),
         )
         for_page, for_files = tee(make_charts(findings, chosen.study))
-        options = Options(template, claims, interactive)
-        write_report(findings, check_claims(findings), page, options, for_page)
+        write_report(
+            findings, check_claims(findings), page, for_page,
+            template=template, all_claims=claims, interactive=interactive,
+        )  # fmt: skip
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
         return Report(page, tuple(files))
 
@@ -188,12 +190,7 @@ class StoreReports(StoreTables):
         return Report(files[0], tuple(files[1:]))
 
     def export(
-        self,
-        what: str,
-        path: str | PathLike[str],
-        *,
-        raw: bool = False,
-        batch: Batch | None = None,
+        self, what: str, path: str | PathLike[str], *, raw: bool = False, batch: Batch | None = None
     ) -> Exported:
         """Write a table, or a file of another format; return the files and their number of rows.
 

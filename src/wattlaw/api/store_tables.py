@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.decision import Decision
+from wattlaw.analysis.groups import aggregate
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.api.display import as_html
 from wattlaw.errors import BadInput, DamagedFileWarning, Refused

@@ -110,10 +110,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """Refuse empty arguments. An empty path would mean the current folder.
-
-    The arguments of a measured command are not checked.
-    """
+    """Refuse empty arguments, but not those of a measured command: a path would be this folder."""
     checked = list(arguments)
     if "--" in checked:
         checked = checked[: checked.index("--")]

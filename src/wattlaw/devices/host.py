@@ -21,7 +21,8 @@ _SEARCH_PERIOD_S = 1.0
 _MAX_SEARCH_PERIOD_S = 30.0
 #: The kernel counts processor time in hundredths of a second. Utilisation alone needs less.
 _MIN_PERIOD_S = 0.1
-_UTILISATION_PERIOD_S = 1.0
+#: Once no process has come or gone for some searches, it is read more seldom.
+_UTILISATION_PERIOD_S, _SETTLED_PERIOD_S, _SETTLED_SEARCH_S = 1.0, 2.0, 8.0
 
 
 class HostMeter(Meter):
@@ -56,7 +57,9 @@ class HostMeter(Meter):
 
     def devices(self) -> list[Device]:
         """Return one device: the host's processors as this run uses them."""
-        return [Device("host", "cpu", "processors, the run's processes only")]
+        is_estimate = self._target.assume_cpu_w is not None
+        name = "processors, the run's processes only"
+        return [Device("host", "cpu", name, has_energy=is_estimate)]
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
         """Return the busy cores since the previous sample and the resident memory now."""
@@ -117,6 +120,10 @@ class HostMeter(Meter):
         self._search_period_s = (
             min(_MAX_SEARCH_PERIOD_S, 2 * self._search_period_s) if is_settled else _SEARCH_PERIOD_S
         )
+        if self._target.assume_cpu_w is None:
+            is_slow = self._search_period_s >= _SETTLED_SEARCH_S
+            period_s = _SETTLED_PERIOD_S if is_slow else _UTILISATION_PERIOD_S
+            self.period_s = max(self._target.period_s, period_s)
         self._searched_s = time.monotonic()
 
 

@@ -1,18 +1,26 @@
 """What this machine can measure and limit, by which meter and limiter, and why not."""
 
+import contextlib
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from wattlaw import registry
+from wattlaw.devices import intel
 from wattlaw.devices import limiter as limiters
 from wattlaw.devices import meter as meters
+from wattlaw.devices.amd import gpus as amd
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.meter import Device, Target
-from wattlaw.errors import WattlawError, one_line
+from wattlaw.devices.nvidia.driver import open_driver
+from wattlaw.errors import NotAvailable, WattlawError, one_line
+from wattlaw.scopes import KINDS, outermost
 
 T = TypeVar("T")
+
+_DRIVER_TIMEOUT_S = 15.0
 
 
 @dataclass
@@ -36,6 +44,27 @@ def list_meters() -> list[Availability[Device]]:
     return available
 
 
+def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
+    """Return what the energy of a run counts if these devices answer: kinds, and their devices.
+
+    The rules are those of ``telemetry.energy``: the outermost scope, each part once.
+    """
+    by_kind: dict[str, list[Device]] = {}
+    for kind in KINDS:
+        known = [
+            d for d in devices if d.kind == kind and d.has_energy and not d.facts.get("failed")
+        ]
+        if known:
+            by_kind[kind] = [d for d in known if not d.facts.get("complements")] or known
+    node = by_kind.pop("node", [])
+    facts = node[0].facts if node else {"is_shared": True}
+    if not facts.get("is_shared") and not (by_kind and facts.get("complements")):
+        by_kind["node"] = node[:1]
+    contains = {kind: {k for d in own for k in d.contains} for kind, own in by_kind.items()}
+    kinds = outermost(contains)
+    return kinds, [device for kind in kinds for device in by_kind[kind]]
+
+
 def list_limiters() -> list[Availability[LimitState]]:
     """Open every registered limiter for a moment; this changes nothing."""
     available = []
@@ -49,6 +78,42 @@ def list_limiters() -> list[Availability[LimitState]]:
         if limiter is not None:
             limiter.close()
     return available
+
+
+def visible_gpu_ids() -> list[str]:
+    """Return the ids of the GPUs that the environment makes visible; none without a driver.
+
+    A driver that does not answer for some seconds counts as none, so that the caller continues.
+    """
+    ids: list[str] = []
+
+    def find() -> None:
+        with contextlib.suppress(NotAvailable), open_driver() as driver:
+            ids.extend(gpu.uuid for gpu in driver.visible().gpus)
+        with contextlib.suppress(NotAvailable):
+            ids.extend(gpu.uuid for gpu in amd.visible_gpus().gpus)
+        ids.extend(gpu.id for gpu in intel.visible_gpus())
+
+    thread = threading.Thread(target=find, daemon=True)
+    thread.start()
+    thread.join(_DRIVER_TIMEOUT_S)
+    return [] if thread.is_alive() else ids
+
+
+def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
+    """Return the variables that make exactly these GPUs visible to a process, in this order."""
+    if ids and all(gpu.startswith(intel.ID_PREFIX) for gpu in ids):
+        return intel.environment(ids)
+    if not all(gpu.startswith(amd.ID_PREFIX) for gpu in ids):
+        return {"CUDA_VISIBLE_DEVICES": ",".join(ids)}
+    usable = {gpu.uuid: index for index, gpu in enumerate(amd.usable_gpus())}
+    ordinals = ",".join(str(place) for place in range(len(ids)))
+    # HIP counts the GPUs that ROCm lists. It would use CUDA_VISIBLE_DEVICES without its own list.
+    return {
+        "ROCR_VISIBLE_DEVICES": ",".join(str(usable[gpu]) for gpu in ids),
+        "HIP_VISIBLE_DEVICES": ordinals,
+        "CUDA_VISIBLE_DEVICES": ordinals,
+    }
 
 
 def _open_all(group: str, *arguments: Any) -> Iterator[tuple[str, Any, str | None]]:

@@ -24,6 +24,7 @@ class Device:
     facts: Facts = field(default_factory=dict)  # such as the calls that it supports
     #: Kinds of devices of the host whose energy is part of this one's, so that no sum has both.
     contains: tuple[Kind, ...] = ()
+    has_energy: bool = True  # False: its samples have neither power nor energy
 
 
 @dataclass(frozen=True, slots=True)

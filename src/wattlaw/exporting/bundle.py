@@ -6,6 +6,7 @@
 import io
 import json
 import zipfile
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -50,10 +51,7 @@ class Bundle:
         texts["CITATION.cff"] = _citation(runs, __version__)
         rows = {name: len(table) for name, table in arrow.items()}
         texts[MANIFEST] = _as_json({**VERSIONS, "wattlaw": __version__, "rows": rows})
-        with (
-            replacing(path, durable=False) as temporary,
-            zipfile.ZipFile(temporary, "w") as bundle,
-        ):
+        with replacing(path, durable=False) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
             for name in sorted(texts):
                 bundle.writestr(_member(name), texts[name], zipfile.ZIP_DEFLATED)
             for name, table in arrow.items():
@@ -81,11 +79,9 @@ def _as_json(value: object) -> bytes:
 
 def _environment(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the environments of the runs, with the number of runs of each."""
-    counts: dict[str, int] = {}
-    for run in runs:
-        software = json.loads(run["software"])
-        key = json.dumps({name: run[name] for name in _ENVIRONMENT} | {"software": software})
-        counts[key] = counts.get(key, 0) + 1
+    plain = ({name: run[name] for name in _ENVIRONMENT}
+             | {"software": json.loads(run["software"])} for run in runs)  # fmt: skip
+    counts = Counter(map(json.dumps, plain))
     return [{**json.loads(key), "runs": count} for key, count in sorted(counts.items())]
 
 
@@ -116,11 +112,7 @@ def _citation(runs: Iterable[Mapping[str, Any]], version: str) -> bytes:
 
 
 def _readme(runs: list[dict[str, Any]], arrow: Mapping[str, pa.Table], version: str) -> str:
-    sources: dict[str, int] = {}
-    for run in runs:
-        if run["status"] == "done":
-            source = source_of(run["launcher"])
-            sources[source] = sources.get(source, 0) + 1
+    sources = Counter(source_of(run["launcher"]) for run in runs if run["status"] == "done")
     said = ", ".join(f"{plural(count, 'run')} {name}" for name, count in sorted(sources.items()))
     sizes = "\n".join(f"| `{name}` | {len(table):,} |" for name, table in arrow.items())
     template = files("wattlaw.exporting").joinpath("bundle_readme.md").read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.formatting import MEASURED, origin_of
 from wattlaw.launch.campaign import Observer
+from wattlaw.scopes import PARTS
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
@@ -24,7 +25,13 @@ _PERIOD_S = 10.0
 _METRICS = {
     "wattlaw_runs": ("gauge", "", "Runs of the study by status; active: running or in a queue."),
     "wattlaw_gpu_hours": ("counter", "hours", "GPUs x time of ended runs, of their last attempt."),
-    "wattlaw_energy_joules": ("counter", "joules", "Energy in the windows of done runs."),
+    "wattlaw_energy_joules": ("counter", "joules", "Energy of devices in windows of done runs."),
+    "wattlaw_module_energy_joules": (
+        "counter", "joules", "The same of modules, which include devices.",
+    ),
+    "wattlaw_node_energy_joules": (
+        "counter", "joules", "The same of nodes, which include devices and modules.",
+    ),
     "wattlaw_active_run_start_time_seconds": (
         "gauge", "seconds", "Start of each active run, since 1970.",
     ),
@@ -34,9 +41,17 @@ _METRICS = {
 }  # fmt: skip
 _TRAINING = ("train", "steps", "run")  # phases
 _ENDED = ("done", "failed", "skipped", "interrupted")
-_DEVICES = {"gpu": "gpu_energy_j", "cpu": "cpu_energy_j", "dram": "dram_energy_j"}
-_READ = ["phase", "start_ns", "step_time_mean_s", "energy_source", "energy_verdict",
-         *_DEVICES.values()]  # fmt: skip
+#: Of each kind of device: the metric, so that no sum over one metric counts a part twice, and the
+#: prefix of the columns of source and verdict.
+_ENERGIES = {
+    **dict.fromkeys(PARTS, ("wattlaw_energy_joules", "")),
+    "module": ("wattlaw_module_energy_joules", ""),
+    "node": ("wattlaw_node_energy_joules", "node_"),
+}
+_READ = [
+    "phase", "start_ns", "step_time_mean_s", "energy_source", "energy_verdict",
+    "node_energy_source", "node_energy_verdict", *(f"{kind}_energy_j" for kind in _ENERGIES),
+]  # fmt: skip
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -133,10 +148,11 @@ class MetricsFile:
 
     def _add_energy(self, windows: Iterable[dict[str, Any]]) -> None:
         for window in windows:
-            for device, column in _DEVICES.items():
-                if window[column] is not None and window["energy_verdict"] != "implausible":
-                    labels = (("device", device), ("source", window["energy_source"]))
-                    self._totals["wattlaw_energy_joules", labels] += window[column]
+            for kind, (metric, prefix) in _ENERGIES.items():
+                energy_j = window[f"{kind}_energy_j"]
+                if energy_j is not None and window[f"{prefix}energy_verdict"] != "implausible":
+                    labels = (("device", kind), ("source", window[f"{prefix}energy_source"]))
+                    self._totals[metric, labels] += energy_j
 
     def _take_last_step(self, record: RunRecord, windows: Iterable[dict[str, Any]]) -> None:
         workload = record.spec.workload.name

@@ -24,14 +24,8 @@ _REASON = (
 )
 #: Trackers of one job on one machine agree in these columns.
 _MACHINE = (
-    "project_name",
-    "experiment_id",
-    "os",
-    "cpu_model",
-    "cpu_count",
-    "gpu_model",
-    "gpu_count",
-)
+    "project_name", "experiment_id", "os", "cpu_model", "cpu_count", "gpu_model", "gpu_count",
+)  # fmt: skip
 #: Trackers of one job start within so many seconds.
 _START_S = 10.0
 Line = tuple[int, dict[str, str], int, float]  # number, cells, start in ns, duration in s
@@ -78,13 +72,8 @@ class CodeCarbonImporter:
                     f"lines {places}: {len(group)} processes at the same time on "
                     f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
                 )
-        return Imported(
-            f"CodeCarbon: {len(lines):,} processes in {len(runs):,} runs, times in "
-            f"{options.zone_note}",
-            runs=tuple(runs),
-            rejected=tuple(rejected),
-            notes=tuple(notes),
-        )
+        text = f"CodeCarbon: {len(lines):,} processes in {len(runs):,} runs, times in "
+        return Imported(text + options.zone_note, runs, rejected=rejected, notes=notes)
 
 
 def _last_of_each(lines: Sequence[Line]) -> tuple[list[Line], int]:
@@ -127,7 +116,9 @@ def _run(maker: RunMaker, group: Sequence[Line], nodes: int, options: Options) -
     values |= {"gpus": gpus * nodes} if gpus is not None else {}
     hardware = text_in(row, "gpu_model") or text_in(row, "cpu_model")
     values |= {"hardware": hardware} if hardware else {}
-    if (experiment := text_in(row, "experiment_id")) and not _is_default_id(experiment):
+    experiment = text_in(row, "experiment_id") or ""
+    is_default = len(experiment) == 36 and experiment.count("-") == 4
+    if experiment and not is_default:
         values["options.experiment_id"] = experiment
     window: dict[str, Any] = {
         "phase": "run",
@@ -144,10 +135,6 @@ def _run(maker: RunMaker, group: Sequence[Line], nodes: int, options: Options) -
         window["gpu_power_mean_w"] = window["gpu_energy_j"] / duration_s / known
     software = {"codecarbon": version} if (version := text_in(row, "codecarbon_version")) else {}
     return maker.run(values, [window], line=line, facts=Facts(software=software), site=site)
-
-
-def _is_default_id(text: str) -> bool:
-    return len(text) == 36 and text.count("-") == 4
 
 
 def _sum_j(lines: Sequence[Line], column: str) -> float:

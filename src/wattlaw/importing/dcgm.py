@@ -7,7 +7,6 @@ all of them in one import. A value that DCGM does not have is a blank, such as 9
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
@@ -88,11 +87,8 @@ class DcgmImporter:
         for (host, device, t_ns), own in samples.items():
             rows.add(host, device, "gpu", t_ns, own)
         readings = rows.readings()
-        return Imported(
-            describe("DCGM metrics", readings),
-            readings=readings,
-            notes=left_out(values_without_a_time_or_a_GPU=undated, blank_values=blank),
-        )
+        notes = left_out(values_without_a_time_or_a_GPU=undated, blank_values=blank)
+        return Imported(describe("DCGM metrics", readings), readings=readings, notes=notes)
 
 
 def _of_text(path: Path) -> Iterator[Value]:
@@ -114,17 +110,15 @@ def _of_json(path: Path) -> Iterator[Value]:
     if not isinstance(results, list):
         raise BadInput(f"{path}: no data.result as in an answer to a range query")
     for result in results:
-        labels = {str(name): str(value) for name, value in _mapping(result, "metric").items()}
+        if not isinstance(result, dict):
+            continue
+        named = result.get("metric")
+        labels = {str(k): str(v) for k, v in named.items()} if isinstance(named, dict) else {}
         metric = labels.get("__name__", "")
-        pairs = result.get("values", [result.get("value")]) if isinstance(result, dict) else []
+        pairs = result.get("values", [result.get("value")])
         for pair in pairs if isinstance(pairs, list) else []:
             if isinstance(pair, list) and len(pair) == 2:
                 yield metric, labels, number(pair[0]), number(pair[1])
-
-
-def _mapping(result: Any, name: str) -> Mapping[Any, Any]:
-    value = result.get(name) if isinstance(result, dict) else None
-    return value if isinstance(value, dict) else {}
 
 
 IMPORTER = DcgmImporter()

@@ -45,10 +45,6 @@ class Node:
         """Return whether it is a dataset."""
         return self.values is not None or bool(self.refusal)
 
-    def child(self, name: str) -> "Node | None":
-        """Return the member with a name; None without it."""
-        return self.members.get(name)
-
     @property
     def groups(self) -> list["Node"]:
         """Return the members that are groups, sorted by name."""
@@ -66,23 +62,10 @@ class Node:
 
 
 def read_tree(path: Path, most_values: int) -> Node:
-    """Return the content of an HDF5 file.
+    """Return the content of an HDF5 file; lists of more than ``most_values`` numbers are not read.
 
-    Parameters
-    ----------
-    path
-        The file.
-    most_values
-        Longer lists of numbers are not read.
-
-    Raises
-    ------
-    BadInput
-        HDF5 crashes, or does not read the file within the time limit.
-    ValueError
-        HDF5 refuses the file; the message is its own.
-    NotAvailable
-        h5py is not installed.
+    Raises ``ValueError`` if HDF5 refuses the file, with its message, ``BadInput`` if it crashes or
+    does not read the file within the time limit, and ``NotAvailable`` without h5py.
     """
     if importlib.util.find_spec("h5py") is None:
         raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')

@@ -11,17 +11,11 @@ from typing import Any
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import count, number, positive, read_json
-from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import measure_of
-from wattlaw.store.record import Facts
+from wattlaw.importing.timeseries import run_of_training
 
 _SPEEDS = (
-    "_runtime",
-    "_samples_per_second",
-    "_steps_per_second",
-    "_loss",
-    "_model_preparation_time",
-)
+    "_runtime", "_samples_per_second", "_steps_per_second", "_loss", "_model_preparation_time",
+)  # fmt: skip
 
 
 class TrainerStateImporter:
@@ -65,17 +59,10 @@ class TrainerStateImporter:
         }
         windows = [window, *(_evaluation(entry) for entry in evaluations)]
         names = {name for entry in evaluations if (name := _metric_name(entry))}
-        run = single_run(
-            path, RunMaker(path, options), {}, windows, measure_of([window]),
-            facts=Facts(metric=min(names, default=None)),
-            notes=(f"{during_s:.4g} s of evaluations are subtracted from train_runtime",)
-            if during_s else (),
-        )  # fmt: skip
-        return Imported(
-            f"Hugging Face Trainer: {steps:,} steps in {train_s:.4g} s, {len(evaluations)} "
-            "evaluations",
-            runs=(run,),
-        )
+        note = f"{during_s:.4g} s of evaluations are subtracted from train_runtime"
+        run = run_of_training(path, options, windows, names, [note] if during_s else [])
+        text = f"Hugging Face Trainer: {steps:,} steps in {train_s:.4g} s"
+        return Imported(f"{text}, {len(evaluations)} evaluations", [run])
 
 
 def _metric_name(entry: Mapping[str, Any]) -> str | None:

@@ -5,7 +5,7 @@ measurements of whole trainings gives runs. One with a time series gives reading
 ``wattlaw.importing.assemble`` makes runs of them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -15,8 +15,6 @@ import pyarrow as pa
 
 from wattlaw.devices.meter import Facts
 from wattlaw.store.imports import ImportedRun, RejectedRow
-
-__all__ = ["GROUP", "Imported", "Importer", "Mark", "Options", "Readings"]
 
 GROUP = "wattlaw.importers"
 
@@ -65,11 +63,11 @@ class Imported:
     """The content of one file."""
 
     description: str  # what it is, in one line: "nvidia-smi log: 2 GPUs, 1,204 samples"
-    runs: tuple[ImportedRun, ...] = ()
+    runs: Sequence[ImportedRun] = ()
     readings: Readings | None = None
-    marks: tuple[Mark, ...] = ()
-    rejected: tuple[RejectedRow, ...] = ()
-    notes: tuple[str, ...] = ()  # what the user should know, a line each
+    marks: Sequence[Mark] = ()
+    rejected: Sequence[RejectedRow] = ()
+    notes: Sequence[str] = ()  # what the user should know, a line each
     unit: str = "line"  # what ``RejectedRow.line`` counts
 
 

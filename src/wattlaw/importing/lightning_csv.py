@@ -13,9 +13,7 @@ from typing import Any
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import count, dict_rows, header_of, number
-from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import measure_of
-from wattlaw.store.record import Facts
+from wattlaw.importing.timeseries import run_of_training
 
 _TRAIN = re.compile(r"train[/|](time|batches|samples|device[/|]samples_per_sec)")
 _EVALUATION = re.compile(r"(?:val|valid|validation|test)[_/|].*")
@@ -54,16 +52,9 @@ class MetricsImporter:
         if window["samples"] is not None:  # ThroughputMonitor counts those of one process
             window["samples"] = window["samples"] * gpus if gpus else None
         names = {name for row in evaluations if (name := _metric_name(row))}
-        run = single_run(
-            path, RunMaker(path, options), {},
-            [window, *(_evaluation(row) for row in evaluations)], measure_of([window]),
-            facts=Facts(metric=min(names, default=None)),
-        )  # fmt: skip
-        return Imported(
-            f"Lightning metrics: {window['steps']:,} steps in {window['duration_s']:.4g} s, "
-            f"{len(evaluations)} evaluations",
-            runs=(run,),
-        )
+        run = run_of_training(path, options, [window, *map(_evaluation, evaluations)], names)
+        text = f"Lightning metrics: {window['steps']:,} steps in {window['duration_s']:.4g} s"
+        return Imported(f"{text}, {len(evaluations)} evaluations", [run])
 
 
 def _block(rows: list[dict[str, float]]) -> dict[str, Any] | None:

@@ -79,7 +79,7 @@ class WindowsImporter:
                 raise BadInput(f"{path}: more than {_MAX_MARKS:,} windows")
         if not marks:
             raise BadInput(f"{path}: no window")
-        return Imported(f"{len(marks)} windows, times in {options.zone_note}", marks=tuple(marks))
+        return Imported(f"{len(marks)} windows, times in {options.zone_note}", marks=marks)
 
 
 class LogImporter:
@@ -125,9 +125,7 @@ class LogImporter:
                 marks.append(Mark(before_ns, t_ns, "train", columns))
         if not marks:
             raise BadInput(f"{path}: fewer than two lines with a time match --pattern")
-        return Imported(
-            f"log: {len(marks)} windows, times in {options.zone_note}", marks=tuple(marks)
-        )
+        return Imported(f"log: {len(marks)} windows, times in {options.zone_note}", marks=marks)
 
 
 WINDOWS = WindowsImporter()

@@ -57,10 +57,10 @@ class TrainingImporter:
             raise BadInput(f"{path}: run_stop is not after run_start")
         values, facts = _setting(events)
         evaluations = _pairs(events, "eval_start", "eval_stop")
+        duration_s = (stop.t_ms - start.t_ms) * 1e-3
         windows = _blocks(events, evaluations, values.get("global_batch"))
         windows += [_evaluation(events, *pair) for pair in evaluations]
         if not windows:
-            duration_s = (stop.t_ms - start.t_ms) * 1e-3
             windows = [{"phase": "run", "start_ns": start.t_ms * 10**6, "duration_s": duration_s}]
         windows.sort(key=lambda window: window["start_ns"])
         status = next((e.value for e in events if e.key in ("status", "run_status")), None)
@@ -68,18 +68,12 @@ class TrainingImporter:
         run = single_run(
             path, RunMaker(path, options), values, windows, measure_of(windows),
             facts=Facts(**facts), period_ns=(start.t_ms * 10**6, stop.t_ms * 10**6),
-            notes=(
-                f"MLPerf status: {str(status)[:50]}; time to train "
-                f"{(stop.t_ms - start.t_ms) * 1e-3:.3f} s",
-            ),
+            notes=(f"MLPerf status: {str(status)[:50]}; time to train {duration_s:.3f} s",),
         )  # fmt: skip
         notes = () if status == "success" else ("the run did not reach its target",)
-        return Imported(
-            f"MLPerf training log: {values.get('workload', 'unnamed')}, "
-            f"{(stop.t_ms - start.t_ms) * 1e-3:,.1f} s to train, {len(windows)} windows",
-            runs=(run,),
-            notes=notes + left_out(torn_lines=torn),
-        )
+        text = f"MLPerf training log: {values.get('workload', 'unnamed')}, {duration_s:,.1f} s "
+        text += f"to train, {len(windows)} windows"
+        return Imported(text, [run], notes=notes + left_out(torn_lines=torn))
 
 
 class PowerImporter:
@@ -96,38 +90,31 @@ class PowerImporter:
         """Return the readings of the node."""
         events, torn = _events(path)
         efficiency = 1.0
-        rows, times_ms = SampleRows(path), []
+        rows, readings_w = SampleRows(path), []
         for event in events:
             value = event.value.get("value") if isinstance(event.value, dict) else event.value
             if event.key == "conversion_eff" and (known := positive(value)) is not None:
                 efficiency = known
             elif event.key == "power_reading" and (watts := number(value)) is not None:
                 host = str(event.metadata.get("host") or path.stem)[:100]
-                rows.add(host, f"node {host}", "node", event.t_ms * 10**6, {"power_w": watts})
-                times_ms.append(event.t_ms)
-        if not len(rows):
+                readings_w.append((host, event.t_ms, watts))
+        if not readings_w:
             raise BadInput(f"{path}: no power_reading")
-        readings = rows.readings()
+        for host, t_ms, watts in readings_w:
+            power = {"power_w": efficiency * watts}
+            rows.add(host, f"node {host}", "node", t_ms * 10**6, power)
+        readings, times_ms = rows.readings(), sorted(t_ms for _, t_ms, _ in readings_w)
         notes = [*left_out(torn_lines=torn)]
         if efficiency != 1:
             notes.append(
-                f"conversion efficiency {efficiency:g} is applied to the energy of the run"
+                f"conversion efficiency {efficiency:g} is applied to the power of the nodes"
             )
-        spacing_s = float(np.median(np.diff(sorted(times_ms)))) * 1e-3 if len(times_ms) > 1 else 0
+        spacing_s = float(np.median(np.diff(times_ms))) * 1e-3 if len(times_ms) > 1 else 0
         if spacing_s > 1.05 * _RULE_S:
             notes.append(
                 f"a reading every {spacing_s:.3g} s; MLPerf's rules ask for one each second"
             )
-        facts = {key: {"conversion_efficiency": efficiency} for key in _nodes(readings.samples)}
-        readings = type(readings)(readings.samples, facts)
-        return Imported(
-            describe("MLPerf power log", readings), readings=readings, notes=tuple(notes)
-        )
-
-
-def _nodes(samples: Any) -> set[tuple[str, str]]:
-    table = samples.group_by(["host", "device"]).aggregate([]).to_pylist()
-    return {(row["host"], row["device"]) for row in table}
+        return Imported(describe("MLPerf power log", readings), readings=readings, notes=notes)
 
 
 def _is_power(head: bytes) -> bool:

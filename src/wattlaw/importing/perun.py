@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.hdf5 import Node, read_tree
-from wattlaw.importing.importer import Imported, Options, Readings
+from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_READINGS, moment_ns
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import SampleRows, measure_of, measured, phase_of
+from wattlaw.importing.timeseries import SampleRows, gpus_of, measure_of, measured, phase_of
 from wattlaw.store.imports import ImportedRun
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -62,19 +62,12 @@ class PerunImporter:
                 "perun has one start for several rounds; later ones follow without a pause"
             )
         windows = sum(len(run.windows) for run in runs)
-        return Imported(
-            f"perun: {len(runs)} runs, {windows:,} windows, times in {options.zone_note}",
-            runs=tuple(runs),
-            notes=tuple(notes),
-        )
+        text = f"perun: {len(runs)} runs, {windows:,} windows, times in {options.zone_note}"
+        return Imported(text, runs, notes=notes)
 
 
 def _round(
-    path: Path,
-    maker: RunMaker,
-    app: Node,
-    group: Node,
-    started_ns: int,
+    path: Path, maker: RunMaker, app: Node, group: Node, started_ns: int
 ) -> tuple[ImportedRun, int, int]:
     """Return the run of one round, when it ended, and the wraps of its counters."""
     rows, wraps, hosts = SampleRows(path), 0, _nodes(group)
@@ -90,7 +83,7 @@ def _round(
     ends_ns = [row["start_ns"] + round(row["duration_s"] * 1e9) for row in windows]
     end_ns = max([*ends_ns, started_ns + round((duration_s or 0) * 1e9)])
     readings = rows.readings() if len(rows) else None
-    gpus = _count_gpus(readings)
+    gpus = 0 if readings is None else len(gpus_of(readings.samples))
     values: dict[str, Any] = {"workload": _name(app), "nodes": max(1, len(hosts))}
     values |= {"gpus": gpus} if gpus else {}
     run = single_run(
@@ -102,21 +95,12 @@ def _round(
     return ImportedRun(record=run.record, windows=measured_rows, telemetry=telemetry), end_ns, wraps
 
 
-def _count_gpus(readings: Readings | None) -> int:
-    if readings is None:
-        return 0
-    devices = readings.samples.select(["host", "device", "kind"]).group_by(
-        ["host", "device", "kind"]
-    )
-    return sum(row["kind"] == "gpu" for row in devices.aggregate([]).to_pylist())
-
-
 def _add_sensor(path: Path, rows: SampleRows, host: str, sensor: Node, started_ns: int) -> int:
     """Add the readings of a sensor; return the wraps of its counter."""
-    data = sensor.child("raw_data") or Node("", {}, {})
+    data = sensor.members.get("raw_data") or Node("", {}, {})
     kind = _KINDS.get(sensor.text("device_type"))
-    times, values = data.child("timesteps"), data.child("values")
-    alternative = data.child("alt_values")
+    times, values = data.members.get("timesteps"), data.members.get("values")
+    alternative = data.members.get("alt_values")
     if alternative is not None and alternative.text("unit") == "J":
         values = alternative  # processed files have power in place of the counter
     if kind is None or times is None or values is None:
@@ -146,10 +130,10 @@ def _add_sensor(path: Path, rows: SampleRows, host: str, sensor: Node, started_n
 
 def _calls(path: Path, group: Node, started_ns: int) -> Iterator[dict[str, Any]]:
     """Yield a window for each call of each region, from the first rank's begin to the last end."""
-    regions = group.child("regions")
+    regions = group.members.get("regions")
     for region in regions.groups if regions else ():
         name = region.text("id") or _name(region)
-        calls = region.child("raw_data")
+        calls = region.members.get("raw_data")
         members = calls.members.values() if calls else ()
         ranks = [_array(path, data) for data in members if data.is_dataset]
         ranks = [rank[: len(rank) // 2 * 2].reshape(-1, 2) for rank in ranks]
@@ -175,7 +159,7 @@ def _calls(path: Path, group: Node, started_ns: int) -> Iterator[dict[str, Any]]
 
 
 def _nodes(group: Node) -> list[Node]:
-    nodes = group.child("nodes")
+    nodes = group.members.get("nodes")
     return nodes.groups if nodes else []
 
 
@@ -191,7 +175,7 @@ def _factor(data: Node) -> float:
 def _value(group: Node, name: str) -> float | None:
     metric: Node | None = group
     for part in name.split("/"):
-        metric = metric and metric.child(part)
+        metric = metric and metric.members.get(part)
     value = None if metric is None else metric.number("value") or metric.number("mean")
     return value if value is not None and 0 < value < 1e8 else None
 

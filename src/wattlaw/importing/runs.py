@@ -67,22 +67,13 @@ class RunMaker:
     ) -> ImportedRun:
         """Return a run.
 
-        Parameters
-        ----------
-        values
-            Fields of ``store.fields``, parsed: those that the file says. What the user says with
-            ``--map field=@value`` replaces them.
-        windows
-            Columns of ``store.schema.EPOCHS``; those of the run are added.
-        measure
-            What a window is: epochs, steps, or (with one epoch) a process.
-        period_ns
-            When the run began and ended.
+        ``values`` are fields of ``store.fields``, parsed: those that the file says. What the user
+        says with ``--map field=@value`` replaces them. ``windows`` have columns of
+        ``store.schema.EPOCHS``; those of the run are added. ``measure`` says what a window is:
+        epochs, steps, or (with one epoch) a process. ``period_ns`` is when the run began and ended.
 
-        Raises
-        ------
-        InvalidCell
-            The values are no setting, or another line has the same setting and repeat.
+        Raises ``InvalidCell`` if the values are no setting, or another line has the same setting
+        and repeat.
         """
         key = (measure, *((name, type(value), value) for name, value in values.items()))
         if key not in self._specs:
@@ -94,7 +85,8 @@ class RunMaker:
             # The canonical form of one of very many runs; the first place is that of the field.
             text = setting.replace('"repeat":0,"setting":', f'"repeat":{repeat},"setting":', 1)
         self._repeats[setting] += not self._are_numbered
-        run_id = _identity(text, self.source)
+        identity = json.dumps([text, self.source])
+        run_id = hashlib.sha256(identity.encode()).hexdigest()[:ID_DIGITS]
         if run_id in self._lines:
             raise InvalidCell(f"has the setting and repeat of line {self._lines[run_id]}")
         self._lines[run_id] = line
@@ -178,12 +170,6 @@ def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> Impo
         return maker.run(*args, **settings)
     except InvalidCell as error:
         raise BadInput(f"{path}: {error}") from None
-
-
-def _identity(canonical_spec: str, source: str) -> str:
-    """Return the run id of an imported run, a hash of its specification and its file's name."""
-    text = json.dumps([canonical_spec, source])
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
 
 
 def slug(text: str) -> str:

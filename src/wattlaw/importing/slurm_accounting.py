@@ -60,14 +60,12 @@ class SlurmImporter:
                 rejected.append(RejectedRow(line, f"job {_id(row)[:40]}: {error}"))
         gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
         measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
-        return Imported(
+        text = (
             f"Slurm accounting: {len(jobs):,} jobs, {len(runs):,} completed with GPUs, "
             f"{gpu_s / 3600:,.1f} GPU-hours, {measured:,} with an energy, times in "
-            f"{options.zone_note}",
-            runs=tuple(runs),
-            rejected=tuple(rejected),
-            unit="job" if is_json else "line",
+            f"{options.zone_note}"
         )
+        return Imported(text, runs, rejected=rejected, unit="job" if is_json else "line")
 
 
 def _run(maker: RunMaker, line: int, row: Mapping[str, str], options: Options) -> ImportedRun:

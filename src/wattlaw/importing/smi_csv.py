@@ -125,8 +125,6 @@ class SmiImporter:
                 if header.name is not None and cells[header.name].lower() not in MISSING:
                     rows.names.add(cells[header.name][:200])
         readings = rows.readings()
-        return Imported(
-            describe(self._layout.title, readings, options),
-            readings=readings,
-            notes=left_out(torn_or_empty_lines=torn, lines_without_a_time=undated),
-        )
+        notes = left_out(torn_or_empty_lines=torn, lines_without_a_time=undated)
+        text = describe(self._layout.title, readings, options)
+        return Imported(text, readings=readings, notes=notes)

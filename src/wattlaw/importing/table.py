@@ -3,6 +3,7 @@
 What a table does not say is missing in the run, or noted where a run must have a value.
 """
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from wattlaw.importing.runs import (
     STEPS_MEASURE,
     RunMaker,
 )
+from wattlaw.scopes import KINDS
 from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
 from wattlaw.store.imports import ImportedRun, RejectedRow
 from wattlaw.store.record import Facts
@@ -26,7 +28,7 @@ from wattlaw.store.rows import Row, Rows, read_rows
 
 #: Most windows of one import.
 MAX_WINDOWS = 2_000_000
-_ENERGIES = ("gpu_energy_j", "cpu_energy_j", "dram_energy_j")
+_ENERGIES = [f"{kind}_energy_j" for kind in KINDS]
 
 
 class TableImporter:
@@ -51,12 +53,8 @@ class TableImporter:
         )
         table = read_rows(path, fields.needed)
         runs, rejected = parse_runs(table, fields, path, options)
-        return Imported(
-            f"table of {len(table.rows):,} rows",
-            runs=tuple(runs),
-            rejected=tuple(rejected),
-            unit=table.unit,
-        )
+        text = f"table of {len(table.rows):,} rows"
+        return Imported(text, runs, rejected=rejected, unit=table.unit)
 
 
 def parse_runs(
@@ -100,7 +98,8 @@ def parse_runs(
             )
         except InvalidCell as error:
             if spec_values is not None:
-                _count_repeat(maker, spec_values, measure)
+                with contextlib.suppress(InvalidCell):
+                    maker.skip(spec_values, measure)
             rejected.append(RejectedRow(row.line, str(error)))
             continue
         windows += len(rows)
@@ -113,13 +112,6 @@ def parse_runs(
 def is_spec_field(name: str) -> bool:
     """Say whether a field is part of what was run, not of its result."""
     return name in SPEC_FIELDS or name.startswith(OPTIONS)
-
-
-def _count_repeat(maker: RunMaker, values: Mapping[str, Any], measure: Any) -> None:
-    try:
-        maker.skip(values, measure)
-    except InvalidCell:
-        return
 
 
 def _first_cells(rows: Sequence[Row]) -> dict[str, Any]:
@@ -211,13 +203,20 @@ def _energy(values: Mapping[str, Any], time_s: float, gpus: int) -> dict[str, An
         energy_j["gpu_energy_j"] = values["power_w"] * time_s
     if not energy_j:
         return NO_ENERGY
+    source = values.get("energy_source", "integral")
     verdict = values.get("energy_verdict", "suspect")
     row = {
         **energy_j,
-        "energy_source": values.get("energy_source", "integral"),
+        "energy_source": source,
         "energy_verdict": verdict,
         "energy_reason": None if verdict == "ok" else NOT_CHECKED,
     }
+    outer = next((kind for kind in ("node", "module") if f"{kind}_energy_j" in energy_j), None)
+    if outer == "node":
+        row |= {"node_energy_source": source, "node_energy_verdict": verdict}
+        row |= NO_ENERGY if len(energy_j) == 1 else {}
+    if outer:
+        row["energy_scope"] = outer
     if "gpu_energy_j" in energy_j:
         row["gpu_power_mean_w"] = energy_j["gpu_energy_j"] / time_s / gpus
         if not all(0 < row[name] < math.inf for name in ("gpu_energy_j", "gpu_power_mean_w")):

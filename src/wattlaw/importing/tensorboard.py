@@ -17,9 +17,7 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import read_input
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, ns_of
-from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import measure_of
-from wattlaw.store.record import Facts
+from wattlaw.importing.timeseries import run_of_training
 
 _EVALUATION = re.compile(
     r"(?:^|[^a-z])(?:val|valid|validation|eval|test)(?:[^a-z]|$)", re.IGNORECASE
@@ -66,18 +64,13 @@ class EventsImporter:
             raise BadInput(f"{path}: no scalar of training at two steps between evaluations")
         windows += _evaluations(evaluated)
         names = {each.tag for each in evaluated if "loss" not in each.tag.lower()}
-        run = single_run(
-            path, RunMaker(path, options), {}, windows, measure_of(windows),
-            facts=Facts(metric=min(names, default=None)),
-            notes=(f"steps by the times of the scalar {str(tag)[:100]}",),
-        )  # fmt: skip
+        note = f"steps by the times of the scalar {str(tag)[:100]}"
+        run = run_of_training(path, options, windows, names, [note])
         steps = sum(window["steps"] for window in windows if window["phase"] == "steps")
-        return Imported(
-            f"TensorBoard events: {len(scalars):,} scalars, {len({s.tag for s in scalars})} tags, "
-            f"{steps:,} steps by {str(tag)[:60]!a}",
-            runs=(run,),
-            notes=() if damage is None else (damage,),
-        )
+        tags = len({each.tag for each in scalars})
+        text = f"TensorBoard events: {len(scalars):,} scalars, {tags} tags, {steps:,} steps by "
+        notes = () if damage is None else (damage,)
+        return Imported(f"{text}{str(tag)[:60]!a}", [run], notes=notes)
 
 
 def _blocks(points: list[Scalar], evaluated_s: list[float]) -> list[dict[str, Any]]:

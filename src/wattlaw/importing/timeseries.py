@@ -6,6 +6,7 @@ have the same verdicts.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.reading import MAX_READINGS
 from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run
 from wattlaw.store.imports import ImportedRun
+from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import SAMPLES, TELEMETRY, WINDOWS
 from wattlaw.study.base import MAX_COUNT
@@ -43,41 +45,30 @@ class SampleRows:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns: dict[str, list[Any]] = {name: [] for name in SAMPLES.names}
-        self._others = [name for name in SAMPLES.names if name not in _IDENTITY]
-        self._count = 0
         self.facts: dict[tuple[str, str], dict[str, Any]] = {}
         self.names: set[str] = set()  # of the GPUs
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._columns["t_ns"])
 
     def add(
         self, host: str, device: str, kind: str, t_ns: int, values: Mapping[str, float | None]
     ) -> None:
         """Add a reading; it has no others than ``values``, columns of ``store.schema.SAMPLES``."""
-        self._count += 1
-        if self._count > MAX_READINGS:
+        if len(self) >= MAX_READINGS:
             raise BadInput(f"{self._path}: more than {MAX_READINGS:,} readings")
-        columns = self._columns
-        for name, value in zip(_IDENTITY, (host, device, kind, t_ns), strict=True):
-            columns[name].append(value)
-        has_power = values.get("power_w") is not None or values.get("energy_j") is not None
-        for name in self._others:
-            columns[name].append(values.get(name))
-        if has_power:
-            columns["power_source"][-1] = "measured"
+        row = {"host": host, "device": device, "kind": kind, "t_ns": t_ns, **values}
+        if row.get("power_w") is not None or row.get("energy_j") is not None:
+            row["power_source"] = "measured"
+        for name, column in self._columns.items():
+            column.append(row.get(name))
 
     def readings(self) -> Readings:
         """Return the readings; raise ``BadInput`` if there are none."""
-        if not self._count:
+        if not len(self):
             raise BadInput(f"{self._path}: no reading with a time and a value")
-        samples = pa.table(
-            {
-                name: pa.array(self._columns[name], SAMPLES.field(name).type)
-                for name in SAMPLES.names
-            },
-            schema=SAMPLES,
-        )
+        columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
+        samples = pa.table(columns, schema=SAMPLES)
         hardware = next(iter(self.names)) if len(self.names) == 1 else None
         return Readings(samples, self.facts, hardware)
 
@@ -88,13 +79,11 @@ _PHASES = (
     ("steps", re.compile(r"step|iter|batch", re.IGNORECASE)),
 )
 
-_IDENTITY = ("host", "device", "kind", "t_ns")
-
 
 def describe(kind: str, readings: Readings, options: Options | None = None) -> str:
     """Return what a time series is: ``nvidia-smi log: 2 GPUs, 1,204 readings over 20 min``."""
     samples = readings.samples
-    gpus = _gpus(samples)
+    gpus = gpus_of(samples)
     others = len(pc.unique(samples["device"])) - len(gpus)
     devices = [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"] if gpus else []
     devices += [f"{others} other device{'s' * (others != 1)}"] if others else []
@@ -108,7 +97,8 @@ def _span(samples: pa.Table) -> str:
     return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.4g} min"
 
 
-def _gpus(samples: pa.Table) -> list[tuple[str, str]]:
+def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
+    """Return host and device of each GPU."""
     gpus = samples.filter(pc.field("kind") == "gpu").group_by(["host", "device"]).aggregate([])
     return [(row["host"], row["device"]) for row in gpus.to_pylist()]
 
@@ -159,7 +149,7 @@ def _selected(readings: Readings, options: Options) -> Readings:
     samples = readings.samples.filter(
         pc.is_in(readings.samples["device"], pa.array(options.devices))
     )
-    return Readings(samples, readings.facts, readings.hardware)
+    return replace(readings, samples=samples)
 
 
 def _attached(
@@ -203,21 +193,19 @@ def _node_energy(record: RunRecord, readings: Readings) -> Site | None:
     for host in hosts:
         own = nodes.filter(pc.field("host") == host).sort_by("t_ns")
         t_ns, power_w = own["t_ns"].to_numpy(), own["power_w"].to_numpy()
-        facts = readings.facts.get((host, own["device"][0].as_py()), {})
-        efficiency = facts.get("conversion_efficiency") or 1.0
         since_ns = np.concatenate([t_ns[:1], t_ns[:-1]])
         counted_ns = np.clip(np.minimum(t_ns, end_ns) - np.maximum(since_ns, start_ns), 0, None)
         covered_ns = int(counted_ns.sum())
         if covered_ns < MIN_COVERAGE * (end_ns - start_ns):
             return None
         energy_j = float((power_w * counted_ns).sum()) * 1e-9
-        total_j += float(efficiency) * energy_j * (end_ns - start_ns) / covered_ns
+        total_j += energy_j * (end_ns - start_ns) / covered_ns
     return Site(
         scheduler="none",
         nodes=tuple(hosts),
         energy_j=total_j,
         energy_source="power log of the nodes",
-        energy_scope=f"{len(hosts)} nodes",
+        energy_scope="node",
         energy_start_at=record.started_at,
         energy_end_at=record.finished_at,
     )
@@ -226,7 +214,7 @@ def _node_energy(record: RunRecord, readings: Readings) -> Site | None:
 def _run_of_marks(
     path: Path, marks: Sequence[Mark], readings: Readings, options: Options
 ) -> ImportedRun:
-    gpus = _gpus(readings.samples)
+    gpus = gpus_of(readings.samples)
     wanted = options.constants.get("gpus", len(gpus))
     if gpus and wanted != len(gpus):
         raise BadInput(
@@ -251,6 +239,19 @@ def _run_of_marks(
     run = single_run(path, RunMaker(path, options), values, rows, measure_of(rows))
     windows, telemetry = measured(run.record.run_id, run.windows, readings)
     return ImportedRun(record=run.record, windows=windows, telemetry=telemetry)
+
+
+def run_of_training(
+    path: Path,
+    options: Options,
+    windows: Sequence[Mapping[str, Any]],
+    metrics: Iterable[str],
+    notes: Iterable[str] = (),
+) -> ImportedRun:
+    """Return the run of one training; of the names of its metrics, the first is the run's."""
+    facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
+    maker = RunMaker(path, options)
+    return single_run(path, maker, {}, windows, measure, facts=facts, notes=notes)
 
 
 def phase_of(name: str) -> str:
@@ -321,7 +322,7 @@ def _active_phases(samples: pa.Table) -> tuple[list[Mark], str]:
     active = np.zeros(int(second.max()) + 1, bool)
     devices = np.asarray(samples["device"].to_pylist(), dtype=object)
     by = "utilisation"
-    for _, device in _gpus(samples):
+    for _, device in gpus_of(samples):
         own = devices == device
         util = samples["sm_util"].to_numpy()[own].astype(float)
         power = samples["power_w"].to_numpy()[own].astype(float)

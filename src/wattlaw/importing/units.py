@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from wattlaw.scopes import KINDS
 from wattlaw.store.fields import finite_number
 
 _TIME = {
@@ -27,20 +28,11 @@ UNITS: Mapping[str, Mapping[str, float]] = {
     "frequency": {"Hz": 1e-6, "kHz": 1e-3, "MHz": 1.0, "GHz": 1e3},
     "share": {"%": 0.01, "percent": 0.01, "pct": 0.01, "share": 1.0, "fraction": 1.0},
 }  # fmt: skip
+_TIMES = ("epoch_time", "step_time", "eval_time", "data_wait", "communication", "rank_wait")
 #: The fields with a unit, without it: dimension, and the field that takes the value.
 FIELDS_WITH_UNIT: Mapping[str, tuple[str, str]] = {
-    **{
-        name: ("time", f"{name}_s")
-        for name in (
-            "epoch_time",
-            "step_time",
-            "eval_time",
-            "data_wait",
-            "communication",
-            "rank_wait",
-        )
-    },
-    **{name: ("energy", f"{name}_j") for name in ("gpu_energy", "cpu_energy", "dram_energy")},
+    **{name: ("time", f"{name}_s") for name in _TIMES},
+    **{f"{kind}_energy": ("energy", f"{kind}_energy_j") for kind in KINDS},
     **{name: ("power", f"{name}_w") for name in ("power", "power_limit")},
     "clock_limit": ("frequency", "clock_limit_mhz"),
     **{name: ("share", name) for name in ("sm_util", "mem_util")},
@@ -98,19 +90,11 @@ def rate_in_name(name: str) -> tuple[str, bool] | None:
 def quantity(cell: Any, dimension: str | None, scale: float | None) -> float:
     """Return a cell in the unit of its field.
 
-    Parameters
-    ----------
-    cell
-        A number, or a text: a number, a number with a unit, or a time as ``[days-]hh:mm:ss``.
-    dimension
-        One of ``UNITS``; None for any.
-    scale
-        The factor of a number without a unit, None where that is unclear.
+    ``cell`` is a number, or a text: a number, a number with a unit, or a time as
+    ``[days-]hh:mm:ss``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is the factor of
+    a number without a unit, None where that is unclear.
 
-    Raises
-    ------
-    ValueError
-        The cell is not finite, or its unit is unclear or of another dimension.
+    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension.
     """
     if isinstance(cell, str):
         text = cell.strip()

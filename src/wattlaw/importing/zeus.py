@@ -76,12 +76,9 @@ class WindowsImporter:
         ]
         count = sum(map(len, by_limit.values()))
         limits = len([limit for limit in by_limit if limit])
-        return Imported(
-            f"Zeus window log: {gpus} GPUs, {count:,} windows"
-            + (f", {limits} power limits of its optimizer" if limits else ""),
-            runs=tuple(runs),
-            notes=left_out(torn_lines=torn),
-        )
+        text = f"Zeus window log: {gpus} GPUs, {count:,} windows"
+        text += f", {limits} power limits of its optimizer" if limits else ""
+        return Imported(text, runs, notes=left_out(torn_lines=torn))
 
 
 def _run(
@@ -127,11 +124,8 @@ class PowerImporter:
                 continue
             rows.add(HOST, "0", "gpu", t_ns, {"power_w": milliwatts * 1e-3})
         readings = rows.readings()
-        return Imported(
-            describe("Zeus power log", readings, options),
-            readings=readings,
-            notes=left_out(torn_lines=torn),
-        )
+        text = describe("Zeus power log", readings, options)
+        return Imported(text, readings=readings, notes=left_out(torn_lines=torn))
 
 
 WINDOWS = WindowsImporter()

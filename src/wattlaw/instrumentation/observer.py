@@ -8,12 +8,7 @@ from typing import Any
 
 from wattlaw.instrumentation.progress import ProgressReader
 from wattlaw.instrumentation.steps import StepsFolder
-from wattlaw.instrumentation.summary import (
-    TRAINING_FACTS,
-    MeasuredPart,
-    StepSummary,
-    summarise,
-)
+from wattlaw.instrumentation.summary import TRAINING_FACTS, MeasuredPart, StepSummary, summarise
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
@@ -35,14 +30,8 @@ _OF_PROCESSES = (*TRAINING_FACTS, "instrumented", "world_size", "workers_work_to
 class StepObserver:
     """Sees the steps of a command: those that its processes record, or that its output shows.
 
-    Parameters
-    ----------
-    folder
-        The folder that ``instrumented_environment`` was given.
-    part
-        The steps that are measured.
-    progress
-        The reader that gets the command's output; its steps are taken, not the recorded ones.
+    ``folder`` is that of ``instrumented_environment``. With ``progress``, a reader that gets the
+    command's output, its steps are taken, not the recorded ones.
     """
 
     folder: Path

@@ -40,13 +40,7 @@ class Mark:
 
 
 def progress_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of ``--progress``, which obeys the rules of a study's.
-
-    Raises
-    ------
-    BadInput
-        It is no regular expression, or its named groups are not those of ``LogProgress``.
-    """
+    """Return the pattern of ``--progress``; ``BadInput`` where it breaks the rules of a study's."""
     try:
         return re.compile(LogProgress(pattern=text).pattern)
     except ValidationError as error:

@@ -62,12 +62,7 @@ def drift(steps_s: Floats) -> float | None:
 def steadiness_notes(steps_s: Floats, left_out: Collection[int] = ()) -> list[str]:
     """Return a note for long steps and one for a drift of the times of a window's steps.
 
-    Parameters
-    ----------
-    steps_s
-        The time of each step, in seconds.
-    left_out
-        Numbers of steps that are not long: the first of an epoch waits for its samples.
+    Steps of the numbers ``left_out`` are not long: the first of an epoch waits for its samples.
     """
     kept = np.delete(steps_s, [number for number in left_out if number < len(steps_s)])
     if len(kept) < _LEAST_STEPS:

@@ -27,22 +27,12 @@ _ENOUGH_STEPS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFacts:
-    """What a process shows of the training. A value that it has not shown is None.
+    """What a process shows of the training; None where it has not shown a value.
 
-    Parameters
-    ----------
-    backend
-        Of the process group that it has joined; None if it never did.
-    parallelism
-        ``none``, ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``.
-    precision
-        Of the computation: ``fp32``, ``tf32``, ``bf16``, ``fp16`` or ``fp64``.
-    parameters, gradient_bytes
-        Of the trained parameters.
-    gradient_accumulation
-        Batches per step, if they are several.
-    peak_memory_bytes
-        Largest memory that torch has allocated on the GPU.
+    ``backend`` is that of the process group that it has joined. ``parallelism`` is ``none``,
+    ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``, ``precision`` that of the
+    computation (``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp64``). ``gradient_accumulation`` counts
+    batches per step.
     """
 
     backend: str | None = None
@@ -56,29 +46,14 @@ class TrainingFacts:
 
 @dataclass(frozen=True)
 class ProcessSteps(TrainingFacts):
-    """One training process. A value that it has not shown is None.
+    """One training process; a value that it has not shown is None.
 
-    Parameters
-    ----------
-    host, pid, rank
-        The process; its rank is of its process group or, without one, of the launcher.
-    world_size
-        Of the process group that it has joined; None if it never did.
-    env_world_size, local_world_size
-        Number of processes as the launcher's environment variables say, in all and on this host.
-    step_end_s
-        The end of each step in seconds since 1970, NaN if lost. On CUDA, when the GPU ended it.
-        Of optimizers that step side by side, it is the one with the most steps.
-    samples_per_step
-        Samples that the data loader gave for each step of this process, NaN if unknown.
-    data_wait_s
-        Time of each step that this process waited for its data loader, NaN if unknown.
-    evaluated
-        Whether an evaluation lies between the step before and this one; None if unknown.
-    is_ended
-        Whether the process has ended normally.
-    problems
-        What could not be recorded or read, and why.
+    Times are seconds since 1970. ``step_end_s`` is NaN where lost; on CUDA it is when the GPU ended
+    the step. Of optimizers that step side by side, it is of the one with the most steps. Samples
+    and waits for the data loader are those of this process, NaN if unknown. ``evaluated`` says
+    whether an evaluation lies between the step before and this one. ``rank`` is of the process
+    group or, without one, of the launcher; ``env_world_size`` and ``local_world_size`` are of its
+    environment variables.
     """
 
     host: str

@@ -28,13 +28,9 @@ TRAINING_FACTS = tuple(field.name for field in fields(TrainingFacts))
 class MeasuredPart:
     """Which steps of a training are measured: those after the warm-up, up to a limit.
 
-    Parameters
-    ----------
-    warmup_steps
-        Steps that are left out. The first step always is, since its start is unknown. Without a
-        value 20, or a tenth of the steps if these are fewer and there is no limit.
-    steps, seconds
-        The limit: a number of steps, or the time from the end of the warm-up; not both.
+    ``steps`` or ``seconds``, counted from the end of the warm-up, is the limit. The first step
+    always is warm-up, since its start is unknown. Without ``warmup_steps`` 20 steps are, or a tenth
+    of all if these are fewer and there is no limit.
     """
 
     warmup_steps: int | None = None
@@ -82,38 +78,15 @@ class MeasuredPart:
 
 @dataclass(frozen=True)
 class StepSummary(TrainingFacts):
-    """The steps of a job: those of one rank, never the sum over ranks.
+    """The steps of a job: those of one rank, never the sum over ranks; unknown values are None.
 
-    A value that is not known is None. The measured steps are those after the warm-up, without
-    pauses. The peak memory is the largest of the ranks.
-
-    Parameters
-    ----------
-    instrumented
-        Whether steps were recorded.
-    steps
-        All steps, with warm-up.
-    steps_measured, samples_measured
-        Of the measured windows; samples of all ranks together.
-    step_time_mean_s, step_time_p50_s, step_time_p95_s, step_time_cv
-        Of the measured steps.
-    world_size
-        Processes that train together.
-    samples_seen
-        Samples of all steps and all ranks.
-    pauses, pause_s
-        Steps that took far longer than the others, such as with an evaluation or a checkpoint, and
-        their time.
-    drift
-        Relative change of the step time within the measured part, where it is clear; else None.
-    windows
-        Columns of the warm-up and the measured windows. A window has no pause; it begins with the
-        end of the step before its first one.
-    workers_work_together
-        False if several processes trained at the same time and none has joined a process group;
-        None where there is only one.
-    notes
-        Problems, in words.
+    The measured steps are those after the warm-up, without pauses: steps that took far longer than
+    the others, such as with an evaluation or a checkpoint. ``samples_measured`` and
+    ``samples_seen`` are of all ranks together. ``drift`` is the relative change of the step time
+    within the measured part, where it is clear. ``windows`` are columns of the warm-up and the
+    measured windows. A window has no pause; it begins with the end of the step before its first
+    one. ``workers_work_together`` is False if several processes trained at the same time and none
+    has joined a process group. The peak memory is the largest of the ranks.
     """
 
     instrumented: bool = False
@@ -138,10 +111,7 @@ class StepSummary(TrainingFacts):
         names = ("instrumented", "world_size", "backend", "parameters", "gradient_bytes")
         known = {name: getattr(self, name) for name in names}
         parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
-        return known | {
-            "parallelism": parallelism,
-            "workers_cooperate": self.workers_work_together,
-        }
+        return known | {"parallelism": parallelism, "workers_cooperate": self.workers_work_together}
 
 
 def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:

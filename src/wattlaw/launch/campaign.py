@@ -51,10 +51,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of the plan have each status, and what interrupted the campaign.
-
-    ``not_needed`` are the planned runs that a decision does without, ``stopped_because`` says why.
-    """
+    """How many runs of the plan have each status, and what interrupted the campaign."""
 
     done: int
     failed: int
@@ -62,8 +59,8 @@ class Outcome:
     left: int
     interrupted_by: str | None = None
     warnings: tuple[str, ...] = ()
-    not_needed: int = 0
-    stopped_because: str | None = None
+    not_needed: int = 0  # planned runs that a decision does without
+    stopped_because: str | None = None  # why it does
 
 
 @dataclass
@@ -212,10 +209,7 @@ class Campaign:
     def _start_pending(
         self, pending: list[PlannedRun], stop: Stop
     ) -> tuple[list[PlannedRun], bool]:
-        """Start runs in the plan's order until the resources are busy.
-
-        Returns the runs that are still pending, and whether busy resources are the reason.
-        """
+        """Start runs until resources are busy; return the pending ones, and whether that is why."""
         remaining: list[PlannedRun] = []
         for index, run in enumerate(pending):
             unsupported = self._launcher.unsupported_reason(run.spec)
@@ -231,11 +225,7 @@ class Campaign:
     def _advance(
         self, run: PlannedRun, unsupported: str | None, allocation: Allocation | None
     ) -> bool:
-        """Watch, start or skip a run, or report its end.
-
-        Returns False if the run is still pending: another campaign has its lock, or it has no
-        resources yet.
-        """
+        """Watch, start, skip or report a run; False if its lock or its resources are not free."""
         folder = self._store.folder(run.run_id)
         lock = RunLock(folder)
         try:

@@ -19,14 +19,11 @@ _READ_S = 2.0
 
 @dataclass(frozen=True)
 class Choice:
-    """The runs to start now, and a message for the user.
-
-    ``stopped_because`` is set once no further run is needed.
-    """
+    """The runs to start now, and a message for the user."""
 
     runs: Sequence[PlannedRun]
     message: str
-    stopped_because: str | None = None
+    stopped_because: str | None = None  # set once no further run is needed
 
 
 class Chooser(Protocol):

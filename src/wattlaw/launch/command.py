@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from wattlaw.devices.nvidia.driver import visible_gpu_ids
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.instrumentation.environment import instrumented_environment
 from wattlaw.instrumentation.observer import RUN, StepObserver
@@ -60,13 +60,10 @@ class CommandUnusable(BadInput):
 
 @dataclass(frozen=True)
 class MeasuredCommand:
-    """The exit code, the run and the training steps of a measured command.
-
-    Of the tasks of one ``srun``, only the first has the record of their run.
-    """
+    """The exit code, the run and the training steps of a measured command."""
 
     exit_code: int
-    record: RunRecord | None
+    record: RunRecord | None  # of several tasks of one srun, only the first has it
     folder: RunFolder | None
     steps: StepSummary | None
 
@@ -88,15 +85,9 @@ def measure(
     The command has the input and output of this process, and gets its signals. It runs to its end,
     or until every rank has the steps of a limited ``part``; then the exit code is 0. PyTorch
     scripts record their steps if ``instrument`` is true; those of others are seen by a pattern for
-    lines of their output (``instrumentation.progress``).
-
-    Raises
-    ------
-    BadInput
-        The command cannot be used (``CommandUnusable``), the pattern is invalid, or nothing would
-        see the steps.
-    wattlaw.errors.NotAvailable
-        The store cannot be written, or the limits cannot be set; the command was not started.
+    lines of their output (``instrumentation.progress``). Raises ``BadInput`` if the command cannot
+    be used (``CommandUnusable``), the pattern is invalid, or nothing would see the steps, and
+    ``NotAvailable``, before the command starts, if the store or the limits cannot be written.
     """
     if not command:
         raise BadInput("measure: a command is required")
@@ -177,7 +168,9 @@ def _reader(part: MeasuredPart, pattern: str | None, *, instrument: bool) -> Pro
 def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]:
     """Return what defines the run: with other limits it is another run, not a repeat."""
     limits = {name: value for name, value in vars(part).items() if value is not None}
-    return {"command": [_text(word) for word in command], **limits}
+    # Bytes that are not UTF-8 become escapes.
+    words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
+    return {"command": [*words], **limits}
 
 
 def _exit_code(code: int) -> int:
@@ -284,11 +277,6 @@ def _came_from_terminal(number: int) -> bool:
     with contextlib.suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False
-
-
-def _text(word: str) -> str:
-    """Return a word of a command line as text; other bytes become escapes."""
-    return os.fsencode(word).decode("utf-8", "backslashreplace")
 
 
 def _reason(code: int) -> str | None:

@@ -20,13 +20,10 @@ _PHASES = ("train", "steps")
 
 
 class StepTime(NamedTuple):
-    """The mean step time of an active run, and its standard error as a share of it.
-
-    The error is None while fewer than three windows are complete.
-    """
+    """The mean step time of an active run, and its standard error as a share of it."""
 
     step_s: float
-    error: float | None
+    error: float | None  # None while fewer than three windows are complete
 
 
 def step_time_so_far(folder: RunFolder) -> StepTime | None:
@@ -68,10 +65,7 @@ def _step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
 
 
 def end_early(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
-    """Return the record of a stopped run as done, with what it has measured and the reason.
-
-    It has failed where this cannot be used.
-    """
+    """Return the record of a stopped run as done, with the reason; as failed if it is unusable."""
     reason = f"{STOPPED_EARLY}{reason}"
     try:
         record = folder.read() or record  # a job writes it

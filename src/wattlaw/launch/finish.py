@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from wattlaw.devices.meter import Facts as DeviceFacts
 from wattlaw.errors import one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.limits.restore import LIMIT_TOLERANCE_W
-from wattlaw.store.record import ClockReport, Facts, LimitReport, RunRecord, SamplerReport, Status
+from wattlaw.store.record import (
+    ClockReport,
+    Facts,
+    LimitReport,
+    RunRecord,
+    SamplerReport,
+    Status,
+    device_facts,
+)
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.telemetry.sampler import report_path
 from wattlaw.training import failures
@@ -166,24 +173,12 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     except Exception as error:  # as in _energy
         notes.append(f"cannot check whether the devices kept their limits: {one_line(error)}")
     energy = _energy(windows, samples, reports, notes)
-    run_id = record.run_id
-    folder.write_tables(
-        pa.table(
-            [pa.repeat(run_id, len(windows)), *windows.columns, *energy.columns], schema=EPOCHS
-        ),
-        pa.table([pa.repeat(run_id, len(samples)), *samples.columns], schema=TELEMETRY),
-    )
-    return record.model_copy(
-        update={
-            "status": "done",
-            "reason": None,
-            "notes": tuple(notes),
-            "facts": facts,
-            "samplers": reports,
-            "limits": limits,
-            "clocks": clocks,
-        }
-    )
+    epochs = [pa.repeat(record.run_id, len(windows)), *windows.columns, *energy.columns]
+    telemetry = [pa.repeat(record.run_id, len(samples)), *samples.columns]
+    folder.write_tables(pa.table(epochs, schema=EPOCHS), pa.table(telemetry, schema=TELEMETRY))
+    changes: dict[str, object] = {"status": "done", "reason": None, "notes": tuple(notes)}
+    changes |= {"facts": facts, "samplers": reports, "limits": limits, "clocks": clocks}
+    return record.model_copy(update=changes)
 
 
 def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
@@ -223,13 +218,6 @@ def _first_problem(error: Exception) -> str:
         field = ".".join(map(str, first["loc"]))
         return f"{field}: {first['msg']}" if field else first["msg"]
     return getattr(error, "strerror", None) or one_line(error)[:200]
-
-
-def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], DeviceFacts]:
-    """Return the facts that meters report about devices, by host and device."""
-    return {
-        (report.host, device.id): device.facts for report in reports for device in report.devices
-    }
 
 
 def _energy(
@@ -325,9 +313,6 @@ def _facts(live: Path, notes: list[str]) -> Facts:
                 notes.append(f"{path.name} does not name its host, and {what} is missing")
     if not by_host:
         return Facts()
-    return by_host[0].model_copy(
-        update={
-            "hosts": tuple(host for facts in by_host for host in facts.hosts),
-            "device_ids": tuple(device for facts in by_host for device in facts.device_ids),
-        }
-    )
+    hosts = tuple(host for facts in by_host for host in facts.hosts)
+    device_ids = tuple(device for facts in by_host for device in facts.device_ids)
+    return by_host[0].model_copy(update={"hosts": hosts, "device_ids": device_ids})

@@ -31,14 +31,11 @@ class JobStep:
     @classmethod
     def of_environment(cls) -> "JobStep | None":
         """Return the job step of several tasks that this process is part of, if any."""
-        step = "-".join(
-            os.environ.get(name, "0")
-            for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-        )
+        ids = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+        step = "-".join(os.environ.get(name, "0") for name in ids)
         names = ("STEP_NUM_NODES", "STEP_NUM_TASKS", "PROCID", "LOCALID")
-        numbers = [
-            number for name in names if (number := first_number([f"SLURM_{name}"])) is not None
-        ]
+        read = (first_number([f"SLURM_{name}"]) for name in names)
+        numbers = [number for number in read if number is not None]
         if len(numbers) < len(names) or numbers[1] < 2 or not re.fullmatch("[0-9-]+", step):
             return None
         return cls(step, *numbers)
@@ -52,10 +49,7 @@ class JobStep:
         self._path(store, what).unlink(missing_ok=True)
 
     def join(self, store: Store, what: str) -> RunFolder:
-        """Return the run that the first task has begun; each task joins a run once.
-
-        Raises ``NotAvailable`` if there is none in this store.
-        """
+        """Return the run that the first task has begun, once for each task; or ``NotAvailable``."""
         path, end_s = self._path(store, what), time.monotonic() + _RUN_S
         while time.monotonic() < end_s:
             try:

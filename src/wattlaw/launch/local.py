@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from wattlaw import processes
-from wattlaw.devices.nvidia.driver import visible_gpu_ids
+from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
 from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
 from wattlaw.isolation import isolated_environment, isolated_python
@@ -37,10 +37,13 @@ from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
 
 _GRACE_S = 5.0
-_NVIDIA = ("/dev/nvidiactl", "/dev/dxg")
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+#: Of AMD's and Intel's GPUs torch's UUIDs are others; they are the visible ones in their order.
 _PROBE = """import torch
-for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-    print("GPU", torch.cuda.get_device_properties(index).uuid)
+gpu = torch.cuda if torch.cuda.is_available() else torch.xpu
+has_uuid = gpu is torch.cuda and not torch.version.hip
+for index in range(gpu.device_count() if gpu.is_available() else 0):
+    print("GPU", gpu.get_device_properties(index).uuid if has_uuid else "-")
 """
 _PROBE_TIMEOUT_S = 120
 
@@ -67,10 +70,7 @@ class Slots:
 
     @classmethod
     def of_this_user(cls) -> Self:
-        """Return the slots of this user on this machine.
-
-        Raises ``NotAvailable`` if the folder for them belongs to another user.
-        """
+        """Return this user's slots; ``NotAvailable`` if another user owns the folder for them."""
         folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():
@@ -107,8 +107,8 @@ class LocalLauncher(Launcher):
     ``max_parallel`` runs of all studies are active.
 
     ``gpus`` are the UUIDs of the GPUs that torch can use, all visible ones if torch is not
-    installed. If torch cannot use the visible NVIDIA ``boards``, a run is metered and limited on
-    all of them.
+    installed. If torch cannot use the visible ``boards``, a run is metered and limited on all of
+    them.
     """
 
     def __init__(self, launch: Launch, gpus: list[str], boards: list[str]) -> None:
@@ -124,7 +124,8 @@ class LocalLauncher(Launcher):
         boards = visible_gpu_ids()
         if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
             return cls(launch, boards, boards)
-        return cls(launch, _gpus() if boards or any(map(os.path.exists, _NVIDIA)) else [], boards)
+        has_driver = boards or any(map(os.path.exists, _GPU_DRIVERS))
+        return cls(launch, _gpus(boards) if has_driver else [], boards)
 
     @cached_property
     def capacity(self) -> int:
@@ -196,7 +197,7 @@ class LocalLauncher(Launcher):
         environment |= worker_environment(self.threads)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(allocation.workers)
+            environment |= gpu_environment(list(allocation.workers))
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(record.spec.setting.gpus), "--parent-pid", str(os.getpid())]
@@ -282,7 +283,7 @@ class LocalAttempt:
                 self._allocation.release()
 
 
-def _gpus() -> list[str]:
+def _gpus(visible: Sequence[str]) -> list[str]:
     """Return the GPUs that torch can use, by UUID, which is the same in every process.
 
     A child process imports torch, so that this one stays small.
@@ -295,4 +296,5 @@ def _gpus() -> list[str]:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None
     rows = [line.split() for line in probe.stdout.splitlines()]
-    return [f"GPU-{row[1]}" for row in rows if len(row) == 2 and row[0] == "GPU"]
+    uuids = [row[1] for row in rows if len(row) == 2 and row[0] == "GPU"]
+    return list(visible[: len(uuids)]) if "-" in uuids else [f"GPU-{uuid}" for uuid in uuids]

@@ -49,10 +49,7 @@ def unsupported_limits_reason(
 def lease_boards(
     limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
 ) -> LimitLease:
-    """Lock boards for limiting.
-
-    Raises ``NotAvailable`` if the limits can never be set here, or another process has a board.
-    """
+    """Lock boards for limiting; ``NotAvailable`` if that can never work here, or now."""
     reason = unsupported_limits_reason(
         limits, boards, prior_clocks_are_default=prior_clocks_are_default
     )
@@ -65,10 +62,7 @@ def lease_boards(
 
 
 def restore_stale_limits() -> None:
-    """Restore the limits that dead runs have left on this machine, and print what was restored.
-
-    Problems with the state folder are printed and do not raise.
-    """
+    """Restore the limits that dead runs left here; print what was restored, and what cannot be."""
     try:
         outcomes, survey = restore_stale(StateFolder())
     except WattlawError as error:

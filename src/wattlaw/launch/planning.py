@@ -34,10 +34,9 @@ def plan_study(
 ) -> Planned:
     """Read a study file, check everything that can be checked without running, and expand it.
 
-    ``launch_kind`` replaces ``launch.kind`` of the file, ``simulation`` those values of
-    ``launch.simulation`` that it names, and ``table`` ``launch.table``, which is relative to the
-    study file. Raises ``BadInput`` if the study is invalid; the message names the file, the key and
-    what is allowed.
+    ``launch_kind`` replaces ``launch.kind``, ``simulation`` those values of ``launch.simulation``
+    that it names, and ``table`` ``launch.table``, which is relative to the study file. Raises
+    ``BadInput``, which names the file, the key and what is allowed, if the study is invalid.
     """
     study = read_study(path)
     launch = study.launch.model_copy(update={"kind": launch_kind or study.launch.kind})
@@ -126,8 +125,7 @@ def gpu_hours(
             duration = record.finished_at - record.started_at
             times[_setting(record.spec)].append(duration.total_seconds())
     works: dict[int, Work | None] = {}  # cached: a plan has thousands of runs
-    measured = counted = 0.0
-    measured_runs = counted_runs = unknown = 0
+    measured, counted, unknown = list[float](), list[float](), 0
     for run in runs:
         spec = run.spec
         repeats_s = times.get(_setting(spec)) if times else None
@@ -135,14 +133,12 @@ def gpu_hours(
             works[id(spec.workload)] = catalogue.work(spec.workload)
         work = works[id(spec.workload)]
         if repeats_s:
-            measured += spec.setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S
-            measured_runs += 1
+            measured.append(spec.setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S)
         elif work is not None:
-            counted += _counted_s(spec, work, flops_per_gpu_s) / _HOUR_S
-            counted_runs += 1
+            counted.append(_counted_s(spec, work, flops_per_gpu_s) / _HOUR_S)
         else:
             unknown += 1
-    return GpuHours(measured, measured_runs, counted, counted_runs, unknown)
+    return GpuHours(sum(measured, 0.0), len(measured), sum(counted, 0.0), len(counted), unknown)
 
 
 def _counted_s(spec: RunSpec, work: Work, flops_per_gpu_s: float) -> float:

@@ -98,10 +98,7 @@ class Recording:
     def end(
         self, reason: str | None = None, notes: tuple[str, ...] = (), *, interrupted: bool = False
     ) -> RunRecord | None:
-        """Stop the sampler and store the run; with a reason it has failed, or was interrupted.
-
-        All but the first task of an ``srun`` return None.
-        """
+        """Stop the sampler and store the run, failed with a reason; None in later tasks of srun."""
         if self._step is not None and self._step.task > 0:
             if reason is not None:
                 where = f"{self.host}.{self._step.task}"
@@ -151,10 +148,7 @@ class Recording:
 
 
 class NestedRecording:
-    """The recording of a program that ``wattlaw run`` has started: it writes windows only.
-
-    The node agent runs the sampler, and the campaign stores the run.
-    """
+    """The windows of a program that ``wattlaw run`` has started; the campaign stores the run."""
 
     _stream: ClassVar[LiveWriter | None] = None  # shared by all recordings of the process
 

@@ -39,24 +39,12 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """The status of the runs of a store.
+    """The status of the runs of a store."""
 
-    Parameters
-    ----------
-    states
-        The state of each run.
-    not_done
-        The runs that are not done, in order of run id.
-    uncooperative
-        The workload of each run whose processes trained without a process group.
-    errors
-        The errors of queues that cannot be read.
-    """
-
-    states: list[str]
-    not_done: list[RunStatus]
-    uncooperative: list[str]
-    errors: list[str]
+    states: list[str]  # of each run
+    not_done: list[RunStatus]  # in order of run id
+    uncooperative: list[str]  # workloads of runs whose processes trained without a process group
+    errors: list[str]  # of queues that cannot be read
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:
@@ -127,15 +115,12 @@ def _job_text(job: Job) -> str:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """How many jobs and runs were cancelled, and how many are left.
-
-    ``errors`` are the errors of queues that could not be emptied; their runs are unchanged.
-    """
+    """How many jobs and runs were cancelled, and how many are left."""
 
     jobs: int
     runs: int
     left: int
-    errors: tuple[str, ...]
+    errors: tuple[str, ...]  # of queues that could not be emptied; their runs are unchanged
 
 
 def cancel(store: Store) -> Cancelled:

@@ -153,7 +153,10 @@ def training_block() -> Callable[[], None]:
 def _torch_step() -> Callable[[], None]:
     import torch
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    from wattlaw.training.accelerator import available_device, gpu_functions
+
+    device = available_device()
+    gpu = gpu_functions(device)
     model = torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(576, 10)
     ).to(device)
@@ -164,8 +167,8 @@ def _torch_step() -> Callable[[], None]:
         optimizer.zero_grad()
         model(data).square().mean().backward()
         optimizer.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        if gpu is not None:
+            gpu.synchronize()
 
     return step
 
@@ -199,7 +202,8 @@ def slowdown_check(slowdowns: list[float]) -> Check:
 def _gpu_checks(folder: Path, host: str, report: SamplerReport, watch_s: float) -> list[Check]:
     gpus = [device for device in report.devices if device.kind == "gpu"]
     if not gpus:
-        why = report.unavailable.get("nvidia", "no GPU")
+        reasons = (report.unavailable.get(name) for name in ("amd", "nvidia"))
+        why = "; ".join(filter(None, reasons)) or "no GPU"
         return [_not_available(name, None, why) for name in (_REFRESH, _AGREEMENT)]
     checks = []
     for gpu in gpus:

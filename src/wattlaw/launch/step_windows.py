@@ -16,7 +16,7 @@ class Steps:
     """The steps since the start of a window. Nothing here waits for the GPU before its end."""
 
     def __init__(self) -> None:
-        self._clock = StepClock(on_cuda=_uses_cuda())
+        self._clock = StepClock(_gpu_in_use())
         self._samples: int | None = 0
         self._loss: Any = 0.0
         self._weight = 0
@@ -92,21 +92,17 @@ class StepPlan:
 
     def problem(self) -> str | None:
         """Return what is missing of the requested steps or seconds."""
-        if self.is_complete or self._has_requested:
+        seconds, steps = self._measure.seconds, self._measure.steps or 0
+        has_requested = self._measured >= steps > 0
+        if seconds is not None:
+            has_requested = self._measured_s >= seconds
+        if self.is_complete or has_requested:
             return None
         if not self.steps:
             return "no step was marked; call step() after each optimizer step"
-        wanted = f"{self._measure.steps} steps"
-        if self._measure.seconds is not None:
-            wanted = f"{self._measure.seconds:g} s"
+        wanted = f"{self._measure.steps} steps" if seconds is None else f"{seconds:g} s"
         warmup = min(self.steps, self._measure.warmup_steps)
         return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
-
-    @property
-    def _has_requested(self) -> bool:
-        if self._measure.seconds is not None:
-            return self._measured_s >= self._measure.seconds
-        return self._measured >= (self._measure.steps or 0) > 0
 
     def notes(self) -> tuple[str, ...]:
         """Return what is wrong with the measured steps, and what differs from the request."""
@@ -135,13 +131,18 @@ def lazy_loss(value: Any) -> Any:
 def now() -> tuple[int, float]:
     """Return the time on both clocks, after the GPU has finished its work."""
     try:
-        if _uses_cuda():
-            sys.modules["torch"].cuda.synchronize()
+        gpu = _gpu_in_use()
+        if gpu is not None:
+            gpu.synchronize()
     except Exception as error:  # such as during the capture of a CUDA graph
         warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
     return time.time_ns(), time.perf_counter()
 
 
-def _uses_cuda() -> bool:
+def _gpu_in_use() -> Any | None:
+    """Return torch's functions for the GPUs that this process has used, None if it has none."""
     torch = sys.modules.get("torch")
-    return bool(torch and torch.cuda.is_available() and torch.cuda.is_initialized())
+    for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
+        if gpu is not None and gpu.is_available() and gpu.is_initialized():
+            return gpu
+    return None

@@ -4,14 +4,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.launch.finish import device_facts
-from wattlaw.store.record import VERDICTS, RunRecord
+from wattlaw.scopes import KINDS, PARTS
+from wattlaw.store.record import VERDICTS, RunRecord, device_facts
 from wattlaw.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_ENERGIES = ("gpu", "cpu", "dram")
 
 
 @dataclass(frozen=True)
@@ -25,10 +23,10 @@ class TrackResult:
     duration_s
         Time from the start to the end of the block.
     energy_j
-        Energy of the outermost scope that was measured: all parts of the machine that have a
-        meter, together. None where a part of it was not measured.
+        Energy of the outermost scope that was measured: the node, or else the modules and devices
+        that have a meter, each part once. None where a part of it was not measured.
     energy_scope
-        The parts that ``energy_j`` counts, such as ``gpu+cpu+dram``.
+        What ``energy_j`` counts: ``node``, ``module``, ``gpu+cpu+dram`` and so on.
     energy_source
         How it is known: ``counter``, ``integral``, ``simulated``, ``estimated`` or ``none``.
     power_mean_w
@@ -78,11 +76,9 @@ def track_result(
     samples = pq.read_table(folder.telemetry_path)
     block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})
     (row,) = energy_of_windows(block, samples, device_facts(record.samplers)).to_pylist()
-    energies_j = {part: row[f"{part}_energy_j"] for part in _ENERGIES}
-    known = {part: value for part, value in energies_j.items() if value is not None}
-    verdict = row["energy_verdict"]
-    is_usable = bool(known) and VERDICTS.index(verdict) < VERDICTS.index("partial")
-    energy_j = math.fsum(known.values()) if is_usable else None
+    energy = WindowEnergy.of([row])
+    is_usable = energy.scope is not None and energy.is_used(energy.scope)
+    energy_j = energy.total_j if is_usable else None
     reason = row["energy_reason"]
     if energy_j is None and reason is None:
         missing = [item for report in record.samplers for item in report.unavailable.items()]
@@ -92,13 +88,62 @@ def track_result(
         name=record.spec.workload.name,
         duration_s=duration_s,
         energy_j=energy_j,
-        energy_scope="+".join(known) if is_usable else None,
-        energy_source=row["energy_source"],
+        energy_scope=energy.scope if is_usable else None,
+        energy_source=energy.source(energy.scope),
         power_mean_w=energy_j / duration_s if energy_j is not None and duration_s > 0 else None,
-        verdict=verdict,
+        verdict=energy.verdict(energy.scope),
         reason=reason,
         run_id=record.run_id,
     )
+
+
+@dataclass(frozen=True)
+class WindowEnergy:
+    """The energy of windows together: of each kind, and of the outermost scope that all have."""
+
+    energy_j: dict[str, float]  # of each kind that every window has
+    scope: str | None
+    total_j: float | None  # of the scope
+    sources: dict[str, str]  # of "devices", modules included, and of "node" if that has a meter
+    verdicts: dict[str, str]
+
+    @classmethod
+    def of(cls, rows: list[dict[str, Any]]) -> "WindowEnergy":
+        """Return the energy of rows of ``store.schema.WINDOW_ENERGY``."""
+        energy_j = {}
+        for kind in KINDS:
+            values = [row[f"{kind}_energy_j"] for row in rows]
+            if None not in values:
+                energy_j[kind] = math.fsum(values)
+        scopes = {row["energy_scope"] for row in rows}
+        inner = [str(scope).split("+") for scope in scopes - {"node"}]
+        if not inner:
+            counted = ["node"]
+        elif len(inner) == 1 and "module" in inner[0] and energy_j.keys() >= {*inner[0]}:
+            counted = inner[0]
+        else:
+            counted = [part for part in PARTS if part in energy_j]
+        sources, verdicts = {}, {}
+        for name, prefix in (("devices", ""), ("node", "node_")):
+            values = [row[f"{prefix}energy_verdict"] for row in rows]
+            if None not in values:
+                different = {row[f"{prefix}energy_source"] for row in rows}
+                sources[name] = different.pop() if len(different) == 1 else "mixed"
+                verdicts[name] = max(values, key=VERDICTS.index)
+        total_j = math.fsum(energy_j[kind] for kind in counted) if counted else None
+        return cls(energy_j, "+".join(counted) or None, total_j, sources, verdicts)
+
+    def source(self, kind: str | None) -> str:
+        """Return the source of a kind, or of a scope."""
+        return self.sources["node" if kind == "node" else "devices"]
+
+    def verdict(self, kind: str | None) -> str:
+        """Return the verdict on a kind, or on a scope."""
+        return self.verdicts["node" if kind == "node" else "devices"]
+
+    def is_used(self, kind: str | None) -> bool:
+        """Return whether a mean may use the energy of a kind or a scope."""
+        return VERDICTS.index(self.verdict(kind)) < VERDICTS.index("partial")
 
 
 @dataclass(frozen=True)
@@ -108,20 +153,13 @@ class PhaseSummary:
     phase: str
     windows: int
     duration_s: float
-    energy_j: dict[str, float]  # gpu, cpu, dram, each if every window has it
-    energy_source: str
-    energy_verdict: str
+    energy: WindowEnergy
     reasons: tuple[str, ...]
     sm_util: float | None
     mem_util: float | None
     cpu_cores: float | None
     mem_used_max_bytes: int | None
     steps: int | None = None  # optimizer steps, if every window has them
-
-    @property
-    def total_j(self) -> float | None:
-        """Return the sum of the measured parts."""
-        return sum(self.energy_j.values()) if self.energy_j else None
 
 
 def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
@@ -146,23 +184,15 @@ def _windows(folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
-    energy_j = {}
-    for part in _ENERGIES:
-        values = [row[f"{part}_energy_j"] for row in rows]
-        if None not in values:
-            energy_j[part] = math.fsum(values)
     durations_s: dict[str, float] = {}
     for row in rows:  # hosts run at the same time
         durations_s[row["host"]] = durations_s.get(row["host"], 0.0) + row["duration_s"]
-    sources = {row["energy_source"] for row in rows}
     steps = [value for row in rows if isinstance(value := row["steps"], int)]
     return PhaseSummary(
         phase=name,
         windows=len(rows) // len(durations_s),
         duration_s=max(durations_s.values()),
-        energy_j=energy_j,
-        energy_source=sources.pop() if len(sources) == 1 else "mixed",
-        energy_verdict=max((row["energy_verdict"] for row in rows), key=VERDICTS.index),
+        energy=WindowEnergy.of(rows),
         reasons=tuple(dict.fromkeys(row["energy_reason"] for row in rows if row["energy_reason"])),
         sm_util=_mean(rows, "sm_util_mean"),
         mem_util=_mean(rows, "mem_util_mean"),
@@ -186,11 +216,11 @@ def summary_line(record: RunRecord, folder: RunFolder) -> str:
     """Return a summary of a run in one line."""
     parts = []
     for phase in phase_summaries(folder):
-        energy = "energy not available"
-        if phase.total_j is not None:
-            source = f"{'+'.join(phase.energy_j)}, {phase.energy_source}, {phase.energy_verdict}"
-            energy = f"{phase.total_j:.4g} J ({source})"
-        parts.append(f"{phase.phase} x{phase.windows}: {phase.duration_s:.3f} s, {energy}")
+        text, of = "energy not available", phase.energy
+        if of.total_j is not None:
+            source = f"{of.scope}, {of.source(of.scope)}, {of.verdict(of.scope)}"
+            text = f"{of.total_j:.4g} J ({source})"
+        parts.append(f"{phase.phase} x{phase.windows}: {phase.duration_s:.3f} s, {text}")
     return (
         f"wattlaw: {record.spec.workload.name}: {'; '.join(parts) or 'no windows'} -> {folder.path}"
     )

@@ -60,12 +60,9 @@ class Track:
         #: The stored run, after the ``with`` statement.
         self.record: RunRecord | None = None
         #: Time and energy of the block. Its values are None until the block has ended.
-        self.result = TrackResult(
-            name,
-            reason="the block has not ended"
-            if isinstance(recording, Recording)
-            else _WHY_NONE[type(recording)],
-        )
+        is_here = isinstance(recording, Recording)
+        reason = "the block has not ended" if is_here else _WHY_NONE[type(recording)]
+        self.result = TrackResult(name, reason=reason)
 
     def __enter__(self) -> Self:
         if self._recording is not None:

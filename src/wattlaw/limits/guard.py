@@ -57,7 +57,7 @@ class LimitLease:
             for device in self.devices:
                 for saved in self.folder.states(device):
                     self._recover(device, saved, limiters)
-                check_range(_read(device, limiters), limits)
+                check_range(_read(device, limiters), limits, self.devices)
             return self._apply(limits, limiters, kept=kept)
 
     def _apply(self, limits: Limits, limiters: Limiters, *, kept: bool) -> tuple[LimitReport, ...]:

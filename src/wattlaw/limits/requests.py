@@ -2,6 +2,7 @@
 
 import socket
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -28,15 +29,19 @@ class Limits:
         return self.power_limit_w is None and self.clock_limit_mhz is None
 
 
-def check_range(state: LimitState, limits: Limits) -> None:
-    """Check that a device can have these limits.
+def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()) -> None:
+    """Check that a device can have these limits, which are for some ``devices``.
 
-    Raises ``NotAvailable`` if a limit is outside the device's range, or the previous limit could
-    not be restored.
+    Raises ``NotAvailable`` if a limit is outside the device's range, would apply to other devices,
+    too, or the previous limit could not be restored.
     """
     name = f"{state.name} ({state.device})"
     if state.is_shared:
-        raise NotAvailable(f"{name} is in MIG mode: a limit would apply to all its users")
+        mode = "in MIG mode or divided into partitions"
+        raise NotAvailable(f"{name} is {mode}: a limit would apply to all its users")
+    others = [device for device in state.limited_with if device not in devices]
+    if limits.power_limit_w is not None and others:
+        raise NotAvailable(f"{name} shares its power limit with {', '.join(others)}; limit both")
     if limits.power_limit_w is not None and state.power_limit_w is None:
         raise NotAvailable(f"{name} does not report its power limit, so it could not be restored")
     for kind, value, low, high, unit in (
@@ -46,7 +51,10 @@ def check_range(state: LimitState, limits: Limits) -> None:
         if value is None:
             continue
         if low is None or high is None:
-            raise NotAvailable(f"{name} does not support a {kind}")
+            reason = state.no_clock_limit_reason if unit == "MHz" else None
+            raise NotAvailable(
+                f"{name} does not support a {kind}" + (f": {reason}" if reason else "")
+            )
         if not low <= value <= high:
             raise NotAvailable(
                 f"a {kind} of {value:g} {unit} is outside {low:g} to {high:g} {unit} of {name}"

@@ -19,12 +19,10 @@ from wattlaw.report.methods import Method, citations, read_methods
 from wattlaw.report.pictures import Picture
 from wattlaw.report.topics import (
     batch,
-    carbon,
     claims,
     data_quality,
     decision,
     energy,
-    environment,
     limits,
     measured,
     prediction,
@@ -111,20 +109,13 @@ TEMPLATES = {
         reference=2,
     ),
     "kit-2025": Layout(
-        ("environment", "scaling", "energy", "batch", "claims", "data", "methods"),
-        "kit-2025",
+        ("environment", "scaling", "energy", "batch", "claims", "data", "methods"), "kit-2025"
     ),
 }
 
 
 def layout(template: str | None) -> Layout:
-    """Return a layout by its name, or the default one for None.
-
-    Raises
-    ------
-    BadInput
-        The name is unknown.
-    """
+    """Return a layout by its name, the default for None; ``BadInput`` if it is unknown."""
     if template is None:
         return DEFAULT
     if template not in TEMPLATES:
@@ -186,8 +177,8 @@ def _energy(content: Content) -> Parts:
         yield energy.factor_terms(findings)
     yield scheduler_energy.energies(findings)
     if findings.footprint is not None:
-        yield carbon.totals(findings)
-        yield BulletList("What carbon and cost count", carbon.counted(findings))
+        yield energy.totals(findings)
+        yield BulletList("What carbon and cost count", energy.counted(findings))
 
 
 def _caps(content: Content) -> Parts:
@@ -216,21 +207,17 @@ def _batch(content: Content) -> Parts:
         yield "The runs were not evaluated, so their quality is not known."
 
 
-def _prediction(content: Content) -> Parts:
-    yield from prediction.sentences(content.findings)
-    yield from content.figures("prediction")
-    yield prediction.check(content.findings)
-
-
-def _decision(content: Content) -> Parts:
-    yield from decision.sentences(content.findings)
-    yield from content.figures("decision")
-    yield decision.result(content.findings)
-
-
-def _utilisation(content: Content) -> Parts:
-    yield from measured.utilisation_sentences(content.findings)
-    yield from content.figures("utilisation")
+def _standard(
+    section: str,
+    sentences: Callable[[Findings], Iterable[str]],
+    table: Callable[[Findings], tables.Table | None] = lambda _: None,
+) -> Callable[[Content], Parts]:
+    """Return a builder of sentences, the figures of the section, and a table."""
+    return lambda content: (
+        *sentences(content.findings),
+        *content.figures(section),
+        table(content.findings),
+    )
 
 
 def _claims(content: Content) -> Parts:
@@ -262,7 +249,7 @@ def _environment(content: Content) -> Parts:
     facts = content.findings.facts
     if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
         yield f"{'; '.join(shown)}."
-    yield environment.facts(content.findings)
+    yield measured.facts(content.findings)
 
 
 #: Sections that are left out where no run is done.
@@ -274,9 +261,12 @@ _SECTIONS: dict[str, tuple[str, Callable[[Content], Parts]]] = {
     "energy": ("Energy, carbon and cost", _energy),
     "caps": ("Power caps and clocks", _caps),
     "batch": ("Batch size", _batch),
-    "prediction": ("Settings that were not measured", _prediction),
-    "decision": ("Decision", _decision),
-    "utilisation": ("Utilisation", _utilisation),
+    "prediction": (
+        "Settings that were not measured",
+        _standard("prediction", prediction.sentences, prediction.check),
+    ),
+    "decision": ("Decision", _standard("decision", decision.sentences, decision.result)),
+    "utilisation": ("Utilisation", _standard("utilisation", measured.utilisation_sentences)),
     "claims": ("Published claims on these data", _claims),
     "data": ("Runs and data quality", _data),
     "methods": ("Methods", _methods),

@@ -1,7 +1,6 @@
 """The report: one HTML file that loads nothing from a network, without scripts unless asked."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,52 +15,34 @@ from wattlaw.report.pictures import Chart, draw_charts, environment, make_charts
 from wattlaw.report.scripts import Script, page_scripts, policy_hash, template_text
 
 
-@dataclass(frozen=True)
-class Options:
-    """What a page shows: the layout of a study, all claims, and figures with scripts."""
-
-    template: str | None = None
-    claims: bool = False
-    interactive: bool = False
-
-
 def write_report(
     findings: Findings,
     claims: Sequence[Claim],
     path: Path,
-    options: Options | None = None,
     charts: Iterable[Chart] | None = None,
+    *,
+    template: str | None = None,
+    all_claims: bool = False,
+    interactive: bool = False,
 ) -> None:
-    """Write the page.
+    """Write the page; raise ``BadInput`` if the template is unknown.
 
-    Parameters
-    ----------
-    findings, claims
-        The content of the page.
-    path
-        The file; its folder is created.
-    options
-        How it is shown; by default without scripts.
-    charts
-        ``make_charts`` of the findings and the template's study, if they exist already.
-
-    Raises
-    ------
-    BadInput
-        The template is unknown.
+    ``charts`` are ``make_charts`` of the findings and the template's study, if they exist already.
+    ``all_claims`` shows claims even if none is decided, ``interactive`` figures have scripts.
     """
-    options = options or Options()
-    chosen = layout(options.template)
+    chosen = layout(template)
     claims = [claim for claim in claims if chosen.study in (None, claim.study)]
     if charts is None:
         charts = make_charts(findings, chosen.study)
-    pictures = draw_charts(charts, interactive=options.interactive)
-    shown = layouts.sections(
-        Content(findings, claims, pictures, options.claims or chosen.study is not None), chosen
-    )
+    pictures = draw_charts(charts, interactive=interactive)
+    content = Content(findings, claims, pictures, all_claims or chosen.study is not None)
+    origin = f" ({findings.sources_label})" if findings.sources_label else ""
+    studies = findings.facts.get("Studies", "")
+    title = f"Time and energy of training{f': {studies}' if studies else ''}{origin}"
     write_page(
-        path, _title(findings), shown, page_scripts(pictures) if options.interactive else (),
-        origin=_origin(findings), lead=_subtitle(findings, chosen),
+        path, title, layouts.sections(content, chosen),
+        page_scripts(pictures) if interactive else (), origin=origin,
+        lead=_subtitle(findings, chosen),
     )  # fmt: skip
 
 
@@ -75,29 +56,13 @@ def write_page(
     """
     style = template_text("report.css")
     sources = " ".join(f"'{policy_hash(script.text)}'" for script in scripts if script.runs)
-    page = (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            style=style, style_hash=policy_hash(style), scripts=scripts, version=__version__,
-            script_policy=f"script-src {sources}; " if sources else "", title=title, origin=origin,
-            lead=lead, sections=sections, numbers=_block_numbers(sections),
-            interactive=bool(scripts),
-        )
+    page = environment().get_template("report.html.j2").render(
+        style=style, style_hash=policy_hash(style), scripts=scripts, version=__version__,
+        script_policy=f"script-src {sources}; " if sources else "", title=title, origin=origin,
+        lead=lead, sections=sections, numbers=_block_numbers(sections), interactive=bool(scripts),
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page, durable=False)
-
-
-def _title(findings: Findings) -> str:
-    studies = findings.facts.get("Studies", "")
-    title = f"Time and energy of training: {studies}" if studies else "Time and energy of training"
-    return f"{title}{_origin(findings)}"
-
-
-def _origin(findings: Findings) -> str:
-    """Return what follows a title if no run was measured here: `` (simulated)``."""
-    return f" ({findings.sources_label})" if findings.sources_label else ""
 
 
 def _subtitle(findings: Findings, layout: Layout) -> str:

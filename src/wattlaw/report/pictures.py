@@ -168,13 +168,7 @@ def _replace_invisible(value: Any) -> Any:
 
 
 def figure_kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of files of ``--kinds png,svg``.
-
-    Raises
-    ------
-    BadInput
-        A kind is unknown, or there is none.
-    """
+    """Return the kinds of files of ``--kinds``; ``BadInput`` if one is unknown or there is none."""
     kinds = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for kind in kinds or ("",):
         if kind not in KINDS:
@@ -226,18 +220,10 @@ def environment(package: str = "wattlaw.report") -> jinja2.Environment:
         loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
+        finalize=lambda value: replace_invisible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
 
 
-def _finalize(value: Any) -> Any:
-    return replace_invisible(value) if type(value) is str else value
-
-
-_WRITERS: dict[str, Callable[[Path, dict[str, Any]], None]] = {
-    "png": png,
-    "svg": _svg,
-    "html": _html,
-}
+_WRITERS: dict[str, Callable[[Path, Spec], None]] = {"png": png, "svg": _svg, "html": _html}

@@ -1,6 +1,7 @@
 """Two pages for a compute-time proposal: scaling, what is planned, and how it was measured."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 import altair as alt
@@ -124,10 +125,7 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
         (f"quality at global batch {fmt.number(point.setting.global_batch, 9)}", proposal.quality),
         ("source", _source(point)),
     ]  # fmt: skip
-    columns = [
-        tables.text("planned", lambda row: row[0]),
-        tables.text("amount", lambda row: row[1]),
-    ]
+    columns = [tables.text("planned", itemgetter(0)), tables.text("amount", itemgetter(1))]
     return tables.build(
         "campaign", "The planned campaign", columns, [row for row in rows if row[1] != fmt.MISSING],
         note=f"The energy counts {proposal.job.energy_is}, without evaluation, start-up and "

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.store.parquet import read_all
-from wattlaw.store.record import RunRecord
+from wattlaw.store.record import RunRecord, device_facts
 from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY
 from wattlaw.store.statistics import read_telemetry
 from wattlaw.store.store import Store
@@ -41,17 +41,10 @@ def read_findings(
 def read_accounting_windows(stores: Sequence[Store]) -> pd.DataFrame:
     """Return the measured energy over the time of the accounting, one row per run and host.
 
-    Parameters
-    ----------
-    stores
-        Only runs that are done and have an energy with times in the accounting count.
-
-    Returns
-    -------
-    DataFrame
-        ``run_id, host, start_ns, duration_s``: from the first to the last sample of a host in that
-        time, on the host's clock; and the columns of ``store.schema.WINDOW_ENERGY``. A host
-        without two samples has no row.
+    Only runs that are done and have an energy with times in the accounting count. A row has
+    ``run_id, host, start_ns, duration_s``: from the first to the last sample of a host in that
+    time, on the host's clock; and the columns of ``store.schema.WINDOW_ENERGY``. A host without two
+    samples has none.
     """
     tables = [_windows(store, *run) for store in stores for run in _accounted_runs(store)]
     table: pd.DataFrame = pa.concat_tables([_SCHEMA.empty_table(), *tables]).to_pandas()
@@ -90,9 +83,7 @@ def _windows(store: Store, record: RunRecord, start_ns: int, end_ns: int) -> pa.
         if host["t_ns_max"] > host["t_ns_min"]
     ]
     windows = pa.Table.from_pylist(rows, schema=pa.schema(_WINDOW_FIELDS))
-    facts = {(sampler.host, device.id): device.facts for sampler in record.samplers
-             for device in sampler.devices}  # fmt: skip
-    energy = energy_of_windows(windows, samples, facts)
+    energy = energy_of_windows(windows, samples, device_facts(record.samplers))
     return pa.table([*windows.columns, *energy.columns], schema=_SCHEMA)
 
 

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.simulator.cluster import Cluster
+from wattlaw.simulator.kernels import Floats
 from wattlaw.simulator.profile import WorkloadProfile
-
-Floats = npt.NDArray[np.float64]
 
 _MIB = 2**20
 #: DDP's first bucket has this size, so that communication starts early.
@@ -71,16 +69,9 @@ def communication(
     """Return the communication of one step, in buckets that start as soon as they are full.
 
     A bucket starts when its gradients are ready and the bucket before is done. The last bucket is
-    done at max over k of (ready_k + sum of the times of k and all after it).
-
-    Parameters
-    ----------
-    backward_s
-        Time of the backward pass, which can overlap with buckets.
-    bucket_mb
-        MiB of a bucket, ``train.bucket_mb``.
-    overlap
-        Share of the possible overlap that is achieved.
+    done at max over k of (ready_k + sum of the times of k and all after it). The backward pass can
+    overlap with buckets of ``bucket_mb`` MiB, and ``overlap`` is the share of that which is
+    achieved.
     """
     sizes = _buckets(profile, bucket_mb)
     bucket_s = route.allreduce_s(sizes)

@@ -37,13 +37,9 @@ def gpu_names() -> list[str]:
 
 
 def read_cluster(name_or_path: str) -> Cluster:
-    """Return a cluster.
+    """Return a cluster: one of ``cluster_names``, or of a YAML file.
 
-    Parameters
-    ----------
-    name_or_path
-        The name of a cluster (see ``cluster_names``); the name of a board (see ``gpu_names``) for
-        one node with one such board in an assumed machine; or the path of a YAML file.
+    The name of a board (``gpu_names``) is one node with one such board in an assumed machine.
 
     Raises
     ------
@@ -63,11 +59,6 @@ def read_cluster(name_or_path: str) -> Cluster:
         f"({', '.join(cluster_names())}), one board ({', '.join(gpu_names())}), or the path of a "
         "YAML file"
     )
-
-
-def describe(cluster: Cluster) -> list[Entry]:
-    """Return every number of a cluster with its unit and source, outermost first."""
-    return _entries(cluster, "")
 
 
 def _stems(folder: str) -> list[str]:
@@ -115,7 +106,8 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _entries(part: Described, prefix: str) -> list[Entry]:
+def describe(part: Described, prefix: str = "") -> list[Entry]:
+    """Return every number of hardware with its unit and source, outermost first."""
     entries = []
     for key, value in part.numbers().items():
         unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")
@@ -126,5 +118,5 @@ def _entries(part: Described, prefix: str) -> list[Entry]:
         ]
     for key, value in part:
         if isinstance(value, Described):
-            entries += _entries(value, f"{prefix}{key}.")
+            entries += describe(value, f"{prefix}{key}.")
     return entries

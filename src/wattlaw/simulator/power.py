@@ -12,14 +12,11 @@ part of the idle power: temperature is not modelled.
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.simulator.cluster import Gpu
 from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.kernels import Busy, Load, busy
+from wattlaw.simulator.kernels import Busy, Floats, Load, busy
 from wattlaw.study.base import Precision
-
-Floats = npt.NDArray[np.float64]
 
 #: The search tries this many clocks of a range, then of the interval with the limit, and so on: to
 #: a 27,000th of the range.
@@ -32,8 +29,7 @@ def switching(gpu: Gpu, clocks_mhz: Floats) -> Floats:
     above = np.maximum(0.0, clocks - gpu.knee_clock_mhz)
     span = gpu.max_clock_mhz - gpu.knee_clock_mhz
     voltage = gpu.least_voltage + (1 - gpu.least_voltage) * (above / span if span else 1.0)
-    phi: Floats = clocks / gpu.max_clock_mhz * voltage**2
-    return phi
+    return clocks / gpu.max_clock_mhz * voltage**2
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,6 @@ class Point:
     compute_s: float
     launch_s: float
     compute_w: float
-    compute_share: float
     memory_share: float
     limited_by: str | None  # "power_limit_w" | "clock_limit_mhz"
 
@@ -74,7 +69,8 @@ class Board:
         host is within the limit. Kernels and gaps alternate within microseconds, of which the
         board's control sees the mean. It pauses where even the lowest clock exceeds the limit.
         """
-        gpu, top_mhz = self.gpu, self._top_mhz()
+        gpu = self.gpu
+        top_mhz = min(self.clock_limit_mhz or gpu.max_clock_mhz, gpu.max_clock_mhz)
         limit_w = min(self.power_limit_w or gpu.max_w, gpu.max_w)
         low_mhz = min(gpu.min_clock_mhz, top_mhz)
         if float(self._mean_w(load, host_s, np.array([low_mhz]))[0]) > limit_w:
@@ -91,9 +87,6 @@ class Board:
         low_w, high_w = float(powers[best]), float(powers[best + 1])
         clock_mhz = low_mhz + (high_mhz - low_mhz) * (limit_w - low_w) / (high_w - low_w)
         return self._at(load, host_s, clock_mhz, "power_limit_w")
-
-    def _top_mhz(self) -> float:
-        return min(self.clock_limit_mhz or self.gpu.max_clock_mhz, self.gpu.max_clock_mhz)
 
     def _with(self, share: float, clock_mhz: float) -> float:
         """Return idle power and a share of the dynamic power at a clock, at most the limit."""
@@ -121,15 +114,10 @@ class Board:
         clocks = np.array([clock_mhz])
         busy_at = busy(load, self.gpu, self.precision, self.parameters, clocks)
         compute_s = float(busy_at.duration_s[0])
-        return Point(
-            clock_mhz,
-            compute_s,
-            max(0.0, host_s - compute_s),
-            float(self._compute_w(busy_at, clocks)[0]),
-            float(busy_at.compute_share[0]),
-            float(busy_at.memory_share[0]),
-            limited_by,
-        )
+        compute_w = float(self._compute_w(busy_at, clocks)[0])
+        memory_share = float(busy_at.memory_share[0])
+        launch_s = max(0.0, host_s - compute_s)
+        return Point(clock_mhz, compute_s, launch_s, compute_w, memory_share, limited_by)
 
     def _paused(self, load: Load, host_s: float, clock_mhz: float, limit_w: float) -> Point:
         """Return the lowest clock, with pauses at idle power that lower the mean to the limit."""

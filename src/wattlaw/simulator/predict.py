@@ -62,22 +62,26 @@ def predict(job: SimulatedJob) -> Prediction:
             f"gpus: given {job.gpus} for {samples_used} samples; allowed: a sample for each GPU"
         )
     main = steps[0][1]
-    startup_s = _first_input_s(
-        job, min(job.local_batch, samples_used / job.gpus)
-    ) + _outside_steps_s(job)
+    parameters = job.parameters
+    # Barriers, and shuffling on every rank.
+    outside_steps_s = parameters.epoch_ms * 1e-3 + parameters.order_ns * 1e-9 * job.samples
+    first_s = _first_input_s(job, min(job.local_batch, samples_used / job.gpus))
+    startup_s = first_s + outside_steps_s
     samples = full_steps * job.global_batch + rest
-    board = _board(job)
-    awake_w = board.awake_w(main.point.clock_mhz)
+    awake_w = _board(job).awake_w(main.point.clock_mhz)
     train = _window(job, steps, startup_s, awake_w, samples)
     computing_share = (main.split.compute_s + main.split.launch_s) / main.split.step_s
     is_throttled = main.point.limited_by == "power_limit_w"
+    load, _ = _loads(job, parts[0][1] if full_steps else parts[1][1])
+    # Each step is as long as that of the slowest rank.
+    rank_cv = step_cv(parameters, job.profile.work_cv, job.local_batch)
     return Prediction(
         job=job,
         split=main.split,
         phases=main.phases,
-        roofline_s=_roofline_s(job, parts[0][1] if full_steps else parts[1][1]),
+        roofline_s=kernels.roofline_s(load, job.cluster.gpu, job.precision),
         startup_s=startup_s,
-        step_cv=_step_cv(job, computing_share),
+        step_cv=computing_share * rank_cv * deviation_of_maximum(job.gpus),
         clock_mhz=main.point.clock_mhz,
         bottleneck=_bottleneck(job, main),
         power_throttle_share=computing_share if is_throttled else 0.0,
@@ -158,10 +162,6 @@ def _load(job: SimulatedJob, phases: tuple[str, ...], samples: float) -> Load:
     return kernels.kernel_load(job.profile, phases, samples, job.precision)
 
 
-def _roofline_s(job: SimulatedJob, local: float) -> float:
-    return kernels.roofline_s(_loads(job, local)[0], job.cluster.gpu, job.precision)
-
-
 def _host_s(job: SimulatedJob, load: Load) -> float:
     parameters = job.parameters
     return load.launches * parameters.launch_us * 1e-6 + parameters.step_ms * 1e-3
@@ -194,14 +194,6 @@ def _training_step(job: SimulatedJob, local: float) -> _Step:
     )  # fmt: skip
 
 
-def _forward(job: SimulatedJob, local: float) -> _Step:
-    """Return the forward pass of an evaluation; ranks do not wait for each other."""
-    load = _load(job, _FORWARD, local)
-    board = _board(job)
-    point = board.run(load, _host_s(job, load))
-    return _step(job, local, point, board, 0.0, 0.0, 0.0)
-
-
 def _step(
     job: SimulatedJob,
     local: float,
@@ -219,15 +211,10 @@ def _step(
     communication_w = board.communication_w(point.clock_mhz)
     computing_s = split.compute_s + split.launch_s
     busy = split.compute_s / computing_s if computing_s else 0.0
+    # Kernels and gaps alternate within microseconds: sensors and limits see their mean.
+    mean_w = busy * point.compute_w + (1 - busy) * awake_w
     phases = (
-        # Kernels and gaps alternate within microseconds: sensors and limits see their mean.
-        Phase(
-            "computing",
-            computing_s,
-            busy * point.compute_w + (1 - busy) * awake_w,
-            busy,
-            busy * point.memory_share,
-        ),
+        Phase("computing", computing_s, mean_w, busy, busy * point.memory_share),
         Phase("communication", split.communication_s, communication_w, 1.0, communication_memory),
         # A rank waits for the others in the communication kernel.
         Phase("slowest", split.slowest_s, communication_w, 1.0, 0.0),
@@ -255,22 +242,14 @@ def _bottleneck(job: SimulatedJob, step: _Step) -> str:
     return "launch" if split.launch_s > 0 and not is_paused else "compute"
 
 
-def _step_cv(job: SimulatedJob, computing_share: float) -> float:
-    """Return the coefficient of variation of steps, each as long as that of the slowest rank."""
-    rank_cv = step_cv(job.parameters, job.profile.work_cv, job.local_batch)
-    return computing_share * rank_cv * deviation_of_maximum(job.gpus)
-
-
-def _outside_steps_s(job: SimulatedJob) -> float:
-    """Return the time of an epoch outside its steps: barriers, and shuffling on every rank."""
-    return job.parameters.epoch_ms * 1e-3 + job.parameters.order_ns * 1e-9 * job.samples
-
-
 def _evaluation(job: SimulatedJob, awake_w: float) -> Window:
     local = min(float(job.local_batch), job.evaluation_samples / job.gpus)
     passes = job.evaluation_samples / (local * job.gpus)
     count = ceil(passes - 1e-9)
-    forward = _forward(job, local * passes / count)
+    mean_local = local * passes / count
+    load, board = _load(job, _FORWARD, mean_local), _board(job)
+    point = board.run(load, _host_s(job, load))
+    forward = _step(job, mean_local, point, board, 0.0, 0.0, 0.0)  # ranks do not wait
     startup_s = _first_input_s(job, local)
     return _window(job, [(count, forward)], startup_s, awake_w, job.evaluation_samples)
 

@@ -78,18 +78,9 @@ def _state(folder: int, run_id: str, readable: int) -> tuple[int, float]:
 def read_through(
     store: Path, name: str, schema: pa.Schema, keys: Mapping[str, int], read: Read
 ) -> pa.Table:
-    """Return the rows of runs, in order of run id: from the cache where possible, else as read.
+    """Return the rows of runs, in order of run id: from the cache ``name`` or else as read.
 
-    Parameters
-    ----------
-    store, name
-        The folder of the store, and the name of the cached table.
-    schema
-        The columns, with ``run_id``.
-    keys
-        The runs and their ``folder_keys``.
-    read
-        Reads the runs that the cache lacks.
+    The runs are those of ``keys`` (``folder_keys``). ``read`` reads those that the cache lacks.
     """
     path = store / FOLDER / f"{name}.parquet"
     hits = _valid_rows(_load(path, schema), keys)

@@ -33,10 +33,7 @@ def write_decision(store: Path, decision: Mapping[str, Any]) -> None:
 
 
 def read_decision(store: Path) -> object:
-    """Return the content of the last decision of a store; None without one.
-
-    Raises ``BadInput`` if the file cannot be read or is not JSON.
-    """
+    """Return the last decision of a store, None without one; ``BadInput`` if it cannot be read."""
     try:
         return json.loads(read_text(decision_path(store)))
     except FileNotFoundError:

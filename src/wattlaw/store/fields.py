@@ -136,6 +136,8 @@ FIELDS: Mapping[str, Field] = {
     "gpu_energy_j": _POSITIVE,
     "cpu_energy_j": _POSITIVE,
     "dram_energy_j": _POSITIVE,
+    "module_energy_j": _POSITIVE,
+    "node_energy_j": _POSITIVE,
     "power_w": _POSITIVE,
     **dict.fromkeys(STEP_PARTS, in_range(0, math.inf, "a number >= 0")),
     "energy_source": _choice("counter", "integral", "estimated", "simulated", "replayed"),

@@ -26,15 +26,10 @@ class ImportFolder:
         """The runs, with the schema ``RUNS``; a damaged table raises ``BadInput``."""
         table = read_checked(self.table_path("runs"), RUNS, None, repair=_REIMPORT)
         ids = table["run_id"]
-        if (
-            ids.null_count
-            or table["status"].null_count
-            or pc.count_distinct(ids).as_py() < len(ids)
-        ):
-            raise BadInput(
-                f"{self.table_path('runs')}: a run has no id, no status, or the id of another; "
-                f"{_REIMPORT}"
-            )
+        has_nulls = ids.null_count or table["status"].null_count
+        if has_nulls or pc.count_distinct(ids).as_py() < len(ids):
+            fault = "a run has no id, no status, or the id of another"
+            raise BadInput(f"{self.table_path('runs')}: {fault}; {_REIMPORT}")
         return table
 
     @cached_property

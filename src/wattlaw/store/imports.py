@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import itertools
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 from wattlaw.errors import BadInput
 from wattlaw.files import naming, open_regular
 from wattlaw.progress import track
+from wattlaw.store.cache import by_run
 from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -33,13 +35,10 @@ _BATCH_ROWS = 50_000
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``.
-
-    Only a run that is done has windows and samples in the store.
-    """
+    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``."""
 
     record: RunRecord
-    windows: Sequence[dict[str, Any]]
+    windows: Sequence[dict[str, Any]]  # stored, as samples are, if the run is done
     telemetry: pa.Table | None = None
     line: int = 0  # of its file; 0 where a run is not one line
 
@@ -71,13 +70,9 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
     """Write the runs of one import into a store; runs that the store has stay as they are.
 
     A run that the store has with other values is rejected, and so are all new runs of its
-    setting: with new repeat numbers they might count a measurement twice.
-
-    Raises
-    ------
-    BadInput
-        A run has a value that no table of a store may have, or the store has an import or a folder
-        of one of the runs that is damaged. Nothing is written.
+    setting: with new repeat numbers they might count a measurement twice. Raises ``BadInput``, and
+    writes nothing, if a run has a value that no table of a store may have, or the store has a
+    damaged import or a damaged folder of one of the runs.
     """
     with naming(store.path), _lock(store.path / "imports"):
         snapshot = store.snapshot()
@@ -87,15 +82,12 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
         changed_ids = _changed_ids(store, snapshot, existing)
         changed = [run for run in existing if run.record.run_id in changed_ids]
         changed_settings = {run.setting for run in changed}
-        rejected = [
-            RejectedRow(
-                run.line,
-                f"run {run.record.run_id} is in the store with other values; to replace it, "
-                f"{_how_to_remove(store, snapshot, run.record.run_id)} and import again",
-            )
-            for run in changed
-        ]
         added: list[ImportedRun] = []
+        rejected = []
+        for run in changed:
+            how = _how_to_remove(store, snapshot, run.record.run_id)
+            reason = f"run {run.record.run_id} is in the store with other values; to replace it, "
+            rejected.append(RejectedRow(run.line, f"{reason}{how} and import again"))
         for run in runs:
             if run.record.run_id in known:
                 continue
@@ -133,9 +125,8 @@ def _refuse_damaged(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun
     for name, (path, error) in snapshot.damage.items():
         if name in run_ids or path.parents[1].name == "imports":
             raise error
-    if hidden := run_ids.intersection(snapshot.keys).difference(
-        snapshot.runs["run_id"].to_pylist()
-    ):
+    readable = snapshot.runs["run_id"].to_pylist()
+    if hidden := run_ids.intersection(snapshot.keys).difference(readable):
         raise BadInput(f"{store.folder(min(hidden)).path}: the folder has no record; remove it")
 
 
@@ -166,26 +157,18 @@ def _changed_ids(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) 
 
 def _different(stored: pa.Table, imported: pa.Table) -> set[str]:
     """Return the ids of the runs whose rows differ in two tables; NaN equals NaN."""
-    counts: list[dict[str, int]] = []
+    stored, imported = by_run(stored), by_run(imported)
+    if stored.equals(imported):
+        return set()
+    rows: list[dict[str, list[str]]] = []
     for table in (stored, imported):
-        sizes = table.group_by("run_id").aggregate([([], "count_all")])
-        counts.append(
-            dict(zip(*(sizes[name].to_pylist() for name in sizes.schema.names), strict=True))
-        )
-    ids = counts[0].keys() | counts[1].keys()
-    changed = {run_id for run_id in ids if counts[0].get(run_id) != counts[1].get(run_id)}
-    rows = []
-    for table in (stored, imported):
-        is_same = pc.invert(pc.is_in(table["run_id"], pa.array(changed, pa.string())))
-        same = table.filter(is_same)
-        rows.append(same.take(pc.sort_indices(same, [("run_id", "ascending")])))
-    run_ids = rows[0]["run_id"].to_pylist()
-    for name in rows[0].schema.names:
-        columns = [table[name] for table in rows]
-        if not columns[0].equals(columns[1]):
-            values = zip(run_ids, *(column.to_pylist() for column in columns), strict=True)
-            changed |= {run_id for run_id, one, other in values if str(one) != str(other)}
-    return changed
+        rows.append(defaultdict(list))
+        for row in table.to_pylist():
+            rows[-1][row["run_id"]].append(str(row))
+    return {
+        run_id for run_id in rows[0].keys() | rows[1].keys()
+        if rows[0].get(run_id) != rows[1].get(run_id)
+    }  # fmt: skip
 
 
 def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
@@ -205,12 +188,6 @@ def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
             run_id = table["run_id"][pc.index(is_bad, value=True).as_py()]
             raise BadInput(f"run {run_id}: {fault}")
         yield table
-
-
-def _sample_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
-    for run in runs:
-        if run.record.status == "done" and run.telemetry is not None:
-            yield run.telemetry.select(TELEMETRY.names).cast(TELEMETRY)
 
 
 def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
@@ -233,10 +210,15 @@ def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
             raise BadInput(f"{temporary}: removed by another process; import again")
         folder = ImportFolder(Path(temporary) / import_id)
         folder.path.mkdir()
+        samples = (
+            run.telemetry.select(TELEMETRY.names).cast(TELEMETRY)
+            for run in runs
+            if run.record.status == "done" and run.telemetry is not None
+        )
         parts = (
             ("runs", RUNS, _run_batches(runs)),
             ("epochs", EPOCHS, _window_batches(runs)),
-            ("telemetry", TELEMETRY, _sample_batches(runs)),
+            ("telemetry", TELEMETRY, samples),
         )
         for name, schema, batches in parts:
             with pq.ParquetWriter(folder.table_path(name), schema, compression="zstd") as file:

@@ -22,10 +22,7 @@ _HEADER_BYTES = 64 * 1024
 
 
 class LiveWriter:
-    """Appends rows to a new file, which can be read at any time, even after a crash.
-
-    Texts must be printable, since each line is a row.
-    """
+    """Appends rows of printable texts to a new file, readable at any time, even after a crash."""
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
         self._path = path

@@ -48,20 +48,12 @@ def connection() -> "duckdb.DuckDBPyConnection":
     """Return a new in-memory DuckDB database that loads nothing from a network."""
     import duckdb
 
-    threads = min(_MOST_THREADS, processes.cores())
-    config: dict[str, Any] = {
-        "memory_limit": MEMORY,
-        "threads": threads,
-        "autoinstall_known_extensions": False,
-    }
-    return duckdb.connect(config=config)
+    config: dict[str, Any] = {"memory_limit": MEMORY, "autoinstall_known_extensions": False}
+    return duckdb.connect(config=config | {"threads": min(_MOST_THREADS, processes.cores())})
 
 
 def literal(path: Path) -> str:
-    """Return an absolute path for ``read_parquet``, with pattern characters escaped.
-
-    Raises ``BadInput`` if DuckDB cannot express the path.
-    """
+    """Return an absolute path for ``read_parquet``, escaped; ``BadInput`` if that is impossible."""
     text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
     if not _PATTERN.search(text):
         return text
@@ -129,15 +121,9 @@ def read_all(
 ) -> pa.Table:
     """Return the tables of finished runs as one.
 
-    Parameters
-    ----------
-    paths, schema
-        The files, and what each of them must contain.
-    on_damage
-        Is called for each file that is damaged, not of this schema, or of another run, with an
-        error that names it. The table lacks the file if it returns.
-    validate
-        Whether a value that no run writes counts as damage.
+    ``on_damage`` is called for each file that is damaged, not of this schema, or of another run,
+    with an error that names it; the table lacks the file if it returns. With ``validate`` a value
+    that no run writes counts as damage.
     """
     if len(paths) >= _MIN_FILES_FOR_DUCKDB:
         together = read_together(paths, schema)

@@ -1,7 +1,8 @@
 """``run.json``: the specification of a run, its result, and where it ran."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -63,6 +64,15 @@ class SamplerReport(_FiniteModel):
     meters: dict[str, MeterReport] = Field(default_factory=dict)
     unavailable: dict[str, str] = Field(default_factory=dict)  # meter -> reason
     problems: tuple[str, ...] = ()
+
+
+def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the facts about devices with ``kind`` and ``contains``, by host and device."""
+    return {
+        (report.host, device.id): device.facts | {"kind": device.kind, "contains": device.contains}
+        for report in reports
+        for device in report.devices
+    }
 
 
 class LimitReport(_Model):

@@ -72,11 +72,9 @@ def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
         raise BadInput(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not a table: not UTF-8 text (byte {error.start})") from None
-    except ValueError as error:
-        raise BadInput(f"{path}: not a table: {_reason(error)}") from None
-    except (PermissionError, BadInput):
+    except PermissionError:
         raise
-    except OSError as error:
+    except (ValueError, OSError) as error:
         raise BadInput(f"{path}: not a table: {_reason(error)}") from None
 
 
@@ -123,9 +121,7 @@ def _long_cells() -> Iterator[None]:
 
 def _lines(file: TextIO) -> Iterator[str]:
     """Yield the lines of a text file; an extremely long line is an error."""
-    number = 0
-    while line := file.readline(_MAX_CHARACTERS + 1):
-        number += 1
+    for number, line in enumerate(iter(lambda: file.readline(_MAX_CHARACTERS + 1), ""), 1):
         if len(line) > _MAX_CHARACTERS:
             raise ValueError(f"line {number:,} has more than {_MAX_CHARACTERS:,} characters")
         yield line
@@ -193,15 +189,12 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
             names = _distinct(file.schema_arrow.names)
             if file.metadata.num_rows > MAX_ROWS:
                 raise _too_many(path, file.metadata.num_rows)
-            fields = [
-                field for field in file.schema_arrow if needed is None or field.name in needed
-            ]
+            fields = [f for f in file.schema_arrow if needed is None or f.name in needed]
             for field in fields:
                 if not _is_plain(field.type):
-                    raise BadInput(
-                        f"{path}: column {quote(field.name)} is {shorten(str(field.type), 60)}; "
-                        "allowed: numbers, texts, dates, true and false"
-                    )
+                    column = f"column {quote(field.name)} is {shorten(str(field.type), 60)}"
+                    allowed = "numbers, texts, dates, true and false"
+                    raise BadInput(f"{path}: {column}; allowed: {allowed}")
             _check_size(path, file.metadata)
         texts = [field.name for field in fields if _is_text(field.type)]
         # Dictionaries keep a long text that many rows share in memory once.

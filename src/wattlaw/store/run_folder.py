@@ -67,11 +67,9 @@ class RunFolder:
             return None
         except PermissionError:
             raise NotPermitted(f"{self.record_path}: no permission to read it") from None
-        except OSError as error:
-            reason = f"{self.record_path}: cannot be read: {error.strerror}; {REPLACE}"
-            raise BadInput(reason) from None
-        except UnicodeDecodeError as error:
-            raise BadInput(f"{self.record_path}: cannot be read: {error}; {REPLACE}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise BadInput(f"{self.record_path}: cannot be read: {why}; {REPLACE}") from None
         try:
             record = RunRecord.model_validate_json(text)
         except ValidationError as error:
@@ -121,10 +119,7 @@ class RunFolder:
         return None
 
     def windows(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
-        """Return the windows of an attempt, of all hosts.
-
-        ``damage`` gets a line for each file with rows that cannot be read.
-        """
+        """Return the windows of an attempt; ``damage`` gets a line for each unreadable file."""
         from wattlaw.store.schema import WINDOWS
 
         return self._streams(attempt, "windows", WINDOWS, damage)
@@ -200,10 +195,7 @@ class RunLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Lock the run; return False if another process has locked it.
-
-        Raises ``BadInput`` if the lock file is not a regular file.
-        """
+        """Lock the run; False if another process has locked it; ``BadInput`` if it is no file."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = open_regular(self._path, append=True)

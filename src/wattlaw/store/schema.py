@@ -44,10 +44,11 @@ TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
 REQUIRED = (
     "run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict",
 )  # fmt: skip
+_SOURCES = ("counter", "integral", "estimated", "simulated", "replayed", "none")
 _CHOICES = {
-    "energy_source": ("counter", "integral", "estimated", "simulated", "replayed", "none"),
-    "energy_verdict": VERDICTS,
-}
+    "energy_source": _SOURCES, "node_energy_source": _SOURCES,
+    "energy_verdict": VERDICTS, "node_energy_verdict": VERDICTS,
+}  # fmt: skip
 #: The end of a window stays within the nanoseconds that 64 bits hold.
 _MAX_S, _MAX_NS = 4e9, 2**62
 

@@ -23,23 +23,13 @@ Damage = tuple[Path, WattlawError]
 class Snapshot:
     """The runs of a store.
 
-    Parameters
-    ----------
-    runs
-        The runs whose record can be read, in order of run id. Those with a missing, cut or
-        overwritten table have the status ``damaged`` and the reason.
-    damage
-        The damaged files by run id, or by the id of an import.
-    keys
-        What the files of the run folders are, by run id.
-    imports
-        The imports whose runs can be read.
+    Runs with a missing, cut or overwritten table have the status ``damaged`` and the reason.
     """
 
-    runs: pa.Table
-    damage: Mapping[str, Damage]
-    keys: Mapping[str, int]
-    imports: tuple[ImportFolder, ...]
+    runs: pa.Table  # those whose record can be read, in order of run id
+    damage: Mapping[str, Damage]  # the damaged files, by run id or by the id of an import
+    keys: Mapping[str, int]  # what the files of the run folders are, by run id
+    imports: tuple[ImportFolder, ...]  # those whose runs can be read
 
     def marked(self, damaged: Mapping[str, str]) -> pa.Table:
         """Return the runs; those in ``damaged``, and those of its imports, have that status."""
@@ -99,9 +89,7 @@ def read_snapshot(store: Path) -> Snapshot:
             damage[path.name] = path / "epochs.parquet", fault
             table = _marked(table, dict.fromkeys(folder.run_ids, str(fault)), {"done"})
         tables.append(table)
-    table = (
-        tables[0] if len(tables) == 1 else by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
-    )
+    table = by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
     return Snapshot(table, damage, keys, tuple(imports))
 
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from wattlaw.store.import_folder import ImportFolder
     from wattlaw.store.snapshot import Snapshot
 
 #: Prefix of the folder in which an import prepares its runs.
@@ -58,10 +57,7 @@ class Store:
 
     @classmethod
     def existing(cls, path: Path, *, strict: bool = False) -> "Store":
-        """Return the store at ``path``.
-
-        Raises ``BadInput`` if the folder is not a store, or its schema version is another one.
-        """
+        """Return the store at ``path``; ``BadInput`` if it is none or of another schema version."""
         store = cls(path, strict=strict)
         if not store._runs.is_dir():
             raise BadInput(
@@ -109,10 +105,7 @@ class Store:
             return None
 
     def was_cancelled_since(self, before: str | None) -> bool:
-        """Say whether ``cancel`` was called since ``cancelled_at`` returned ``before``.
-
-        A file that cannot be read at the moment counts as no call.
-        """
+        """Say whether ``cancel`` was called since; an unreadable file counts as no call."""
         last = self.cancelled_at()
         return last is not None and last != before
 
@@ -132,21 +125,17 @@ class Store:
         """Remove temporary files of killed writers and folders of killed imports."""
         from wattlaw.store.cache import FOLDER
 
-        remove_abandoned(self.path)
-        remove_abandoned(self.path / FOLDER)
-        remove_abandoned(self.path / "studies")
+        for folder in (self.path, self.path / FOLDER, self.path / "studies"):
+            remove_abandoned(folder)
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
                 if is_abandoned or (not (path / "lock").exists() and is_old(path)):
                     shutil.rmtree(path, ignore_errors=True)
-        for folder in self.folders():
-            folder.remove_abandoned()
+        for run in self.folders():
+            run.remove_abandoned()
 
     def leave_out(self, path: Path, error: WattlawError) -> None:
-        """Leave out the run, or the import, with a damaged file; raise if the store is ``strict``.
-
-        ``path`` is a file of the folder of the run or of the import.
-        """
+        """Leave out the run, or import, of the damaged file ``path``; a ``strict`` store raises."""
         if self.strict:
             raise error
         run_id = path.parent.name
@@ -178,10 +167,7 @@ class Store:
         return records
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
-        """Return the records of all runs, or of some, by run id; without those that have none.
-
-        A record that cannot be read is None.
-        """
+        """Return the records of all runs, or of some; None for one that cannot be read."""
         records: dict[str, RunRecord | None] = {}
         for folder in self.folders(run_ids):
             try:
@@ -198,16 +184,8 @@ class Store:
     ) -> "pa.Table":  # fmt: skip
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
-        Parameters
-        ----------
-        table
-            The name of the table.
-        run_ids
-            Runs with telemetry; by default all.
-        validate
-            Whether a run whose table has a value that no run writes is left out.
-        snapshot
-            The runs; by default those of this moment.
+        ``run_ids`` are the runs with telemetry, by default all. With ``validate``, runs are left
+        out whose table has a value that no run writes. The ``snapshot`` is by default of now.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -235,7 +213,7 @@ class Store:
         else:
             tables = [read(list(keys))[0]]
         for folder in snapshot.imports:
-            if self._is_damaged(folder) or done.isdisjoint(folder.run_ids):
+            if folder.path.name in self.damaged or done.isdisjoint(folder.run_ids):
                 continue
             try:
                 rows = folder.read(table, validate=validate)
@@ -253,9 +231,6 @@ class Store:
             self.leave_out(path, error)
         return snapshot
 
-    def _is_damaged(self, folder: "ImportFolder") -> bool:
-        return folder.path.name in self.damaged
-
     def pandas(self, table: str) -> "pd.DataFrame":
         """Return a table as a pandas frame."""
         frame: pd.DataFrame = self.arrow(table).to_pandas()
@@ -269,31 +244,26 @@ class Store:
         from wattlaw.store.parquet import check_all
         from wattlaw.store.schema import TABLES
 
-        schema = TABLES[table]
         if table == "telemetry":
-            check_all(self.finished(table), schema, self.leave_out)
-        paths = self.finished(table) if table == "telemetry" else []
-        if not paths:
-            return duckdb.from_arrow(self.arrow(table))
-        # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
-        files = ds.dataset([str(path) for path in paths], schema=schema, format="parquet")
-        return duckdb.from_arrow(files)
+            check_all(self.finished(table), TABLES[table], self.leave_out)
+            # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
+            if paths := [str(path) for path in self.finished(table)]:
+                files = ds.dataset(paths, schema=TABLES[table], format="parquet")
+                return duckdb.from_arrow(files)
+        return duckdb.from_arrow(self.arrow(table))
 
     def finished(self, table: str, snapshot: "Snapshot | None" = None) -> list[Path]:
-        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
-
-        Those of imports follow; they have the runs of several folders.
-        """
+        """Return the files of a table of all done runs, sorted by run id; then those of imports."""
         snapshot = self.without_damaged(snapshot)
         done = [run_id for run_id in snapshot.done() if run_id in snapshot.keys]
         paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]
-        paths += [folder.path for folder in snapshot.imports if not self._is_damaged(folder)]
+        imports = [folder.path for folder in snapshot.imports]
+        paths += [path for path in imports if path.name not in self.damaged]
         return [path / f"{table}.parquet" for path in paths]
 
     @property
     def documents(self) -> dict[str, bytes]:
         """The study files and the decision, by their path in a store."""
         paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
-        return {
-            str(path.relative_to(self.path)): read_bytes(path) for path in paths if path.is_file()
-        }
+        files = [path for path in paths if path.is_file()]
+        return {str(path.relative_to(self.path)): read_bytes(path) for path in files}

@@ -69,9 +69,8 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
                 cells.append(None if _is_missing(value) else parse(value))
             except ValueError:
                 allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
-                raise BadInput(
-                    f"{where} {quote(name)} is {quote(value)}; allowed: {allowed}"
-                ) from None
+                given = f"{quote(name)} is {quote(value)}"
+                raise BadInput(f"{where} {given}; allowed: {allowed}") from None
     data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
     return pd.DataFrame(data)
 
@@ -151,17 +150,13 @@ def _in_csv(value: Any) -> Any:
 def _without_formula(value: Any) -> Any:
     """Return a cell that no spreadsheet evaluates as a formula; numbers stay as they are."""
     cell = _in_csv(value)
-    if isinstance(value, str) and FORMULA.match(value) and not _is_number(value):
+    if not isinstance(value, str) or not FORMULA.match(value):
+        return cell
+    try:
+        float(value)
+    except ValueError:
         return f"'{cell}"
     return cell
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _in_json(value: Any) -> Any:

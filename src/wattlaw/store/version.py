@@ -8,7 +8,7 @@ from wattlaw.files import read_text, write_text
 from wattlaw.text import quote
 
 #: Increased by every change after which older records or tables cannot be read as they are.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 #: Of a store that was written before stores had a version.
 _UNVERSIONED = 0
 _KEY = "schema_version"

@@ -47,8 +47,7 @@ class LogProgress(Model):
     """How a command's progress is read from the lines of its output."""
 
     pattern: str = Field(
-        max_length=1000,
-        description="a regular expression with the named group epoch or step",
+        max_length=1000, description="a regular expression with the named group epoch or step"
     )
 
     @model_validator(mode="after")

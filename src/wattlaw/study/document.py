@@ -66,21 +66,9 @@ def read_document(
 ) -> ModelT:
     """Read a YAML file that contains one mapping, and validate it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    model
-        The model of its content; field descriptions say what is allowed.
-    what
-        The name of such a file in messages, such as ``study file``.
-    prepare
-        Changes the plain data before validation; it may raise ``LocatedError``.
-
-    Raises
-    ------
-    BadInput
-        One line: ``file:line: key: given ...; allowed: ...``.
+    The descriptions of the model's fields say what is allowed. ``what`` names such a file in
+    messages. ``prepare`` changes the plain data before validation; it may raise ``LocatedError``.
+    Raises ``BadInput``, one line: ``file:line: key: given ...; allowed: ...``.
     """
     try:
         return _read(path, model, what, prepare)
@@ -92,7 +80,10 @@ def read_document(
 def _read(
     path: Path, model: type[ModelT], what: str, prepare: Callable[[Mapping], Mapping]
 ) -> ModelT:
-    text = _text(path)
+    try:
+        text = read_input(path, MAX_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 text (byte {error.start})") from None
     keys = f"a mapping with the keys {', '.join(model.model_fields)}"
     try:
         _refuse_large(path, text, what)
@@ -103,8 +94,11 @@ def _read(
         data = _Loader("").construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise BadInput(_yaml_problem(path, error)) from None
-    if isinstance(data, dict):
-        _turn_numbers_into_text(data)
+    section, name = _KEYED_BY_NUMBER
+    parent = data.get(section) if isinstance(data, dict) else None
+    if isinstance(parent, dict) and isinstance(parent.get(name), dict):  # JSON needs texts
+        items = parent[name].items()
+        parent[name] = {str(key) if type(key) is int else key: value for key, value in items}
     unsupported = _unsupported_value(data)
     if unsupported is not None:
         location, allowed = unsupported
@@ -122,23 +116,6 @@ def _read(
         first = _problem(problems[0], data, model)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
-
-
-def _turn_numbers_into_text(data: Mapping) -> None:
-    """Turn the keys of a mapping that has numbers as keys into text, as JSON needs them."""
-    section, name = _KEYED_BY_NUMBER
-    parent = data.get(section)
-    if isinstance(parent, dict) and isinstance(parent.get(name), dict):
-        items = parent[name].items()
-        parent[name] = {str(key) if type(key) is int else key: value for key, value in items}
-
-
-def _text(path: Path) -> str:
-    raw = read_input(path, MAX_BYTES)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 text (byte {error.start})") from None
 
 
 def _yaml_problem(path: Path, error: Exception) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from functools import cache
+from operator import itemgetter
 
 from pydantic import BaseModel
 
@@ -53,13 +54,11 @@ def encode(model: BaseModel) -> str:
 @cache
 def _fields(model: type[BaseModel]) -> tuple[tuple[str, object], ...]:
     """Return the fields of a model in the order of canonical JSON, each with its default."""
-    return tuple(
-        (
-            name,
-            _REQUIRED if field.is_required() else field.get_default(call_default_factory=True),
-        )
-        for name, field in sorted(model.model_fields.items())
-    )
+    defaults = {
+        name: _REQUIRED if field.is_required() else field.get_default(call_default_factory=True)
+        for name, field in model.model_fields.items()
+    }
+    return tuple(sorted(defaults.items(), key=itemgetter(0)))
 
 
 def _json(value: object) -> str:

@@ -126,10 +126,7 @@ class Setting(Model):
 
 
 class Measure(Model):
-    """How long and how often a run is measured.
-
-    Exactly one of ``epochs``, ``steps`` and ``seconds`` is not None.
-    """
+    """How long a run is measured: one of ``epochs``, ``steps``, ``seconds`` is not None."""
 
     epochs: int | None = field(3, "a whole number >= 1 and <= 100,000", ge=1, le=100_000)
     warmup_epochs: int = field(

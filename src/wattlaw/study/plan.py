@@ -14,14 +14,7 @@ from typing import Any, NamedTuple
 from wattlaw.errors import BadInput
 from wattlaw.study.document import read_document
 from wattlaw.study.identity import around_setting, digest, encode
-from wattlaw.study.model import (
-    Measure,
-    RunSpec,
-    Setting,
-    Study,
-    Train,
-    WorkloadSpec,
-)
+from wattlaw.study.model import Measure, RunSpec, Setting, Study, Train, WorkloadSpec
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 200_000
@@ -59,10 +52,7 @@ class PlannedRun:
 
 
 class _Grid(NamedTuple):
-    """An expanded sweep: how its runs are measured, and its settings.
-
-    Each point is a setting, its node count and its canonical JSON.
-    """
+    """How runs are measured, and their settings, each with nodes and canonical JSON."""
 
     measure: Measure
     points: list[tuple[Setting, int, str]]

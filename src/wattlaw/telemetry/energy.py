@@ -1,10 +1,10 @@
 """The energy and utilisation of windows from the samples of a host's devices, each counted once.
 
 A window without any energy has the source ``none`` and the verdict ``unavailable``. If some devices
-have no energy, the sum is ``partial``.
+have no energy, the sum is ``partial``. The node has a source and a verdict of its own, which say
+nothing about the devices in it. A chassis is in the telemetry only: other jobs run in it.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,27 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.devices.meter import Facts
+from wattlaw.scopes import KINDS, PARTS, outermost
 from wattlaw.store.record import VERDICTS
 from wattlaw.store.schema import WINDOW_ENERGY
-from wattlaw.telemetry.device_energy import (
-    AVERAGE_S,
-    MIN_COVERAGE,
-    Counter,
-    DeviceEnergy,
-    EnergyEstimate,
-    Power,
-    Verdict,
-    reconcile,
-)
-from wattlaw.telemetry.plausibility import BUSY_UTIL, Bounds, clock_setbacks, stuck_power
+from wattlaw.telemetry.device_energy import MIN_COVERAGE, DeviceEnergy, Verdict
+from wattlaw.telemetry.device_samples import POWER_SOURCES, DeviceFacts, DeviceSamples
 
 _SOURCES = ("counter", "integral", "simulated", "estimated", "none")
-#: For each kind of device, only the best kind of source of a host counts.
-_POWER_SOURCES = ("measured", "simulated", "estimated")
-_KINDS = ("gpu", "cpu", "dram")
-#: Sources of power that the device averages.
-_AVERAGED = ("average", "usage")
+_NO_RANK = len(POWER_SOURCES)
+#: Means leave out energies with these verdicts.
+_UNUSED = VERDICTS[VERDICTS.index("partial") :]
 #: These and greater values mean "not available" in a driver or a file: INT_MAX and UINT_MAX
 #: milliwatts (2.1 and 4.3 MW), and values that no energy, share or clock can have.
 _SENTINELS: Mapping[str, float] = {
@@ -44,7 +33,9 @@ _LATEST_NS = 2**62
 
 
 def energy_of_windows(
-    windows: pa.Table, samples: pa.Table, facts: Mapping[tuple[str, str], Facts] | None = None
+    windows: pa.Table,
+    samples: pa.Table,
+    facts: Mapping[tuple[str, str], DeviceFacts] | None = None,
 ) -> pa.Table:
     """Return the ``WINDOW_ENERGY`` columns, one row per window.
 
@@ -55,9 +46,11 @@ def energy_of_windows(
     samples
         With the columns of ``store.schema.SAMPLES``. A window uses those of its host.
     facts
-        By host and device, the features that its meter has detected: ``counter_refresh_s``,
-        ``power`` (its source), ``max_power_limit_w``, ``is_shared``, and ``failed`` of a device
-        that could not be read at all.
+        By host and device, of ``store.record.device_facts``: ``kind``; ``contains``, the kinds of
+        devices of the host that its energy includes; and the features that its meter has detected:
+        ``counter_refresh_s``, ``resolution_s``, ``power`` (its source), ``max_power_limit_w``,
+        ``is_shared``, ``complements`` of a device that counts only where no other one of its kind
+        has an energy, and ``failed`` of one that could not be read at all.
     """
     samples = _valid_samples(samples)
     hosts = {
@@ -92,185 +85,119 @@ def _valid_samples(samples: pa.Table) -> pa.Table:
     return samples
 
 
-class _Device:
-    """The samples of one device in order of time."""
+class _Kind:
+    """The energies in a window of the devices of one kind that count."""
 
-    def __init__(self, samples: pa.Table, facts: Facts) -> None:
-        self._setbacks = [
-            clock_setbacks(samples.filter(pc.field(column).is_valid())["t_ns"].to_numpy())
-            for column in ("power_w", "energy_j")
-        ]
-        self._samples = samples.sort_by("t_ns")
-        self._t_ns = self._samples["t_ns"].to_numpy()
-        self.id: str = self._samples["device"][0].as_py()
-        refresh_s = facts.get("counter_refresh_s")
-        self._refresh_s = refresh_s if isinstance(refresh_s, float) else None
-        self._average_s = AVERAGE_S if facts.get("power") in _AVERAGED else 0.0
-        self._is_shared = bool(facts.get("is_shared"))
-        self.kind: str = self._samples["kind"][0].as_py()
-        sources = set(pc.unique(self._samples["power_source"]).to_pylist())
-        self.power_source = next((name for name in _POWER_SOURCES if name in sources), None)
-        is_measured = self.power_source == "measured"
-        self._bounds = Bounds.for_device(self.kind, facts) if is_measured else Bounds()
-        power, energy = self._series("power_w"), self._series("energy_j")
-        self._counter = Counter(*energy, self._bounds)
-        self._power = Power(*power, self._bounds)
-        self._shape = self._power.extended()
-        load = self._series("sm_util"), self._series("sm_clock_mhz")
-        limits_w = self._series("power_limit_w")[1]
-        limit_w = float(np.median(limits_w)) if len(limits_w) else None
-        is_gpu = is_measured and self.kind == "gpu"
-        self._stuck = stuck_power(power, *load, limit_w, self._average_s) if is_gpu else None
+    def __init__(
+        self, energies: list[tuple[DeviceSamples, DeviceEnergy]], failures: list[str]
+    ) -> None:
+        self.devices = [device for device, energy in energies if energy.energy_j is not None]
+        self.energies = [energy for _, energy in energies]
+        self.known = [energy for energy in self.energies if energy.energy_j is not None]
+        self.contains = {kind for device in self.devices for kind in device.contains}
+        self.verdicts: list[Verdict] = [energy.verdict for energy in self.energies]
+        self.verdicts += ["unavailable"] * len(failures)
+        self.reasons = [*failures, *(f"{d.id}: {e.reason}" for d, e in energies if e.reason)]
+        self.power_source = next((device.power_source for device in self.devices), None)
+        #: Whether the energy is measured, simulated or estimated: from 0, the lower the better.
+        self.rank = POWER_SOURCES.index(self.power_source) if self.power_source else _NO_RANK
+        self.is_complement = any(device.complements for device in self.devices)
 
-    def _series(self, column: str) -> tuple[Any, Any]:
-        """Return the times and values of a column; of two at one time, the later one counts."""
-        known = self._samples.filter(pc.field(column).is_valid())
-        t_ns, values = known["t_ns"].to_numpy(), known[column].to_numpy()
-        is_last = np.append(np.diff(t_ns) > 0, True)[: len(t_ns)]
-        return t_ns[is_last], values[is_last]
+    def energy_j(self) -> float | None:
+        """Return the sum of the devices that have an energy."""
+        return _sum(energy.energy_j for energy in self.known)
 
-    def energy(self, start_ns: int, end_ns: int) -> DeviceEnergy:
-        """Return the energy of a window."""
-        measured = self.power_source == "measured"
-        shape = self._shape if measured else None
-        counter = self._counter.estimate(start_ns, end_ns, must_increase=measured, shape=shape)
-        # An estimate has no independent power to compare its counter with.
-        estimated = self.power_source == "estimated"
-        power = EnergyEstimate(None, 0.0) if estimated else self._power.estimate(start_ns, end_ns)
-        if power.is_valid and self._stuck is not None and self._stuck.overlaps(start_ns, end_ns):
-            fault = "power stays the same while the load changes"
-            power = dataclasses.replace(power, fault=fault)
-        spacing_s, window_s = self._power.spacing_s, (end_ns - start_ns) * 1e-9
-        util = self.values_in("sm_util", start_ns, end_ns)
-        busy = bool(len(util)) and BUSY_UTIL <= float(util.mean()) <= 1
-        energy = reconcile(
-            counter.checked("counter", window_s, self._bounds, busy=busy),
-            power.checked("integral", window_s, self._bounds, busy=busy),
-            window_s,
-            self._resolution_s() if measured else None,
-            max(spacing_s, self._average_s) if measured and spacing_s is not None else None,
-        )
-        caveat = self._caveat(start_ns, end_ns)
-        if caveat is not None and energy.verdict == "ok":
-            return dataclasses.replace(energy, verdict="suspect", reason=caveat)
-        return energy
-
-    def _caveat(self, start_ns: int, end_ns: int) -> str | None:
-        """Return why an energy without a fault may still be wrong."""
-        if self._is_shared:
-            return "the GPU is shared (MIG), and its energy is that of all its users"
-        if any(setbacks.overlaps(start_ns, end_ns) for setbacks in self._setbacks):
-            return "the clock was set back, so that some times occur twice"
-        return None
-
-    def _resolution_s(self) -> float | None:
-        """Return the shortest window whose energy the counter resolves, in seconds.
-
-        This is its refresh period. If it was read more seldom, the power between its readings
-        divides its energy; without such power it is the time between readings.
-        """
-        spacing_s, power_s = self._counter.spacing_s, self._power.spacing_s
-        if power_s is not None:
-            power_s = max(power_s, self._average_s)
-        refresh_s = self._refresh_s or self._counter.refresh_s or spacing_s
-        if spacing_s is None or refresh_s is None:
-            return refresh_s
-        if power_s is not None and power_s < spacing_s:
-            return max(self._refresh_s or 0.0, power_s)
-        return max(refresh_s, spacing_s)
-
-    def slow_mean(self, column: str, start_ns: int, end_ns: int) -> float | None:
-        """Return the mean of a slowly changing column in a window, else interpolated around it."""
-        values = self.values_in(column, start_ns, end_ns)
-        if len(values):
-            return float(values.mean())
-        t_ns, values = self._series(column)
-        middle = (start_ns + end_ns) // 2
-        if not len(t_ns) or not t_ns[0] <= middle <= t_ns[-1]:
-            return None
-        return float(np.interp(0, t_ns - middle, values))
-
-    def increase(self, column: str, start_ns: int, end_ns: int) -> float | None:
-        """Return the increase of a counter in a window, None if it does not cover the window."""
-        t_ns, values = self._series(column)
-        if len(t_ns) < 2 or t_ns[0] > start_ns or t_ns[-1] < end_ns:
-            return None
-        begin, end = np.interp([0, end_ns - start_ns], t_ns - start_ns, values)
-        return float(end - begin) if end >= begin else None
-
-    def mean_cores(self, start_ns: int, end_ns: int) -> float | None:
-        """Return the mean of busy cores; each sample is the mean since the previous one."""
-        cores = self._samples["cpu_cores"].to_numpy()
-        since_ns = np.concatenate([self._t_ns[:1], self._t_ns[:-1]])
-        overlap_ns = np.minimum(self._t_ns, end_ns) - np.maximum(since_ns, start_ns)
-        overlap_ns = np.where(np.isnan(cores), 0, np.clip(overlap_ns, 0, None))
-        if not overlap_ns.any():
-            return None
-        return float((np.nan_to_num(cores) * overlap_ns).sum() / overlap_ns.sum())
-
-    def values_in(self, column: str, start_ns: int, end_ns: int) -> Any:
-        """Return the valid values of a column within a window."""
-        first, last = np.searchsorted(self._t_ns, [start_ns, end_ns + 1])
-        values = self._samples[column].slice(first, last - first).drop_null()
-        return values.to_numpy()
+    def source(self) -> str:
+        """Return the least reliable source."""
+        if self.power_source == "measured":
+            return max((energy.source for energy in self.known), key=_SOURCES.index)
+        return self.power_source or "none"
 
 
 class _Host:
     def __init__(
-        self, samples: pa.Table, host: str, facts: Mapping[tuple[str, str], Facts]
+        self, samples: pa.Table, host: str, facts: Mapping[tuple[str, str], DeviceFacts]
     ) -> None:
         own = samples.filter(pc.field("host") == host)
         self._devices = [
-            _Device(own.filter(pc.field("device") == device), facts.get((host, device), {}))
+            DeviceSamples(own.filter(pc.field("device") == device), facts.get((host, device), {}))
             for device in pc.unique(own["device"]).to_pylist()
         ]
-        #: Why devices have no samples at all.
-        self._failed_devices = [
-            f"{device}: {features['failed']}"
+        #: Devices that have no samples at all.
+        self._failed = {
+            device: features
             for (device_host, device), features in facts.items()
             if device_host == host and features.get("failed")
-        ]
+        }
 
     def window(self, start_ns: int, end_ns: int) -> dict[str, Any]:
-        row: dict[str, Any] = {}
-        sources: list[str] = []
-        verdicts: list[Verdict] = []
-        reasons = list(self._failed_devices)
-        if reasons:
-            verdicts.append("unavailable")
-        for kind in _KINDS:
-            devices = self._devices_that_count(kind)
-            energies = [device.energy(start_ns, end_ns) for device in devices]
-            verdicts += [energy.verdict for energy in energies]
-            pairs = list(zip(devices, energies, strict=True))
-            reasons += [f"{device.id}: {e.reason}" for device, e in pairs if e.reason]
-            known = [energy for energy in energies if energy.energy_j is not None]
-            if not known:
-                continue
-            row[f"{kind}_energy_j"] = _sum(energy.energy_j for energy in known)
-            sources += [
-                e.source if device.power_source == "measured" else str(device.power_source)
-                for device, e in pairs
-                if e.energy_j is not None
-            ]
-            if kind == "gpu":
-                row["gpu_energy_counter_j"] = _sum(energy.counter_j for energy in energies)
-                row["gpu_energy_integral_j"] = _sum(energy.integral_j for energy in energies)
-                row["gpu_power_mean_w"] = _mean_power(known, end_ns - start_ns)
+        node, module, *parts = (self._kind(kind, start_ns, end_ns) for kind in KINDS)
+        devices = dict(zip(PARTS, parts, strict=True))
+        counted = outermost({name: kind.contains for name, kind in devices.items() if kind.known})
+        for part in {kind for name in counted for kind in devices[name].contains} - {*counted}:
+            devices.pop(part, None)  # its energy is in another column
+        scopes = {name: kind for name, kind in devices.items() if kind.known}
+        least = min((kind.rank for kind in scopes.values()), default=_NO_RANK)
+        devices["module"] = module
+        if module.known and module.rank <= least:
+            scopes["module"], least = module, module.rank
+        counted = outermost({name: kind.contains for name, kind in scopes.items()})
+        verdicts = [verdict for kind in devices.values() for verdict in kind.verdicts]
+        row: dict[str, Any] = {
+            **{f"{name}_energy_j": kind.energy_j() for name, kind in devices.items()},
+            "energy_source": max(
+                (scopes[name].source() for name in counted), key=_SOURCES.index, default="none"
+            ),
+            "energy_verdict": _verdict(verdicts, known=bool(counted)),
+        }
+        if gpu := scopes.get("gpu"):
+            row["gpu_energy_counter_j"] = _sum(energy.counter_j for energy in gpu.energies)
+            row["gpu_energy_integral_j"] = _sum(energy.integral_j for energy in gpu.energies)
+            row["gpu_power_mean_w"] = _mean_power(gpu.known, end_ns - start_ns)
+        if node.verdicts:
+            verdict = _verdict(node.verdicts, known=bool(node.known))
+            row["node_energy_j"] = node.energy_j()
+            row |= {"node_energy_source": node.source(), "node_energy_verdict": verdict}
+            # A node's meter that only complements others is slower than those of devices.
+            if verdict not in _UNUSED and node.rank + node.is_complement <= least:
+                counted = ("node",)
+        reasons = [reason for kind in (*devices.values(), node) for reason in kind.reasons]
         return {
             **row,
             **self._utilisation(start_ns, end_ns),
-            "energy_source": max(sources, key=_SOURCES.index, default="none"),
-            "energy_verdict": _verdict(verdicts, known=bool(sources)),
+            "energy_scope": "+".join(counted) or None,
             "energy_reason": "; ".join(reasons) or None,
         }
 
-    def _devices_that_count(self, kind: str) -> list[_Device]:
-        """Return the devices of a kind that count: an estimate is never added to a measurement."""
+    def _kind(self, kind: str, start_ns: int, end_ns: int) -> _Kind:
+        """Return the energies of the devices of a kind that count.
+
+        An estimate is never added to a measurement. Devices that complement others count only
+        where these have no energy. A host is one node, so that of several meters of it one counts.
+        """
         devices = [device for device in self._devices if device.kind == kind]
         sources = {device.power_source for device in devices}
-        best = next((source for source in _POWER_SOURCES if source in sources), None)
-        return [device for device in devices if best and device.power_source == best]
+        best = next((source for source in POWER_SOURCES if source in sources), None)
+        energies = [
+            (device, device.energy(start_ns, end_ns))
+            for device in devices
+            if best and device.power_source == best
+        ]
+        if kind == "node":
+            energies = sorted(energies, key=_quality)[:1]
+        own, others = (
+            [(device, energy) for device, energy in energies if device.complements is complements]
+            for complements in (False, True)
+        )
+        counted = own if not others or any(e.energy_j is not None for _, e in own) else others
+        has_energy = any(energy.energy_j is not None for _, energy in counted)
+        failures = [
+            f"{device}: {facts['failed']}"
+            for device, facts in self._failed.items()
+            if facts["kind"] == kind
+            and not (has_energy and (facts.get("complements") or kind == "node"))
+        ]
+        return _Kind(counted, failures)
 
     def _utilisation(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return the utilisation of the host's devices, without columns that none of them has."""
@@ -299,6 +226,12 @@ class _Host:
                 row |= {"cpu_cores_mean": cores} if cores is not None else {}
                 row |= {"mem_used_max_bytes": int(memory.max())} if len(memory) else {}
         return row
+
+
+def _quality(node: tuple[DeviceSamples, DeviceEnergy]) -> tuple[bool, bool, float]:
+    """Return a key of meters of the same node, the least of the best one."""
+    device, energy = node
+    return energy.verdict in _UNUSED, device.complements, device.resolution_s
 
 
 def _mean(name: str, values: Iterable[float | None]) -> dict[str, float]:

@@ -14,11 +14,15 @@ import numpy.typing as npt
 #: A device draws at most this multiple of its maximum power limit. Limits apply to means over tens
 #: of milliseconds; single readings exceed the limit by up to a third.
 MAX_POWER_FACTOR = 1.5
-#: No single device draws more, in watts: above 1.5 times any GPU, package or socket's memory
-#: sold so far (GB300: 1400 W; Xeon 6 and EPYC 9005: 500 W; 24 DIMMs: 400 W).
-MAX_DEVICE_W: Mapping[str, float] = {"gpu": 3000.0, "cpu": 2000.0, "dram": 1000.0}
-#: No device that is on draws less, in watts: idle GPUs draw 2 W or more, idle packages 0.3 W.
-MIN_DEVICE_W: Mapping[str, float] = {"gpu": 1.0, "cpu": 0.1}
+#: No single device draws more, in watts: above 1.5 times any GPU, package, socket's memory, module
+#: or node sold so far (GB300: 1400 W; Xeon 6 and EPYC 9005: 500 W; 24 DIMMs: 400 W; GB200 with one
+#: Grace and two GPUs: 2700 W; DGX B300: 14 kW).
+MAX_DEVICE_W: Mapping[str, float] = {
+    "gpu": 3000.0, "cpu": 2000.0, "dram": 1000.0, "module": 6000.0, "node": 30_000.0,
+}  # fmt: skip
+#: No device that is on draws less, in watts: idle GPUs draw 2 W or more, idle packages 0.3 W, and
+#: the smallest computers 1 W. A node's sensor that is not connected reads 0.
+MIN_DEVICE_W: Mapping[str, float] = {"gpu": 1.0, "cpu": 0.1, "module": 1.0, "node": 1.0}
 #: A GPU that is in use for a quarter of a window or more draws at least 2 % of its maximum limit;
 #: even idle GPUs do (RTX 4090: 10 of 600 W; T4: 9 of 70 W; H100: 70 of 700 W).
 BUSY_UTIL, MIN_BUSY_SHARE = 0.25, 0.02

@@ -1,9 +1,11 @@
 """The sampler: a small process that reads every meter of a host.
 
-One sampler per host writes its rows to a live file once a second. It ends, with its data flushed,
-on SIGTERM or when its parent process has ended. It imports no torch, no pyarrow, and nothing of
-the user. One thread reads all meters, because each wake-up costs more than most readings. A second
-thread checks now and then whether a driver hangs, and then continues without it.
+One sampler per host writes its rows to a live file, about once a second or when the next reading
+is later than that. It ends, with its data flushed, on SIGTERM or when its parent process has ended.
+It imports no torch, no pyarrow, and nothing of the user. A wake-up costs more than most readings.
+So one thread reads all meters, slow meters are read a little early to share the wake-up of others,
+and nothing but a reading wakes it more often than every 4 s. A second thread checks now and then
+whether a driver hangs, and then continues without it.
 """
 
 import argparse
@@ -29,6 +31,10 @@ from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, MeterReport, SamplerReport
 
 FLUSH_S = 1.0
+#: The longest sleep, after which the sampler checks that its parent lives.
+_MAX_SLEEP_S = 4.0
+#: A meter that is read every second or less often may be read early by this share of its period.
+_SLOW_S, _EARLY_SHARE = 1.0, 0.25
 #: The longest that a meter may take to be read, and to open.
 READ_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 30.0
@@ -74,7 +80,7 @@ class MeterPoller:
         self._open_meter = open_meter
         self._meter: Meter | None = None
         self._problem: str | None = None
-        self._late_s = 0.0
+        self._late_s = self._early_s = 0.0
         self._reads = self._missed = 0
 
     def open(self) -> None:
@@ -103,6 +109,10 @@ class MeterPoller:
         if self._meter is not None:
             self.next_s = first_s
 
+    def is_due(self, now_s: float) -> bool:
+        """Return whether to read the meter, on a wake-up that may be for another meter."""
+        return self.next_s is not None and self.next_s - self._early_s <= now_s
+
     def read(self, now_s: float, *, last: bool = False) -> list[Sample]:
         """Read the meter, and schedule the next reading."""
         if self._meter is None or self.next_s is None:
@@ -120,9 +130,11 @@ class MeterPoller:
         self._late_s += max(0.0, now_s - self.next_s)
         self._reads += 1
         period_s = self._meter.period_s
+        self._early_s = _EARLY_SHARE * period_s if period_s >= _SLOW_S else 0.0
         periods = max(1, int((time.monotonic() - self.next_s) / period_s) + 1)
         self._missed += periods - 1
-        self.next_s += periods * period_s
+        # After an early reading, the schedule is that of the meter whose wake-up it shared.
+        self.next_s = min(now_s, self.next_s) + periods * period_s
         return samples
 
     def close(self) -> None:
@@ -201,22 +213,23 @@ class Sampler:
             self._start_s, self._start_cpu_s = time.monotonic(), time.process_time()
             for poller in self._pollers:
                 poller.begin(self._start_s)  # at the same time, so that they share wake-ups
-        flush_s = self._start_s
+        flushed_s = -math.inf
         while True:
             now_s = time.monotonic()
             for poller in self._pollers:
-                if poller.next_s is not None and poller.next_s <= now_s:
+                if poller.is_due(now_s):
                     samples = poller.read(now_s)
                     if self._active_thread != thread:
                         return
                     self._rows += samples
-            if now_s >= flush_s:
+            next_s = now_s + _MAX_SLEEP_S
+            for poller in self._pollers:
+                if poller.next_s is not None and poller.next_s < next_s:
+                    next_s = poller.next_s
+            if (self._rows or self._stream is None) and next_s - flushed_s > FLUSH_S:
                 self._write()
-                flush_s += FLUSH_S
-            next_s = min((r.next_s for r in self._pollers if r.next_s is not None), default=flush_s)
-            # A flush waits for a reading that is due shortly after.
-            wake_s = next_s if flush_s <= next_s < flush_s + FLUSH_S / 10 else min(next_s, flush_s)
-            if self._should_end(wake_s - time.monotonic()):
+                flushed_s = now_s
+            if self._should_end(next_s - time.monotonic()):
                 break
         self._end(thread)
 
@@ -240,7 +253,7 @@ class Sampler:
     def _should_end(self, wait_s: float) -> bool:
         """Wait; return whether a signal has come or the parent has ended."""
         if not self._is_ending:  # stays true if a meter hangs at the end
-            received = signal.sigtimedwait(self._ends_on, max(0.0, min(wait_s, FLUSH_S)))
+            received = signal.sigtimedwait(self._ends_on, max(0.0, wait_s))
             self._is_ending = received is not None or os.getppid() != self._parent_pid
         return self._is_ending
 

@@ -28,7 +28,6 @@ from wattlaw.isolation import isolate, isolated_python
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.command import substitute
-from wattlaw.study.model import Measure
 from wattlaw.telemetry.sampler_process import SamplerProcess
 from wattlaw.text import collapse_whitespace
 from wattlaw.training import command_rank, failures
@@ -88,27 +87,12 @@ def run_agent(
 ) -> int:
     """Run this node's part of an attempt; to be called on the main thread.
 
-    SIGUSR1 is forwarded to the workers. In the attempt's live folder this writes
-    ``ended.HOST.json`` with the exit code, after the sampler has ended, and if it failed
-    ``failure.HOST.json`` with the reason.
-
-    Parameters
-    ----------
-    folder, attempt
-        The run, whose record may appear up to a minute late, and the number of the attempt.
-    workers
-        The number of ranks of this node.
-    rendezvous
-        Options of torchrun for the rendezvous of nodes; none for a single node.
-    clock
-        Where the clocks of several nodes are compared.
-
-    Returns
-    -------
-    int
-        0 if every worker succeeded or stopped after a preemption notice (``stopped.json``),
-        ``environment.DISK_FULL`` if the disk is too full to write the reason of a failure,
-        otherwise 1.
+    SIGUSR1 is forwarded to the workers. The record of the run may appear up to a minute late.
+    ``rendezvous`` are options of torchrun; none for a single node. In the attempt's live folder
+    this writes ``ended.HOST.json`` with the exit code, after the sampler has ended, and if it
+    failed ``failure.HOST.json`` with the reason. The code is 0 if every worker succeeded or stopped
+    after a preemption notice (``stopped.json``), ``environment.DISK_FULL`` if the disk is too full
+    to write the reason of a failure, otherwise 1.
     """
     live, host, code = folder.live(attempt), host_name(), 1
     os.environ[AGENT_PID] = str(os.getpid())
@@ -128,17 +112,15 @@ def run_agent(
 
 
 def _run(
-    folder: RunFolder,
-    attempt: int,
-    workers: int,
-    rendezvous: Sequence[str],
-    clock: Endpoint | None,
+    folder: RunFolder, attempt: int, workers: int, rendezvous: Sequence[str], clock: Endpoint | None
 ) -> int:
     record, live = _wait_for_record(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
-    is_command = record.spec.workload.command is not None
+    measure, is_command = record.spec.measure, record.spec.workload.command is not None
     run = _run_command if is_command else _run_workers
-    with _sampler(live, record.spec.measure) as sampler, Clocks(clock, live) as clocks:
+    target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
+    sampling = SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
+    with sampling as sampler, Clocks(clock, live) as clocks:
         if is_command:
             sampler.wait_until_ready()  # the command may be one window from its start
         try:
@@ -167,7 +149,7 @@ def _run_workers(
     failed = run_torchrun(line)
     if failed:
         live = folder.live(record.attempts)
-        return _fail(live, *failures.reason_of_ranks(live, failed, next(iter(failed))))
+        return _fail(live, *failures.reason_of_ranks(live, failed))
     clocks.compare("end")
     return 0
 
@@ -199,7 +181,7 @@ def _run_command(
                 kind: failures.Kind = "exited"
                 reason = f"{program} {failures.describe_exit(launcher_code)}"
                 if failed:
-                    kind, reason = failures.reason_of_ranks(live, failed, next(iter(failed)))
+                    kind, reason = failures.reason_of_ranks(live, failed)
                 error = first_error(folder.log_path, attempt)
                 code = _fail(live, kind, f"{reason}: {error}" if error else reason)
         except EndedBySignal:
@@ -278,12 +260,6 @@ def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
             state = "not there" if record is None else f"the record of attempt {record.attempts}"
             raise BadInput(f"{folder.record_path}: {state}; needed: the record of {attempt}")
         time.sleep(0.2)
-
-
-def _sampler(live: Path, measure: Measure) -> SamplerProcess:
-    """Start a sampler of this process tree."""
-    target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
-    return SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:

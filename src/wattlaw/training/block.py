@@ -36,7 +36,7 @@ class Block:
         self.epoch_begins: list[int] = []  # steps that are the first of an epoch
         ranks.barrier()
         self._start_ns, self._start_s = time.time_ns(), time.perf_counter()
-        self._clock = StepClock(on_cuda=ranks.device.type == "cuda")
+        self._clock = StepClock(ranks.gpu)
 
     @property
     def elapsed_s(self) -> float:

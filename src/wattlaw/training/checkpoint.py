@@ -82,20 +82,9 @@ def _write(path: Path, state: dict[str, Any]) -> None:
 class Checkpointer:
     """Saves and loads the checkpoint of a run. All ranks call each method together.
 
-    Parameters
-    ----------
-    path
-        The checkpoint file.
-    parts
-        The objects whose state is saved, by name.
-    ranks
-        The ranks of the run.
-    windows
-        The windows of this rank's host, if it writes them. They are synced to disk before a
-        checkpoint.
-    live
-        The attempt's live folder for ``checkpointed.json`` and ``stopped.json``, if they are
-        written.
+    ``parts`` are the objects whose state is saved, by name. ``windows`` of this rank's host, if it
+    writes them, are synced to disk before a checkpoint. ``live`` gets ``checkpointed.json`` and
+    ``stopped.json``.
     """
 
     def __init__(
@@ -155,8 +144,9 @@ class Checkpointer:
     def set_random_state(self) -> None:
         """Restore the random state of this rank from the loaded checkpoint."""
         torch.set_rng_state(self._random["cpu"])
-        if "cuda" in self._random and self._ranks.device.type == "cuda":
-            torch.cuda.set_rng_state(self._random["cuda"], self._ranks.device)
+        device, gpu = self._ranks.device, self._ranks.gpu
+        if gpu is not None and device.type in self._random:
+            gpu.set_rng_state(self._random[device.type], device)
 
     def save(self, progress: Progress) -> None:
         """Replace the checkpoint; the old one stays until the new one is complete.
@@ -166,8 +156,8 @@ class Checkpointer:
         ranks, random = self._ranks, list[RandomState]()
         if progress.step:
             own = {"cpu": torch.get_rng_state()}
-            if ranks.device.type == "cuda":
-                own["cuda"] = torch.cuda.get_rng_state(ranks.device)
+            if ranks.gpu is not None:
+                own[ranks.device.type] = ranks.gpu.get_rng_state(ranks.device)
             random = ranks.all_gather(own)
         if self._windows is not None:
             self._windows.sync()

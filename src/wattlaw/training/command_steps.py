@@ -30,16 +30,8 @@ _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-n
 class CommandSteps:
     """Observes a command from before its ranks start, by environment variables that they get.
 
-    ``write`` stores what was observed.
-
-    Parameters
-    ----------
-    spec
-        The run.
-    live
-        The live folder of the attempt, which the nodes share.
-    node
-        The number of this node. Samples and notes of all ranks are written by node 0.
+    ``write`` stores what was observed in ``live``, which the nodes share. Samples and notes of all
+    ranks are written by node 0.
     """
 
     def __init__(self, spec: RunSpec, live: Path, node: int = 0) -> None:

@@ -112,20 +112,11 @@ def _first_error(live: Path) -> str | None:
     return first.reason if first.rank is None else f"rank {first.rank}: {first.reason}"
 
 
-def reason_of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[Kind, str]:
-    """Return why a host's ranks failed.
+def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
+    """Return why a host's ranks failed, from their exit codes in the order of their failures.
 
     A kill comes first, because errors of other ranks are its consequences. The next candidate is
     the earliest error of any rank of the run, on any host.
-
-    Parameters
-    ----------
-    live
-        The attempt's live folder.
-    codes
-        The exit codes of the ranks that failed.
-    first
-        The rank that failed first.
     """
     for rank, code in sorted(codes.items()):
         if code in _KILLS:
@@ -136,7 +127,8 @@ def reason_of_ranks(live: Path, codes: Mapping[int, int], first: int) -> tuple[K
     for rank, code in sorted(codes.items()):
         if code == DISK_FULL:
             return "error", f"rank {rank}: {_FULL}; details could not be written"
-    return "exited", f"rank {first} {describe_exit(codes[first])}"
+    rank, code = next(iter(codes.items()))
+    return "exited", f"rank {rank} {describe_exit(code)}"
 
 
 def describe_exit(code: int) -> str:

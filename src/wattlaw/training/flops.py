@@ -21,24 +21,16 @@ _aten = torch.ops.aten
 def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> float | None:
     """Return the operations of one forward and backward pass per sample; None if not countable.
 
-    torch's FLOP counter counts matrix products, convolutions and attention; a multiplication and
-    an addition are two operations. Fourier transforms of n points are added as (5/2) n log2 n if
-    real and 5 n log2 n if complex, the count of the radix-2 algorithm (Cooley and Tukey 1965).
-    Pointwise operations are not counted.
+    torch's FLOP counter counts matrix products, convolutions and attention; a multiplication and an
+    addition are two operations. Fourier transforms of n points are added as (5/2) n log2 n if real
+    and 5 n log2 n if complex, the count of the radix-2 algorithm (Cooley and Tukey 1965). Pointwise
+    operations are not counted.
 
     A copy of the model on the ``meta`` device computes shapes without numbers. If that fails, as
     for models whose shapes depend on the data, a copy on the CPU is used. If samples differ in
     size, as molecules do, the result is the mean of the first 32.
-
-    Parameters
-    ----------
-    workload, model
-        The workload and its model, which is not changed.
-    dataset
-        The training data.
     """
-    few, many = min(_UNIFORM, len(dataset)), min(_VARYING, len(dataset))
-    on_meta = few if is_stacked(first_batch(dataset, few), few) else many
+    on_meta, many = representative_samples(dataset), min(_VARYING, len(dataset))
     for device, samples in ((torch.device("meta"), on_meta), (torch.device("cpu"), many)):
         data = first_batch(dataset, samples)
         counter = FlopCounterMode(display=False, custom_mapping=TRANSFORMS)
@@ -51,6 +43,17 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
             continue
         return counter.get_total_flops() / samples
     return None
+
+
+def has_uniform_samples(dataset: Dataset) -> bool:
+    """Say whether the first samples have one size."""
+    few = min(_UNIFORM, len(dataset))
+    return is_stacked(first_batch(dataset, few), few)
+
+
+def representative_samples(dataset: Dataset) -> int:
+    """Return how many samples show the mean work of a sample."""
+    return min(_UNIFORM if has_uniform_samples(dataset) else _VARYING, len(dataset))
 
 
 def first_batch(dataset: Dataset, samples: int, *, times: int = 1) -> Any:

@@ -46,17 +46,7 @@ _NO_BUFFERS: Any = (
 
 
 class Training:
-    """The training of a workload on one rank.
-
-    Parameters
-    ----------
-    workload, plain
-        The workload and its model on this rank's device.
-    spec, seed
-        The run and the seed of its random numbers.
-    ranks
-        The ranks of the run.
-    """
+    """The training of a workload on one rank; ``plain`` is its model on this rank's device."""
 
     def __init__(
         self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
@@ -64,7 +54,7 @@ class Training:
         self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
-        self._clock = StepClock(on_cuda=ranks.device.type == "cuda")
+        self._clock = StepClock(ranks.gpu)
         setting = spec.setting
         if setting.local_batch is None or setting.global_batch is None:
             raise BadInput("a run that is trained here needs a batch size")
@@ -80,7 +70,7 @@ class Training:
         options = LoaderOptions(
             self._options.loader_workers,
             self._options.prefetch,
-            pin_memory=ranks.device.type == "cuda",
+            pin_memory=ranks.gpu is not None,
             handles_sigterm=WARNS not in os.environ,
         )
         local_world = {"ranks_here": ranks.local_world}
@@ -110,7 +100,7 @@ class Training:
         """Return the model for training. A single rank does not communicate gradients."""
         model = self._plain
         if self._ranks.world > 1:
-            on_device = [self._ranks.device.index] if self._ranks.device.type == "cuda" else None
+            on_device = None if self._ranks.gpu is None else [self._ranks.device.index]
             model = DistributedDataParallel(
                 model,
                 device_ids=on_device,
@@ -124,27 +114,13 @@ class Training:
         return model
 
     def run(
-        self,
-        windows: LiveWriter | None,
-        metric: str,
-        folder: RunFolder,
-        live: Path | None = None,
+        self, windows: LiveWriter | None, metric: str, folder: RunFolder, live: Path | None = None
     ) -> None:
         """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
-        Each phase is a window. After a notice all ranks stop after the same step and save a
-        checkpoint. A run that is measured by steps has none: it begins again.
-
-        Parameters
-        ----------
-        windows
-            The file of windows; None on every rank but the first of its host.
-        metric
-            Which of the workload's metrics is the ``metric`` of its windows.
-        folder
-            The folder of the run, for the checkpoint.
-        live
-            The attempt's live folder, for the progress of checkpoints.
+        Each phase is a window, which the first rank of each host writes. ``metric`` is that of the
+        workload's metrics that windows have. After a notice all ranks stop after the same step and
+        save a checkpoint. A run that is measured by steps has none: it begins again.
 
         Raises ``BadInput`` if the checkpoint is not of this run.
         """
@@ -221,11 +197,7 @@ class Training:
         torch.manual_seed(seed % 2**64)
 
     def _train_by_epochs(
-        self,
-        begin: Progress,
-        checkpointer: Checkpointer,
-        windows: LiveWriter | None,
-        metric: str,
+        self, begin: Progress, checkpointer: Checkpointer, windows: LiveWriter | None, metric: str
     ) -> Progress | None:
         """Train and evaluate to the end; return the progress at a notice, None without one."""
         measure, every = self._measure, self._options.checkpoint_every
@@ -306,9 +278,8 @@ class Training:
         with model.no_sync() if is_local else contextlib.nullcontext():
             with self._precision.autocast():
                 loss = self._workload.loss(self._model, data)
-            if (
-                not step.samples
-            ):  # after the forward pass, so that new gradients reuse the old ones' memory
+            # After the forward pass, so that new gradients reuse the memory of the old ones.
+            if not step.samples:
                 self._optimizer.zero_grad(set_to_none=True)
             # DDP averages gradients over ranks. This weight gives the average over all samples
             # of the step, also if ranks have different numbers of samples.

@@ -21,7 +21,7 @@ class Precision:
     """
 
     def __init__(self, name: str, device: torch.device) -> None:
-        if name == "tf32" and device.type != "cuda":
+        if name == "tf32" and (device.type != "cuda" or torch.version.hip):
             raise NotAvailable("precision tf32 needs an NVIDIA GPU; allowed here: fp32, bf16, fp16")
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
         torch.backends.cudnn.allow_tf32 = name == "tf32"

@@ -38,14 +38,8 @@ class PreemptionNotice:
 
     The ranks agree by a reduction on the CPU, separate from the communication of GPUs. It gives
     whether any rank was notified and the longest time per step, from which every rank computes
-    after how many steps the next agreement is due.
-
-    Parameters
-    ----------
-    ranks
-        The ranks; each creates a notice and calls it at the same points.
-    expected
-        Whether notices can come; if not, the ranks do not communicate.
+    after how many steps the next agreement is due. Each rank creates a notice and calls it at the
+    same points. If no notice is ``expected``, the ranks do not communicate.
     """
 
     def __init__(self, ranks: "Ranks", *, expected: bool) -> None:

@@ -55,26 +55,11 @@ def run_ranks(
 ) -> dict[int, int]:
     """Run a command line once per rank of this node; call it on the main thread.
 
-    Parameters
-    ----------
-    line
-        The command line. ``RANK``, ``LOCAL_RANK``, ``WORLD_SIZE``, ``MASTER_ADDR``,
-        ``MASTER_PORT`` and the other variables of torchrun are in its environment.
-    ranks
-        How many processes to start, each in a session of its own.
-    node
-        This node, if there are several.
-    is_over
-        Called often. Once it is true, the ranks are ended, and none of them has failed.
-
-    Returns
-    -------
-    dict of int to int
-        The exit codes of the ranks that failed, in the order of their failures; empty if none did.
-        Ranks that were ended because another failed are not included.
-
-    Raises ``EndedBySignal`` if this process got SIGTERM, SIGINT, SIGHUP or SIGQUIT. The ranks got
-    the same signal.
+    The variables of torchrun are in the environment of each rank, which has a session of its own.
+    ``is_over`` is called often: once it is true, the ranks are ended, and none of them has failed.
+    The result has the exit codes of the ranks that failed, in the order of their failures, without
+    those that were ended because another failed. Raises ``EndedBySignal`` if this process got
+    SIGTERM, SIGINT, SIGHUP or SIGQUIT; the ranks got the same signal.
     """
     node = node or Node()
     first, shared = node.number * ranks, _environment(ranks, node)
@@ -127,15 +112,7 @@ def _run(
 
 
 def run_torchrun(words: Sequence[str]) -> dict[int, int]:
-    """Run the workers of a torchrun command line; call it on the main thread.
-
-    Returns
-    -------
-    dict of int to int
-        The exit codes of the ranks that failed, in the order of their failures; empty if none did.
-
-    Raises ``EndedBySignal`` if this process got a signal that torchrun handles.
-    """
+    """Run the workers of a torchrun command line; result and errors are those of ``run_ranks``."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import get_args_parser, run

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from wattlaw.instrumentation.step_times import Floats
+from wattlaw.training.accelerator import BACKENDS, available_device, gpu_functions
 from wattlaw.training.environment import RENDEZVOUS_FILE, host_name
 
 T = TypeVar("T")
@@ -35,10 +36,15 @@ class Ranks:
         """Say whether this rank writes the windows and facts of its host."""
         return self.local_rank == 0
 
+    @property
+    def gpu(self) -> Any | None:
+        """Return torch's functions for this rank's GPU, None if it trains on the processor."""
+        return gpu_functions(self.device)
+
     def synchronize(self) -> None:
         """Wait until this rank's device has finished its work."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if self.gpu is not None:
+            self.gpu.synchronize(self.device)
 
     def barrier(self) -> None:
         """Wait for this rank's device and for all other ranks."""
@@ -61,7 +67,7 @@ class Ranks:
 
     def cpu_group(self) -> Any:
         """Return a process group for reductions on the CPU, apart from those of GPUs."""
-        return None if self.device.type == "cpu" else dist.new_group(backend="gloo")
+        return None if self.gpu is None else dist.new_group(backend="gloo")
 
     def largest(self, values: Sequence[float], group: Any) -> list[float]:
         """Return the largest of each value over all ranks, by a reduction on the CPU."""
@@ -91,21 +97,19 @@ class Ranks:
 def process_group() -> Iterator[Ranks]:
     """Join the process group of torchrun's environment, and leave it at the end."""
     local_rank = int(os.environ["LOCAL_RANK"])
-    if torch.cuda.is_available():
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        backend, bound = "nccl", device
-    else:
-        device, backend, bound = torch.device("cpu"), "gloo", None
+    device = available_device(local_rank)
+    gpu = gpu_functions(device)
+    if gpu is not None:
+        gpu.set_device(device)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     file = os.environ.get(RENDEZVOUS_FILE)
     dist.init_process_group(
-        backend,
+        BACKENDS[device.type],
         store=dist.FileStore(file, world) if file else None,  # type: ignore[attr-defined]
         rank=rank,
         world_size=world,
         timeout=_COLLECTIVE_TIMEOUT,
-        device_id=bound,
+        device_id=None if gpu is None else device,
     )
     try:
         yield Ranks(
@@ -123,14 +127,7 @@ def process_group() -> Iterator[Ranks]:
 def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
     """Return tensors, or tuples, lists and dicts of them, on a device.
 
-    Parameters
-    ----------
-    data
-        The tensors.
-    device
-        The device.
-    images
-        The memory format of tensors of four dimensions; by default their present one.
+    Tensors of four dimensions get the memory format ``images``.
     """
     if isinstance(data, torch.Tensor):
         form = images if images is not None and data.dim() == 4 else torch.preserve_format

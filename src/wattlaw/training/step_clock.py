@@ -15,21 +15,24 @@ Moment = Any
 class StepClock:
     """The time of every step, measured without synchronising the device inside a window.
 
-    It marks the end of each step by a device event on CUDA, elsewhere by the host's clock.
+    It marks the end of each step by an event of the GPU, or else by the host's clock.
+
+    Parameters
+    ----------
+    gpu
+        Torch's functions for the GPU, such as ``torch.cuda``; None if there is none.
     """
 
-    def __init__(self, *, on_cuda: bool) -> None:
-        self._on_cuda = on_cuda
+    def __init__(self, gpu: Any | None) -> None:
+        self._gpu = gpu
         self._marks: list[Moment] = []
         self.mark()
 
     def now(self) -> Moment:
-        """Return the present moment: on CUDA, when the device has done what is queued so far."""
-        if not self._on_cuda:
+        """Return the present moment: on a GPU, when it has done what is queued so far."""
+        if self._gpu is None:
             return time.perf_counter()
-        import torch
-
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = self._gpu.Event(enable_timing=True)
         event.record()
         return event
 
@@ -43,6 +46,6 @@ class StepClock:
 
     def between_s(self, pairs: Sequence[tuple[Moment, Moment]]) -> Floats:
         """Return the time between two moments; the device must be synchronised before the call."""
-        if not self._on_cuda:
+        if self._gpu is None:
             return np.array([second - first for first, second in pairs], dtype=float)
         return np.array([first.elapsed_time(second) for first, second in pairs], float) * 1e-3

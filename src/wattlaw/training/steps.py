@@ -14,14 +14,8 @@ class StepGoal:
     """How many steps a run measures: as many as requested, and more if they end too early.
 
     Every window has at least the length that a reliable energy needs (``shortest_window_s``),
-    unless this takes more than ``MOST_FACTOR`` times the requested steps or seconds.
-
-    Parameters
-    ----------
-    measure
-        What the study requests, with ``steps`` or ``seconds``.
-    largest
-        Returns the largest of each value over all ranks, which all call it after the same step.
+    unless this takes more than ``MOST_FACTOR`` times the requested steps or seconds. ``largest``
+    returns the largest of each value over all ranks, which all call it after the same step.
     """
 
     def __init__(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw import machine, processes
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.store.record import Facts
@@ -92,10 +93,13 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hardware, device_ids = machine.hardware(), ["host"]
-    if ranks.device.type == "cuda":
-        hardware = torch.cuda.get_device_name(ranks.device)
-        devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
-        device_ids = [f"GPU-{device.uuid}" for device in devices]
+    if ranks.gpu is not None:
+        hardware = ranks.gpu.get_device_name(ranks.device)
+        if ranks.device.type == "cuda" and not torch.version.hip:
+            devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
+            device_ids = [f"GPU-{device.uuid}" for device in devices]
+        else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
+            device_ids = visible_gpu_ids()[: ranks.local_world]
     facts = Facts(
         hosts=(ranks.host,),
         hardware=hardware,
@@ -108,7 +112,8 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
         parallelism="ddp" if ranks.world > 1 else "none",
         workers_cooperate=True,
         software=machine.software(_PACKAGES)
-        | ({"cuda": torch.version.cuda} if torch.version.cuda else {}),
+        | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+        | ({"rocm": torch.version.hip} if torch.version.hip else {}),
         **known,
     )
     write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())

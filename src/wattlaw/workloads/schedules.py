@@ -1,4 +1,5 @@
 """Learning-rate schedules, and the base of workloads with a constant rate."""
+# ruff: noqa: ARG002 - the arguments of the protocol
 
 import math
 from abc import ABC, abstractmethod
@@ -32,10 +33,7 @@ class BaseWorkload(ABC):
     """Base of the bundled workloads: a constant learning rate, and means as metrics."""
 
     def schedule(
-        self,
-        optimizer: torch.optim.Optimizer,  # noqa: ARG002
-        global_batch: int,  # noqa: ARG002
-        epochs: int,  # noqa: ARG002
+        self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:
         """Return a constant learning rate."""
         return Constant()

@@ -19,13 +19,13 @@ class FlakyMeter:
         return cls(target.period_s)
 
     def devices(self) -> list[Device]:
-        return [Device("flaky-0", "node", "a device that is lost")]
+        return [Device("flaky-0", "chassis", "a device that is lost")]
 
     def read(self, *, last: bool = False) -> list[Sample]:
         self._left -= 1
         if self._left < 0:
             raise OSError("device lost")
-        return [Sample("flaky-0", "node", time.time_ns(), power_w=42.0, power_source="measured")]
+        return [Sample("flaky-0", "chassis", time.time_ns(), power_w=42.0, power_source="measured")]
 
     def problems(self) -> list[str]:
         return []

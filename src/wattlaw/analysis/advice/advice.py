@@ -7,28 +7,10 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw.analysis.advice import choice, comparison
 from wattlaw.analysis.advice.batches import Batches
-from wattlaw.analysis.advice.choice import (
-    Decision,
-    check_factors,
-    decide,
-    fastest,
-    goal_of,
-    goal_text,
-    pareto,
-)
-from wattlaw.analysis.advice.comparison import (
-    Certainty,
-    NextRun,
-    Savings,
-    Tie,
-    certainty,
-    draw,
-    savings,
-)
-from wattlaw.analysis.advice.epochs import needed_epochs
 from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.advice.options import baseline_of, options_of_runs
+from wattlaw.analysis.advice.options import baseline_of, needed_epochs, options_of_runs
 from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
@@ -42,30 +24,14 @@ from wattlaw.formatting import source_of
 
 @dataclass(frozen=True)
 class RestsOn(Result):
-    """What an advice rests on.
+    """What an advice rests on."""
 
-    Parameters
-    ----------
-    runs
-        The number of runs of the job, by source: all of them show how much runs scatter.
-    settings
-        The number of settings that are compared, by source; predicted ones, too.
-    repeats
-        The fewest and the most runs of a setting.
-    energy_is
-        What the energies count, such as ``gpu+cpu, counter``; None without energy.
-    energy_verdicts
-        The number of runs by the verdict of their energy.
-    energy_reason
-        The most frequent reason of a verdict that is not ok.
-    """
-
-    runs: Mapping[str, int]
-    settings: Mapping[str, int]
-    repeats: tuple[int, int]
-    energy_is: str | None
-    energy_verdicts: Mapping[str, int]
-    energy_reason: str | None
+    runs: Mapping[str, int]  # of the job by source; all of them show how much runs scatter
+    settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
+    repeats: tuple[int, int]  # the fewest and the most runs of a setting
+    energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
+    energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
+    energy_reason: str | None  # the most frequent reason of a verdict that is not ok
 
 
 @dataclass(frozen=True)
@@ -89,15 +55,15 @@ class Advice(Result):
     reason: str
     nearest: Option | None
     baseline: Option | None
-    savings: Savings | None
+    savings: comparison.Savings | None
     probability: float | None
     tolerance: float
-    ties: tuple[Tie, ...]
+    ties: tuple[comparison.Tie, ...]
     rests_on: RestsOn
-    next_measurement: NextRun | None
+    next_measurement: comparison.NextRun | None
     pareto: tuple[Option, ...]
     any_batch: Option | None
-    any_batch_savings: Savings | None
+    any_batch_savings: comparison.Savings | None
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
@@ -141,7 +107,7 @@ def advise(
     intervals of a run.
     """
     constraints = Constraints(minimize, deadline_s, max_slowdown, energy_budget_j, max_gpus)
-    check_factors(constraints, footprint)
+    choice.check_factors(constraints, footprint)
     job = comparable_runs(table, workload)
     needed = needed_epochs(job, epochs, epochs_to_train, target)
     if job.unit in ("sample", "step") and (deadline_s is not None or energy_budget_j is not None):
@@ -172,48 +138,53 @@ def advise(
 
     predicted = predicted_options(options, allows, max_gpus, far=max_gpus is not None)
     offered = [*sound, *map(batches.judged, predicted)] or options
-    decision = decide(offered, constraints, job.worker)
+    decision = choice.decide(offered, constraints, job.worker)
     if not sound:
         least = min(allowed or options, key=lambda item: (item.gpus, item.train_time_s.mean))
         reason = f"Every setting needs more than {max_gpus} {job.worker}s."
         if allowed:
             reason = f"No setting on at most {max_gpus} {job.worker}s has a batch of known quality."
-        decision = Decision(None, reason, least)
+        decision = choice.Decision(None, reason, least)
     elif deadline_s is not None and max_gpus is None and decision.option is None:
         far = predicted_options(options, allows, None, far=True)
         offered = [*sound, *map(batches.judged, far)]
-        decision = decide(offered, constraints, job.worker)
+        decision = choice.decide(offered, constraints, job.worker)
     by_energy = any(item.energy_j for item in offered if not item.is_predicted)
     compared = [item for item in offered if item.energy_j or not by_energy]
-    base, best = named or fastest(compared), decision.option
-    is_sure, draws = Certainty(None, (), None), None
+    base, best = named or choice.fastest(compared), decision.option
+    is_sure, draws = comparison.Certainty(None, (), None), None
     if best is not None:
-        question = _question(constraints, footprint, fastest(compared))
+        question = _question(constraints, footprint, choice.fastest(compared))
         units = (job.rows["train_time_s"] / job.rows["time_s"]).median()
         others = [] if base in compared else [base]
         if len(compared) + len(others) > 1:
-            draws = draw([*compared, *others], options)
-        is_sure = certainty(best, compared, draws, question, float(units) if units > 0 else 1.0)
+            draws = comparison.draw([*compared, *others], options)
+        is_sure = comparison.certainty(
+            best, compared, draws, question, float(units) if units > 0 else 1.0
+        )
     any_option = _with_any_batch(allowed, batches, constraints, job.worker)
-    any_draws = None if any_option is None else draw([any_option, base], options)
+    any_savings = None
+    if any_option is not None:
+        any_draws = comparison.draw([any_option, base], options)
+        any_savings = comparison.savings(any_option, base, any_draws)
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
         unit=job.unit,
-        goal=goal_text(goal_of(constraints), job.worker, by_energy=by_energy),
+        goal=choice.goal_text(choice.goal_of(constraints), job.worker, by_energy=by_energy),
         recommended=best,
         reason=decision.reason,
         nearest=decision.nearest,
         baseline=base,
-        savings=None if best is None else savings(best, base, draws),
+        savings=None if best is None else comparison.savings(best, base, draws),
         probability=is_sure.probability,
         tolerance=Question().tolerance,
         ties=is_sure.ties,
         rests_on=rests_on,
         next_measurement=is_sure.next_run,
-        pareto=tuple(pareto(offered)),
+        pareto=tuple(choice.pareto(offered)),
         any_batch=any_option,
-        any_batch_savings=None if any_option is None else savings(any_option, base, any_draws),
+        any_batch_savings=any_savings,
         batches_left_out=batches.left_out(allowed),
         warnings=(
             *batches.warnings(allowed, best), *job.warnings, *needed.warnings,
@@ -234,7 +205,7 @@ def _with_any_batch(
     It is None where this is a batch that may be recommended anyway.
     """
     possible = [item for item in allowed if not item.falls or batches.allows(item)]
-    option = decide(possible, constraints, worker).option if possible else None
+    option = choice.decide(possible, constraints, worker).option if possible else None
     return None if option is None or batches.allows(option) else option
 
 
@@ -245,7 +216,7 @@ def _question(constraints: Constraints, footprint: Footprint | None, base: Optio
     if constraints.max_slowdown is not None:
         bounds.append((1 + constraints.max_slowdown) * base.train_time_s.mean)
     return Question(
-        goal_of(constraints),
+        choice.goal_of(constraints),
         deadline_s=min(bounds, default=None),
         energy_budget_j=constraints.energy_budget_j,
         price_per_kwh=(factors.price_per_kwh or 0.0) * (factors.pue or 1.0),

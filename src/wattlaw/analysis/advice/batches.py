@@ -15,12 +15,7 @@ from wattlaw.analysis.result import Caution
 class Batches:
     """The global batches that may be recommended.
 
-    Parameters
-    ----------
-    quality
-        What the runs show of quality against the global batch.
-    bound
-        The largest batch that is allowed although its quality is unknown; None for any.
+    ``bound`` is the largest that is allowed although its quality is unknown; None for any.
     """
 
     quality: tuple[BatchQuality, ...]

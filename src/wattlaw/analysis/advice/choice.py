@@ -93,15 +93,12 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
     cost = partial(goal_value, goal, by_energy=by_energy)
     best = min(groups[group], key=lambda item: (cost(item), item.train_time_s.mean, item.gpus))
     text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
-    warnings = (Caution("only-the-mean-meets", text),) if group in _MEAN_ONLY else ()
+    warnings = (Caution("only-the-mean-meets", text),) if group in (3, 4) else ()
     name = goal_text(goal, worker, by_energy=by_energy)
     reason = f"least {name} of {plural(len(groups[group]), f'{best.source} setting')}"
     if phrases:
         reason += f", each of which {' and '.join(phrases)}"
     return Decision(best, reason, None, warnings)
-
-
-_MEAN_ONLY = (3, 4)
 
 
 def goal_value(goal: str, option: Option, *, by_energy: bool) -> float:

@@ -36,12 +36,8 @@ _PROBABLY = 0.5
 class Draws:
     """Draws of the time and energy of a training, shape (draws, options).
 
-    Parameters
-    ----------
-    time_s, energy_j
-        Of means; ``energy_j`` is None unless every option has an energy.
-    time_noise, energy_noise
-        The standard deviation of the logarithm of a run, for each option.
+    They are of means; ``energy_j`` is None unless every option has an energy. The noises are the
+    standard deviations of the logarithm of a run, for each option.
     """
 
     options: tuple[Option, ...]
@@ -285,16 +281,8 @@ def certainty(
 ) -> Certainty:  # fmt: skip
     """Return how sure it is that an option is within the tolerance of the best one.
 
-    Parameters
-    ----------
-    best
-        The recommended option, one of ``options``.
-    options, draws
-        Those that are compared, and the draws whose first columns are theirs.
-    question
-        What is minimized, and the constraints.
-    run_units
-        How many units a run has, for the GPU-hours of the next one.
+    ``best`` is one of ``options``, which the first columns of the draws are of. ``run_units`` is
+    the number of units of a run, for the GPU-hours of the next one.
     """
     repeat = NextRun(best, _run_hours(best, run_units), None, None)
     is_needed = best.repeats < 2 or not repeat.is_repeat

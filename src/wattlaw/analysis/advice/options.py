@@ -1,7 +1,7 @@
-"""The options of a job that were run, and the one that savings refer to."""
+"""The options of a job that were run, the epochs to train, and what savings refer to."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import exp, sqrt
 from typing import Any
 
@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
-from wattlaw.analysis.aggregate import aggregate
 from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.comparable_runs import ENERGY, TIME, ComparableRuns
-from wattlaw.analysis.groups import group_numbers
+from wattlaw.analysis.comparable_runs import ENERGY, TIME, WHY_NO_EPOCH, ComparableRuns
+from wattlaw.analysis.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.prediction.settings import TrainingSetting
-from wattlaw.analysis.result import plain
+from wattlaw.analysis.prediction.job import setting_of_row
+from wattlaw.analysis.result import Caution, plain
 from wattlaw.analysis.series import are_imported_without_nodes
 from wattlaw.analysis.statistics import Pooled, pool, t_interval
-from wattlaw.errors import BadInput
+from wattlaw.analysis.to_target import time_to_target
+from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
@@ -35,7 +35,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     evaluation = job.rows["eval_time_s"].groupby(group).mean()
     options = []
     rows = aggregate(job.rows).assign(eval_time_s=evaluation)
-    by_group = dict(list(job.rows[[TIME, ENERGY, "train"]].groupby(group)))
+    by_group = dict(list(job.rows[[TIME, ENERGY]].groupby(group)))
     has_nodes = not are_imported_without_nodes(job.rows)
     spreads = {name: _pooled(own[name] for own in by_group.values()) for name in (TIME, ENERGY)}
     for number, row in enumerate(rows.to_dict("records")):
@@ -49,7 +49,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
             Option(
                 setting=setting, unit=job.unit, time_s=time_s, energy_j=energy, amount=needed,
                 source=source_of(setting["launcher"]), repeats=int(row["n"]),
-                training=_training(setting, own["train"].iloc[0], job.unit, has_nodes=has_nodes),
+                training=setting_of_row(row if has_nodes else row | {"nodes": None}, job.unit),
                 runs=own[[TIME, ENERGY]].to_numpy(float),
                 energy_is=job.energy_is if energy else None,
                 eval_time_s=plain(row["eval_time_s"]), metric=plain(row["metric"]),
@@ -68,29 +68,13 @@ def row_setting(row: Mapping[Any, Any]) -> dict[str, Any]:
 _COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")
 
 
-def _training(
-    setting: Mapping[str, Any], train: Any, unit: str, *, has_nodes: bool
-) -> TrainingSetting:
-    """Return a setting as the prediction model names it (``prediction.job``)."""
-    nodes, gpus = setting["nodes"] if has_nodes else None, setting["gpus"]
-    parts = 1 if pd.isna(train) else json.loads(train).get("gradient_accumulation", 1)
-    return TrainingSetting(
-        gpus, None if nodes is None else min(nodes, gpus),
-        local_batch=None if unit == "step" else setting["local_batch"],
-        gradient_accumulation=int(parts), precision=setting["precision"],
-        power_limit_w=setting["power_limit_w"], clock_limit_mhz=setting["clock_limit_mhz"],
-    )  # fmt: skip
-
-
-def _pooled(values: Iterable[pd.Series]) -> Pooled[int]:
+def _pooled(values: Iterable[pd.Series]) -> Pooled:
     """Return the spread of the logarithms within settings, with one variance for all."""
     logs = (np.log(own[own > 0].to_numpy(float)) for own in values)
     return pool(dict(enumerate(own for own in logs if len(own))))
 
 
-def _quantity(
-    row: Mapping[Any, Any], name: str, spreads: Mapping[str, Pooled[int]]
-) -> Quantity | None:
+def _quantity(row: Mapping[Any, Any], name: str, spreads: Mapping[str, Pooled]) -> Quantity | None:
     """Return a quantity with the interval of its mean.
 
     Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval uses
@@ -101,6 +85,10 @@ def _quantity(
         half = t_interval(0.0, sqrt(spread.variance / repeats), spread.freedom)[1]
         return Quantity.of(mean, mean * exp(-half), mean * exp(half))
     return Quantity.of(mean, row[f"{name}_low"], row[f"{name}_high"])
+
+
+def _size(text: str) -> tuple[int, str]:
+    return len(text), text
 
 
 def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
@@ -136,5 +124,91 @@ def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
     return matching[0]
 
 
-def _size(text: str) -> tuple[int, str]:
-    return len(text), text
+@dataclass(frozen=True)
+class EpochsNeeded:
+    """The epochs to train: a function of the setting (None: unknown), and warnings.
+
+    If the unit is not an epoch, the number is 1.
+    """
+
+    for_setting: Callable[[dict[str, Any]], Quantity | None]
+    warnings: tuple[Caution, ...]
+
+
+def needed_epochs(
+    job: ComparableRuns, epochs: pd.DataFrame, wanted: int | None, target: float | None
+) -> EpochsNeeded:
+    """Return the epochs to train.
+
+    Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
+    equally frequent ones, the largest.
+
+    Raises
+    ------
+    BadInput
+        Epochs below 1, or both epochs and a target are given.
+    Refused
+        No run reached the target, the direction of the metric is unknown, or the unit of the runs
+        is not an epoch.
+    """
+    if wanted is not None and target is not None:
+        raise BadInput("given epochs and a target; allowed: one of them")
+    if wanted is not None and wanted < 1:
+        raise BadInput(f"epochs: given {wanted}; allowed: 1 or more")
+    if job.unit != "epoch" and (wanted is not None or target is not None):
+        raise Refused(
+            f"{'epochs' if target is None else 'target'}: what was measured is a {job.unit}, not "
+            f"an epoch: {WHY_NO_EPOCH[job.unit]}"
+        )
+    if job.unit != "epoch":
+        return _fixed(1, ())
+    if target is not None:
+        return _to_target(job, epochs, target)
+    if wanted is not None:
+        return _fixed(wanted, ())
+    trained = job.rows["epochs_trained"].dropna()
+    if trained.empty:
+        text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
+        return _fixed(1, (Caution("epochs-unknown", text),))
+    most = int(trained.mode().max())
+    trained_text = f"The runs trained {int(trained.min())} to {int(trained.max())} epochs"
+    text = f"{trained_text}; totals are for {most} epochs. Set --epochs to change it."
+    return _fixed(most, () if trained.nunique() == 1 else (Caution("epochs-differ", text),))
+
+
+def _fixed(count: int, warnings: tuple[Caution, ...]) -> EpochsNeeded:
+    exactly = Quantity(float(count), float(count), float(count))
+    return EpochsNeeded(lambda _: exactly, warnings)
+
+
+def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> EpochsNeeded:
+    """Return the epochs that the runs of a global batch took to the target."""
+    settings = time_to_target(job.rows, epochs, target)
+    settings = settings[settings["global_batch"].notna()]
+    by_batch, failed = {}, {}
+    for row in settings.drop_duplicates(_LEARNS).to_dict("records"):
+        count = Quantity.of(row["epochs"], row["epochs_low"], row["epochs_high"])
+        if count is not None:
+            by_batch[tuple(row[name] for name in _LEARNS)] = count
+        else:
+            failed[row["global_batch"]] = str(row["why"])
+    if not by_batch:
+        raise Refused(
+            f"at no global batch did all runs reach a metric of {target:g}; train longer or choose "
+            "an easier target"
+        )
+    warnings = [
+        Caution("target-not-reached", f"Global batch {batch:g} is excluded: {why}.")
+        for batch, why in sorted(failed.items())
+    ]
+    without = job.rows.loc[job.rows["global_batch"].isna(), "run_id"].nunique()
+    if without:
+        text = f"{without} runs without a known global batch are excluded."
+        warnings.append(Caution("batch-unknown", text))
+    return EpochsNeeded(
+        lambda setting: by_batch.get(tuple(setting[name] for name in _LEARNS)),
+        tuple(warnings),
+    )
+
+
+_LEARNS = ["precision", "global_batch"]

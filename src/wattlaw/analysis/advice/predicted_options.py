@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import pairwise, product
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
@@ -19,11 +17,10 @@ from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.job import Job, job_of
 from wattlaw.analysis.prediction.predict import MeasuredRange
 from wattlaw.analysis.prediction.results import quantiles
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 from wattlaw.analysis.result import plain
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 
-Floats = npt.NDArray[np.float64]
 Limits = tuple[float | None, ...]
 
 #: A time is known well enough for an option if its 95 % interval is no wider than this factor.
@@ -40,12 +37,8 @@ _MOST = 400
 def models_of(table: pd.DataFrame, job: ComparableRuns) -> dict[tuple[Any, ...], Job]:
     """Return the prediction model's job for each combination of ``SEPARATE``; none without laws.
 
-    Parameters
-    ----------
-    table
-        All runs: those that emulate the batch of more GPUs inform the model as well.
-    job
-        The runs of the options.
+    ``table`` has all runs: those that emulate the batch of more GPUs inform the model as well.
+    ``job`` has the runs of the options.
     """
     if set(job.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}:
         return {}
@@ -66,23 +59,11 @@ def predicted_options(
 ) -> list[Option]:
     """Return options that were not run, predicted by the model of ``analysis.prediction``.
 
-    Parameters
-    ----------
-    options
-        Those that were run, with their models.
-    allows
-        Whether an option may be recommended; the others are not predicted.
-    max_gpus
-        The largest GPU count of interest.
-    far
-        Whether settings outside of the range of the runs are predicted.
-
-    Returns
-    -------
-    list of Option
-        At measured GPU counts and their doublings: all combinations of measured batches and limits,
-        and those half-way between neighbours. Options whose 95 % interval of time is wider than a
-        factor of ``WIDEST`` are left out. Means are medians; bounds are 95 % intervals of a run.
+    They are at measured GPU counts and their doublings: all combinations of measured batches and
+    limits, and those half-way between neighbours, as far as ``allows`` says that an option may be
+    recommended. With ``far``, settings outside of the range of the runs are predicted as well.
+    Options whose 95 % interval of time is wider than a factor of ``WIDEST`` are left out. Means are
+    medians; bounds are 95 % intervals of a run.
     """
     amounts = {(item.setting["precision"], item.global_batch): item.amount for item in options}
     by_model: dict[int, list[Option]] = {}

@@ -25,16 +25,8 @@ def collect_warnings(
 ) -> list[Caution]:
     """Return the warnings, the most serious first.
 
-    Parameters
-    ----------
-    decision
-        The recommended option.
-    options, offered
-        All options that ran; those that may be recommended, with predicted ones.
-    job, constraints
-        The runs, and what is asked.
-    energy_reason
-        Why energies are not ok.
+    ``options`` ran; those ``offered`` may be recommended, with predicted ones. ``energy_reason``
+    says why energies are not ok.
     """
     cautions = list(decision.warnings)
     option = decision.option or decision.nearest

@@ -51,27 +51,16 @@ class LimitComparison(Result):
 
 
 def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") -> LimitComparison:
-    """Compare the scaling laws of the time of one family under its limits.
+    """Compare the scaling laws of the time of one family of ``scaling_series`` under its limits.
 
-    Parameters
-    ----------
-    series_rows
-        Rows of ``scaling_series`` of one ``family`` (with ``gpus``, ``limit`` and ``time_s``). Rows
-        in which the other limit is set too are ignored if there are some without it. Limits with
-        fewer than three GPU counts are left out.
-    limit
-        The column of the limit.
+    Rows in which the other limit is set too are ignored if there are some without it. Limits with
+    fewer than three GPU counts are left out; with fewer than two limits, the comparison is refused.
 
-    Returns
-    -------
-    LimitComparison
-        ``limits`` has a row per limit, the reference (no limit, else the highest) first: the
-        ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
-        interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided
-        tests reject at 5 %) and ``equivalence_p``.
+    ``limits`` of the result has a row per limit, the reference (no limit, else the highest) first:
+    the ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
+    interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided tests
+    reject at 5 %) and ``equivalence_p``.
 
-    Notes
-    -----
     Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU count
     are not independent where the count deviates from the law, which ``basis`` takes into account:
     if a lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are
@@ -80,27 +69,24 @@ def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") ->
     share enough counts).
 
     "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
-
-    Raises
-    ------
-    Refused
-        Fewer than two limits with three GPU counts.
     """
     rows = _usable_rows(series_rows, limit)
     limits = distinct_limits(rows[limit])
     parts = [at_limit(rows, limit, value).assign(code=i) for i, value in enumerate(limits)]
     logs = pd.concat(parts, ignore_index=True)[["code", "gpus", TIME]]
     logs = logs.assign(x=np.log(logs["gpus"].astype(float)), y=np.log(logs[TIME].astype(float)))
-    betas = [
-        -LeastSquares(power_law_design(part["gpus"].to_numpy(float)), part["y"].to_numpy()).params[
-            1
-        ]
+    of_limits = [
+        LeastSquares(power_law_design(part["gpus"].to_numpy(float)), part["y"].to_numpy())
         for _, part in logs.groupby("code")
     ]
     basis, model = _fitted(logs, len(limits))
     differences = _differences(model, len(limits))
-    frame = pd.DataFrame({"limit": limits, "beta": betas}, dtype=float).join(differences)
-    difference_p = _difference_p(model, len(limits), logs)
+    frame = pd.DataFrame(
+        {"limit": limits, "beta": [-fit.params[1] for fit in of_limits]}, dtype=float
+    ).join(differences)
+    difference_p = None  # of exact data, whose residuals are rounding
+    if np.sqrt(model.variance) > _ROUNDING * float(logs["y"].std()):
+        difference_p = model.joint_p(slice(len(limits) - 1, 2 * (len(limits) - 1)))
     equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
     if equivalence_p < ERROR:
         verdict = SAME
@@ -177,12 +163,6 @@ def _differences(model: LeastSquares, limits: int) -> pd.DataFrame:
             p = float(special.stdtr(freedom, -np.divide(distance, error)))
         rows.append([change, change - half, change + half, p])
     return pd.DataFrame(rows, columns=names)
-
-
-def _difference_p(model: LeastSquares, limits: int, logs: pd.DataFrame) -> float | None:
-    if np.sqrt(model.variance) <= _ROUNDING * float(logs["y"].std()):
-        return None  # exact data: their residuals are rounding
-    return model.joint_p(slice(limits - 1, 2 * (limits - 1)))
 
 
 def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit) -> str:

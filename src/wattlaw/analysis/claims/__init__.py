@@ -1,22 +1,8 @@
 """The findings of the two studies as tests on other data, with criteria fixed in advance."""
 
 from wattlaw.analysis.claims import batch, energy, limits, scaling
-from wattlaw.analysis.claims.verdicts import (
-    CONTRADICTED,
-    KIT,
-    MIT,
-    NOT_DECIDABLE,
-    SIMULATED,
-    SUPPORTED,
-    Claim,
-    WorkloadVerdict,
-)  # fmt: skip
+from wattlaw.analysis.claims.verdicts import MIT, Claim
 from wattlaw.analysis.findings import Findings
-
-__all__ = (
-    "CLAIMS", "CONTRADICTED", "KIT", "MIT", "NOT_DECIDABLE", "SIMULATED", "SUPPORTED", "Claim",
-    "WorkloadVerdict", "check_claims",
-)  # fmt: skip
 
 CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
 
@@ -24,10 +10,7 @@ CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
 def check_claims(findings: Findings) -> tuple[Claim, ...]:
     """Return every claim with its verdict, those of Frey et al. 2022 first.
 
-    Parameters
-    ----------
-    findings
-        Of ``analysis.findings.analyse``. Claims on carbon need its ``footprint``.
+    Claims on carbon need the ``footprint`` of the findings.
     """
     ordered = sorted(CLAIMS, key=lambda claim: claim.study != MIT)
     return tuple(claim.evaluate(findings) for claim in ordered)

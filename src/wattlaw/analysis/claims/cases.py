@@ -50,19 +50,16 @@ class RunGroup:
             (self.series["rule"] == rule) & (self.series["fraction_per_gpu"].notna() == grows)
         ]
         for label, rows_of_series in without_limits(rows).groupby("series", sort=True):
-            yield self.full_label(str(label)), rows_of_series
+            name = str(label)
+            shown = name if name.startswith(self.workload) else f"{self.workload}, {name}"
+            yield shown, rows_of_series
 
     def main_series(self) -> pd.DataFrame:
         """Return the series that represents the group.
 
         Without limits (or with the highest), of constant local batch where there is such a one, the
         largest data set; of those that with the most GPU counts, then the largest, then the most
-        runs.
-
-        Raises
-        ------
-        Refused
-            The group has no series of several GPU counts.
+        runs. Refused without a series of several GPU counts.
         """
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
         of_local_batch = rows[rows["rule"] == "local_batch"]
@@ -70,7 +67,13 @@ class RunGroup:
         several = [rows_of_series for _, rows_of_series in rows.groupby("series")]
         if not several:
             raise Refused("no series of several GPU counts: run the same setting on 3 or more")
-        return max(several, key=_coverage)
+        return max(
+            several,
+            key=lambda series: (
+                float(series["dataset_fraction"].iloc[0]), series["gpus"].nunique(),
+                float(series["gpus"].max()), len(series),
+            ),
+        )  # fmt: skip
 
     def limit_series(self, limit: Limit) -> pd.DataFrame:
         """Return the main series and those that differ from it in one limit alone."""
@@ -78,10 +81,6 @@ class RunGroup:
         in_family = self.series["family"] == main["family"].iloc[0]
         rows = self.series[in_family & (self.series["rule"] == main["rule"].iloc[0])]
         return varying_only(rows, limit).reset_index(drop=True)
-
-    def full_label(self, label: str) -> str:
-        """Return a series' label with the workload in front."""
-        return label if label.startswith(self.workload) else f"{self.workload}, {label}"
 
 
 def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
@@ -105,13 +104,6 @@ def _all_groups(findings: Findings) -> tuple[RunGroup, ...]:
         series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
         result.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
     return tuple(result)
-
-
-def _coverage(series: pd.DataFrame) -> tuple[float, ...]:
-    return (
-        float(series["dataset_fraction"].iloc[0]), series["gpus"].nunique(),
-        float(series["gpus"].max()), len(series),
-    )  # fmt: skip
 
 
 def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
@@ -202,9 +194,12 @@ def per_doubling(
     name: str, label: str, y: str, low: float = -math.inf, high: float = math.inf
 ) -> Checks:
     """Return the test that the change of ln ``y`` per ln GPUs lies between two bounds."""
-    return lambda rows: [
-        Within(name, label, effects.slope(rows, y), low, high, effects.growth, "{:+.1%}")
-    ]
+
+    def checks(rows: pd.DataFrame) -> list[Check]:
+        slope = effects.scaled(effects.exponent(rows, y), -1.0)
+        return [Within(name, label, slope, low, high, effects.growth, "{:+.1%}")]
+
+    return checks
 
 
 def make_case(

@@ -1,4 +1,7 @@
-"""The estimates with standard errors that claims are tested with; all are of logarithms."""
+"""The estimates with standard errors that claims are tested with; all are of logarithms.
+
+Each raises ``Refused`` where the data do not have it, or have no error of it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -30,13 +33,7 @@ _IDENTICAL_REPEATS = "all repeats are identical, so the random variation is unkn
 
 
 def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
-    """Return the rows that have ``y``.
-
-    Raises
-    ------
-    Refused
-        There are none, or energies count different things.
-    """
+    """Return the rows that have ``y``; refuse none, and energies that count different things."""
     known = rows[rows[y] > 0]
     if known.empty:
         raise Refused(f"no {_DESCRIPTIONS.get(y, y)} was measured")
@@ -47,13 +44,7 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
 
 
 def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
-    """Return beta of y = alpha N^-beta, by the interval that ``PowerLaw.trusted`` names.
-
-    Raises
-    ------
-    Refused
-        ``y`` was not measured at three GPU counts.
-    """
+    """Return beta of y = alpha N^-beta, by the interval that ``PowerLaw.trusted`` names."""
     known = require_measured(rows, y)
     law = fit_power_law(known["gpus"].to_numpy(float), known[y].to_numpy(float))
     if law.trusted.interval == "repeats" and law.beta_se_repeats is not None:
@@ -61,20 +52,10 @@ def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
     return Effect(law.beta, law.beta_se, law.n - 2)
 
 
-def slope(rows: pd.DataFrame, y: str) -> Effect:
-    """Return the change of ln y per ln N: ``exponent`` with the other sign."""
-    return scaled(exponent(rows, y), -1.0)
-
-
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
     """Return the sum of weights times mean ln y of the cells ``by``.
 
     The variance is pooled over all cells of ``rows`` (``analysis.statistics.pool``).
-
-    Raises
-    ------
-    Refused
-        Nothing was repeated, repeats are all the same, or a cell was not measured.
     """
     known = require_measured(rows, y)
     cells = np.log(known[y]).groupby(known[by])
@@ -100,11 +81,6 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
     say too little: then it is the mean change of exactly these cells, with the error of their
     repeats alone; the effect's ``about`` says so. See Searle, Casella & McCulloch 1992, "Variance
     Components", chapter 4.
-
-    Raises
-    ------
-    Refused
-        No cell has both, too few runs for an error of the change, or all repeats are the same.
     """
     known = require_measured(rows, y)
     treated, cell = treated[known.index], cell[known.index]
@@ -151,11 +127,6 @@ def limited_and_reference(
 
     Without means without any, or where none was run so, with the highest. The other limit does not
     differ. The column ``limited`` is true under the limit.
-
-    Raises
-    ------
-    Refused
-        The limit, or a higher one or none, was not run.
     """
     alone = varying_only(rows, limit)
     limits = distinct_limits(alone[limit])
@@ -169,13 +140,7 @@ def limited_and_reference(
 
 
 def change_under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
-    """Return the change of ln y under the limit of ``limited_and_reference``.
-
-    Raises
-    ------
-    Refused
-        As ``paired``.
-    """
+    """Return the change of ln y under the limit of ``limited_and_reference``."""
     return paired(rows, y, rows["limited"], settings(rows, (limit,)))
 
 
@@ -192,11 +157,6 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     share no deviation from it (``PowerLaw.trusted``), the error is that of an indicator of the
     largest count beside the law. Where they do, or three counts cannot tell, it is that of a
     prediction of one count's mean by the counts, with Student's t over counts less two.
-
-    Raises
-    ------
-    Refused
-        Fewer than three counts up to ``reach``, or none beyond.
     """
     known = require_measured(rows, TIME)
     counts = known["gpus"].to_numpy(float)

@@ -7,19 +7,9 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
-from wattlaw.analysis.claims import cases, effects
+from wattlaw.analysis.claims import cases, effects, verdicts
 from wattlaw.analysis.claims.effects import ENERGY, TIME
-from wattlaw.analysis.claims.verdicts import (
-    KIT,
-    MIT,
-    Case,
-    Cases,
-    Check,
-    ClaimDefinition,
-    Effect,
-    Tested,
-    Within,
-)  # fmt: skip
+from wattlaw.analysis.claims.verdicts import KIT, MIT, Check, ClaimDefinition, Within
 from wattlaw.analysis.energy_laws import FACTOR, energy_law, factor_model
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
@@ -62,7 +52,7 @@ def _energy_rises(rows: pd.DataFrame) -> list[Check]:
     return list(rises(rows))
 
 
-def _carbon(findings: Findings) -> Sequence[Case]:
+def _carbon(findings: Findings) -> Sequence[verdicts.Case]:
     """Test with the PUE and the grid of the findings' footprint."""
     footprint = findings.footprint
     low, high = (math.log(CO2_KG_PER_H * (1 + give)) for give in (-CO2_TOLERANCE, CO2_TOLERANCE))
@@ -94,9 +84,9 @@ def _linear(rows: pd.DataFrame) -> Iterator[Check]:
     r2, factor_w = law["r2_log_log"], law["factor_w"]
     if r2 is None:
         raise Refused("all energies are the same, so there is no R^2")
-    exponent = Effect(law["exponent"], law["exponent_se"], law["n"] - 2)
+    exponent = verdicts.Effect(law["exponent"], law["exponent_se"], law["n"] - 2)
     yield Within("exponent", "exponent", exponent, 1 - EXPONENT_MARGIN, 1 + EXPONENT_MARGIN)
-    yield Tested(
+    yield verdicts.Tested(
         f"R^2 {r2:.3f}, {factor_w:.4g} W per GPU", r2 >= MIN_R2, None,
         {"r2": r2, "r2_through_origin": law["r2_origin"], "factor_w": factor_w},
     )  # fmt: skip
@@ -136,7 +126,7 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
         model = factor_model(rows)
         term = model.terms.set_index("term").loc[f"log_{rate}"]
         estimate, error = (float(value) for value in term[["estimate", "se"]].to_numpy(float))
-        effect = Effect(estimate, error, model.settings - 1)
+        effect = verdicts.Effect(estimate, error, model.settings - 1)
         label = f"energy per GPU-hour per doubling of {rate} per GPU-hour"
         yield Within(rate, label, effect, -least, least, effects.growth, "{:+.1%}", inside=False)
 
@@ -150,10 +140,10 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
     )  # fmt: skip
 
 
-def _on_all_runs(checks: cases.Checks) -> Cases:
+def _on_all_runs(checks: cases.Checks) -> verdicts.Cases:
     """Test the runs without limits of all groups together."""
 
-    def all_runs(findings: Findings) -> list[Case]:
+    def all_runs(findings: Findings) -> list[verdicts.Case]:
         groups = cases.run_groups(findings)
         if not groups:
             return []

@@ -21,7 +21,6 @@ MAX_SLOWDOWN, CLEAR_SLOWDOWN, MIN_SAVING = 0.05, 0.10, 0.10
 MANY_GPUS = 128
 #: Of the slow-down's factor between the smallest count and 128 GPUs.
 MIN_SHRINKAGE = 0.05
-_P_VALUES = ("difference_p", "equivalence_p")
 
 
 def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> ClaimDefinition:
@@ -29,7 +28,8 @@ def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> 
         compared = compare_limits(rows, limit)
         labels = [limit_label(limit, value) for value in compared.limits["limit"]]
         betas = dict(zip(labels, compared.limits["beta"].tolist(), strict=True))
-        p_values = {name: plain(getattr(compared, name)) for name in _P_VALUES}
+        names = ("difference_p", "equivalence_p")
+        p_values = {name: plain(getattr(compared, name)) for name in names}
         # Exact data have no test; what is not within the margin then differs.
         against = 0.0 if compared.difference_p is None else compared.difference_p
         is_same = compared.verdict == SAME

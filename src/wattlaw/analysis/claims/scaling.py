@@ -7,15 +7,7 @@ import pandas as pd
 
 from wattlaw.analysis.claims import cases, effects
 from wattlaw.analysis.claims.effects import TIME
-from wattlaw.analysis.claims.verdicts import (
-    KIT,
-    MIT,
-    Cases,
-    Check,
-    ClaimDefinition,
-    Tested,
-    Within,
-)  # fmt: skip
+from wattlaw.analysis.claims.verdicts import KIT, MIT, Cases, Check, ClaimDefinition, Tested, Within
 from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.analysis.statistics import ERROR
@@ -37,9 +29,9 @@ CNN_LEAST, CNN_MOST = 5.0 * (1 - TOLERANCE), 6.0 * (1 + TOLERANCE)
 
 
 def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
-    """Test how far the largest count lies from the law of the others, and whether the curve bends.
+    """Test the largest count against the law of the others, and whether the curve bends.
 
-    R^2 is reported and decides nothing: curves that bend have a high one too.
+    R^2 decides nothing: curves that bend have a high one too.
     """
     rows = effects.require_measured(rows, TIME)
     counts, times_s = rows["gpus"].to_numpy(float), rows[TIME].to_numpy(float)
@@ -117,10 +109,6 @@ def _speedup(least: float, most: float = math.inf, enough: float = FULL_RANGE) -
         yield Within("speedup", label, effect, low, high, math.exp)
 
     return checks
-
-
-def _near_linear(rows: pd.DataFrame) -> Iterator[Check]:
-    yield Within("beta", "beta", effects.exponent(rows), NEAR_LINEAR)
 
 
 def _fourcastnet(rows: pd.DataFrame) -> Iterator[Check]:
@@ -218,7 +206,10 @@ CLAIMS = (
         "resnet50-near-linear", "ResNet50's speedup is near-linear at constant global batch.", KIT,
         f"beta of every series of constant global batch is at least {NEAR_LINEAR:g}",
         needs="resnet50 at a constant global batch on 3 or more GPU counts, with repeats",
-        cases=cases.on_every_series("global_batch", _near_linear, "resnet50"),
+        cases=cases.on_every_series(
+            "global_batch",
+            lambda rows: [Within("beta", "beta", effects.exponent(rows), NEAR_LINEAR)], "resnet50",
+        ),
     ),
     ClaimDefinition(
         "fourcastnet-not-past-4x",

@@ -72,11 +72,7 @@ def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) ->
     """Return where the series leaves its power law; None where no breakpoint is significant at 2 %.
 
     A curve that flattens little by little is found too: one power law does not hold there either.
-
-    Parameters
-    ----------
-    x, y
-        Shape (n,): number of workers, and time. Pairs with a missing value are left out.
+    Pairs of worker count and time with a missing value are left out.
 
     Raises
     ------
@@ -136,8 +132,7 @@ def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
     along = generator.standard_normal((_SIMULATIONS, shape[0]))
     rest = generator.chisquare(df - shape[0], _SIMULATIONS) if df > shape[0] else 0.0
     largest = ((along @ hinges) ** 2).max(axis=1)
-    gains_sorted: Floats = np.sort(largest / ((along**2).sum(axis=1) + rest))
-    return gains_sorted
+    return np.sort(largest / ((along**2).sum(axis=1) + rest))
 
 
 def _breakpoint(

@@ -215,8 +215,7 @@ def _inverse(design: Floats) -> Floats:
         inverse = np.linalg.pinv(design / sizes)
     except np.linalg.LinAlgError:
         raise Refused("its numbers overflow on these values") from None
-    solution: Floats = inverse @ inverse.T / np.outer(sizes, sizes)
-    return solution
+    return inverse @ inverse.T / np.outer(sizes, sizes)
 
 
 def _weights(law: Law, data: Observations) -> tuple[Floats, float]:

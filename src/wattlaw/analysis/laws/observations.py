@@ -100,11 +100,6 @@ class Noise:
     within: float = 0.0
     within_df: int = 0
 
-    @property
-    def of_repeats(self) -> bool:
-        """Say whether the law's error comes from the counts' means, not from the runs."""
-        return self.share < 1
-
     def interval(self, estimate: float, se: float) -> Interval:
         """Return the interval of an estimate with standard error ``se``."""
         return t_interval(estimate, se, self.df)

@@ -150,7 +150,8 @@ class PowerLaw(Result):
     def trusted(self) -> Trusted:
         """Return the intervals to quote: over runs, unless repeats share deviations."""
         se, beta_ci, alpha_ci = self.beta_se_repeats, self.beta_ci_repeats, self.alpha_ci_repeats
-        if self._noise.of_repeats and se is not None and beta_ci and alpha_ci:
+        is_of_means = self._noise.share < 1
+        if is_of_means and se is not None and beta_ci and alpha_ci:
             why = (
                 f"repeats of a worker count share deviations from the law (lack of fit "
                 f"p = {self.lack_of_fit_p:.2g}, below {obs.POOLING_LEVEL:g}), so the error is that "
@@ -174,12 +175,9 @@ class PowerLaw(Result):
 
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:
-    """Fit ln y = ln alpha - beta ln x by ordinary least squares.
+    """Fit ln y = ln alpha - beta ln x to pairs of worker count and time by ordinary least squares.
 
-    Parameters
-    ----------
-    x, y
-        Shape (n,): number of workers, and time. Pairs with a missing value are left out.
+    Pairs with a missing value are left out.
 
     Raises
     ------
@@ -189,18 +187,15 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
     return power_law(obs.observe(x, y))
 
 
-def power_law(data: Observations) -> PowerLaw:
-    """Fit the law to observations."""
-    with np.errstate(all="ignore"):  # overflows and zero spreads become inf or nan
-        return _law(data, LeastSquares(power_law_design(data.run_x), data.log_y))
-
-
 def power_law_design(x: Floats) -> Floats:
     """Return the columns 1 and ln x, shape (n, 2)."""
     return np.column_stack([np.ones_like(x), np.log(x)])
 
 
-def _law(data: Observations, fit: LeastSquares) -> PowerLaw:
+@np.errstate(all="ignore")  # overflows and zero spreads become inf or nan
+def power_law(data: Observations) -> PowerLaw:
+    """Fit the law to observations."""
+    fit = LeastSquares(power_law_design(data.run_x), data.log_y)
     log_alpha, slope = (float(value) for value in fit.params)
     slope_ci = fit.interval(1)
     constant = bool(np.ptp(data.log_y) == 0)

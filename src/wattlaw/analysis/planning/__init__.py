@@ -3,8 +3,7 @@
 Pure: settings and observations in, proposals out. ``plan`` is the entry point.
 """
 
-from wattlaw.analysis.planning.candidates import Candidate, is_long_enough
 from wattlaw.analysis.planning.plan import Plan, Proposal, plan
-from wattlaw.analysis.planning.question import Question
+from wattlaw.analysis.planning.question import Candidate, Question, is_long_enough
 
 __all__ = ["Candidate", "Plan", "Proposal", "Question", "is_long_enough", "plan"]

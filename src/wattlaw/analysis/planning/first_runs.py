@@ -4,12 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.planning.candidates import Candidate
-from wattlaw.analysis.prediction.settings import TrainingSetting
-
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.planning.question import Candidate
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 
 #: Distinct settings that are measured first where they are cheap: each has at most this share of
 #: the work of all runs.

@@ -4,19 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.planning.candidates import Candidate
 from wattlaw.analysis.planning.first_runs import first_runs
-from wattlaw.analysis.planning.question import Question
+from wattlaw.analysis.planning.question import Candidate, Question
 from wattlaw.analysis.planning.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.prediction.host_power import HostPower
 from wattlaw.analysis.prediction.posterior import Posterior
-from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, Observation, TrainingSetting
 from wattlaw.analysis.result import Result
-
-Floats = npt.NDArray[np.float64]
 
 #: Draws of the posterior that values are computed with: many for few settings.
 _DRAWS, _VALUES = 600, 120_000
@@ -45,23 +41,13 @@ class Proposal(Result):
 
 @dataclass(frozen=True)
 class Plan(Result):
-    """The leading setting, how sure it is, and the runs to make next, the best first.
+    """The leading setting, how sure it is, and the runs to make next, the best first."""
 
-    Parameters
-    ----------
-    setting
-        The setting with the least expected regret; None before the first run.
-    expected_regret, probability
-        Its expected regret, and the probability that its regret is within the tolerance.
-    stopped_because
-        Why no run is proposed; None if runs are.
-    """
-
-    setting: TrainingSetting | None
+    setting: TrainingSetting | None  # of the least expected regret; None before the first run
     expected_regret: float | None
-    probability: float | None
+    probability: float | None  # that its regret is within the tolerance
     proposals: tuple[Proposal, ...]
-    stopped_because: str | None
+    stopped_because: str | None  # why no run is proposed; None if runs are
 
 
 def plan(
@@ -81,8 +67,6 @@ def plan(
 
     Parameters
     ----------
-    question
-        What is decided.
     candidates
         The runs that could be made; a setting may be there several times, for repeats. Those that
         have been made are left out by the caller.
@@ -93,10 +77,8 @@ def plan(
     failed
         Settings that cannot run, such as for lack of memory. Settings with the same precision and
         at least as many samples per GPU in a micro-batch are taken not to run either.
-    hours_left
-        GPU-hours that may still be spent.
-    at_once
-        The number of runs to propose.
+    hours_left, at_once
+        GPU-hours that may still be spent; the number of runs to propose.
     seed
         Of all random numbers: equal inputs and seeds give equal plans.
 

@@ -1,15 +1,12 @@
-"""The question of a decision: what to minimize under which constraints, and how surely."""
+"""The question of a decision, and the runs that may answer it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 from wattlaw.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 #: What can be minimized.
 GOALS = ("energy", "time", "gpu_hours", "edp", "cost", "carbon")
@@ -27,24 +24,12 @@ _LEAST = {
 
 @dataclass(frozen=True)
 class Constraints:
-    """What is minimized, and the bounds that a setting must meet; None is no bound.
+    """What is minimized, and the bounds that a setting must meet; None is no bound."""
 
-    Parameters
-    ----------
-    minimize
-        One of ``GOALS``; None for what suits the bounds.
-    deadline_s, energy_budget_j
-        Bounds on time and energy of a training.
-    max_slowdown
-        The share by which a training may take longer than on the fastest allowed setting.
-    max_gpus
-        Settings with more are not allowed.
-    """
-
-    minimize: str | None = None
-    deadline_s: float | None = None
-    max_slowdown: float | None = None
-    energy_budget_j: float | None = None
+    minimize: str | None = None  # one of ``GOALS``; None for what suits the bounds
+    deadline_s: float | None = None  # of a training
+    max_slowdown: float | None = None  # share of the time on the fastest allowed setting
+    energy_budget_j: float | None = None  # of a training
     max_gpus: int | None = None
 
     def __post_init__(self) -> None:
@@ -62,31 +47,18 @@ class Constraints:
 class Question(Constraints):
     """What a setting is chosen for.
 
-    Parameters
-    ----------
-    max_global_batch
-        Settings with a larger one are not allowed.
-    samples
-        Samples of a training. Without it, totals are of one sample, and deadline and budget too.
-    samples_by_batch
-        Samples of a training by global batch, where the batch changes how many are needed. Other
-        batches are not allowed.
-    price_per_kwh, price_per_gpu_hour
-        For ``cost``.
-    tolerance
-        The regret that does not matter, as a share of the goal.
-    confidence
-        The probability with which the regret is below the tolerance when measuring ends.
+    Without ``samples``, totals are of one sample, and deadline and budget too.
     """
 
     minimize: str = "energy"
     max_global_batch: float | None = None
-    samples: float | None = None
+    samples: float | None = None  # of a training
+    #: By global batch, where the batch changes how many are needed; others are not allowed.
     samples_by_batch: Mapping[float, float] = field(default_factory=dict)
-    price_per_kwh: float = 0.0
+    price_per_kwh: float = 0.0  # for ``cost``
     price_per_gpu_hour: float = 0.0
-    tolerance: float = 0.02
-    confidence: float = 0.9
+    tolerance: float = 0.02  # the regret that does not matter, as a share of the goal
+    confidence: float = 0.9  # probability of a regret within the tolerance when measuring ends
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,17 +85,11 @@ class Question(Constraints):
     def regrets(
         self, settings: Sequence[TrainingSetting], time_s: Floats, energy_j: Floats | None
     ) -> Floats:
-        """Return the regret of choosing each setting, in each draw.
+        """Return the regret of choosing each of some allowed settings, in each draw.
 
         It is the goal over that of the best setting, minus 1; and twice the share by which a
-        constraint is missed.
-
-        Parameters
-        ----------
-        settings
-            Allowed settings.
-        time_s, energy_j
-            Of one sample, shape (draws, settings).
+        constraint is missed. ``time_s`` and ``energy_j`` are of one sample, shape (draws,
+        settings).
         """
         gpus = np.array([item.gpus for item in settings], dtype=float)
         samples = np.array([self._samples(item) for item in settings])
@@ -168,3 +134,34 @@ class Question(Constraints):
             "cost": lambda: self.price_per_gpu_hour * hours + self.price_per_kwh * energies / 3.6e6,
         }
         return goals[self.minimize]()
+
+
+#: The standard error of a run's mean step time that suffices, as a share of the tolerance.
+_PRECISE = 0.25
+
+
+def is_long_enough(error: float, tolerance: float) -> bool:
+    """Say whether more steps of a run would hardly change a decision.
+
+    ``error`` is the standard error of its mean step time, as a share of it: of n independent steps,
+    their coefficient of variation over sqrt(n). ``tolerance`` is the regret that does not matter.
+    """
+    return error <= _PRECISE * tolerance
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A run that could be made.
+
+    ``steps`` are its optimizer steps, with warm-up; ``startup_s`` is the time before the first.
+    ``informs`` is the setting that the run is to decide about, where it emulates it on fewer GPUs.
+    """
+
+    setting: TrainingSetting
+    steps: float
+    startup_s: float = 0.0
+    informs: TrainingSetting | None = None
+
+    def gpu_hours(self, step_time_s: float) -> float:
+        """Return the GPU-hours of the run for a time of a step."""
+        return self.setting.gpus * (self.startup_s + self.steps * step_time_s) / 3600

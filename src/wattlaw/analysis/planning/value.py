@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats
 
 #: Outcomes of each measurement.
 _OUTCOMES = 24
@@ -41,14 +41,7 @@ class Outcomes:
 def expected_regrets(regrets: Floats, outcomes: Outcomes, seed: int) -> Floats:
     """Return the expected regret of the best choice after each candidate's run.
 
-    Parameters
-    ----------
-    regrets
-        Shape (draws, settings).
-    outcomes
-        Of the candidates, in the same draws.
-    seed
-        Of the random numbers.
+    ``regrets`` has shape (draws, settings); ``outcomes`` are of the candidates in the same draws.
     """
     dice = np.random.default_rng([seed, 5])
     draws, candidates = outcomes.time.shape
@@ -73,16 +66,8 @@ def explained(target: Floats, outcomes: Outcomes, seed: int) -> Floats:
     """Return the share of the variance of a target that each candidate's run would explain.
 
     It is that of a regression on what runs would show and its square, over the draws, less what
-    random numbers explain. Squares show how large the model's error is.
-
-    Parameters
-    ----------
-    target
-        Shape (draws,).
-    outcomes
-        Of the candidates, in the same draws.
-    seed
-        Of the random numbers.
+    random numbers explain. Squares show how large the model's error is. ``target`` has shape
+    (draws,); ``outcomes`` are of the candidates in the same draws.
     """
     dice = np.random.default_rng([seed, 6])
     wanted = (target - target.mean()) / max(float(target.std()), 1e-12)

@@ -21,7 +21,10 @@ def usual_values(settings: Sequence[TrainingSetting]) -> dict[str, Any]:
     The batch is the global one if more GPU counts share one than share a local one.
     """
     names = ("precision", "gradient_accumulation", *LIMITS)
-    values = {name: _most_frequent(getattr(item, name) for item in settings) for name in names}
+    values = {}
+    for name in names:
+        listed = [getattr(item, name) for item in settings]
+        values[name] = max(dict.fromkeys(listed), key=listed.count)  # the first of equally frequent
     best: dict[str, tuple[int, float | None]] = {}
     for name in ("local_batch", "global_batch"):
         gpus_of: dict[float, set[int]] = {}
@@ -138,9 +141,3 @@ def placed(gpus: int, nodes: int | None, node_gpus: int | None, **values: Any) -
     if nodes is None and node_gpus is not None:
         return TrainingSetting.packed(gpus, node_gpus, **values)
     return TrainingSetting(gpus, nodes=nodes, **values)
-
-
-def _most_frequent(values: Iterable[Any]) -> Any:
-    """Return the most frequent value, the first of equally frequent ones."""
-    listed = list(values)
-    return max(dict.fromkeys(listed), key=listed.count)

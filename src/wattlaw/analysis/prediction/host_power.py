@@ -4,11 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.prediction.settings import TrainingSetting
-
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 
 #: The least standard deviation, in logs: no two machines draw the same power.
 _LEAST_SPREAD = 0.02
@@ -31,10 +28,7 @@ class HostPower:
     def fit(cls, settings: Sequence[TrainingSetting], watts: Sequence[float]) -> "HostPower":
         """Return the parts, neither below 0, with the least relative squares.
 
-        Parameters
-        ----------
-        settings, watts
-            Of runs; the power of all nodes of a run without its GPUs, above 0.
+        ``watts`` are those of all nodes of each run without its GPUs, above 0.
 
         Examples
         --------

@@ -8,18 +8,17 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.groups import group_numbers
 from wattlaw.analysis.prediction import grid
 from wattlaw.analysis.prediction.host_power import HostPower
-from wattlaw.analysis.prediction.parameters import LEARNED
+from wattlaw.analysis.prediction.parameters import LEARNED, hardware_priors
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.predict import predict
 from wattlaw.analysis.prediction.results import Components, Prediction
-from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS, Floats, Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
 from wattlaw.errors import BadInput, Refused
@@ -27,7 +26,6 @@ from wattlaw.errors import BadInput, Refused
 if TYPE_CHECKING:
     from wattlaw.simulator.cluster import Cluster
 
-Floats = npt.NDArray[np.float64]
 
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
@@ -37,35 +35,19 @@ _SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
 
 @dataclass(frozen=True)
 class Job:
-    """The runs of one workload on one kind of hardware, as the prediction model needs them.
-
-    Parameters
-    ----------
-    observations
-        One for each run. If the samples of the unit are unknown, a unit counts as one sample.
-    unit
-        What the runs' times are of: ``epoch``, ``sample``, ``step`` or ``run``.
-    samples_per_unit
-        The samples of an epoch or of a sample (1); None if they are unknown.
-    node_gpus
-        The most GPUs that a run had on one node; None if the runs do not name their nodes.
-    gradient_bytes
-        Bytes that the ranks exchange in one step; None if the runs do not say.
-    energy_is
-        What the energy counts, such as ``gpu+cpu, counter``; None without energy.
-    host
-        Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
-        counted. The power of an observation is then that of everything counted, per worker.
-    """
+    """The runs of one workload on one kind of hardware, as the prediction model needs them."""
 
     workload: str
     hardware: str | None
+    #: One for each run. If the samples of the unit are unknown, a unit counts as one sample.
     observations: tuple[Observation, ...]
-    unit: str
-    samples_per_unit: float | None
-    node_gpus: int | None
-    gradient_bytes: float | None
-    energy_is: str | None
+    unit: str  # of the runs' times: epoch | sample | step | run
+    samples_per_unit: float | None  # of an epoch, or 1 of a sample; None if unknown
+    node_gpus: int | None  # the most that a run had on a node; None if runs do not name their nodes
+    gradient_bytes: float | None  # that the ranks exchange in a step; None if the runs do not say
+    energy_is: str | None  # such as ``gpu+cpu, counter``; None without energy
+    #: Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
+    #: counted. The power of an observation is then that of everything counted, per worker.
     host: HostPower | None
     warnings: tuple[Caution, ...]
 
@@ -94,19 +76,13 @@ class Job:
     ) -> list[Prediction]:
         """Return the predictions of settings, in the units that the runs have.
 
-        Priors are those of the cluster, if one is given.
-
-        Raises
-        ------
-        Refused
-            Epochs are given, and the time of an epoch is not known.
+        Priors are those of the cluster, if one is given. Epochs are refused where the time of an
+        epoch is not known.
         """
         if epochs is not None and self.unit != "epoch":
             raise Refused(f"epochs: what was measured is a {self.unit}, not an epoch")
         priors = LEARNED
         if cluster is not None:
-            from wattlaw.analysis.prediction.hardware_priors import hardware_priors
-
             priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
         rows = predict(
             self.observations, settings, seed=seed, baseline=baseline or self.fastest,
@@ -159,7 +135,7 @@ class Job:
             factor = (row.epoch_time_s or math.nan) / (row.step_time_s or math.nan)
             parts = row.components.to_dict()
             changes["components"] = Components(**{name: parts[name] * factor for name in parts})
-        if not _counts_gpus(self.energy_is):
+        if not _knows_gpus(self.energy_is, self.host is not None):
             unknown.append("power_per_gpu_w")
         missing = {f"{name}{end}": None for name in unknown for end in ("", "_ci")}
         return replace(row, **changes | missing)
@@ -191,16 +167,9 @@ def predict_workload(
 ) -> Predictions:
     """Return the predictions of a workload, for each kind of hardware.
 
-    Parameters
-    ----------
-    table
-        Of ``metrics.run_metrics``.
-    baseline
-        The setting that ``p_faster`` compares with (``grid.baseline``); by default the fastest.
-    cluster
-        The hardware of the runs, for its priors and the GPUs of a node.
-    values
-        Of ``grid.combinations``.
+    ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
+    (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
+    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``.
     """
     rows: list[Prediction] = []
     baselines = []
@@ -225,14 +194,9 @@ def predict_workload(
 def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
     """Return the jobs of a workload, one for each kind of hardware.
 
-    Parameters
-    ----------
-    table
-        Of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count as what
-        they are: few GPUs at a small batch.
-    gpus_per_node
-        GPUs of a node, for imported runs without a number of nodes. Without it, their placement is
-        not known.
+    ``table`` is of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count
+    as what they are: few GPUs at a small batch. ``gpus_per_node`` is for imported runs without a
+    number of nodes, whose placement is not known without it.
 
     Raises
     ------
@@ -271,7 +235,8 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     hardware = rows["hardware"].iloc[0]
     gradients = rows["gradient_bytes"].dropna()
     watts = rows["power_per_gpu_w"]
-    if not _counts_gpus(comparable.energy_is):
+    rest_w = _power_beside_gpus(rows, comparable.energy_is)
+    if not _knows_gpus(comparable.energy_is, bool((rest_w > 0).any())):
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
     observations = _observations(rows, watts, comparable.unit)
     return Job(
@@ -283,27 +248,30 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         node_gpus=None if placed.empty else math.ceil((placed["gpus"] / placed["nodes"]).max()),
         gradient_bytes=None if gradients.empty else float(gradients.iloc[0]),
         energy_is=comparable.energy_is,
-        host=_host_power(rows, observations, comparable.energy_is),
+        host=_host_power(rest_w, observations),
         warnings=tuple(warnings),
     )
 
 
-def _counts_gpus(energy_is: str | None) -> bool:
-    """Say whether an energy counts GPUs; without energy there is no power either."""
-    return energy_is is None or "gpu" in _scope(energy_is)
+def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
+    """Say whether the power of the GPUs is known; without energy there is no power either."""
+    return energy_is is None or has_rest or "gpu" in _scope(energy_is)
 
 
 def _scope(energy_is: str) -> list[str]:
     return energy_is.partition(",")[0].split("+")
 
 
-def _host_power(
-    rows: pd.DataFrame, observations: Sequence[Observation], energy_is: str | None
-) -> HostPower | None:
-    """Return the power of what an energy counts beside GPUs."""
-    if energy_is is None or "gpu" not in (scope := _scope(energy_is)) or len(scope) == 1:
-        return None
-    watts = ((rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]).to_numpy(float)
+def _power_beside_gpus(rows: pd.DataFrame, energy_is: str | None) -> pd.Series:
+    """Return the power of what an energy counts beside GPUs; missing if it does not count them."""
+    scope = _scope(energy_is or "")
+    watts: pd.Series = (rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]
+    has_rest = scope != ["gpu"] and not {"gpu", "module", "node"}.isdisjoint(scope)
+    return watts.astype(float) if has_rest else watts.astype(float) * np.nan
+
+
+def _host_power(rest_w: pd.Series, observations: Sequence[Observation]) -> HostPower | None:
+    watts = rest_w.to_numpy()
     known = [index for index, value in enumerate(watts) if value > 0]
     settings = [observations[index].setting for index in known]
     return HostPower.fit(settings, watts[known].tolist()) if known else None
@@ -319,7 +287,7 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     number = group_numbers(rows, _SETTING)
     first = ~number.duplicated()
     settings = {
-        code: _setting(row, unit)
+        code: setting_of_row(row, unit)
         for code, row in zip(
             number[first], rows.loc[first, list(_SETTING)].to_dict("records"), strict=True
         )
@@ -349,7 +317,9 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
 
 
-def _setting(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
+def setting_of_row(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
+    """Return the setting of a run or of runs that share it; with steps, the batch is unknown."""
+
     def value(name: str) -> Any:
         return row[name] if pd.notna(row[name]) else None
 

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
-
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats, Observation, TrainingSetting
 
 #: Power of a GPU where neither power nor a limit was observed: only limits need it.
 _ASSUMED_W = 250.0

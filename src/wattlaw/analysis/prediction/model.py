@@ -26,11 +26,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.analysis.prediction.layout import Layout
+from wattlaw.analysis.prediction.settings import Floats
 
-Floats = npt.NDArray[np.float64]
 Parameters = dict[str, Floats]
 
 #: Rounds of the search for the clock under a power limit: its busy share depends on the clock.
@@ -63,22 +62,11 @@ class Step:
     def step_s(self) -> Floats:
         """Return the time of the step."""
         parts = self.compute_s + self.waiting_s + self.communication_s + self.input_s
-        total: Floats = parts + self.epoch_s
-        return total
+        return parts + self.epoch_s
 
 
 def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
-    """Return the steps of all settings for all draws.
-
-    Parameters
-    ----------
-    values
-        Each parameter as a column, one row for each draw.
-    layout
-        The settings.
-    power
-        Whether to compute power.
-    """
+    """Return the steps of all settings, for parameters as columns with a row for each draw."""
     reference = layout.reference
     unit_s = reference.compute_s * values["compute"]
     floor, sharp = values["floor"], values["sharpness"]
@@ -143,8 +131,7 @@ def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:
     """Return (one^s + other^s)^(1/s)."""
     high, low = np.maximum(one, other), np.minimum(one, other)
     ratio = np.log(np.maximum(low, 1e-300) / high)
-    result: Floats = high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
-    return result
+    return high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
 
 
 def _precision(values: Parameters, layout: Layout) -> Floats:
@@ -210,14 +197,8 @@ def _at_limits(values: Parameters, layout: Layout, busy: Floats) -> tuple[Floats
     """Return the time of kernels under the limits, and their dynamic power.
 
     A step has phases of different power, and a limit slows those that need more than it. It holds
-    for the mean of kernels and gaps between them, which alternate within microseconds.
-
-    Parameters
-    ----------
-    values, layout
-        Parameters and settings.
-    busy
-        The time of kernels without limits.
+    for the mean of kernels and gaps between them, which alternate within microseconds. ``busy`` is
+    the time of kernels without limits.
     """
     has_limit = bool(np.isfinite(layout.power_limit_w).any())
     has_lock = bool(np.isfinite(layout.clock_limit_mhz).any())

@@ -50,12 +50,9 @@ class Overview:
 
 
 def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
-    """Return the overview of each workload and kind of hardware that can be predicted.
+    """Return the overview of each workload and kind of hardware of ``metrics.run_metrics``.
 
-    Parameters
-    ----------
-    table
-        Of ``metrics.run_metrics``.
+    What cannot be predicted has none.
     """
     rows: list[Overview] = []
     for workload in sorted(table["workload"].dropna().unique()):

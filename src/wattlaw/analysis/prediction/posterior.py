@@ -7,29 +7,12 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.prediction.discrepancy import (
-    POWER_ERROR,
-    TIME_ERROR,
-    Discrepancy,
-    discrepancy,
-    independence,
-)
+from wattlaw.analysis.prediction import model_error, parameters
 from wattlaw.analysis.prediction.layout import Layout, Reference
 from wattlaw.analysis.prediction.model import Parameters, Step, step
-from wattlaw.analysis.prediction.model_error import draw_errors
-from wattlaw.analysis.prediction.parameters import (
-    GROUPS,
-    LEARNED,
-    PRECISION,
-    Prior,
-    Priors,
-    Transformation,
-)
 from wattlaw.analysis.prediction.sampler import sample
-from wattlaw.analysis.prediction.settings import PARTS, Observation, TrainingSetting
+from wattlaw.analysis.prediction.settings import PARTS, Floats, Observation, TrainingSetting
 from wattlaw.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 #: Degrees of freedom of the noise of runs and sessions: some deviate by many times the usual.
 FREEDOM = 4.0
@@ -81,7 +64,7 @@ class Posterior:
         Equal posteriors and settings give equal draws.
         """
         near = self._near(settings)
-        time = near.time.correction(near.layout, TIME_ERROR)
+        time = near.time.correction(near.layout, model_error.TIME_ERROR)
         dice = np.random.default_rng([self.seed, 1])
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
@@ -91,7 +74,7 @@ class Posterior:
         times = near.steps.step_s * np.exp(missed + deviation / tail + common)
         if near.power is None or near.steps.power_w is None:
             return near.steps, times, None
-        power = near.power.correction(near.layout, POWER_ERROR)
+        power = near.power.correction(near.layout, model_error.POWER_ERROR)
         noise = np.hypot(self.values["power_noise"], power.spread)
         missed = near.power.values @ power.weights + noise * dice.standard_t(FREEDOM, shape)
         # The time by which a session is slower is spent with waiting.
@@ -108,14 +91,9 @@ class Posterior:
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return the mean step time and power of settings, and the noise of a run.
 
-        Parameters
-        ----------
-        settings
-            Their errors of the model are drawn together.
-        draws
-            How many of the posterior's draws are used, evenly chosen; None for all.
-        noise
-            The standard deviation of a run's log time, if repeats have shown it.
+        The model's errors of the settings are drawn together. ``draws`` says how many of the
+        posterior's draws are used, evenly chosen; None for all. ``noise`` is the standard deviation
+        of a run's log time, if repeats have shown it.
 
         Returns
         -------
@@ -130,17 +108,17 @@ class Posterior:
         near = self._near(settings)
         dice = np.random.default_rng([self.seed, 4])
         keys = tuple(item.setting for item in self.observations)
-        errors, time_noise = draw_errors(
-            (near.time.seen, near.layout), (keys, settings), near.missed, TIME_ERROR, dice,
-            luck=near.luck, noise=noise,
+        errors, time_noise = model_error.draw_errors(
+            (near.time.seen, near.layout), (keys, settings), near.missed, model_error.TIME_ERROR,
+            dice, luck=near.luck, noise=noise,
         )  # fmt: skip
         times = near.steps.step_s * np.exp(errors)
         if near.power is None or near.steps.power_w is None:
             return times, time_noise, None, None
         keys = tuple(item.setting for item in self.observations if item.power_per_gpu_w)
-        errors, power_noise = draw_errors(
-            (near.power.seen, near.layout), (keys, settings), near.power.values, POWER_ERROR, dice,
-            is_mean_of_gpus=True,
+        errors, power_noise = model_error.draw_errors(
+            (near.power.seen, near.layout), (keys, settings), near.power.values,
+            model_error.POWER_ERROR, dice, is_mean_of_gpus=True,
         )  # fmt: skip
         powers = near.steps.power_w * np.exp(errors)
         return times, time_noise, powers, power_noise
@@ -185,8 +163,8 @@ class _Residuals:
     values: Floats
     noise: float  # the median standard deviation of a run
 
-    def correction(self, wanted: Layout, error: float) -> Discrepancy:
-        return discrepancy(self.seen, wanted, error, self.noise)
+    def correction(self, wanted: Layout, error: float) -> model_error.Discrepancy:
+        return model_error.discrepancy(self.seen, wanted, error, self.noise)
 
 
 @dataclass(frozen=True)
@@ -204,18 +182,14 @@ class _Near:
 
 
 def fit(
-    observations: Sequence[Observation], *, seed: int = 0, priors: Priors = LEARNED
+    observations: Sequence[Observation],
+    *,
+    seed: int = 0,
+    priors: parameters.Priors = parameters.LEARNED,
 ) -> Posterior:
-    """Return the posterior of a job. It is kept: one job is asked several questions.
+    """Return the posterior of the runs of one workload on one kind of hardware.
 
-    Parameters
-    ----------
-    observations
-        All runs of one workload on one kind of hardware.
-    seed
-        The seed of all draws.
-    priors
-        Other priors than those that ship with the package.
+    It is kept: one job is asked several questions.
 
     Raises
     ------
@@ -228,30 +202,30 @@ def fit(
 
 
 @lru_cache(maxsize=16)
-def _fit(observations: tuple[Observation, ...], seed: int, priors: Priors) -> Posterior:
+def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Priors) -> Posterior:
     reference = Reference.of(observations)
     layout = Layout.of_observations(observations, reference)
     known = {name: priors.apply(name, prior) for name, prior in _all(reference).items()}
     active = _active(layout, observations)
-    names = [name for group in active for name in GROUPS[group]]
+    names = [name for group in active for name in parameters.GROUPS[group]]
     names += [name for name in known if name.startswith("precision_")]
-    transformation = Transformation([known[name] for name in names])
+    transformation = parameters.Transformation([known[name] for name in names])
     data = _Data.of(observations, reference)
     target = partial(_log_likelihood, data, names, transformation)
     draws = sample(target, len(names), seed)
     dice = np.random.default_rng([seed, 2])
-    known[f"precision_{len(reference.precisions)}"] = PRECISION  # of any other precision
+    known[f"precision_{len(reference.precisions)}"] = parameters.PRECISION  # of any other precision
     count = draws.shape[0]
     normals: dict[str, Floats] = {
         name: draws[:, names.index(name)] if name in names else dice.standard_normal((count,))
         for name in known
     }
     table = np.column_stack([normals[name] for name in known])
-    columns = Transformation(list(known.values())).values(table)
+    columns = parameters.Transformation(list(known.values())).values(table)
     values = {name: columns[:, index : index + 1] for index, name in enumerate(known)}
     return Posterior(
         observations, reference, values, normals,
-        tuple(name for name in GROUPS if name not in active), priors.source, seed,
+        tuple(name for name in parameters.GROUPS if name not in active), priors.source, seed,
     )  # fmt: skip
 
 
@@ -267,10 +241,10 @@ def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Flo
     return noise, shared
 
 
-def _all(reference: Reference) -> dict[str, Prior]:
-    known = {name: prior for group in GROUPS.values() for name, prior in group.items()}
+def _all(reference: Reference) -> dict[str, parameters.Prior]:
+    known = {name: prior for group in parameters.GROUPS.values() for name, prior in group.items()}
     return known | {
-        f"precision_{index}": PRECISION for index in range(1, len(reference.precisions))
+        f"precision_{index}": parameters.PRECISION for index in range(1, len(reference.precisions))
     }
 
 
@@ -290,7 +264,7 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
         "clock": has_limit,
         "power": has_limit or any(item.power_per_gpu_w for item in observations),
     }
-    return [name for name in GROUPS if conditions[name]]
+    return [name for name in parameters.GROUPS if conditions[name]]
 
 
 @dataclass(frozen=True)
@@ -322,27 +296,27 @@ class _Data:
             layout,
             np.log(times),
             None if np.isnan(powers).all() else np.log(powers),
-            independence(layout.only(~np.isnan(powers))),
+            model_error.independence(layout.only(~np.isnan(powers))),
             np.cumsum([0, *sizes[:-1]]),
             parts,
             np.hypot(_PART_ERROR[0] * parts, _PART_ERROR[1] * times),
-            independence(layout),
+            model_error.independence(layout),
         )
 
 
 def _log_likelihood(
-    data: _Data, names: list[str], transformation: Transformation, normals: Floats
+    data: _Data, names: list[str], transformation: parameters.Transformation, normals: Floats
 ) -> Floats:
     columns = transformation.values(normals)
     values = {name: columns[:, index : index + 1] for index, name in enumerate(names)}
     steps = step(values, data.layout, power=data.log_power is not None)
     noise, shared = scales(values, data.layout, steps)
     residual = data.log_time - np.log(steps.step_s)
-    total = grouped_t(residual, np.hypot(noise, TIME_ERROR), shared, data.sessions)
+    total = grouped_t(residual, np.hypot(noise, model_error.TIME_ERROR), shared, data.sessions)
     if data.log_power is not None and steps.power_w is not None:
         measured = ~np.isnan(data.log_power)
         residual = (data.log_power - np.log(steps.power_w))[:, measured]
-        scale = np.hypot(values["power_noise"], POWER_ERROR)
+        scale = np.hypot(values["power_noise"], model_error.POWER_ERROR)
         tail = np.log1p((residual / scale) ** 2 / FREEDOM)
         total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail) @ data.power_weights
     for index, name in enumerate(PARTS):
@@ -372,8 +346,7 @@ def grouped_t(
     """
 
     def total(values: Floats) -> Floats:
-        each: Floats = np.add.reduceat(values, sessions, axis=1)
-        return each
+        return np.add.reduceat(values, sessions, axis=1)
 
     shape = residual.shape
     scaled, load = residual / noise, np.broadcast_to(shared / noise, shape)

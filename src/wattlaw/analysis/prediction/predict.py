@@ -1,24 +1,19 @@
-"""Predictions of settings from a job's posterior."""
+"""Predictions from a job's posterior, and the measurement that would narrow them most."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.analysis.prediction.host_power import HostPower
-from wattlaw.analysis.prediction.model import Step
-from wattlaw.analysis.prediction.next_measurement import next_measurement
 from wattlaw.analysis.prediction.parameters import LEARNED, Priors
 from wattlaw.analysis.prediction.posterior import Posterior, fit
 from wattlaw.analysis.prediction.results import Basis, Components, NextMeasurement, Prediction, pair
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Caution
 from wattlaw.errors import BadInput
-
-Floats = npt.NDArray[np.float64]
 
 
 def predict(
@@ -34,7 +29,6 @@ def predict(
     host: HostPower | None = None,
     energy_is: str | None = None,
     priors: Priors = LEARNED,
-    candidates: Sequence[TrainingSetting] | None = None,
 ) -> list[Prediction]:
     """Return predictions of settings, measured or not.
 
@@ -43,23 +37,16 @@ def predict(
     observations
         All runs of one workload on one kind of hardware. They share what they share: batches,
         limits and node counts of one call inform each other.
-    settings
-        The settings to predict.
     seed
         The seed of all random numbers; equal inputs and seeds give equal predictions.
     baseline
         The setting that ``p_faster`` compares with.
     samples_per_epoch, epochs
         For the time of an epoch and of a training.
-    workload, hardware
-        Names for the results.
-    host, energy_is
-        Power that the energy counts beside the GPUs; what the energy counts, for the results.
-    priors
-        Other priors than those that ship with the package.
-    candidates
-        Settings among which ``next_measurement`` chooses; by default a few that are close to the
-        measured ones.
+    workload, hardware, energy_is
+        Names for the results; what the energy counts.
+    host
+        Power that the energy counts beside the GPUs.
 
     Raises
     ------
@@ -85,95 +72,60 @@ def predict(
     posterior = fit(observations, seed=seed, priors=priors)
     compared = [*settings, *([baseline] if baseline else [])]
     steps, times, powers = posterior.runs(compared)
+    medians = [
+        np.median(np.broadcast_to(getattr(steps, name), times.shape), axis=0)
+        for name in ("compute_s", "communication_s", "input_s", "waiting_s")
+    ]
     reference = times[:, -1] / compared[-1].samples if baseline else None
-    needed = next_measurement(posterior, settings, candidates)
+    needed = next_measurement(posterior, settings)
     watts = None
     if powers is not None:
         watts = powers[:, : len(settings)] * [item.gpus for item in settings]
         if host is not None:
             watts = watts + host.draws(settings, posterior.draws, seed)
     measured = MeasuredRange.of(observations)
-    return [
-        _prediction(
-            posterior, setting, _column(steps, index), times[:, index],
-            None if powers is None else powers[:, index],
-            None if watts is None else watts[:, index],
-            _p_faster(times[:, index] / setting.samples, reference),
-            samples_per_epoch, epochs, needed[index], workload, hardware, energy_is,
-            measured.exceeded_by(setting),
+    fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s
+    rows = []
+    for index, setting in enumerate(settings):
+        step_s = times[:, index]
+        per_sample_s = step_s / setting.samples
+        power_w = None if powers is None else powers[:, index]
+        epoch_s = energy_j = None
+        if samples_per_epoch is not None:
+            epoch_s = step_s * (samples_per_epoch / setting.samples) + fixed_s
+        if watts is not None:
+            energy_j = step_s * watts[:, index] / setting.samples
+        components = Components(*(float(median[index]) for median in medians))
+        unknown = set(posterior.prior_only) & _relevant(setting)
+        row = Prediction(
+            workload=workload,
+            hardware=hardware,
+            **vars(setting),
+            global_batch=setting.global_batch,
+            **pair("step_time_s", step_s),
+            **pair("time_per_sample_s", step_s, 1 / setting.samples),
+            **pair("epoch_time_s", epoch_s),
+            **pair("train_time_s", None if epochs is None else epoch_s, epochs or 1.0),
+            **pair("power_per_gpu_w", power_w),
+            **pair("energy_per_sample_j", energy_j),
+            components=components,
+            bottleneck=components.bottleneck,
+            p_faster=None if reference is None else float((per_sample_s < reference).mean()),
+            rests_on=_basis(posterior, unknown),
+            next_measurement=needed[index],
+            extrapolates=measured.exceeded_by(setting),
+            energy_is=None if energy_j is None else energy_is,
+            warnings=_warnings(posterior, setting, unknown),
+            seed=posterior.seed,
+            step_time_draws_s=step_s,
+            power_draws_w=power_w,
         )
-        for index, setting in enumerate(settings)
-    ]  # fmt: skip
+        rows.append(row)
+    return rows
 
 
-def _p_faster(times: Floats, reference: Floats | None) -> float | None:
-    return None if reference is None else float((times < reference).mean())
-
-
-def _column(steps: Step, index: int) -> Callable[[str], Floats]:
-    """Return a function that returns the draws of a part of one setting's step."""
-    shape = steps.step_s.shape
-    return lambda name: np.broadcast_to(getattr(steps, name), shape)[:, index]
-
-
-def _prediction(
-    posterior: Posterior,
-    setting: TrainingSetting,
-    part: Callable[[str], Floats],
-    times: Floats,
-    powers: Floats | None,
-    watts: Floats | None,
-    p_faster: float | None,
-    samples_per_epoch: float | None,
-    epochs: float | None,
-    needed: NextMeasurement | None,
-    workload: str | None,
-    hardware: str | None,
-    energy_is: str | None,
-    outside: tuple[str, ...],
-) -> Prediction:
-    names = ("compute_s", "communication_s", "input_s", "waiting_s")
-    components = Components(*(float(np.median(part(name))) for name in names))
-    epoch_s = None
-    if samples_per_epoch is not None:
-        fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s
-        epoch_s = times * (samples_per_epoch / setting.samples) + fixed_s
-    energy = None if watts is None else times * watts / setting.samples
-    return Prediction(
-        workload=workload,
-        hardware=hardware,
-        gpus=setting.gpus,
-        nodes=setting.nodes,
-        gpus_per_node=setting.gpus_per_node,
-        local_batch=setting.local_batch,
-        global_batch=setting.global_batch,
-        gradient_accumulation=setting.gradient_accumulation,
-        precision=setting.precision,
-        power_limit_w=setting.power_limit_w,
-        clock_limit_mhz=setting.clock_limit_mhz,
-        **pair("step_time_s", times),
-        **pair("time_per_sample_s", times, 1 / setting.samples),
-        **pair("epoch_time_s", epoch_s),
-        **pair("train_time_s", None if epochs is None else epoch_s, epochs or 1.0),
-        **pair("power_per_gpu_w", powers),
-        **pair("energy_per_sample_j", energy),
-        components=components,
-        bottleneck=components.bottleneck,
-        p_faster=p_faster,
-        rests_on=_basis(posterior, setting),
-        next_measurement=needed,
-        extrapolates=outside,
-        energy_is=energy_is if energy is not None else None,
-        warnings=_warnings(posterior, setting),
-        seed=posterior.seed,
-        step_time_draws_s=times,
-        power_draws_w=powers,
-    )
-
-
-def _basis(posterior: Posterior, setting: TrainingSetting) -> Basis:
+def _basis(posterior: Posterior, unknown: set[str]) -> Basis:
     seen = [item.setting for item in posterior.observations]
-    unknown = set(posterior.prior_only) & _relevant(setting)
     return Basis(
         observations=len(seen),
         gpus=tuple(sorted({item.gpus for item in seen})),
@@ -231,8 +183,9 @@ class MeasuredRange:
         return tuple(outside)
 
 
-def _warnings(posterior: Posterior, setting: TrainingSetting) -> tuple[Caution, ...]:
-    unknown = set(posterior.prior_only) & _relevant(setting)
+def _warnings(
+    posterior: Posterior, setting: TrainingSetting, unknown: set[str]
+) -> tuple[Caution, ...]:
     precisions = {item.setting.precision for item in posterior.observations}
     conditions = (
         ("between-nodes-assumed", "network between nodes" in unknown),
@@ -256,3 +209,61 @@ _TEXTS = {
     "runs.",
     "precision-assumed": "No run used this precision. Its speed is assumed.",
 }
+
+
+def next_measurement(
+    posterior: Posterior, settings: Sequence[TrainingSetting]
+) -> list[NextMeasurement | None]:
+    """Return, for each setting, the candidate whose measurement narrows its interval most.
+
+    The variance that remains is (1 - rho^2) of the present one, with rho the correlation of the log
+    times of future runs of both settings over the posterior's draws (linear regression). None if
+    no candidate narrows it by 5 %.
+    """
+    options = _candidates(posterior, settings)
+    if not options:
+        return [None] * len(settings)
+    targets = np.log(posterior.runs(settings)[1])
+    # Another seed: the noise of the measurement is not that of the predicted run.
+    measured = np.log(replace(posterior, seed=posterior.seed + 1).runs(options)[1])
+    targets = (targets - targets.mean(0)) / targets.std(0)
+    measured = (measured - measured.mean(0)) / measured.std(0)
+    correlation = targets.T @ measured / targets.shape[0]
+    ratios = np.sqrt(np.maximum(0.0, 1 - correlation**2))
+    measurements: list[NextMeasurement | None] = []
+    for setting, row in zip(settings, ratios, strict=True):
+        order = [index for index in np.argsort(row, kind="stable") if options[index] != setting]
+        best = int(order[0]) if order else -1
+        is_useful = best >= 0 and row[best] < 0.95
+        measurements.append(NextMeasurement(options[best], float(row[best])) if is_useful else None)
+    return measurements
+
+
+def _candidates(posterior: Posterior, settings: Sequence[TrainingSetting]) -> list[TrainingSetting]:
+    """Return settings no larger than needed: one change of a measured setting at a time."""
+    seen = dict.fromkeys(item.setting for item in posterior.observations)  # in their order
+    largest = max(seen, key=lambda item: item.gpus)
+    most = max(item.gpus for item in settings)
+    node = max((max(item.gpus_per_node or (1,)) for item in (*seen, *settings)), default=1)
+    candidates: dict[TrainingSetting, None] = {}
+
+    def add(base: TrainingSetting, gpus: int, nodes: int | None = None) -> None:
+        placement = None if base.gpus_per_node is None else (1,) * gpus
+        if placement and nodes is None:
+            placement = TrainingSetting.packed(gpus, node).gpus_per_node
+        candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
+
+    if most > 1:
+        add(largest, 2)
+        add(largest, 2, 2)
+    for factor in (2, 4):
+        if largest.gpus * factor < most:
+            add(largest, largest.gpus * factor)
+    for target in settings:  # the target's batch or limit on the largest measured placement
+        changed = replace(
+            largest, local_batch=target.local_batch, precision=target.precision,
+            power_limit_w=target.power_limit_w, clock_limit_mhz=target.clock_limit_mhz,
+            gradient_accumulation=target.gradient_accumulation,
+        )  # fmt: skip
+        candidates[changed] = None
+    return [item for item in candidates if item not in seen]

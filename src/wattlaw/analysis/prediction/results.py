@@ -4,12 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
-
-Floats = npt.NDArray[np.float64]
 
 #: The level of the intervals of predictions.
 LEVEL = 0.9
@@ -110,21 +107,17 @@ class Prediction(Result):
     power_draws_w: Floats | None = field(default=None, repr=False, compare=False)
 
 
-def interval(draws: Floats | None, scale: float = 1.0) -> tuple[float, tuple[float, float]] | None:
-    """Return the median and the central interval of draws times a factor; None without draws."""
-    if draws is None:
-        return None
-    low, middle, high = quantiles(draws, LEVEL) * scale
-    return float(middle), (float(low), float(high))
-
-
 def quantiles(draws: Floats, level: float) -> Floats:
     """Return the lower bound, the median and the upper bound of draws, for each column."""
-    bounds: Floats = np.quantile(draws, [(1 - level) / 2, 0.5, (1 + level) / 2], axis=0)
-    return bounds
+    return np.quantile(draws, [(1 - level) / 2, 0.5, (1 + level) / 2], axis=0)
 
 
 def pair(name: str, draws: Floats | None, scale: float = 1.0) -> dict[str, Any]:
-    """Return ``name`` and ``name_ci`` as keyword arguments of ``Prediction``."""
-    bounds = interval(draws, scale)
-    return {name: bounds and bounds[0], f"{name}_ci": bounds and bounds[1]}
+    """Return ``name`` and ``name_ci`` as keyword arguments of ``Prediction``.
+
+    They are the median and the central interval of draws times a factor; None without draws.
+    """
+    if draws is None:
+        return {name: None, f"{name}_ci": None}
+    low, middle, high = (quantiles(draws, LEVEL) * scale).tolist()
+    return {name: middle, f"{name}_ci": (low, high)}

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from wattlaw.analysis.prediction.settings import Floats
+
 LogLikelihood = Callable[[Floats], Floats]
 
 #: The share of effective particles that each stage keeps.
@@ -50,14 +51,7 @@ _PRIOR_SHARE, _WIDER = 0.3, 1.2
 def sample(log_likelihood: LogLikelihood, size: int, seed: int) -> Floats:
     """Return ``CHAINS * LENGTH`` equally weighted draws of ``size`` standard normal parameters.
 
-    Parameters
-    ----------
-    log_likelihood
-        Returns the log likelihood of each row.
-    size
-        The number of parameters.
-    seed
-        The seed of the random numbers; equal seeds give equal draws.
+    ``log_likelihood`` returns that of each row. Equal seeds give equal draws.
     """
 
     def log_posterior(rows: Floats) -> Floats:
@@ -208,8 +202,7 @@ def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
     steps = _DELTA * np.eye(size)
     rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
     above, below = log_density(rows).reshape(2, -1, size)
-    gradients: Floats = (above - below) / (2 * _DELTA)
-    return gradients
+    return (above - below) / (2 * _DELTA)
 
 
 def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
@@ -217,8 +210,7 @@ def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
     steps = _DELTA * np.eye(at.size)
     above, below = _gradients(log_density, at + steps), _gradients(log_density, at - steps)
     slopes = (above - below) / (2 * _DELTA)
-    hessian: Floats = (slopes + slopes.T) / 2
-    return hessian
+    return (slopes + slopes.T) / 2
 
 
 def _weights(log_weights: Floats) -> Floats:

@@ -5,8 +5,13 @@ from functools import lru_cache
 from math import ceil
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from wattlaw.analysis.result import Result
 from wattlaw.errors import BadInput
+
+Floats = npt.NDArray[np.float64]
 
 #: Parts of a step that a run may have measured.
 PARTS = ("communication_s", "waiting_s", "input_s")
@@ -14,27 +19,11 @@ PARTS = ("communication_s", "waiting_s", "input_s")
 
 @dataclass(frozen=True)
 class TrainingSetting(Result):
-    """One way to run a training job.
+    """One way to run a training job; None is what is not known, or no limit.
 
-    Parameters
-    ----------
-    gpus
-        The number of GPUs, at least 1.
-    nodes
-        The number of nodes; None if it is not known. With ``nodes`` alone, the GPUs are placed as
-        evenly as possible.
-    gpus_per_node
-        The GPUs on each node, such as ``(4, 4)`` or ``(1, 3)``; None if not known. ``packed``
-        returns a setting with the fewest nodes.
-    local_batch
-        Samples that each GPU processes in an optimizer step; None if it is not known, in which case
-        times are those of a constant amount of work per GPU.
-    gradient_accumulation
-        The number of parts in which a GPU processes its local batch.
-    precision
-        The precision of the arithmetic, such as ``"bf16"``; None if not known.
-    power_limit_w, clock_limit_mhz
-        The limit of each GPU; None for no limit.
+    With ``nodes`` alone, the GPUs are placed as evenly as possible; ``packed`` returns a setting
+    with the fewest nodes. Without a local batch, times are those of a constant amount of work per
+    GPU.
 
     Raises
     ------
@@ -44,12 +33,12 @@ class TrainingSetting(Result):
 
     gpus: int
     nodes: int | None = None
-    gpus_per_node: tuple[int, ...] | None = None
-    local_batch: float | None = None
-    gradient_accumulation: int = 1
-    precision: str | None = None
-    power_limit_w: float | None = None
-    clock_limit_mhz: float | None = None
+    gpus_per_node: tuple[int, ...] | None = None  # on each node, such as ``(4, 4)`` or ``(1, 3)``
+    local_batch: float | None = None  # samples that each GPU processes in an optimizer step
+    gradient_accumulation: int = 1  # parts in which a GPU processes its local batch
+    precision: str | None = None  # of the arithmetic, such as ``"bf16"``
+    power_limit_w: float | None = None  # of each GPU
+    clock_limit_mhz: float | None = None  # of each GPU
     properties = ("global_batch",)
 
     def __post_init__(self) -> None:
@@ -117,24 +106,8 @@ def _placement(gpus_per_node: tuple[int, ...]) -> tuple[tuple[int, ...], int, in
 class Observation(Result):
     """A measured setting.
 
-    Parameters
-    ----------
-    setting
-        What was run.
-    step_time_s
-        Mean time of an optimizer step.
-    power_per_gpu_w
-        Mean power of a GPU over the same time, if it was measured.
-    session
-        A name that runs of one job submission or day share. Without it, runs with the same
-        placement count as one session.
-    communication_s, waiting_s, input_s
-        Parts of the step time, if they were measured: communication that the backward pass does not
-        hide, the mean wait of a rank for the slowest, and the wait for samples. Communication
-        without ``waiting_s`` includes that wait.
-    epoch_steps
-        Steps over which the time of an epoch was divided; None if ``step_time_s`` is of steps
-        alone, without what an epoch takes beside them.
+    Communication is the part that the backward pass does not hide; without ``waiting_s`` it
+    includes that wait.
 
     Raises
     ------
@@ -143,12 +116,16 @@ class Observation(Result):
     """
 
     setting: TrainingSetting
-    step_time_s: float
-    power_per_gpu_w: float | None = None
+    step_time_s: float  # mean of an optimizer step
+    power_per_gpu_w: float | None = None  # mean over the same time, if it was measured
+    #: A name that runs of one job submission or day share. Without it, runs with the same placement
+    #: count as one session.
     session: str | None = None
-    communication_s: float | None = None
-    waiting_s: float | None = None
-    input_s: float | None = None
+    communication_s: float | None = None  # parts of the step time, if they were measured
+    waiting_s: float | None = None  # the mean wait of a rank for the slowest
+    input_s: float | None = None  # the wait for samples
+    #: Steps over which the time of an epoch was divided; None if ``step_time_s`` is of steps alone,
+    #: without what an epoch takes beside them.
     epoch_steps: float | None = None
 
     def __post_init__(self) -> None:

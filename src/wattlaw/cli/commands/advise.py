@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import results
-from wattlaw.api.advice import Advice
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.errors import Refused
 
@@ -22,8 +21,7 @@ def advise(
     ] = None,
     deadline: Annotated[str | None, option("TIME", "Maximum training time: 90min, 6h, 2d.")] = None,
     max_slowdown: Annotated[
-        str | None,
-        option("SHARE", "Maximum slowdown relative to the fastest setting: 5% or 0.05."),
+        str | None, option("SHARE", "Maximum slowdown relative to the fastest setting: 5% or 0.05.")
     ] = None,
     energy_budget: Annotated[
         str | None, option("ENERGY", "Maximum energy of the training: 50kWh, 3MJ.")
@@ -76,12 +74,7 @@ def advise(
     for line in lines:
         console.print(line)
     for advice in advices if details else ():
-        _show_details(console, advice)
+        console.show(advice.options)
+        for line in advice.details:
+            console.print(line)
     return 0
-
-
-def _show_details(console: Console, advice: Advice) -> None:
-    if (table := advice.options) is not None:
-        console.print(table_of(table))
-    for line in advice.details:
-        console.print(line)

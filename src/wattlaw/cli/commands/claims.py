@@ -5,9 +5,8 @@ from collections import Counter
 from operator import attrgetter
 
 from wattlaw.api import results
-from wattlaw.api.claims import Claims
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.console import Console
 from wattlaw.reference.published import SOURCES
 from wattlaw.report import tables
 
@@ -23,12 +22,7 @@ def claims(
     tested = results.open(*stores, strict=strict).claims(pue=pue, grid=grid)
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
-    else:
-        _show_claims(tested)
-    return 0
-
-
-def _show_claims(claims: Claims) -> None:
+        return 0
     console = Console()
     for study, source in SOURCES.items():
         console.print(f"{study}: {source.citation}")
@@ -37,10 +31,10 @@ def _show_claims(claims: Claims) -> None:
             tables.text("verdict", attrgetter("verdict")),
             tables.text("evidence", attrgetter("evidence")),
         ]
-        of_study = [claim for claim in claims if claim.study == study]
-        if (table := tables.build("claims", "", columns, of_study)) is not None:
-            console.print(table_of(table))
+        of_study = [claim for claim in tested if claim.study == study]
+        console.show(tables.build("claims", "", columns, of_study))
         counts = Counter(claim.verdict for claim in of_study)
         shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
         console.print(f"{len(of_study)} claims: {shown}\n")
     console.print("Criteria: docs/claims.md, or --json.")
+    return 0

@@ -9,7 +9,7 @@ import typer
 from wattlaw.analysis.comparison import EXCEEDED
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 
 #: The exit code where a limit of ``--fail-if`` is exceeded.
@@ -45,8 +45,7 @@ def compare(
     else:
         console = Console()
         console.print(str(comparison))
-        if comparison.table is not None:
-            console.print(table_of(comparison.table))
+        console.show(comparison.table)
         for check in checks:
             console.print(str(check))
     failed = [check for check in checks

@@ -3,10 +3,14 @@
 import dataclasses
 import json
 
+from rich.table import Table
+
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption
 from wattlaw.devices import inventory
+from wattlaw.devices.inventory import Availability
 from wattlaw.devices.limiter import LimitState
+from wattlaw.devices.meter import Device
 from wattlaw.formatting import interval, number
 
 
@@ -21,20 +25,16 @@ def devices(as_json: JsonOption = False) -> int:
         print(json.dumps(rows))
         return 0
     console = Console()
-    table = make_table(("meter", "kind", "device"), [], title="Meters")
-    for meter in meters:
-        for device in meter.devices:
-            facts = "\n".join(
-                f"{name}: {value:.4g}" if isinstance(value, float) else f"{name}: {value}"
-                for name, value in device.facts.items()
-                if value not in (None, False)
-            )
-            description = f"{device.id}\n{device.name}\n{facts}".strip()
-            table.add_row(meter.name, device.kind, description)
-        for reason in filter(None, [meter.reason, *meter.problems]):
-            table.add_row(meter.name, "-", reason)
-    console.print(table)
-    table = make_table(("limiter", "device"), [], title="Limiters (require root or sudo)")
+    console.print(_measured(meters))
+    missing = [
+        (meter.name, reason)
+        for meter in meters
+        for reason in dict.fromkeys([meter.reason, *_failures(meter.devices), *meter.problems])
+        if reason
+    ]
+    if missing:
+        console.print(make_table(("meter", "reason"), missing, title="Not measured"))
+    table = make_table(("limiter", "device"), [], title="Limits (require root or sudo)")
     for limiter in limiters:
         for state in limiter.devices:
             table.add_row(limiter.name, f"{state.device}\n{_ranges(state)}")
@@ -44,9 +44,61 @@ def devices(as_json: JsonOption = False) -> int:
     return 0
 
 
+def _measured(meters: list[Availability[Device]]) -> Table:
+    """Return a table of what is measured, what a run counts first."""
+    devices = [device for meter in meters for device in meter.devices]
+    kinds, counted = inventory.counted(devices)
+    containers = {inner: device.kind for device in counted for inner in device.contains}
+    rows = []
+    for meter in meters:
+        for device in meter.devices:
+            outer = containers.get(device.kind, "node" if kinds == ("node",) else None)
+            is_inside = outer and device.has_energy and device.kind not in ("node", "chassis")
+            role = "yes" if device in counted else f"in {outer}" if is_inside else "no"
+            if not device.facts.get("failed"):
+                rows.append((role, device.kind, f"{device.id}\n{meter.name}", _describe(device)))
+    rows.sort(key=lambda row: row[0] != "yes")
+    title = f"The energy of a run counts: {' + '.join(kinds)}"
+    columns = ("counts", "kind", "device, meter", "what is measured")
+    return make_table(columns, rows, title=title if kinds else "No energy is measured here")
+
+
+def _describe(device: Device) -> str:
+    """Return what a meter says about a device: what it includes, from which source, how often."""
+    facts = device.facts
+    texts = {
+        "energy_counter": "energy counter ({})", "power": "power ({})",
+        "counter_refresh_s": "new every {} s", "resolution_s": "new every {} s",
+        "age_s": "age {} s",
+    }  # fmt: skip
+    sources = []
+    for name, text in texts.items():
+        value = facts.get(name)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value and is_number == name.endswith("_s"):
+            sources.append(text.format(number(value) if is_number else value))
+    of_kind = "" if device.kind == "node" else f" of a {device.kind}"
+    notes = [
+        device.name, str(facts.get("scope") or ""),
+        ", ".join(dict.fromkeys(sources)) if device.has_energy else "use only, no energy",
+        f"contains {', '.join(device.contains)}" if device.contains else "",
+        f"counts only where no other meter{of_kind} has an energy"
+        if facts.get("complements") else "",
+        "shared: its energy is that of all its users" if facts.get("is_shared") else "",
+    ]  # fmt: skip
+    return "\n".join(filter(None, notes))
+
+
+def _failures(devices: list[Device]) -> list[str]:
+    """Return why devices cannot be read."""
+    return [f"{d.id}: {d.facts['failed']}" for d in devices if d.facts.get("failed")]
+
+
 def _ranges(state: LimitState) -> str:
-    return (
-        f"{state.name}: {number(state.power_limit_w, 9)} W of "
-        f"{interval(state.min_w, state.max_w, 9)} W; clocks "
-        f"{interval(state.min_mhz, state.max_mhz, 9)} MHz"
-    )
+    clocks = f"clocks {interval(state.min_mhz, state.max_mhz, 9)} MHz"
+    if state.no_clock_limit_reason:
+        clocks = f"no clock limit: {state.no_clock_limit_reason}"
+    power = f"{number(state.power_limit_w, 9)} W of {interval(state.min_w, state.max_w, 9)} W"
+    if state.limited_with:
+        power += f", the same for {', '.join(state.limited_with)}"
+    return f"{state.name}: {power}; {clocks}"

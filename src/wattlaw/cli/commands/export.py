@@ -14,8 +14,7 @@ from wattlaw.exporting import Batch
 def export(
     store: opts.StoreArgument,
     what: Annotated[
-        str,
-        typer.Argument(metavar="TABLE|FORMAT", help=f"{', '.join(EXPORTS)}; extrap or bundle."),
+        str, typer.Argument(metavar="TABLE|FORMAT", help=f"{', '.join(EXPORTS)}; extrap or bundle.")
     ],
     output: Annotated[
         Path,

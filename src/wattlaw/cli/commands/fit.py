@@ -11,7 +11,7 @@ from wattlaw.api import fits as tables
 from wattlaw.api import results
 from wattlaw.api.fits import Fits
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import group_label, plural
@@ -61,11 +61,11 @@ def fit(
         print_note(collapse_whitespace(text))
     if as_json:
         print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
-    elif (table := fits.table) is not None:
+    else:
         console = Console()
         if not console.is_terminal:  # a file or a pager is wide enough
             console = Console(width=_WIDE_COLUMNS)
-        console.print(table_of(table))
+        console.show(fits.table)
     if fits.laws:
         return 0
     if fits.refusals:

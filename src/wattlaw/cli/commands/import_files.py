@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.api.imports import Import, read_import
+from wattlaw.api.imports import read_import
 from wattlaw.cli.common.options import option
 from wattlaw.terminal import print_note
 
@@ -59,31 +59,10 @@ def import_files(
     tensorboard, huggingface, and any table with --map.
     """
     read = read_import(
-        files,
-        format=from_format,
-        map=mapping,
-        workload=workload,
-        hardware=hardware,
-        study=study,
-        timezone=timezone,
-        windows=window or (),
-        pattern=pattern,
-        devices=device or (),
-    )
-    _print_read(read)
-    result = read.write(store)
-    _print_rows(str(files[0]), result.changed)
-    if result.other_runs:
-        print_note(
-            f"{store} has {result.other_runs} other runs from a file of this name; "
-            "if the mapping has changed, they may be the same measurements",
-        )
-    print(result)
-    return 1 if result.rejected else 0
-
-
-def _print_read(read: Import) -> None:
-    """Print what the files are, and what of them is left out, before anything is written."""
+        files, format=from_format, map=mapping, workload=workload, hardware=hardware, study=study,
+        timezone=timezone, windows=window or (), pattern=pattern, devices=device or (),
+    )  # fmt: skip
+    # What the files are, and what of them is left out, before anything is written.
     for file in read.files:
         print(f"{file.path}: {file.description}")
         for note in file.notes:
@@ -91,6 +70,15 @@ def _print_read(read: Import) -> None:
         _print_rows(str(file.path), file.rejected)
     for note in read.notes:
         print(note)
+    result = read.write(store)
+    _print_rows(str(files[0]), result.changed)
+    if result.other_runs:
+        print_note(
+            f"{store} has {result.other_runs} other runs from a file of this name; "
+            "if the mapping has changed, they may be the same measurements"
+        )
+    print(result)
+    return 1 if result.rejected else 0
 
 
 def _print_rows(path: str, rows: Sequence[str]) -> None:

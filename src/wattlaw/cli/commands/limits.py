@@ -17,8 +17,8 @@ from wattlaw.cli.common.options import (
     option,
 )
 from wattlaw.devices import inventory
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.nvidia.driver import visible_gpu_ids
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.formatting import interval, number
 from wattlaw.launch.node_setup import lease_boards
@@ -107,7 +107,7 @@ def limits_set(
             if limiter.name == "nvidia" and state.device in boards and state.is_persistent is False:
                 print_note(
                     f"{state.device}: persistence mode is off; the limit is lost when no "
-                    "process uses the GPU",
+                    "process uses the GPU"
                 )
     return 0
 

@@ -18,7 +18,8 @@ from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.launch import command as measured
 from wattlaw.launch.summary import PhaseSummary, measured_steps, phase_summaries
 from wattlaw.limits.requests import Limits
-from wattlaw.store.record import VERDICTS, RunRecord
+from wattlaw.scopes import KINDS
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.text import collapse_whitespace, quote, shorten
 
@@ -75,16 +76,11 @@ def measure(
     if json_to is not None and not json_to.absolute().parent.is_dir():
         raise BadInput(f"measure: --json {json_to}: the folder does not exist")
     done = measured.measure(
-        command,
-        store,
-        limits=limits,
-        prior_clocks_are_default=prior_clocks == "default",
-        sample_hz=sample_hz,
-        assume_cpu_w=assume_cpu_w,
-        part=MeasuredPart(warmup_steps, steps, seconds),
-        instrument=instrument == "auto",
+        command, store, limits=limits, prior_clocks_are_default=prior_clocks == "default",
+        sample_hz=sample_hz, assume_cpu_w=assume_cpu_w,
+        part=MeasuredPart(warmup_steps, steps, seconds), instrument=instrument == "auto",
         pattern=progress,
-    )
+    )  # fmt: skip
     if done.record is None or done.folder is None or done.steps is None:
         return done.exit_code
     summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
@@ -108,24 +104,23 @@ def _lines(
     record: RunRecord, folder: RunFolder, phase: PhaseSummary, step_lines: list[tuple[str, str]]
 ) -> list[tuple[str, str]]:
     """Return the rows of the table, without those that have no value."""
-    energies, memory_bytes = phase.energy_j, phase.mem_used_max_bytes
-    source = f"{phase.energy_source}, {phase.energy_verdict}; {' and '.join(energies)} only"
+    energy, memory_bytes = phase.energy, phase.mem_used_max_bytes
+    memory = "" if memory_bytes is None else f"{memory_bytes / 2**20:,.0f} MiB"
+    quality = f"{energy.scope}, {energy.source(energy.scope)}, {energy.verdict(energy.scope)}"
+    total = "not available" if energy.total_j is None else f"{energy.total_j:,.1f} J ({quality})"
     lines = [
         ("command", _command(record)),
         ("time", f"{phase.duration_s:.3f} s"),
         *(
             (f"energy, {part}", f"{joules:,.1f} J, mean {joules / phase.duration_s:,.1f} W")
-            for part, joules in energies.items()
+            for part, joules in energy.energy_j.items()
         ),
-        ("energy source", source) if energies else ("energy", "not available"),
+        ("energy of the run", total),
         *(("", reason) for reason in phase.reasons),
         ("SM utilisation", fmt.percent(phase.sm_util)),
         ("GPU memory utilisation", fmt.percent(phase.mem_util)),
         ("busy CPU cores", fmt.number(phase.cpu_cores)),
-        (
-            "maximum resident memory",
-            "" if memory_bytes is None else f"{memory_bytes / 2**20:,.0f} MiB",
-        ),
+        ("maximum resident memory", memory),
         *step_lines,
     ]
     for limit in record.limits:
@@ -160,10 +155,11 @@ def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[st
 
 
 def _energy_per_step_j(phase: PhaseSummary | None) -> dict[str, float]:
-    """Return the energy of a measured step by part; nothing that means leave out."""
-    if phase is None or VERDICTS.index(phase.energy_verdict) >= VERDICTS.index("partial"):
+    """Return the energy of a measured step by kind; nothing that means leave out."""
+    if phase is None or not phase.steps:
         return {}
-    return {part: joules / phase.steps for part, joules in phase.energy_j.items() if phase.steps}
+    energy, steps = phase.energy, phase.steps
+    return {kind: j / steps for kind, j in energy.energy_j.items() if energy.is_used(kind)}
 
 
 def _command(record: RunRecord) -> str:
@@ -173,11 +169,28 @@ def _command(record: RunRecord) -> str:
 
 
 def _to_dict(phase: PhaseSummary) -> dict[str, object]:
-    energies = {f"{part}_energy_j": phase.energy_j.get(part) for part in ("gpu", "cpu", "dram")}
-    others = ("energy_source", "energy_verdict", "sm_util", "mem_util", "cpu_cores",
-              "mem_used_max_bytes")  # fmt: skip
-    values = {name: getattr(phase, name) for name in others}
-    return {"duration_s": phase.duration_s, **energies, **values}
+    others = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
+    return {
+        "duration_s": phase.duration_s,
+        "energy_j": phase.energy.total_j,
+        "energy_scope": phase.energy.scope,
+        **{f"{kind}_energy_j": phase.energy.energy_j.get(kind) for kind in KINDS},
+        **_qualities("energy", phase),
+        **{name: getattr(phase, name) for name in others},
+    }
+
+
+def _qualities(name: str, phase: PhaseSummary | None) -> dict[str, str | None]:
+    """Return the source and verdict of the energies of the devices, and of the node."""
+    energy = phase.energy if phase else None
+    return {
+        f"{prefix}{name}_{column}": values.get(part)
+        for part, prefix in (("devices", ""), ("node", "node_"))
+        for column, values in (
+            ("source", energy.sources if energy else {}),
+            ("verdict", energy.verdicts if energy else {}),
+        )
+    }
 
 
 def _steps_to_dict(steps: StepSummary, phase: PhaseSummary | None) -> dict[str, object]:
@@ -190,8 +203,7 @@ def _steps_to_dict(steps: StepSummary, phase: PhaseSummary | None) -> dict[str, 
     per_step_j = _energy_per_step_j(phase)
     return {
         **{name: getattr(steps, name) for name in names},
-        **{f"{part}_energy_per_step_j": per_step_j.get(part) for part in ("gpu", "cpu", "dram")},
-        "step_energy_source": phase.energy_source if phase else None,
-        "step_energy_verdict": phase.energy_verdict if phase else None,
+        **{f"{kind}_energy_per_step_j": per_step_j.get(kind) for kind in KINDS},
+        **_qualities("step_energy", phase),
         "notes": list(steps.notes),
     }

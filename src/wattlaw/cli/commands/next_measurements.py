@@ -7,7 +7,7 @@ from typing import Annotated
 from wattlaw import formatting as fmt
 from wattlaw.api import studies
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, table_of
+from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.report import tables
 from wattlaw.report.topics.decision import decision_text
@@ -40,9 +40,7 @@ def next_measurements(
     console.print(decision_text(decision), soft_wrap=True)
     columns = [item for item in _COLUMNS if item.heading != "emulates"
                or any(row.emulated_gpus for row in measurements)]  # fmt: skip
-    shown = tables.build("next", "Next measurements", columns, measurements)
-    if shown is not None:
-        console.print(table_of(shown))
+    console.show(tables.build("next", "Next measurements", columns, measurements))
     for warning in decision.warnings:
         console.print(f"Warning: {warning}")
     return 0

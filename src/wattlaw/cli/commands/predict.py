@@ -5,9 +5,8 @@ from typing import Annotated
 
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.console import Console, table_of
-from wattlaw.cli.common.lists import parse_counts, parse_limits
-from wattlaw.cli.common.options import option
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import option, parse_counts, parse_limits
 
 
 def predict(
@@ -51,8 +50,7 @@ def predict(
         print(json.dumps(predictions.to_dict()["rows"], allow_nan=False))
         return 0
     console = Console()
-    if predictions.table is not None:
-        console.print(table_of(predictions.table))
+    console.show(predictions.table)
     for note in predictions.notes:
         console.print(note)
     for warning in predictions.warnings:

@@ -8,14 +8,8 @@ import typer
 
 from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
-from wattlaw.cli.common.console import Console, table_of
-from wattlaw.cli.common.options import (
-    LaunchOption,
-    StudyArgument,
-    TableOption,
-    option,
-    positive,
-)
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option, positive
 from wattlaw.cli.common.progress import observer_for
 from wattlaw.formatting import MEASURED, number, origin_of, plural
 from wattlaw.launch.planning import GpuHours
@@ -90,10 +84,9 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     ]
     title = f"{preview.study.name}: planned runs"
     table = tables.build("runs", title, columns, runs.to_dict("records"))
-    if table is not None:
-        console.print(table_of(table))
-        if table.omitted:
-            console.print(f"... and {table.omitted} more")
+    console.show(table)
+    if table is not None and table.omitted:
+        console.print(f"... and {table.omitted} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
     if preview.study.plan.study.decide is not None:

@@ -33,15 +33,12 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
             }
             for run in unfinished
         ]
-        summary = {
-            "store": str(store),
-            "runs": len(stored.states),
-            "counts": counts,
-            "not_done": rows,
-        }
-        summary["not_needed"] = len(not_needed)
         warnings = [{"code": fmt.UNCOOPERATIVE, "text": warning}] if warning else []
-        print(json.dumps(summary | {"scheduler": scheduler_error, "warnings": warnings}))
+        summary = {
+            "store": str(store), "runs": len(stored.states), "counts": counts, "not_done": rows,
+            "not_needed": len(not_needed), "scheduler": scheduler_error, "warnings": warnings,
+        }  # fmt: skip
+        print(json.dumps(summary))
         return 0
     console = Console()
     listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"

@@ -48,9 +48,7 @@ def workloads(context: typer.Context, as_json: JsonOption = False) -> int:
 
 
 @app.command("show")
-def workloads_show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
-) -> int:
+def workloads_show(name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")]) -> int:
     """Show the options of a workload."""
     entry = catalogue.entry(name)
     console = Console()

@@ -39,6 +39,18 @@ class Console(console.Console):
         for part in super().render(renderable, options):
             yield part if part.control else Segment(escape_invisible(part.text), part.style)
 
+    def show(self, table: "tables.Table | None") -> None:
+        """Print a table of the report with its title, if there is one."""
+        if table is None:
+            return
+        numbers = {name for name, kind in zip(table.headings, table.classes, strict=True)
+                   if kind == "n"}  # fmt: skip
+        names = table.headings[:1] if table.classes[0] == "short" else ()
+        self.print(make_table(
+            table.headings, table.plain_rows, right=numbers, no_wrap=names,
+            title=table.title or None, caption=table.note or None,
+        ))  # fmt: skip
+
 
 def make_table(
     columns: Iterable[Hashable],
@@ -60,14 +72,3 @@ def make_table(
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def table_of(table: "tables.Table") -> Table:
-    """Return a table of the report, with its title."""
-    numbers = {name for name, kind in zip(table.headings, table.classes, strict=True)
-               if kind == "n"}  # fmt: skip
-    names = table.headings[:1] if table.classes[0] == "short" else ()
-    return make_table(
-        table.headings, table.plain_rows, right=numbers, no_wrap=names,
-        title=table.title or None, caption=table.note or None,
-    )  # fmt: skip

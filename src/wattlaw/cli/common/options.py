@@ -2,13 +2,17 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
 from wattlaw.errors import BadInput
+from wattlaw.study.base import MAX_COUNT
 from wattlaw.text import quote
+
+Item = TypeVar("Item")
 
 
 def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
@@ -34,8 +38,7 @@ BaselineOption = Annotated[
     option("KEY=VALUE,...", "Setting to compare with: gpus=4,global_batch=256. Default: fastest."),
 ]
 LaunchOption = Annotated[
-    str | None,
-    option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay."),
+    str | None, option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay.")
 ]
 TableOption = Annotated[Path | None, option("FILE", "Table of measurements for --launch replay.")]
 PowersOption = Annotated[str | None, option("W,...", "Power limits per GPU; none: no limit.")]
@@ -83,4 +86,45 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
         raise BadInput(
             f"{name}: {quote(text)} is not valid; expected a JSON object such as {example}"
         )
+    return value
+
+
+def _list(name: str, text: str, expected: str, convert: Callable[[str], Item]) -> list[Item]:
+    """Return the items of a value, without duplicates; ``BadInput`` says what is ``expected``."""
+    items = [item.strip() for item in text.split(",")]
+    values = []
+    for item in items if all(items) else [text]:
+        try:
+            values.append(convert(item))
+        except ValueError:
+            raise BadInput(f"{name}: {quote(item)} is not valid; expected {expected}") from None
+    return list(dict.fromkeys(values))
+
+
+def parse_counts(name: str, text: str | None) -> list[int]:
+    """Return counts in increasing order; an empty list for None."""
+    expected = f"integers from 1 to {MAX_COUNT:,} separated by commas, such as 1,2,4"
+    return [] if text is None else sorted(_list(name, text, expected, _count))
+
+
+def parse_limits(name: str, text: str | None) -> list[float | None]:
+    """Return limits, None for ``none``; an empty list for None."""
+    expected = "numbers > 0 or none, separated by commas, such as 100,150,none"
+    return [] if text is None else _list(name, text, expected, _limit)
+
+
+def _limit(text: str) -> float | None:
+    if text.lower() == "none":
+        return None
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise ValueError(text)
+    return value
+
+
+def _count(text: str) -> int:
+    # An integer with very many digits is refused before it is converted.
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    if not 1 <= value <= MAX_COUNT:
+        raise ValueError(text)
     return value

@@ -3,23 +3,18 @@
 import contextlib
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import pynvml
 
+from wattlaw.devices.visible import GpuSelection, parse_ordinal, select
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
 T = TypeVar("T")
 
-_DRIVER_TIMEOUT_S = 15.0
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: The values of CUDA_VISIBLE_DEVICES that Slurm sets for a job without GPUs.
-_NO_GPUS = ("", "NoDevFiles")
-#: No machine has more GPUs than this many digits can count.
-_MAX_DIGITS = 4
 
 #: The GPU or the driver is lost. It will not answer again.
 _LOST_ERRORS = frozenset(
@@ -60,14 +55,6 @@ class NvidiaGpu:
     mig_uuids: tuple[str, ...] = ()
     is_shared: bool = False  # in MIG mode: others may use the rest of it
     handle: Any = None  # of the driver
-
-
-@dataclass(frozen=True)
-class GpuSelection:
-    """The GPUs that this process may use, each once, and notes about the selection."""
-
-    gpus: tuple[NvidiaGpu, ...]
-    notes: tuple[str, ...] = ()
 
 
 class GpuLost(Exception):
@@ -169,11 +156,11 @@ class Driver:
             gpus.append(NvidiaGpu(uuid, name, minor, parts, is_shared, handle))
         return gpus
 
-    def visible(self) -> GpuSelection:
+    def visible(self) -> GpuSelection[NvidiaGpu]:
         """Return the GPUs that the environment makes visible, with notes."""
         return select_gpus(self.gpus(), os.environ)
 
-    def by_uuid(self, uuids: tuple[str, ...]) -> GpuSelection:
+    def by_uuid(self, uuids: tuple[str, ...]) -> GpuSelection[NvidiaGpu]:
         """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
         by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
         for uuid in uuids:
@@ -220,24 +207,7 @@ def decode(text: str | bytes) -> str:
     return text.decode() if isinstance(text, bytes) else text
 
 
-def visible_gpu_ids() -> list[str]:
-    """Return the UUIDs of the GPUs that the environment makes visible; none without a driver.
-
-    A driver that does not answer for some seconds counts as none, so that the caller continues.
-    """
-    uuids: list[str] = []
-
-    def find() -> None:
-        with contextlib.suppress(NotAvailable), open_driver() as driver:
-            uuids.extend(gpu.uuid for gpu in driver.visible().gpus)
-
-    thread = threading.Thread(target=find, daemon=True)
-    thread.start()
-    thread.join(_DRIVER_TIMEOUT_S)
-    return [] if thread.is_alive() else uuids
-
-
-def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection:
+def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection[NvidiaGpu]:
     """Return the GPUs that a process with this environment may use, as CUDA reads it.
 
     CUDA's rules are in the CUDA C++ Programming Guide, appendix on environment variables. Integers
@@ -247,77 +217,12 @@ def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSel
     Raises ``NotAvailable`` if the environment has ordinals on a machine with several models, which
     are ambiguous.
     """
-    visible = environ.get(_VISIBLE)
-    job = _job_minors(environ)
-    if visible is None:
-        return _select_by_job(gpus, environ, job)
-    selection = _select_by_list(gpus, visible, environ)
-    if job is None or len(gpus) <= len(job):
-        return selection  # the job's cgroup hides other GPUs
-    own = tuple(gpu for gpu in selection.gpus if gpu.minor in job)
-    others = len(selection.gpus) - len(own)
-    note = f"{_VISIBLE} names {others} GPU(s) that this Slurm job does not have"
-    return GpuSelection(own, (*selection.notes, note) if others else selection.notes)
-
-
-def _select_by_job(
-    gpus: Sequence[NvidiaGpu], environ: Mapping[str, str], job: frozenset[int] | None
-) -> GpuSelection:
-    """Return all GPUs, or inside a Slurm job those of the job."""
-    if "SLURM_JOB_ID" not in environ:
-        return GpuSelection(tuple(gpus))
-    if job is None:
-        note = f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway"
-        return GpuSelection((), (note,))
-    own = [gpu for gpu in gpus if gpu.minor in job]
-    return GpuSelection(tuple(gpus if len(gpus) <= len(job) else own))
-
-
-def _job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
-    """Return the minor numbers of a Slurm job's GPUs on this node, None if they are unknown."""
-    if "SLURM_JOB_ID" not in environ:
-        return None
-    numbers = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
-    minors = parse_minors(numbers)
-    return None if minors is None else frozenset(minors)
-
-
-def parse_minors(numbers: str) -> list[int] | None:
-    """Return the numbers of a list of GPUs as Slurm writes it (``0,4-7``), None if it is none."""
-    minors: list[int] = []
-    for part in numbers.split(","):
-        ends = part.strip().split("-", 1)
-        first, last = _ordinal(ends[0]), _ordinal(ends[-1])
-        if first is None or last is None:
-            return None
-        minors += range(first, last + 1)
-    return minors
-
-
-def _ordinal(text: str) -> int | None:
-    """Return a number as CUDA and Slurm write one, None for anything else."""
-    is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
-    return int(text) if is_number else None
-
-
-def _select_by_list(
-    gpus: Sequence[NvidiaGpu], visible: str, environ: Mapping[str, str]
-) -> GpuSelection:
-    if visible.strip() in _NO_GPUS:
-        return GpuSelection((), (f"{_VISIBLE} is {visible!r}: no GPU is visible",))
-    selected: dict[str, NvidiaGpu] = {}
-    for entry in (part.strip() for part in visible.split(",")):
-        gpu = _find(gpus, entry, environ)
-        if gpu is None:  # as for CUDA, the list ends here
-            note = f"{_VISIBLE}: {entry!a} names no GPU here; it and later entries are not visible"
-            return GpuSelection(tuple(selected.values()), (note,))
-        selected[gpu.uuid] = gpu
-    return GpuSelection(tuple(selected.values()))
+    return select(gpus, environ, [_VISIBLE], lambda left, entry: _find(left, entry, environ))
 
 
 def _find(gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]) -> NvidiaGpu | None:
     """Return the GPU of one entry of the list; None if there is none, or several."""
-    ordinal = _ordinal(entry)
+    ordinal = parse_ordinal(entry)
     if ordinal is not None:
         is_ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         if not is_ordered and len({gpu.name for gpu in gpus}) > 1:

@@ -2,7 +2,6 @@
 
 import contextlib
 import time
-from itertools import pairwise
 from typing import Self
 
 import pynvml
@@ -10,13 +9,12 @@ import pynvml
 from wattlaw.devices.meter import Device, Sample, Target
 from wattlaw.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu, open_driver
 from wattlaw.devices.nvidia.reader import GpuReader
+from wattlaw.devices.nvidia.readings import FieldValue
 from wattlaw.errors import NotAvailable
 
 #: The longest search for the refresh period of the counters when a meter is opened.
 _REFRESH_SEARCH_S = 0.4
 _ENOUGH_CHANGES = 5
-#: The period at which GPUs are read whose driver buffers power and utilisation itself.
-BUFFERED_S = 1.0
 
 
 class NvidiaMeter:
@@ -26,11 +24,9 @@ class NvidiaMeter:
         self._driver, self._readers = driver, readers
         self._problems: list[str] = []
         self._failed: list[tuple[NvidiaGpu, str]] = []  # visible, but they could not be opened
-        find_refresh_periods(readers)
-        if any(reader.is_polled for reader in readers):
-            self.period_s = target.period_s
-        else:  # the driver's buffers have the samples between two readings
-            self.period_s = max(target.period_s, BUFFERED_S)
+        watch_counters(readers)
+        self._target = target
+        self.period_s = self._shortest_period_s()
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -58,8 +54,8 @@ class NvidiaMeter:
             return meter
 
     def devices(self) -> list[Device]:
-        """Return the GPUs with what they support."""
-        read = [reader.device() for reader in self._readers]
+        """Return the GPUs and their modules with what they support."""
+        read = [device for reader in self._readers for device in reader.devices()]
         failed = [Device(g.uuid, "gpu", g.name, {"failed": why}) for g, why in self._failed]
         return read + failed
 
@@ -68,7 +64,12 @@ class NvidiaMeter:
         samples: list[Sample] = []
         for reader in self._readers:
             samples += reader.read(time.time_ns(), last=last)
+        if samples:  # a buffer may have been replaced by polling
+            self.period_s = self._shortest_period_s()
         return samples
+
+    def _shortest_period_s(self) -> float:
+        return min(reader.period_s(self._target.period_s) for reader in self._readers)
 
     def problems(self) -> list[str]:
         """Return why GPUs stopped having samples."""
@@ -84,24 +85,21 @@ class NvidiaMeter:
         self._driver.close()
 
 
-def find_refresh_periods(readers: list[GpuReader]) -> None:
-    """Watch the counters of all GPUs for a moment, and set how often the value of each changes."""
-    changes: dict[int, list[int]] = {place: [] for place in range(len(readers))}
-    last: dict[int, float] = {}
+def watch_counters(readers: list[GpuReader]) -> None:
+    """Watch the counters of all GPUs for a moment, for how often the value of each changes."""
+    changes: list[list[FieldValue]] = [[] for _ in readers]
     end_s = time.monotonic() + _REFRESH_SEARCH_S
     while time.monotonic() < end_s and any(
-        len(changes[place]) < _ENOUGH_CHANGES
-        for place, reader in enumerate(readers)
+        len(values) < _ENOUGH_CHANGES
+        for values, reader in zip(changes, readers, strict=True)
         if reader.has_counter
     ):
-        for place, reader in enumerate(readers):
+        for values, reader in zip(changes, readers, strict=True):
             with contextlib.suppress(GpuLost, pynvml.NVMLError):
                 counter = reader.energy()
-                if counter is not None and last.get(place) != counter.value:
-                    changes[place].append(counter.t_ns)
-                    last[place] = counter.value
+                if counter is not None and (not values or values[-1].value != counter.value):
+                    values.append(counter)
         time.sleep(0.001)
-    for place, reader in enumerate(readers):
-        # The first reading is not a refresh, but the beginning of the search.
-        steps = sorted(later - t_ns for t_ns, later in pairwise(changes[place][1:]))
-        reader.refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None
+    for values, reader in zip(changes, readers, strict=True):
+        with contextlib.suppress(GpuLost):  # its next reading says so
+            reader.watch_counter(values)

@@ -1,213 +1,259 @@
-"""Reads one GPU: its features at the start, and each value at its own period."""
+"""Reads one GPU: its features at the start, and each value at its own period.
+
+On a Grace Hopper board it also reads the module, which contains the processor and both memories.
+"""
 
 import time
-from collections.abc import Callable
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
 
 import pynvml
 
-from wattlaw.devices.meter import Device, Facts, Sample
+from wattlaw.devices.meter import Device, Sample
 from wattlaw.devices.nvidia.driver import (
     GpuLost,
     NvidiaGpu,
     decode,
     describe,
-    query,
     query_optional,
     scaled,
     valid,
 )
+from wattlaw.devices.nvidia.features import MODULE_CONTAINS, ONE_PER_MODULE, features, watts
+from wattlaw.devices.nvidia.gpm import Gpm
 from wattlaw.devices.nvidia.readings import (
     AVERAGE,
     ENERGY,
     FINE_S,
     FINE_UTIL_S,
     INSTANT,
+    MODULE,
+    MODULE_AVERAGE,
     THROTTLED,
+    USAGE,
+    Field,
     Fields,
     FieldValue,
     PeriodMeans,
+    Reading,
     SampleBuffer,
 )
+from wattlaw.store.streams import Kind
 
-_SCOPES = {0: "gpu", 1: "module", 2: "memory"}
-#: A little under a second, because a reading once a second may come a little early.
-_SECOND_NS = 950_000_000
-#: The period of values that change slowly.
+_POWER_FIELDS: Mapping[str, Field] = {"instant": INSTANT, "average": AVERAGE, "usage": USAGE}
+_USES = frozenset({"sm_util", "mem_util"})
+#: The longest time between two readings of the driver's buffers.
+_MAX_BUFFERED_S = 4.0
+#: The share of a buffer's span between two of its readings; the rest is for a late one.
+_SPAN_SHARE = 0.85
+#: Readings of a polled GPU are evaluated once a second, and those of buffers are due after their
+#: period. A little less, because a reading may come a little early.
+_EARLY = 0.95
+_MAX_READINGS = 128
+#: A counter that changes so much more seldom than the requested period sets the period.
+_MUCH_SLOWER = 1.5
+#: The period of utilisation, which drivers average over 1/6 s or more, and of slow values.
+_USE_NS = 240_000_000
 _SLOW_NS = 4_950_000_000
 _OVERDUE_NS = 500_000_000
 #: After so many readings without a new sample, a buffer is not used any more.
-_MAX_EMPTY_READS = 5
+_MAX_EMPTY_READS = 3
 #: The greatest values that a GPU can have; greater values count as missing.
 _MAX_PERCENT, _MAX_MHZ, _MAX_C, _MAX_REASONS = 100, 20_000, 200, 2**32
-_GPM_METRICS = {
-    "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
-    "tensor_util": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-    "dram_util": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-}
-#: A share of a short time can be a little above 100 %.
-_MAX_GPM_PERCENT = 110.0
-#: After so many failures in a row a GPU is not read any more.
-_MAX_FAILURES = 10
-
-
-class Gpm:
-    """GPU performance monitoring (Hopper and newer): activity between two readings."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-        self._samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
-        self._request = pynvml.c_nvmlGpmMetricsGet_t()
-        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        self._request.numMetrics = len(_GPM_METRICS)
-        for place, metric in enumerate(_GPM_METRICS.values()):
-            self._request.metrics[place].metricId = metric
-        self._count = 0
-
-    @classmethod
-    def open(cls, handle: Any) -> Self | None:
-        """Return the metrics of a GPU, None if it does not support them."""
-        support = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
-        return cls(handle) if support is not None and support.isSupportedDevice else None
-
-    def read(self) -> dict[str, float]:
-        """Return the means since the previous reading, as shares; nothing the first time."""
-        new = self._samples[self._count % 2]
-        if query(pynvml.nvmlGpmSampleGet, self._handle, new) is None:
-            return {}
-        self._count += 1
-        if self._count < 2:
-            return {}
-        self._request.sample1, self._request.sample2 = self._samples[self._count % 2], new
-        if query(pynvml.nvmlGpmMetricsGet, self._request) is None:
-            return {}
-        return {
-            name: metric.value * 1e-2
-            for name, metric in zip(_GPM_METRICS, self._request.metrics, strict=False)
-            if metric.nvmlReturn == pynvml.NVML_SUCCESS
-            and valid(metric.value, _MAX_GPM_PERCENT) is not None
-        }
-
-    def close(self) -> None:
-        """Free the memory that the driver allocated."""
-        while self._samples:
-            query(pynvml.nvmlGpmSampleFree, self._samples.pop())
+#: After so many failures in a row, or failures for so long, a GPU is not read any more.
+_MAX_FAILURES, _MAX_FAILING_NS = 10, 5 * 10**9
 
 
 class GpuReader:
-    """Reads one GPU of a ``NvidiaMeter``."""
+    """Reads one GPU of a ``NvidiaMeter``, and its module if it is the only GPU of one."""
 
     def __init__(self, gpu: NvidiaGpu, period_s: float) -> None:
         self.gpu = gpu
         self.problem: str | None = None
+        #: Problems that did not end the reading.
+        self.notes: list[str] = []
+        #: The time between two changes of the counter; None if it is not known.
+        self.refresh_s: float | None = None
         self._handle = gpu.handle
         self._failures = 0
-        self._second_ns = self._slow_ns = 0
+        self._failing_ns: int | None = None  # since when
+        self._second_ns = self._slow_ns = self._use_ns = 0
+        self._uses: list[Sample] = []  # of utilisation, since the last evaluation
         self._last_counter: tuple[int, float] | None = None
         self._reported_ns = 0
         self._means = PeriodMeans(period_s)
         self._empty_reads: dict[str, int] = {}
-        #: Problems that did not end the reading.
-        self.notes: list[str] = []
+        self._counter_device: str | None = gpu.uuid  # whose energy the counter counts
+        self._counter_is_timed = False
+        self._newest: Reading = {}
         self._probe(period_s)
 
     def _probe(self, period_s: float) -> None:
         handle = self._handle
-        fields = Fields(handle, (ENERGY, INSTANT, AVERAGE, THROTTLED))
-        supported = query_optional(fields.read, time.time_ns()) or {}
+        wanted = (ENERGY, INSTANT, AVERAGE, THROTTLED, MODULE, MODULE_AVERAGE)
+        supported = query_optional(Fields(handle, wanted).read, time.time_ns()) or {}
+        self._supported_fields = frozenset(supported)
+        self._capability = query_optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
         self._energy_by = "field" if ENERGY in supported else None
         if self._energy_by is None and _answers(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle):
             self._energy_by = "call"
-        self._throttled_by_field = THROTTLED in supported
+        module_fields = [f for f in (MODULE, MODULE_AVERAGE) if f in supported and supported[f][0]]
+        self._module_field = module_fields[0] if module_fields else None
         self._buffers: dict[str, SampleBuffer] = {}
         for column, kind, scale, finest_s in (
             ("power_w", pynvml.NVML_TOTAL_POWER_SAMPLES, 1e-3, max(period_s, FINE_S)),
             ("sm_util", pynvml.NVML_GPU_UTILIZATION_SAMPLES, 1e-2, FINE_UTIL_S),
             ("mem_util", pynvml.NVML_MEMORY_UTILIZATION_SAMPLES, 1e-2, FINE_UTIL_S),
         ):
+            if column == "power_w" and self._module_field:
+                continue  # "total" power may be that of the module
             buffer = query_optional(SampleBuffer.open, handle, kind, scale, finest_s)
             if buffer is not None:
                 self._buffers[column] = buffer
-        self._supported_fields = frozenset(supported)
         sources = {"instant": INSTANT, "average": AVERAGE}
         self._polled_power = next((name for name in sources if sources[name] in supported), None)
         if self._polled_power is None and _answers(pynvml.nvmlDeviceGetPowerUsage, handle):
             self._polled_power = "usage"
-        self._counter = Fields(handle, [ENERGY])
+        by_call = {ENERGY: pynvml.nvmlDeviceGetTotalEnergyConsumption}
+        is_field = self._energy_by != "call"
+        self._counter = Fields(handle, [ENERGY] if is_field else [], None if is_field else by_call)
         self._choose_power()
         self._gpm = query_optional(Gpm.open, handle)
-        self._facts = self._probe_facts()
-        self.refresh_s: float | None = None
+        self._facts = features(self.gpu, self._capability)
 
     def _choose_power(self) -> None:
         """Choose the source of power, and with it the fields to read at every sample."""
         self._power_by = "buffer" if "power_w" in self._buffers else self._polled_power
-        is_fast = {
-            ENERGY: self._energy_by == "field",
-            INSTANT: self._power_by == "instant",
-            AVERAGE: self._power_by == "average",
-        }
-        fast = [field for field, wanted in is_fast.items() if wanted]
+        power = _POWER_FIELDS.get(self._power_by or "")
+        fast: list[Field] = [ENERGY] if self._energy_by == "field" else []
+        fast += [field for field in (power, self._module_field) if field not in (None, USAGE)]
         more = [f for f in (AVERAGE, THROTTLED) if f in self._supported_fields and f not in fast]
-        self._fast_fields = Fields(self._handle, fast)
-        self._second_fields = Fields(self._handle, [*fast, *more])
+        calls: dict[Field, Callable[[Any], int]] = {}
+        if self._energy_by == "call":
+            calls[ENERGY] = pynvml.nvmlDeviceGetTotalEnergyConsumption
+        if power == USAGE:
+            calls[USAGE] = pynvml.nvmlDeviceGetPowerUsage
+        self._power_field = power
+        longest_s = _MAX_BUFFERED_S if self._buffers.keys() >= _USES else 1.0
+        longest_s = min([longest_s, *(_SPAN_SHARE * b.span_s for b in self._buffers.values())])
+        #: The longest time between two readings, in whole seconds, so that meters share wake-ups;
+        #: None if the power must be polled.
+        self._buffered_s = None if self.is_polled else float(int(longest_s))
+        self._due_ns = round(_EARLY * (self._buffered_s or 1.0) * 1e9)
+        self._fast_fields = Fields(self._handle, fast, calls, _MAX_READINGS)
+        self._all_fields = Fields(self._handle, [*fast, *more], calls)
 
     @property
     def is_polled(self) -> bool:
-        """Return whether more than the counter must be read at every sample."""
-        return not {"power_w", "sm_util", "mem_util"} <= {*self._buffers} or not self._power_by
+        """Return whether the driver does not buffer the power, so that it must be polled."""
+        return "power_w" not in self._buffers
 
     @property
     def has_counter(self) -> bool:
-        """Return whether the GPU has an energy counter."""
+        """Return whether the driver has an energy counter."""
         return self._energy_by is not None
 
-    def device(self) -> Device:
-        """Return the GPU with its features, as the run records them."""
-        facts = {**self._facts, "counter_refresh_s": self.refresh_s}
-        return Device(self.gpu.uuid, "gpu", self.gpu.name, facts)
+    def period_s(self, shortest_s: float) -> float:
+        """Return the period at which to read the GPU.
 
-    def _probe_facts(self) -> Facts:
+        It is as long as the driver's buffers allow. A polled GPU is not read more often than its
+        counter changes, if the driver says when it changed.
+        """
+        if self._buffered_s is not None:
+            return max(shortest_s, self._buffered_s)
+        refresh_s = (self.refresh_s or 0.0) if self._counter_is_timed else 0.0
+        return refresh_s if refresh_s > _MUCH_SLOWER * shortest_s else shortest_s
+
+    def devices(self) -> list[Device]:
+        """Return the GPU, and its module if that is read, with their features."""
+        is_own = self._counter_device == self.gpu.uuid
+        counter = {"energy_counter": self._energy_by, "counter_refresh_s": self.refresh_s}
+        none = dict.fromkeys(counter)
+        gpu = {**(counter if is_own else none), "power": self._power_by, **self._facts}
+        gpu["buffers"], gpu["gpm"] = ",".join(self._buffers) or None, self._gpm is not None
+        buffer = self._buffers.get("power_w")
+        gpu["power_buffer_spacing_s"] = buffer.spacing_s if buffer else None
+        gpu["power_buffer_span_s"] = buffer.span_s if buffer else None
+        if not (self._power_by or gpu["energy_counter"]):
+            virtual = "in a virtual machine with a vGPU, " * (gpu["virtualization"] == "vgpu")
+            gpu["failed"] = f"{virtual}the driver reports neither power nor energy of this GPU"
+        devices = [Device(self.gpu.uuid, "gpu", self.gpu.name, gpu)]
+        if self._module_id is not None:
+            facts: dict[str, str | float | bool | None] = {
+                **(counter if self._counter_device == self._module_id else none),
+                "power": "instant" if self._module_field == MODULE else "average",
+                "scope": "processor, GPU and both memories of a module",
+                "complements": True,
+            }
+            name, contains = f"module of {self.gpu.name}", MODULE_CONTAINS
+            devices.append(Device(self._module_id, "module", name, facts, contains))
+        return devices
+
+    @property
+    def _module_id(self) -> str | None:
+        """Return the id of the module; None if it is not read, or may have other GPUs as well."""
+        is_read = self._module_field is not None and self._capability == ONE_PER_MODULE
+        return f"module-{self.gpu.uuid}" if is_read else None
+
+    def watch_counter(self, values: Sequence[FieldValue]) -> None:
+        """Derive the refresh period of the counter, and what it counts, from successive values.
+
+        On Grace Hopper the counter is that of the module (Zeus, pull request 172). Where there is
+        a module, the mean power by the counter decides; without it the counter is the module's.
+        """
+        # The first value is not of a refresh, but of the beginning of the search.
+        steps = sorted(later.t_ns - value.t_ns for value, later in pairwise(values[1:]))
+        self.refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None
         now_ns = time.time_ns()
-        scopes = [
-            name
-            for scope, name in _SCOPES.items()
-            if query_optional(Fields(self._handle, ((INSTANT, scope),)).read, now_ns)
-        ]
-        power_buffer = self._buffers.get("power_w")
-        limits_mw = query_optional(
-            pynvml.nvmlDeviceGetPowerManagementLimitConstraints, self._handle
+        self._counter_is_timed = any(value.is_timed for value in values)
+        if self._module_field is None:
+            return
+        power = self._power_field
+        fields = Fields(self._handle, [f for f in (power, self._module_field) if f is not None])
+        powers = query_optional(fields.read, now_ns) or {}
+        gpu_mw, module_mw = (
+            _value(powers.get(f or USAGE), 1.0) for f in (power, self._module_field)
         )
-        return {
-            "energy_counter": self._energy_by,
-            "power": self._power_by,
-            "power_buffer_spacing_s": power_buffer.spacing_s if power_buffer else None,
-            "power_buffer_span_s": power_buffer.span_s if power_buffer else None,
-            "power_scopes": ",".join(scopes) or None,
-            "buffers": ",".join(self._buffers) or None,
-            "gpm": self._gpm is not None,
-            "default_power_limit_w": self._watts(pynvml.nvmlDeviceGetPowerManagementDefaultLimit),
-            "max_power_limit_w": scaled(valid(limits_mw[1]), 1e-3) if limits_mw else None,
-            "power_limit_w": self._watts(pynvml.nvmlDeviceGetEnforcedPowerLimit),
-            "is_shared": self.gpu.is_shared,
-        }
+        span_ns = values[-1].t_ns - values[1].t_ns if steps else 0
+        if span_ns and gpu_mw is not None and module_mw is not None:
+            counted_mw = (values[-1].value - values[1].value) / (span_ns * 1e-9)
+            if counted_mw < (gpu_mw + module_mw) / 2:
+                return
+        self._counter_device = self._module_id
 
     def read(self, now_ns: int, *, last: bool) -> list[Sample]:
-        """Return the new samples; none if the GPU fails, and none ever again once it is lost."""
+        """Return the new samples; none if the GPU fails, and none ever again once it is lost.
+
+        Between two evaluations, about a second apart, a polled GPU is read without a result.
+        """
         if self.problem is not None:
             return []
+        is_due = last or now_ns - self._second_ns >= self._due_ns or self._fast_fields.is_full
+        if not (is_due or self.is_polled):
+            return []
         try:
-            samples = self._read(now_ns, last=last)
+            (self._all_fields if is_due else self._fast_fields).poll(now_ns)
+            self._failures, self._failing_ns = 0, None
+            if last or now_ns - self._use_ns >= _USE_NS:
+                self._read_use(now_ns)
+            if not is_due:
+                return []
+            self._second_ns = now_ns
+            slow = self._read_slow(now_ns, last=last)
+            counted = self._counted()
+            return counted + self._evaluate(now_ns, slow, last=last)
         except GpuLost as error:
             self.problem = f"{self.gpu.uuid}: lost: {error}"
-            return []
+            self._all_fields.take()  # of this moment
         except pynvml.NVMLError as error:
             self._failures += 1
-            if self._failures >= _MAX_FAILURES:
-                self.problem = f"{self.gpu.uuid}: given up: {describe(error)}"
-            return []
-        self._failures = 0
-        return samples
+            self._failing_ns = self._failing_ns or now_ns
+            is_failing_long = now_ns - self._failing_ns >= _MAX_FAILING_NS
+            if self._failures < _MAX_FAILURES and not is_failing_long:
+                return []
+            self.problem = f"{self.gpu.uuid}: given up: {describe(error)}"
+        return self._counted()
 
     def close(self) -> None:
         """Free the memory that the driver allocated for us."""
@@ -216,42 +262,46 @@ class GpuReader:
 
     def energy(self) -> FieldValue | None:
         """Return the counter in mJ with its time."""
-        now_ns = time.time_ns()
-        if self._energy_by == "field":
-            return self._counter.read(now_ns).get(ENERGY)
-        if self._energy_by == "call":
-            value = valid(query(pynvml.nvmlDeviceGetTotalEnergyConsumption, self._handle))
-            return None if value is None else FieldValue(value, now_ns)
-        return None
+        return self._counter.read(time.time_ns()).get(ENERGY) if self.has_counter else None
 
-    def _read(self, now_ns: int, *, last: bool) -> list[Sample]:
-        is_second = last or now_ns - self._second_ns >= _SECOND_NS
-        fields = (self._second_fields if is_second else self._fast_fields).read(now_ns)
-        counter = self._new_counter(fields.get(ENERGY), now_ns)
-        values: dict[str, Any] = {}
-        if "power_w" not in self._buffers:
-            values["power_w"] = self._power(fields)
-        if not {"sm_util", "mem_util"} <= {*self._buffers}:
-            rates = query_optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
-            if rates is not None:
-                values["sm_util"] = scaled(valid(rates.gpu, _MAX_PERCENT), 1e-2)
-                values["mem_util"] = scaled(valid(rates.memory, _MAX_PERCENT), 1e-2)
-        if is_second or self.is_polled:
-            values["sm_clock_mhz"] = self._clock(pynvml.NVML_CLOCK_SM)
+    def _counted(self) -> list[Sample]:
+        """Return samples of counter and power of each reading since the last call."""
         samples = []
-        if is_second:
-            self._second_ns = now_ns
-            self._read_buffers()
-            samples += [self._sample(*mean) for mean in self._means.take(flush=last)]
-            values |= self._read_each_second(fields)
-        if last or now_ns - self._slow_ns >= _SLOW_NS:
-            self._slow_ns = now_ns
-            values |= self._read_slow()
-        if counter is not None:
-            samples.append(self._sample(counter[0], {"energy_j": counter[1]}))
+        readings = self._fast_fields.take() + self._all_fields.take()
+        for now_ns, values in readings:
+            counter = self._new_counter(values.get(ENERGY), now_ns)
+            if counter is not None and self._counter_device is not None:
+                energy = {"energy_j": counter[1]}
+                samples.append(self._sample(counter[0], energy, self._counter_device))
+            for device, field in (
+                (self.gpu.uuid, self._power_field),
+                (self._module_id, self._module_field),
+            ):
+                power_w = _value(values.get(field), 1e-3) if field is not None else None
+                if power_w is not None and device is not None:
+                    samples.append(self._sample(now_ns, {"power_w": power_w}, device))
+        self._newest = readings[-1][1] if readings else {}
+        return samples
+
+    def _evaluate(self, now_ns: int, slow: dict[str, Any], *, last: bool) -> list[Sample]:
+        """Return the samples of the driver's buffers and of values that change more slowly."""
+        self._read_buffers()
+        samples, self._uses = self._uses, []
+        samples += [self._sample(*mean) for mean in self._means.take(flush=last)]
+        values = self._read_each_second(self._newest) | slow
         if any(value is not None for value in values.values()):
             samples.append(self._sample(now_ns, values))
         return samples
+
+    def _read_use(self, now_ns: int) -> None:
+        self._use_ns = now_ns
+        if self._buffers.keys() >= _USES:
+            return
+        rates = query_optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
+        if rates is not None:
+            shares = (("sm_util", rates.gpu), ("mem_util", rates.memory))
+            values = {name: scaled(valid(share, _MAX_PERCENT), 1e-2) for name, share in shares}
+            self._uses.append(self._sample(now_ns, values))
 
     def _read_buffers(self) -> None:
         """Read the driver's buffers; a buffer without new samples is replaced by polling."""
@@ -266,9 +316,8 @@ class GpuReader:
                 )
                 self._choose_power()
 
-    def _new_counter(self, field: FieldValue | None, now_ns: int) -> tuple[int, float] | None:
+    def _new_counter(self, value: FieldValue | None, now_ns: int) -> tuple[int, float] | None:
         """Return the counter as (ns since 1970, J) if it is a new reading."""
-        value = self.energy() if self._energy_by == "call" else field
         if value is None:
             return None
         counter = (value.t_ns, value.value * 1e-3)
@@ -284,37 +333,36 @@ class GpuReader:
         self._last_counter, self._reported_ns = counter, now_ns
         return counter
 
-    def _power(self, fields: dict[int, FieldValue]) -> float | None:
-        if self._power_by == "usage":
-            return scaled(valid(query(pynvml.nvmlDeviceGetPowerUsage, self._handle)), 1e-3)
-        return _value(fields.get(INSTANT if self._power_by == "instant" else AVERAGE), 1e-3)
-
-    def _read_each_second(self, fields: dict[int, FieldValue]) -> dict[str, Any]:
+    def _read_each_second(self, fields: Reading) -> dict[str, Any]:
         throttled_s = _value(fields.get(THROTTLED), 1e-9)
-        if not self._throttled_by_field:
+        if THROTTLED not in self._supported_fields:
             policy = pynvml.NVML_PERF_POLICY_POWER
             status = query_optional(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
             throttled_s = None if status is None else scaled(valid(status.violationTime), 1e-9)
         values: dict[str, Any] = {
             "power_average_w": _value(fields.get(AVERAGE), 1e-3),
             "power_throttle_s": throttled_s,
+            "sm_clock_mhz": self._clock(pynvml.NVML_CLOCK_SM),
         }
         if self._gpm is not None:
             values |= query_optional(self._gpm.read) or {}
         return values
 
-    def _read_slow(self) -> dict[str, Any]:
+    def _read_slow(self, now_ns: int, *, last: bool) -> dict[str, Any]:
         """Return the values that change slowly, and check that it is still the same GPU."""
-        handle = self._handle
+        if not last and now_ns - self._slow_ns < _SLOW_NS:
+            return {}
+        self._slow_ns, handle = now_ns, self._handle
         uuid = query_optional(pynvml.nvmlDeviceGetUUID, handle)
         if uuid is not None and decode(uuid) != self.gpu.uuid:
+            self._fast_fields.take()  # perhaps of the other one
             raise GpuLost(f"it was replaced by another board, {decode(uuid)!a}")
         memory = query_optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
         celsius = query_optional(
             pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU
         )
         return {
-            "power_limit_w": self._watts(pynvml.nvmlDeviceGetEnforcedPowerLimit),
+            "power_limit_w": watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
             "mem_used_bytes": None if memory is None else valid(memory.used, memory.total),
             "mem_clock_mhz": self._clock(pynvml.NVML_CLOCK_MEM),
             "temperature_c": valid(celsius, _MAX_C),
@@ -331,14 +379,12 @@ class GpuReader:
         reasons = query_optional(old, self._handle) if reasons is None else reasons
         return None if valid(reasons, _MAX_REASONS) is None else reasons
 
-    def _watts(self, call: Callable[[Any], int]) -> float | None:
-        return scaled(valid(query_optional(call, self._handle)), 1e-3)
-
     def _clock(self, which: int) -> float | None:
         return valid(query_optional(pynvml.nvmlDeviceGetClockInfo, self._handle, which), _MAX_MHZ)
 
-    def _sample(self, t_ns: int, values: dict[str, Any]) -> Sample:
-        return Sample(self.gpu.uuid, "gpu", t_ns, power_source="measured", **values)
+    def _sample(self, t_ns: int, values: dict[str, Any], device: str | None = None) -> Sample:
+        kind: Kind = "gpu" if device in (None, self.gpu.uuid) else "module"
+        return Sample(device or self.gpu.uuid, kind, t_ns, power_source="measured", **values)
 
 
 def _value(field: FieldValue | None, factor: float) -> float | None:

@@ -1,13 +1,13 @@
 """Direct calls of the driver: several field values at once, and its buffers of timestamped samples.
 
-One call a second gives a buffer's samples at full resolution.
+One call every few seconds gives a buffer's samples at full resolution.
 """
 
 import bisect
 import ctypes
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -19,6 +19,10 @@ ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
 INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
 THROTTLED = pynvml.NVML_FI_DEV_PERF_POLICY_POWER
+#: Power by ``nvmlDeviceGetPowerUsage``, which is no field.
+USAGE = -1
+#: Power of the module: processor, GPU and memories of a Grace Hopper board.
+MODULE, MODULE_AVERAGE = (INSTANT, 1), (AVERAGE, 1)
 #: A timestamp of the driver that differs more from our time is not on the wall clock.
 _MAX_FIELD_OFFSET_US = 2_000_000
 
@@ -41,10 +45,14 @@ FINE_S = 0.1
 FINE_UTIL_S = 1.0
 #: A clock that differs by more is not the wall clock.
 _MAX_OFFSET_US = 5_000_000
-#: A buffer that spans less cannot be read once a second without loss.
+#: A buffer that spans less is not used. It would have to be read almost as often as power itself.
 _MIN_SPAN_S = 2.0
 #: More samples than any driver keeps of a kind.
 _MAX_SAMPLES = 1024
+
+
+#: The number of a field, with its scope if that is not the GPU.
+Field = int | tuple[int, int]
 
 
 class FieldValue(NamedTuple):
@@ -52,42 +60,94 @@ class FieldValue(NamedTuple):
 
     value: float
     t_ns: int
+    is_timed: bool = False  # by the driver; else it is the time of the reading
+
+
+Reading = dict[Field, FieldValue]
 
 
 class Fields:
-    """A fixed set of fields of one GPU.
+    """A fixed set of fields of one GPU, and its readings that were not taken yet.
 
     It calls the driver's library directly and reuses its memory, which nvidia-ml-py allocates at
-    every call.
+    every call. A reading is stored as the driver wrote it, because most of the cost of a reading
+    is that of its first instructions after a sleep.
+
+    Parameters
+    ----------
+    handle
+        The driver's handle of the GPU.
+    wanted
+        The fields.
+    calls
+        Functions of the driver that stand in for fields which it does not have.
+    capacity
+        The most readings before they are taken.
     """
 
-    def __init__(self, handle: Any, wanted: Sequence[int | tuple[int, int]]) -> None:
-        self._handle = handle
-        self._values = (pynvml.c_nvmlFieldValue_t * len(wanted))()
-        for place, field in enumerate(wanted):
-            number, scope = field if isinstance(field, tuple) else (field, 0)
-            self._values[place].fieldId, self._values[place].scopeId = number, scope
+    def __init__(
+        self,
+        handle: Any,
+        wanted: Sequence[Field],
+        calls: Mapping[Field, Callable[[Any], int]] | None = None,
+        capacity: int = 1,
+    ) -> None:
+        self._handle, self._wanted, self._calls = handle, tuple(wanted), calls or {}
+        self._values = (pynvml.c_nvmlFieldValue_t * (len(wanted) * capacity))()
+        for place, value in enumerate(self._values):
+            field = wanted[place % len(wanted)]
+            value.fieldId, value.scopeId = field if isinstance(field, tuple) else (field, 0)
+        size = len(wanted) * ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
+        self._slots = [ctypes.byref(self._values, n * size) for n in range(capacity)]
+        self._readings: list[tuple[int, bool, Reading]] = []
 
-    def read(self, now_ns: int) -> dict[int, FieldValue]:
-        """Return the available values by field number, with our time if the driver gives none."""
-        if not len(self._values):
-            return {}
-        code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(
-            self._handle, len(self._values), ctypes.byref(self._values)
-        )
-        if query(raise_on_error, code) is None:
-            return {}
-        values = {}
-        now_us = now_ns // 1000
-        for field in self._values:
-            member = _MEMBER.get(field.valueType)
-            if field.nvmlReturn == pynvml.NVML_SUCCESS and member is not None:
-                t_us = field.timestamp
-                t_ns = t_us * 1000 if abs(t_us - now_us) <= _MAX_FIELD_OFFSET_US else now_ns
-                value = valid(getattr(field.value, member))
-                if value is not None:
-                    values[field.fieldId] = FieldValue(float(value), t_ns)
-        return values
+    @property
+    def is_full(self) -> bool:
+        """Return whether the readings must be taken before the next one."""
+        return len(self._readings) == len(self._slots)
+
+    def poll(self, now_ns: int) -> None:
+        """Read the fields, and keep them for ``take``."""
+        answers, calls = False, {}
+        if self._wanted:
+            slot = self._slots[len(self._readings)]
+            code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(self._handle, len(self._wanted), slot)
+            answers = not code or query(raise_on_error, code) is not None
+        for field, call in self._calls.items():
+            value = valid(query(call, self._handle))
+            if value is not None:
+                calls[field] = FieldValue(float(value), now_ns)
+        self._readings.append((now_ns, answers, calls))
+
+    def take(self) -> list[tuple[int, Reading]]:
+        """Return each reading since the last call, with the time at which it was made."""
+        taken = []
+        for slot, (now_ns, answers, values) in enumerate(self._readings):
+            if answers:
+                begin = slot * len(self._wanted)
+                stored = self._values[begin : begin + len(self._wanted)]
+                pairs = zip(self._wanted, stored, strict=True)
+                values |= {f: v for f, stored in pairs if (v := _field_value(stored, now_ns))}
+            taken.append((now_ns, values))
+        self._readings.clear()
+        return taken
+
+    def read(self, now_ns: int) -> Reading:
+        """Return the available values now."""
+        self.poll(now_ns)
+        return self.take()[-1][1]
+
+
+def _field_value(field: Any, now_ns: int) -> FieldValue | None:
+    """Return a value of the driver, with our time if the driver gives none."""
+    member = _MEMBER.get(field.valueType)
+    if field.nvmlReturn != pynvml.NVML_SUCCESS or member is None:
+        return None
+    value, t_us = valid(getattr(field.value, member)), field.timestamp
+    if value is None:
+        return None
+    is_timed = abs(t_us - now_ns // 1000) <= _MAX_FIELD_OFFSET_US
+    return FieldValue(float(value), t_us * 1000 if is_timed else now_ns, is_timed)
 
 
 class SampleBuffer:

@@ -237,21 +237,16 @@ def replay(table: ReplayTable, record: RunRecord, folder: RunFolder) -> RunRecor
     with folder.log_path.open("a", encoding="utf-8") as log:
         log.write(log_head(record))
         log.write(f"replayed from {table.path}, {table.unit} {replayed.row.line}\n")
-    done = record.model_copy(
-        update={
-            "status": "done",
-            "started_at": _BEGIN,
-            "finished_at": _BEGIN + timedelta(seconds=replayed.end_s),
-            "reason": None,
-            "notes": (*record.notes, f"replayed from {table.path.name}: nothing was measured"),
-            "facts": Facts(
-                hosts=(_host(spec),),
-                hardware=spec.hardware,
-                dataset_samples=replayed.dataset_samples,
-                world_size=spec.setting.gpus,
-            ),
-        }
+    facts = Facts(
+        hosts=(_host(spec),),
+        hardware=spec.hardware,
+        dataset_samples=replayed.dataset_samples,
+        world_size=spec.setting.gpus,
     )
+    notes = (*record.notes, f"replayed from {table.path.name}: nothing was measured")
+    changes = {"status": "done", "reason": None, "notes": notes, "facts": facts}
+    end = _BEGIN + timedelta(seconds=replayed.end_s)
+    done = record.model_copy(update=changes | {"started_at": _BEGIN, "finished_at": end})
     folder.write(done, durable=False)
     folder.remove_live_files()
     return done

@@ -66,10 +66,7 @@ class Measurement:
 
     @classmethod
     def parse(cls, row: Row, time: str) -> "Measurement":
-        """Return the measurement of a row with the time column ``time``.
-
-        Raises ``InvalidCell`` if a cell is missing, invalid or contradicts another.
-        """
+        """Return the measurement of a row; ``InvalidCell`` if a cell is missing or invalid."""
         if row.fault is not None:
             raise InvalidCell(row.fault)
         values, options = {}, {}
@@ -87,10 +84,7 @@ class Measurement:
         return cls(row.line, values.pop(time), values, options)
 
     def fits(self, spec: RunSpec, options: Mapping[str, str]) -> bool:
-        """Say whether this is a measurement of a run whose workload has these options.
-
-        An unknown value fits every run.
-        """
+        """Say whether this is of a run whose workload has these options; None fits every run."""
         setting = spec.setting
         wanted = {
             "workload": spec.workload.name,
@@ -128,14 +122,11 @@ def _nodes(values: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True)
 class ReplayTable:
-    """The measurements of a file in its order, and the name of its time column.
-
-    ``unit`` is what ``Measurement.line`` counts: ``line`` or ``row``.
-    """
+    """The measurements of a file in its order, and the name of its time column."""
 
     path: Path
     time: str
-    unit: str
+    unit: str  # what ``Measurement.line`` counts: ``line`` or ``row``
     rows: tuple[Measurement, ...]
 
     def names(self, column: str) -> set[Any]:

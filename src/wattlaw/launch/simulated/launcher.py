@@ -30,10 +30,7 @@ _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SimulatedLauncher(Launcher):
-    """Simulates runs in as many processes as there are cores.
-
-    Runs take no slots of this machine, because nothing is measured.
-    """
+    """Simulates runs, without slots of this machine, in as many processes as cores."""
 
     is_durable = False  # simulating again is quicker than waiting for the disk
 
@@ -46,10 +43,7 @@ class SimulatedLauncher(Launcher):
 
     @classmethod
     def resolve(cls, study: Study) -> Study:
-        """Return the study with the hardware's label and the GPUs of a node.
-
-        Raises ``BadInput`` as ``Machine.from_launch`` does.
-        """
+        """Return the study with the hardware's label and the GPUs of a node."""
         machine = Machine.from_launch(study.launch)
         resolved = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
         launch = study.launch.model_copy(update=resolved)

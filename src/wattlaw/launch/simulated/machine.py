@@ -103,11 +103,7 @@ class Machine:
 
     @classmethod
     def from_launch(cls, launch: Launch) -> "Machine":
-        """Return the machine of a study.
-
-        Raises ``BadInput`` if the hardware is missing or cannot be read, or if its nodes have fewer
-        GPUs than the study needs.
-        """
+        """Return the machine of a study; ``BadInput`` without hardware, or with too few GPUs."""
         simulation = launch.simulation
         if simulation.hardware is None:
             raise BadInput(

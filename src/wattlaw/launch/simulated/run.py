@@ -86,24 +86,15 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
         software=_software(("wattlaw", "numpy")) | {"simulator": UNCALIBRATED},
     )
-    return record.model_copy(
-        update={
-            "status": "done",
-            "finished_at": now(),
-            "reason": None,
-            "notes": (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings),
-            "facts": facts,
-            "samplers": (_sampler(machine, sampling, host, device_ids),),
-            "limits": reports,
-        }
-    )
+    notes = (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings)
+    samplers = (_sampler(machine, sampling, host, device_ids),)
+    changes = {"status": "done", "finished_at": now(), "reason": None, "notes": notes}
+    changes |= {"facts": facts, "samplers": samplers, "limits": reports}
+    return record.model_copy(update=changes)
 
 
 def limit_reports(machine: Machine, spec: RunSpec) -> tuple[LimitReport, ...]:
-    """Return the limits of the boards of a run, which enforce what is requested.
-
-    Raises ``NotAvailable`` if a limit is outside their range.
-    """
+    """Return the limits of a run's boards, as requested; ``NotAvailable`` outside their range."""
     limits, states = requested_limits(spec.setting), machine.board_states(spec)
     if limits.are_none:
         return ()

@@ -77,13 +77,12 @@ def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table
             values = texts([values], np.zeros(count, dtype=np.int64))
         elif not isinstance(values, pa.Array):
             column = np.broadcast_to(values, count)
-            values = numbers(column) if column.dtype != bool else _flags(column)
+            if column.dtype == bool:
+                values = pa.Array.from_buffers(pa.bool_(), count, [None, _bits(column)])
+            else:
+                values = numbers(column)
         arrays.append(values)
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _flags(values: Flags) -> pa.Array:
-    return pa.Array.from_buffers(pa.bool_(), len(values), [None, _bits(values)])
 
 
 def _bits(values: Flags) -> pa.Buffer:
@@ -364,10 +363,7 @@ def telemetry_table(
     devices: Sequence[str],
     draw: np.random.Generator,
 ) -> pa.Table:
-    """Return the rows of ``telemetry``, board by board in order of time.
-
-    All boards have the same load; each is read at its own times.
-    """
+    """Return ``telemetry``, board by board: all have the same load, and times of their own."""
     prediction = windows.prediction
     t_s = np.concatenate([sampling.drawn_s(draw) for _ in devices])
     window = np.searchsorted(windows.start_s, t_s, side="right") - 1

@@ -18,16 +18,10 @@ from wattlaw.text import collapse_whitespace
 _TIMEOUT_S = 90
 #: Error messages for a controller that is down or too busy.
 _UNREACHABLE = (
-    "unable to contact slurm controller",
-    "socket timed out",
-    "communication connection failure",
-    "connection refused",
-    "zero bytes were transmitted",
-    "message receive failure",
-    "unable to establish controller machine",
-    "resource temporarily unavailable",
-    "munge",
-)
+    "unable to contact slurm controller", "socket timed out", "communication connection failure",
+    "connection refused", "zero bytes were transmitted", "message receive failure",
+    "unable to establish controller machine", "resource temporarily unavailable", "munge",
+)  # fmt: skip
 #: Error messages of sbatch for a user who has reached the limit of jobs.
 _JOB_LIMIT = ("submitjob", "too many jobs")
 #: The states of a job that has ended and left its nodes.
@@ -96,10 +90,7 @@ def submit(arguments: Sequence[str]) -> str:
 
 
 def queue() -> list[Job]:
-    """Return all jobs of this user, including those that have just ended (``MinJobAge``).
-
-    Raises ``Unreachable`` or ``NotAvailable``, if Slurm is not installed here.
-    """
+    """Return all jobs of this user, including those that have just ended (``MinJobAge``)."""
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
     output = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
     return parse_jobs(output)

@@ -132,17 +132,11 @@ class _Driver:
             record = interrupted(old, self._folder, reason)
             if record.status == "failed":
                 return record
-        return record.model_copy(
-            update={
-                "status": "running",
-                "reason": None,
-                "interrupted": False,
-                "attempts": old.attempts + 1,
-                "started_at": (record.interruptions and old.started_at) or now(),
-                "finished_at": None,
-                "site": self._site(),
-            }
-        )
+        started_at = (record.interruptions and old.started_at) or now()
+        changes: dict[str, object] = {"status": "running", "reason": None, "interrupted": False}
+        changes |= {"attempts": old.attempts + 1, "site": self._site()}
+        changes |= {"started_at": started_at, "finished_at": None}
+        return record.model_copy(update=changes)
 
     def _site(self) -> Site:
         environ = os.environ
@@ -215,13 +209,10 @@ class _Driver:
 
         srun may return 0 although its tasks were killed, so that only the nodes' files count.
         """
-        refusals = [
-            str(_read_json(path).get("reason", "")) for path in sorted(live.glob("refused.*.json"))
-        ]
-        if refusals or reason is not None:
-            self._end(
-                record, "skipped" if refusals else "failed", "; ".join(refusals) or reason or ""
-            )
+        refused = [_read_json(path) for path in sorted(live.glob("refused.*.json"))]
+        refusals = "; ".join(str(refusal.get("reason", "")) for refusal in refused)
+        if refused or reason is not None:
+            self._end(record, "skipped" if refused else "failed", refusals or reason or "")
             return 0
         codes = self._node_codes(live)
         lost = [name for name in self._nodes if name not in codes]
@@ -239,10 +230,7 @@ class _Driver:
         return 0
 
     def _node_codes(self, live: Path) -> dict[str, int]:
-        """Return the exit codes of the nodes that have ended.
-
-        Waits for a slow file system, unless Slurm has sent SIGTERM.
-        """
+        """Return the codes of ended nodes; wait for a slow file system, but not after SIGTERM."""
         codes: dict[str, int] = {}
 
         def are_complete() -> bool:

@@ -176,10 +176,7 @@ class SlurmLauncher(Launcher):
         return self._attempt(record, folder, job_id)
 
     def submit(self, record: RunRecord, folder: RunFolder) -> str:
-        """Submit the job of a run, in place of any earlier one, and return its id.
-
-        Raises errors as ``commands.submit`` does.
-        """
+        """Submit the job of a run, in place of any earlier one, and return its id."""
         submission = Submission(launch=self._launch, at=now())
         submission.write(folder)
         write_script(folder, self._launch)
@@ -249,14 +246,11 @@ class SlurmLauncher(Launcher):
 #: The most job ids in one command line.
 _BATCH = 1000
 _SOURCE = "sacct ConsumedEnergyRaw"
-_SCOPE = "all nodes of the job, from its last start to its end, including other jobs on them"
+_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
 
 
 def record_energies(store: Store) -> int:
-    """Add the scheduler energy to all done runs without it; return how many runs got it.
-
-    Raises ``Unreachable`` if the accounting does not respond.
-    """
+    """Add the scheduler energy to all done runs without it; return how many runs got it."""
     if shutil.which("sacct") is None:
         return 0
     missing = {}
@@ -271,19 +265,13 @@ def record_energies(store: Store) -> int:
     for job_id, account in energy_accounts(accounts).items():
         if job_id in missing:
             record, site = missing[job_id]
-            start_at, end_at = (
-                None if time_s is None else datetime.fromtimestamp(time_s, UTC)
-                for time_s in (account.start_s, account.end_s)
-            )
-            site = site.model_copy(
-                update={
-                    "energy_j": account.energy_j,
-                    "energy_source": _SOURCE,
-                    "energy_scope": _SCOPE,
-                    "energy_start_at": start_at,
-                    "energy_end_at": end_at,
-                }
-            )
+            period = {"energy_start_at": account.start_s, "energy_end_at": account.end_s}
+            changes: dict[str, object] = {
+                name: None if time_s is None else datetime.fromtimestamp(time_s, UTC)
+                for name, time_s in period.items()
+            }
+            changes |= {"energy_j": account.energy_j, "energy_source": _SOURCE}
+            site = site.model_copy(update=changes | {"energy_scope": _SCOPE})
             store.folder(record.run_id).write(record.model_copy(update={"site": site}))
             recorded += 1
     return recorded

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from wattlaw import crash, processes
-from wattlaw.devices.nvidia.driver import visible_gpu_ids
+from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.files import write_text
 from wattlaw.isolation import isolate
@@ -125,10 +125,7 @@ def _rendezvous(
 
 @contextlib.contextmanager
 def _limited(setting: Setting, launch: Launch, live: Path, node: str) -> Iterator[None]:
-    """Set the limits of a setting on the job's GPUs for the duration of a block.
-
-    Raises ``NotAvailable`` if the limits cannot be set.
-    """
+    """Set the limits of a setting on the job's GPUs during a block; or raise ``NotAvailable``."""
     limits = requested_limits(setting)
     if launch.slurm.limits == "prolog":
         if not limits.are_none:

@@ -147,10 +147,7 @@ def workers_per_node(spec: RunSpec) -> int:
 
 
 def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) -> list[str]:
-    """Return the arguments of ``sbatch`` for a run: options, script, and the script's arguments.
-
-    Raises ``BadInput`` if the workers cannot be distributed evenly over the nodes.
-    """
+    """Return the arguments of ``sbatch`` for a run; ``BadInput`` if its nodes would be uneven."""
     slurm, workers = launch.slurm, workers_per_node(spec)
     arguments = [f"--job-name={name}", f"--nodes={spec.nodes}", "--ntasks-per-node=1", "--requeue"]
     arguments += [f"--signal=B:USR1@{slurm.warn_s}", "--open-mode=append", f"--chdir={Path.cwd()}"]
@@ -177,10 +174,7 @@ def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str
 
 
 def write_script(folder: RunFolder, launch: Launch) -> None:
-    """Write a run's batch script: the lines of ``launch.slurm.setup``, then its arguments.
-
-    A line that fails ends the job, so that nothing is measured in a wrong environment.
-    """
+    """Write a run's batch script; a line of ``launch.slurm.setup`` that fails ends the job."""
     setup = "".join(
         _LINE.format(line=line, place=place, failed=SETUP_FAILED)
         for place, line in enumerate(launch.slurm.setup)

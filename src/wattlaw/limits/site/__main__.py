@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wattlaw import crash
+from wattlaw.devices import sysfs
 from wattlaw.errors import WattlawError, one_line
 from wattlaw.limits.site.job import NodeJob, SitePaths, log, requests_limit
 
@@ -22,6 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     another one. The epilog's is 1 if a GPU stays limited, so that Slurm drains the node.
     """
     options = _parser().parse_args(arguments)
+    os.environ.pop(sysfs.ROOT_VARIABLE, None)  # root limits the devices of this machine
     os.umask(0o022)  # jobs can read the reports, and only root can write
     run: Callable[[SitePaths, argparse.Namespace], int] = options.run
     return run(SitePaths(options.config, options.state, options.reports), options)

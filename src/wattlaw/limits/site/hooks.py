@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Sequence
 
 from wattlaw.devices.limiter import Limiter, Limiters, LimitState
-from wattlaw.devices.nvidia.driver import open_driver, parse_minors
+from wattlaw.devices.nvidia.driver import open_driver
+from wattlaw.devices.visible import parse_minors
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
 from wattlaw.limits.saved_state import SavedState
@@ -116,7 +117,7 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: SiteRe
             raise NotAvailable("the NVIDIA driver does not answer")
         states = [limiter.read(device) for device in devices]
         for state in states:
-            check_range(state, limits)
+            check_range(state, limits, devices)
             saved = folder.read(state.device)
             if saved is not None:
                 raise NotAvailable(

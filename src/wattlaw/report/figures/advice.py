@@ -118,18 +118,15 @@ def _hour_s(advice: Advice) -> float:
 
 
 def _row(option: Option, spent: Quantity, kind: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"label": _label(option), "line": kind}
+    """Return a point, whose label has workers, and cap and clock if there are any."""
+    limits = [setting_label(name, option.setting[name]) for name in LIMITS if option.setting[name]]
+    label = ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
+    row: dict[str, Any] = {"label": label, "line": kind}
     for name, quantity in (("time", option.time_s), ("energy", spent)):
         for column, end in ((name, "mean"), (f"{name}_low", "low"), (f"{name}_high", "high")):
             value = getattr(quantity, end)
             row[column] = math.nan if value is None else value
     return row
-
-
-def _label(option: Option) -> str:
-    """Return workers, and cap and clock if there are any."""
-    limits = [setting_label(name, option.setting[name]) for name in LIMITS if option.setting[name]]
-    return ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
 
 
 def _layers(

@@ -58,20 +58,17 @@ def quality(findings: Findings) -> Spec | None:
             low=row.means["mean"] - row.means["sd"], high=row.means["mean"] + row.means["sd"],
             at=row.means["global_batch"], gpus=row.means["n"], line="",
         )  # fmt: skip
-        y = parts.y_axis("mean", _metric(row), parts.y_values(table))
+        metric = shorten_middle(str(row.group["metric_name"] or "metric"), 16)
+        unit = "share" if row.means["mean"].between(0, 1).all() else "metric's own unit"
+        y = parts.y_axis("mean", f"{metric} ({unit})", parts.y_values(table))
         x = parts.counts_axis(table["at"], "global batch (samples per step)")
         layers = [] if row.falls_beyond is None else [parts.reference_line(row.falls_beyond, "x")]
         layers += parts.curve(table, x, y, line_styles([""]), "mean")
         verdict = f"falls beyond {row.falls_beyond}" if row.verdict == FALLS else row.verdict
         panels.append(parts.panel(layers, name, width, height, verdict))
-    hidden = len(rows) - len(shown)
-    notes = [
-        parts.SD_BARS,
-        "The dashed line is at the largest batch without a fall."
-        if any(row.verdict == FALLS for row in shown)
-        else "",
-        parts.not_shown(hidden, "group"),
-    ]
+    falls = any(row.verdict == FALLS for row in shown)
+    dashed = "The dashed line is at the largest batch without a fall." if falls else ""
+    notes = [parts.SD_BARS, dashed, parts.not_shown(len(rows) - len(shown), "group")]
     return parts.concat(panels, columns, notes, columns * (width + 60))
 
 
@@ -81,9 +78,3 @@ def _names(rows: list[BatchQuality]) -> list[str]:
     names = row_labels(groups, differing)
     short = unique_labels(names, 36)
     return [short[name] for name in names]
-
-
-def _metric(row: BatchQuality) -> str:
-    """Return the title of the metric's axis."""
-    unit = "share" if row.means["mean"].between(0, 1).all() else "metric's own unit"
-    return f"{shorten_middle(str(row.group['metric_name'] or 'metric'), 16)} ({unit})"

@@ -24,8 +24,7 @@ from wattlaw.report.figures.labels import shorten_middle
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import reference_label, relative_facets
 from wattlaw.report.theme import Spec, line_styles
-from wattlaw.report.topics.measured import worker_noun
-from wattlaw.report.units import joule_scale, unit_name
+from wattlaw.report.topics.measured import joule_scale, unit_name, worker_noun
 
 
 def energy(findings: Findings) -> Spec | None:

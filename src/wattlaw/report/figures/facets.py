@@ -11,7 +11,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.formatting import plural
 from wattlaw.report.figures.labels import row_labels, unique_labels
 from wattlaw.report.theme import MARGIN, PAGE_WIDTH, line_styles
-from wattlaw.report.units import unit_name
+from wattlaw.report.topics.measured import unit_name
 
 #: Settings that make panels if a single one cannot contain all lines.
 PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher", "unit")
@@ -77,8 +77,7 @@ def facet(
     """Split rows into panels by the settings of ``panel_by`` that differ, and lines by the rest.
 
     With ``one_panel``, there is a single panel if it can contain all lines, and all have the same
-    unit. Of too many lines,
-    those with the most worker counts are kept.
+    unit. Of too many lines, those with the most worker counts are kept.
     """
     panel_by = [name for name in panel_by if name in rows]
     line_by = [name for name in line_by if name in rows]
@@ -106,11 +105,13 @@ def facet(
         panel=codes.map(series["panel"].map(panel_names)),
         line=codes.map(series["line"].map(line_names)),
     )
+    more = ((len(panels[MAX_PANELS:]), "more panel"), (hidden, "more line"))
+    omitted = [plural(count, noun) for count, noun in more if count]
     return Facets(
         rows.dropna(subset=["panel", "line"]),
         tuple(panel_names.values()),
         tuple(line_names.values()),
-        _omitted_note(len(panels[MAX_PANELS:]), hidden),
+        f"Not shown are {' and '.join(omitted)}." if omitted else "",
     )
 
 
@@ -137,11 +138,6 @@ def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]
     counts = {name: series.groupby(panel)[name].nunique(dropna=False).max() for name in columns}
     batch = any(counts.get(name, 0) > 1 for name in ("rule", "batch"))
     return [name for name in columns if counts[name] > 1 or (batch and name in ("rule", "batch"))]
-
-
-def _omitted_note(panels: int, lines: int) -> str:
-    parts = [plural(n, f"more {noun}") for n, noun in ((panels, "panel"), (lines, "line")) if n]
-    return f"Not shown are {' and '.join(parts)}." if parts else ""
 
 
 def without_limits(series: pd.DataFrame) -> pd.DataFrame:

@@ -1,7 +1,5 @@
 """Power caps and clocks: speed and energy, and whether they change the exponent."""
 
-from typing import Any
-
 import altair as alt
 import pandas as pd
 
@@ -25,15 +23,20 @@ def effects(findings: Findings, limit: Limit) -> Spec | None:
         return None
     facets = facet(rows, PANEL_COLUMNS, (), one_panel=False)
     ratios = _ratios(_smallest_and_largest(facets.rows, limit))
-    styles = line_styles(_lines(ratios), facets.width)
+    distinct = ratios[["line", "quantity", "gpus"]].drop_duplicates()
+    speed_first = distinct.sort_values(["quantity", "gpus"], ascending=[False, True])
+    styles = line_styles(list(dict.fromkeys(speed_first["line"])), facets.width)
     styles["xOffset"] = alt.XOffset("line:N", scale=alt.Scale(paddingOuter=0.4))
 
     def layers(rows: pd.DataFrame) -> list[alt.Chart]:
         rows = rows.assign(label=[limit_label(limit, value) for value in rows["limit"]])
         falling = rows.sort_values("limit", ascending=False, na_position="first")
         labels = list(dict.fromkeys(falling["label"]))
-        x = alt.X("label:N", title=_axis_title(limit), sort=labels, scale=alt.Scale(domain=labels),
-                  axis=_axis(limit, labelAngle=0, labelOverlap="greedy"))  # fmt: skip
+        unit = LIMIT_UNITS[limit]  # in the title, not in each label
+        expression = f"replace(datum.label, ' {unit}', '')"
+        axis = alt.Axis(labelExpr=expression, labelAngle=0, labelOverlap="greedy")
+        x = alt.X("label:N", title=f"{LIMIT_NAMES[limit]} ({unit})", sort=labels,
+                  scale=alt.Scale(domain=labels), axis=axis)  # fmt: skip
         values = rows[["ratio", "low", "high"]].to_numpy(float).ravel()
         y = parts.y_axis("ratio", "speed and energy (%)", [*values, 100.0])
         tooltip = {"line": "line", "label": "limit", "ratio": "percent of the reference"}
@@ -47,15 +50,6 @@ def effects(findings: Findings, limit: Limit) -> Spec | None:
         counted_note(findings),
     ]
     return parts.draw_panels(facets, ratios, layers, notes, panel_size(max(len(facets.panels), 2)))
-
-
-def _axis(limit: Limit, **options: Any) -> alt.Axis:
-    """Return an axis of limits, whose title has the unit."""
-    return alt.Axis(labelExpr=f"replace(datum.label, ' {LIMIT_UNITS[limit]}', '')", **options)
-
-
-def _axis_title(limit: Limit) -> str:
-    return f"{LIMIT_NAMES[limit]} ({LIMIT_UNITS[limit]})"
 
 
 def _smallest_and_largest(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
@@ -83,9 +77,3 @@ def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
         tables.append(table.assign(line=f"{quantity}, " + workers))
     table = pd.concat(tables, ignore_index=True)
     return table[table["ratio"].notna()]
-
-
-def _lines(ratios: pd.DataFrame) -> list[str]:
-    distinct = ratios[["line", "quantity", "gpus"]].drop_duplicates()
-    speed_first = distinct.sort_values(["quantity", "gpus"], ascending=[False, True])
-    return list(dict.fromkeys(speed_first["line"]))

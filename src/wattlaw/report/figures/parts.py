@@ -119,10 +119,10 @@ def curve(
     return [*bars, *lines, points(table, x, y, styles, tooltip)]
 
 
-def reference_line(value: float, channel: str = "y", color: str = FAINT) -> Any:
+def reference_line(value: float, channel: str = "y") -> Any:
     """Return a thin dashed line across a panel at a value of ``x`` or ``y``."""
     rule = alt.Chart(pd.DataFrame({channel: [value]}))
-    rule = rule.mark_rule(strokeDash=[4, 4], color=color, strokeWidth=1.2)
+    rule = rule.mark_rule(strokeDash=[4, 4], color=FAINT, strokeWidth=1.2)
     return rule.encode(**{channel: f"{channel}:Q"})
 
 
@@ -195,7 +195,7 @@ def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Seque
             table = dodge(table, facets.lines, width)
             title = facets.in_unit(quantity.title, facets.panel_rows(name))
             y = y_axis("mean", title, y_values(table), log=quantity.log, zero=True)
-            layers = curve(table, workers_axis(table["gpus"]), y, styles, title)
+            layers = curve(table, counts_axis(table["gpus"]), y, styles, title)
             panels.append(panel(layers, name, width, height))
     return concat(panels, columns, [*notes, facets.omitted], facets.width)
 
@@ -210,23 +210,15 @@ def y_values(table: pd.DataFrame, *others: float | None) -> list[float]:
 WORKERS = "workers (GPUs or CPU processes)"
 
 
-def workers_axis(counts: Iterable[float], column: str = "at") -> alt.X:
-    """Return a logarithmic axis with ticks at the measured worker counts."""
-    return counts_axis(counts, WORKERS, column)
-
-
-def counts_axis(counts: Iterable[float], title: str, column: str = "at") -> alt.X:
-    """Return a logarithmic axis with ticks at the measured counts."""
+def counts_axis(counts: Iterable[float], title: str = WORKERS) -> alt.X:
+    """Return a logarithmic axis of ``at`` with ticks at the measured counts."""
     ticks = sorted({round(count) for count in counts})
     domain = [ticks[0] / MARGIN, ticks[-1] * MARGIN]
-    return alt.X(
-        f"{column}:Q",
-        title=title,
-        scale=alt.Scale(type="log", base=2, domain=domain, nice=False),
-        axis=alt.Axis(
-            values=ticks, format="d", labelOverlap="greedy", labelSeparation=CHARACTER_WIDTH
-        ),
+    scale = alt.Scale(type="log", base=2, domain=domain, nice=False)
+    axis = alt.Axis(
+        values=ticks, format="d", labelOverlap="greedy", labelSeparation=CHARACTER_WIDTH
     )
+    return alt.X("at:Q", title=title, scale=scale, axis=axis)
 
 
 def x_axis(

@@ -31,22 +31,12 @@ def point_labels(
     bars: tuple[str, ...] = (),
     order: Sequence[int] | None = None,
 ) -> list[alt.Chart]:
-    """Return labels next to points where there is space.
+    """Return labels, the texts of ``column``, next to points where there is space.
 
-    Vega-Lite does not avoid overlaps of text marks.
-
-    Parameters
-    ----------
-    table
-        Points, in the order in which each ``line`` joins them.
-    x, y, size
-        The axes, and width and height of the panel in pixels.
-    column
-        The text of the labels.
-    bars
-        Columns with the ends of vertical bars.
-    order
-        Positions of the points that get a label, the most important first; by default all.
+    Vega-Lite does not avoid overlaps of text marks. ``table`` has the points in the order in which
+    each ``line`` joins them, ``size`` is width and height of the panel in pixels, and ``bars`` are
+    columns with the ends of vertical bars. Points of ``order``, by default all, get a label, the
+    first ones with preference.
     """
     width, height = size
     pixels = pd.DataFrame({"x": _pixels(x, table[column_of(x)], width)})

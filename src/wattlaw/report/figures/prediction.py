@@ -60,8 +60,7 @@ def _panels(findings: Findings, layers_of: _Layers, notes: list[str]) -> Spec | 
         parts.panel(layers_of(item), names[title], width, height, _batch(item))
         for title, item in zip(titles, shown, strict=True)
     ]
-    hidden = len(overviews) - len(shown)
-    notes = [*notes, parts.not_shown(hidden, "job")]
+    notes = [*notes, parts.not_shown(len(overviews) - len(shown), "job")]
     return parts.concat(panels, columns, notes, columns * (width + 70))
 
 
@@ -79,15 +78,11 @@ def _batch(overview: Overview) -> str:
 def _curve_layers(overview: Overview) -> list[alt.Chart]:
     unit = overview.job.unit
     name = _TIMES[unit]
-    curve = pd.DataFrame(
-        [(row.gpus, getattr(row, name), *getattr(row, f"{name}_ci")) for row in overview.curve],
-        columns=["at", "mean", "low", "high"],
-    ).assign(line=_LINE)
-    runs = pd.DataFrame(
-        [(item.setting.gpus, overview.job.unit_time_s(item)) for item in overview.measured],
-        columns=["at", "mean"],
-    )
-    x = parts.workers_axis(curve["at"])
+    rows = [(row.gpus, getattr(row, name), *getattr(row, f"{name}_ci")) for row in overview.curve]
+    curve = pd.DataFrame(rows, columns=["at", "mean", "low", "high"]).assign(line=_LINE)
+    measured = [(item.setting.gpus, overview.job.unit_time_s(item)) for item in overview.measured]
+    runs = pd.DataFrame(measured, columns=["at", "mean"])
+    x = parts.counts_axis(curve["at"])
     y = parts.y_axis("mean", TIME.format(unit=unit), [*parts.y_values(curve), *runs["mean"]],
                      log=True)  # fmt: skip
     styles = line_styles([_LINE], points=False)

@@ -51,13 +51,17 @@ def _epoch_times(findings: Findings, facets: Facets) -> Spec | None:
         return None
     laws = law_lines(findings, facets)
     single = len(facets.rows) <= MAX_POINTS
-    points = _runs(facets.rows) if single else mean_and_sd(facets.rows, "time_s")
+    if single:
+        points = facets.rows[["panel", "line", "gpus"]].assign(mean=facets.rows["time_s"])
+        points = points.assign(low=np.nan, high=np.nan)
+    else:
+        points = mean_and_sd(facets.rows, "time_s")
 
     def layers(rows: pd.DataFrame) -> list[alt.Chart]:
         lines = facets.panel_rows(rows["panel"].iloc[0], laws)
         title = facets.in_unit(TIME, rows)
         y = parts.y_axis("mean", title, parts.y_values(rows) + parts.y_values(lines), log=True)
-        x = parts.workers_axis(rows["gpus"])
+        x = parts.counts_axis(rows["gpus"])
         without_law = rows[~rows["line"].isin(lines["line"])]
         means = without_law.groupby(["line", "at"], sort=False)["mean"].mean().reset_index()
         bands = [
@@ -88,7 +92,7 @@ def speedup(findings: Findings) -> Spec | None:
         ideal = _ideal(rows)
         title = f"speedup (ratio to {reference_label(rows)})"
         y = parts.y_axis("mean", title, [*parts.y_values(rows), *ideal["mean"]], log=True)
-        x = parts.workers_axis(rows["gpus"])
+        x = parts.counts_axis(rows["gpus"])
         dashed = alt.Chart(ideal).mark_line(strokeDash=[5, 4], color=FAINT)
         dashed = dashed.encode(x=x, y=y, detail="reference:N")
         return [dashed, *parts.curve(rows, x, y, facets.styles, "speedup")]
@@ -115,11 +119,6 @@ def reference_label(table: pd.DataFrame) -> str:
     """Return what the rows of a panel are relative to."""
     counts = sorted(table["reference"].unique())
     return "first point" if len(counts) > 1 else plural(int(counts[0]), "worker")
-
-
-def _runs(rows: pd.DataFrame) -> pd.DataFrame:
-    table = rows[["panel", "line", "gpus"]].assign(mean=rows["time_s"])
-    return table.assign(low=np.nan, high=np.nan)
 
 
 def law_lines(findings: Findings, facets: Facets) -> pd.DataFrame:

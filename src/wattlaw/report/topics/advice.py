@@ -19,15 +19,17 @@ def summary(advice: Advice) -> tuple[str, ...]:
 
     These are at most 12 lines of 80 columns, unless names are very long.
     """
-    option = advice.recommended
+    option, known = advice.recommended, _caveats(advice)
+    caveats = f" ({'; '.join(known)})" if known else ""
     if option is None:
-        caveats = "".join(f" ({caveat})" for caveat in _caveats(advice))
-        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}{caveats}"]
+        listed = "".join(f" ({caveat})" for caveat in known)
+        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}{listed}"]
         if advice.nearest is not None:
             lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
         return (*lines, *_with_any_batch(advice), _basis(advice))
     return (
-        _verdict(advice, option), _takes(advice, option), _saves(advice, option),
+        f"Run {advice.workload} on {advice.label(option)}, for the least {advice.goal}{caveats}.",
+        _takes(advice, option), _saves(advice, option),
         *_with_any_batch(advice), _sure(advice), _basis(advice), _next(advice),
     )  # fmt: skip
 
@@ -57,12 +59,6 @@ def details(advice: Advice) -> tuple[str, ...]:
     return (*lines, *(f"Warning: {warning}" for warning in advice.warnings))
 
 
-def _verdict(advice: Advice, option: Option) -> str:
-    caveats = "; ".join(_caveats(advice))
-    text = f"Run {advice.workload} on {advice.label(option)}, for the least {advice.goal}"
-    return f"{text} ({caveats})." if caveats else f"{text}."
-
-
 def _caveats(advice: Advice) -> list[str]:
     """Return what a reader must know before following the advice, the most serious first."""
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
@@ -76,7 +72,9 @@ def _caveats(advice: Advice) -> list[str]:
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if "energy-suspect" in codes:
         reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
-        caveats.append(f"energies are suspect: {_shortened(reason)}")
+        if len(reason) > _MAX_REASON:
+            reason = f"{reason[: _MAX_REASON - 1].rstrip()}…"
+        caveats.append(f"energies are suspect: {reason}")
     return caveats
 
 
@@ -222,10 +220,6 @@ def _next(advice: Advice) -> str:
 def percent(share: float) -> str:
     """Return a probability in whole per cent, never as certain."""
     return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_REASON else f"{text[: _MAX_REASON - 1].rstrip()}…"
 
 
 def merge_warnings(advices: Sequence[Advice]) -> list[str]:

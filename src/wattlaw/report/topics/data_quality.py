@@ -74,7 +74,12 @@ def verdicts(findings: Findings) -> tables.Table | None:
             "verdict": runs["energy_verdict"].fillna("unavailable"),
         }
     )
-    counts = table.groupby([*table.columns], as_index=False).size()
+    rest_w = runs["energy_per_node_without_gpu_j"] / runs["time_s"]
+    counts = (
+        table.assign(rest_w=rest_w)
+        .groupby([*table.columns], as_index=False)
+        .agg(size=("scope", "size"), rest_w=("rest_w", "mean"))
+    )
     counts = counts.sort_values("size", ascending=False, kind="stable")
     columns = [
         tables.text("hardware", "hardware"),
@@ -84,15 +89,19 @@ def verdicts(findings: Findings) -> tables.Table | None:
         tables.number("runs", "size"),
         tables.Column("share of runs", lambda row: fmt.percent(row["size"] / len(runs))),
     ]
+    if rest_w.notna().any():
+        columns.append(tables.number("node without GPUs (W)", "rest_w"))
     return tables.build(
         "verdicts",
         "Energy: what was counted, from which source, with which verdict",
         columns,
         counts.to_dict("records"),
-        note="ok: counter and power samples agree, if both exist. suspect: used, and marked, since "
-        f"a check failed.{suspect_note(findings)} partial, implausible (physically impossible) and "
-        "unavailable: not used; the run has times but no energy. Energies that count different "
-        "things are never averaged, compared or fitted together.",
+        note="Counted is the outermost scope that was measured: node, an entire node; module, a "
+        "board with processors and GPUs; else the devices. ok: counter and power samples agree, if "
+        f"both exist. suspect: used, and marked, since a check failed.{suspect_note(findings)} "
+        "partial, implausible (physically impossible) and unavailable: not used; the run has times "
+        "but no energy. Energies that count different things are never averaged, compared or "
+        "fitted together.",
     )
 
 

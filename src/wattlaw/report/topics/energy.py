@@ -1,4 +1,4 @@
-"""Energy against GPU-hours: the factor of each workload and hardware, and what it depends on."""
+"""Energy against GPU-hours, what their factor depends on, and the totals with carbon and cost."""
 
 import re
 from collections.abc import Iterator
@@ -8,8 +8,7 @@ from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
 from wattlaw.report import tables
-from wattlaw.report.topics.measured import suspect_note, worker_noun
-from wattlaw.report.units import unit_name
+from wattlaw.report.topics.measured import suspect_note, unit_name, worker_noun
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
@@ -71,6 +70,41 @@ def factor_terms(findings: Findings) -> tables.Table | None:
         f"{fmt.number(model.r2)}. An elasticity of 0.1 means that twice the rate uses 2^0.1 = 1.07 "
         "times the energy per GPU-hour. Standard errors account for what repeats share.",
     )
+
+
+def totals(findings: Findings) -> tables.Table | None:
+    """Return the totals of the done runs by workload, hardware and kind of energy."""
+    totals, currency = findings.totals, findings.footprint and findings.footprint.currency
+    size, unit = fmt.choose_unit(totals["energy_j"], fmt.ENERGY_UNITS)
+    totals = totals.assign(energy_is=totals["energy_is"].fillna("not measured"))
+    columns = [
+        tables.text("workload", "workload"),
+        tables.text("hardware", "hardware"),
+        tables.number("runs", "runs", 9),
+        tables.number(f"{worker_noun(findings)}-hours", "gpu_hours"),
+        tables.scaled(f"energy ({unit})", "energy_j", size),
+        tables.text("energy is", "energy_is"),
+    ]
+    if "co2_kg" in totals:
+        columns.append(tables.number("kg CO2e", "co2_kg"))
+    if "cost" in totals:
+        columns.append(tables.number(f"cost ({currency})" if currency else "cost", "cost"))
+    return tables.build(
+        "totals",
+        "Totals of the measured training windows",
+        columns,
+        totals.to_dict("records"),
+        note="Training windows after warm-up of the runs that are done. Not included: warm-up, "
+        "interrupted windows, evaluation, failed runs and idle time.",
+    )
+
+
+def counted(findings: Findings) -> tuple[str, ...]:
+    """Return what carbon and cost include, for each kind of energy."""
+    if findings.footprint is None:
+        return ()
+    kinds = findings.totals["energy_is"].dropna().unique()
+    return tuple(findings.footprint.counted(str(kind)) for kind in kinds)
 
 
 def energy_sentences(findings: Findings) -> Iterator[str]:

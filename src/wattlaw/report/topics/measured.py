@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -12,12 +13,24 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics import BASES
 from wattlaw.report import tables
-from wattlaw.report.units import joule_scale, unit_name
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
 
 _COMMAND = "wattlaw export STORE settings -o settings.csv"
+_MAX_REASONS = 3
+
+
+def unit_name(rows: pd.DataFrame) -> str:
+    """Return the unit of work of rows, such as ``epoch``; ``unit`` where they have several."""
+    names = rows["unit"].dropna().unique()
+    return str(names[0]) if len(names) == 1 else "unit"
+
+
+def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
+    """Return size and name of the unit of energy that suits rows; J for several units of work."""
+    one_unit = rows["unit"].nunique() < 2
+    return fmt.choose_unit(rows["energy_j"], fmt.JOULE_UNITS) if one_unit else (1.0, "J")
 
 
 def settings(findings: Findings) -> tables.Table | None:
@@ -48,6 +61,12 @@ def settings(findings: Findings) -> tables.Table | None:
         command=_COMMAND,
         rank=limit_count,
     )
+
+
+def facts(findings: Findings) -> tables.Table | None:
+    """Return hardware, software and settings of the runs."""
+    columns = [tables.text("item", itemgetter(0)), tables.text("value", itemgetter(1))]
+    return tables.build("facts", "Environment", columns, findings.facts.items())
 
 
 def utilisation_sentences(findings: Findings) -> Iterator[str]:
@@ -113,7 +132,7 @@ def worker_noun(findings: Findings) -> str:
     return fmt.worker_noun(runs["hardware"].unique(), has_gpu_data=bool(has_gpu_data))
 
 
-def energy_reasons(findings: Findings, verdict: str, most: int = 3) -> list[str]:
+def energy_reasons(findings: Findings, verdict: str) -> list[str]:
     """Return the stored reasons for a verdict on energies, the most frequent first."""
     epochs = findings.epochs
     if "energy_reason" not in epochs:
@@ -122,11 +141,11 @@ def energy_reasons(findings: Findings, verdict: str, most: int = 3) -> list[str]
     rows = epochs[
         epochs["run_id"].isin(run_ids)
         & epochs["phase"].isin(list(BASES))
-        & (epochs["energy_verdict"] == verdict)
+        & (epochs[["energy_verdict", "node_energy_verdict"]] == verdict).any(axis=1)
         & epochs["energy_reason"].notna()
     ]
     by_run = rows[["run_id", "energy_reason"]].drop_duplicates()
-    return [str(reason) for reason in by_run["energy_reason"].value_counts().index[:most]]
+    return [str(reason) for reason in by_run["energy_reason"].value_counts().index[:_MAX_REASONS]]
 
 
 def suspect_note(findings: Findings) -> str:

@@ -98,8 +98,7 @@ def check(findings: Findings) -> tables.Table | None:
         tables.text("setting", lambda row: label(row[1].setting)),
         tables.Column("measured", lambda row: time_text(row, row[1].measured_s)),
         tables.Column(
-            "predicted",
-            lambda row: time_text(row, row[1].predicted_s, row[1].low_s, row[1].high_s),
+            "predicted", lambda row: time_text(row, row[1].predicted_s, row[1].low_s, row[1].high_s)
         ),
         tables.Column("error", lambda row: fmt.change(1 + row[1].error)),
         tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),

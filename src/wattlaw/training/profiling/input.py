@@ -42,16 +42,9 @@ def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> I
     """Return the cost of a sample of a workload's real data, measured on one core.
 
     A bundled workload with synthetic samples is measured with synthetic files of the real size.
-    Other workloads are measured with their own data; stored bytes are a sample's share of the
-    files in the option ``data``. Files are read repeatedly and so from memory, without the time of
-    the storage.
-
-    Parameters
-    ----------
-    spec
-        The workload.
-    workload, dataset
-        The built workload and its training data.
+    Other workloads are measured with their own data; stored bytes are a sample's share of the files
+    in the option ``data``. Files are read repeatedly and so from memory, without the time of the
+    storage.
     """
     package = catalogue.entry(spec.name).factory.partition(":")[0].rpartition(".")[0]
     if package in _COST_BY_PACKAGE and "data" not in spec.options:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -57,16 +58,10 @@ class Kernel:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the kernels of one device while it is active.
+    """Records the kernels of one device (``meta`` computes shapes only) while it is active.
 
     A kernel reads its inputs and writes its outputs once; of an expanded tensor only the stored
     elements count. A float of any width takes 4 bytes (8 if complex), other types their own size.
-    Operations on tensors of other devices are not recorded.
-
-    Parameters
-    ----------
-    device
-        The device of the model; ``meta`` computes shapes only.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -149,10 +144,10 @@ class AsOnGpu(TorchFunctionMode):
 
 
 def _attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     **others: Any,
@@ -166,19 +161,14 @@ def _attention(
     return fused(query, key, value, attn_mask, True, dropout_p, is_causal, scale=scale)[0]
 
 
-def _dropout(
-    input: torch.Tensor,
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-) -> Any:
+def _dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     if not training or not 0 < p < 1:
         return functional.dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, True)[0]
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _bytes(value: Any) -> float:
@@ -186,7 +176,7 @@ def _bytes(value: Any) -> float:
     return float(sum(_elements(tensor) * _width(tensor.dtype) for tensor in _tensors(value)))
 
 
-def _elements(tensor: torch.Tensor) -> int:
+def _elements(tensor: Tensor) -> int:
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return math.prod(1 if size > 1 and not stride else size for size, stride in pairs)
 

@@ -16,15 +16,13 @@ from wattlaw import machine
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.simulator.profile import Kernels, Phase, WorkloadProfile
 from wattlaw.study.model import WorkloadSpec
-from wattlaw.training.flops import first_batch, is_stacked
+from wattlaw.training.flops import first_batch, has_uniform_samples, representative_samples
 from wattlaw.training.profiling.input import measure_input
 from wattlaw.training.profiling.kernels import AsOnGpu, Kernel, Recorder
 from wattlaw.training.ranks import to_device
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Dataset, Workload
 
-#: Samples of a batch, as in training.flops: few if all samples have one shape, else more.
-_UNIFORM, _VARYING = 2, 32
 _SINGLE_SAMPLES = 64  # samples whose work is compared
 _GLOBAL_BATCH = 256  # for a learning rate; no operation depends on it
 _MOST_ROWS = 150
@@ -57,18 +55,13 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
     some samples, and the same samples twice. A line through both gives each kernel's fixed bytes
     and its bytes and operations per sample. A copy of the model on the ``meta`` device computes
     shapes without numbers; if that fails, a copy on the CPU is used. Similar kernels are merged
-    into one row. The optimizer is PyTorch's multi-tensor one (``foreach``) in its second step,
-    when its state exists.
+    into one row. The optimizer is PyTorch's multi-tensor one (``foreach``) in its second step, when
+    its state exists.
 
     Not counted: layout changes and algorithm searches of cuDNN, copies of gradients into the
     buckets of DistributedDataParallel, caches, and pointwise operations (their bytes are counted).
 
-    Parameters
-    ----------
-    spec
-        A registered workload and its options.
-
-    Raises ``BadInput`` if the workload or an option is unknown, or its data cannot be read. Raises
+    Raises ``BadInput`` if the workload or an option is unknown, or its data cannot be read, and
     ``NotAvailable`` if its operations cannot be counted, or a package is missing.
     """
     spec = catalogue.without_defaults(spec)
@@ -100,8 +93,7 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
 def _scale_kernels(
     workload: Workload, model: nn.Module, dataset: Dataset
 ) -> tuple[torch.device, int, list[KernelScaling], Trace]:
-    few, many = min(_UNIFORM, len(dataset)), min(_VARYING, len(dataset))
-    samples = few if is_stacked(first_batch(dataset, few), few) else many
+    samples = representative_samples(dataset)
     small, large = first_batch(dataset, samples), first_batch(dataset, samples, times=2)
     for device in (torch.device("meta"), torch.device("cpu")):
         try:
@@ -239,8 +231,7 @@ def _gradients_ready(
 
 def work_cv(workload: Workload, model: nn.Module, dataset: Dataset, device: torch.device) -> float:
     """Return the coefficient of variation of the operations of single samples."""
-    few = min(_UNIFORM, len(dataset))
-    if is_stacked(first_batch(dataset, few), few):
+    if has_uniform_samples(dataset):
         return 0.0
     copied = _copied(model, device).train()
     work = []

@@ -97,17 +97,7 @@ def images_and_labels() -> tuple[Any, Any]:
 
 
 def stratified(labels: Any, size: int, seed: int) -> tuple[Any, Any]:
-    """Return the indices of a training and a test set with the same share of every label.
-
-    Parameters
-    ----------
-    labels
-        Labels of all samples, shape (n,).
-    size
-        Number of test samples.
-    seed
-        Seed of the order within each label.
-    """
+    """Return the indices of training and of ``size`` test samples with equal shares of labels."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     is_test = np.zeros(len(labels), dtype=bool)

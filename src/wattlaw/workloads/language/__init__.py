@@ -24,6 +24,8 @@ _TRAINING_WORDS, _VALIDATION_WORDS = 103_227_021, 217_646
 #: Forward and backward, as ``training.flops`` counts them.
 _FLOPS_PER_SAMPLE = 69_781_257_216
 
+#: Options that change the size of the model.
+_SIZES = ("hidden_size", "layers", "heads", "intermediate_size", "vocab_size", "sequence_length")
 _OF_FILES = ("tokenizer", "cache")
 _OF_SYNTHETIC = ("train_samples", "evaluation_samples")
 
@@ -103,15 +105,7 @@ BERT_BASE = Entry(
     options=Options,
     factory="wattlaw.workloads.language.bert:Bert",
     make_data="wattlaw.workloads.language.synthetic:make_data",
-    work=work_at_full_size(
-        _FLOPS_PER_SAMPLE,
-        "hidden_size",
-        "layers",
-        "heads",
-        "intermediate_size",
-        "vocab_size",
-        "sequence_length",
-    ),
+    work=work_at_full_size(_FLOPS_PER_SAMPLE, *_SIZES),
     modules=("torch", "tokenizers", "transformers"),
     extra="language",
 )

@@ -1,4 +1,5 @@
 """The model, its data and its training recipe."""
+# ruff: noqa: ARG002 - the arguments of the protocol
 
 import importlib.util
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from wattlaw.workloads.language import Options
@@ -31,11 +32,11 @@ class MaskedBert(nn.Module):
         super().__init__()
         self.net = _masked_lm(options)
 
-    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """Return scores (n, k, vocab_size) of tokens (n, length) at positions (n, k)."""
         hidden = self.net.bert(input_ids).last_hidden_state
         indices = positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
-        scores: torch.Tensor = self.net.cls(hidden.gather(1, indices))
+        scores: Tensor = self.net.cls(hidden.gather(1, indices))
         return scores
 
 
@@ -54,29 +55,24 @@ class Bert(BaseWorkload):
         return MaskedBert(self._options)
 
     def optimizer(
-        self,
-        model: nn.Module,
-        global_batch: int,  # noqa: ARG002
-        *,
-        fused: bool | None,
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return AdamW; as usual for BERT, biases and norms do not decay."""
-        parameters = list(model.parameters())
+        parameters, options = list(model.parameters()), self._options
+        matrices = [p for p in parameters if p.dim() > 1]
+        others = [p for p in parameters if p.dim() == 1]
         groups = [
-            {
-                "params": [p for p in parameters if p.dim() > 1],
-                "weight_decay": self._options.weight_decay,
-            },
-            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
+            {"params": matrices, "weight_decay": options.weight_decay},
+            {"params": others, "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
+        return torch.optim.AdamW(groups, lr=options.lr, fused=fused)
 
-    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+    def loss(self, model: nn.Module, data: Any) -> Tensor:
         """Return the mean cross-entropy of predicted tokens, of which each sample has as many."""
         scores = model(data["input_ids"], data["positions"])
         return functional.cross_entropy(scores.flatten(0, 1), data["labels"].flatten())
 
-    def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
+    def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
         """Return cross-entropy and accuracy of predicted tokens, summed over samples."""
         scores, labels = model(data["input_ids"], data["positions"]), data["labels"]
         losses = functional.cross_entropy(

@@ -42,11 +42,13 @@ class Text(NamedTuple):
         Raises ``BadInput`` if a file cannot be read or has the wrong format; the text names file
         and line.
         """
-        read: Callable[[Path], Iterator[str]]
-        read = _text_lines if self.source == "text" else _parquet_lines
+        read, unit = (_text_lines, "line") if self.source == "text" else (_parquet_rows, "row")
         for path in self.files:
             try:
-                yield from (line for line in read(path) if not line.isspace() and line)
+                for number, value in enumerate(read(path), start=1):
+                    line = _decoded(value, f"{path}: {unit} {number}", unit)
+                    if line and not line.isspace():
+                        yield line
             except OSError as error:
                 raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
 
@@ -91,18 +93,12 @@ def _shards(folder: Path, split: str) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def _text_lines(path: Path) -> Iterator[str]:
+def _text_lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                yield line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise BadInput(
-                    f"{path}: line {number}: not UTF-8 at byte {error.start + 1} of the line"
-                ) from None
+        yield from file
 
 
-def _parquet_lines(path: Path) -> Iterator[str]:
+def _parquet_rows(path: Path) -> Iterator[bytes | None]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -114,10 +110,8 @@ def _parquet_lines(path: Path) -> Iterator[str]:
             kind = file.schema_arrow.field(_COLUMN).type
             if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
                 raise BadInput(f"{path}: column {_COLUMN!r} is {kind}; it must be a string")
-            first = 1
             for batch in file.iter_batches(_ROWS_AT_ONCE, columns=[_COLUMN]):
-                yield from _rows(path, batch.column(0).cast(pa.large_binary()), first)
-                first += batch.num_rows
+                yield from batch.column(0).cast(pa.large_binary()).to_pylist()
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno:
             raise
@@ -125,16 +119,13 @@ def _parquet_lines(path: Path) -> Iterator[str]:
         raise BadInput(f"{path}: not a valid Parquet file: {reason}") from None
 
 
-def _rows(path: Path, column: Any, first: int) -> Iterator[str]:
-    for number, value in enumerate(column.to_pylist(), start=first):
-        if value is None:
-            raise BadInput(f"{path}: row {number}: {_COLUMN!r} is null; it must be a string")
-        try:
-            yield value.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise BadInput(
-                f"{path}: row {number}: not UTF-8 at byte {error.start + 1} of the row"
-            ) from None
+def _decoded(value: bytes | None, place: str, unit: str) -> str:
+    if value is None:
+        raise BadInput(f"{place}: {_COLUMN!r} is null; it must be a string")
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{place}: not UTF-8 at byte {error.start + 1} of the {unit}") from None
 
 
 class Cache:

@@ -46,17 +46,9 @@ def predicted(sequence_length: int) -> int:
 class MaskedBlocks:
     """Sequences ``[CLS] tokens [SEP]`` of successive tokens, without gaps or padding.
 
-    Parameters
-    ----------
-    tokens
-        All tokens in order, in memory or mapped from a file; an incomplete last block is dropped.
-    sequence_length
-        Tokens of a sequence, with [CLS] and [SEP].
-    vocabulary
-        The meaning of tokens.
-    samples
-        The number of samples; by default that of the blocks. With more samples blocks are
-        repeated, with different masks, because each sample's mask is drawn from its own seed.
+    ``tokens`` are in memory or mapped from a file; an incomplete last block is dropped. With more
+    ``samples`` than blocks, blocks are repeated, with different masks, because each sample's mask
+    is drawn from its own seed.
     """
 
     reads_files = False  # a few hundred kB are copied per batch: no work for loader processes

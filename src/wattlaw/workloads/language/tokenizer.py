@@ -73,16 +73,10 @@ def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
 def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> Tokenizer:
     """Return a WordPiece tokenizer with BERT's normaliser, trained on ``lines``.
 
-    The library's trainer numbers letters within words (``##a``) in the order of a hash table, which
-    differs between processes, and breaks ties by these numbers: ranks would get different tokens.
-    If all letters are specified and sorted, the result is always the same.
-
-    Parameters
-    ----------
-    lines, second_pass
-        The same text twice: the first pass counts letters.
-    vocab_size
-        The largest number of tokens.
+    ``second_pass`` is the same text again: the first pass counts letters. The library's trainer
+    numbers letters within words (``##a``) in the order of a hash table, which differs between
+    processes, and breaks ties by these numbers: ranks would get different tokens. If all letters
+    are specified and sorted, the result is always the same.
     """
     # At most a quarter of the tokens each for first letters of words and for other letters.
     letters = _letters(lines, min(_MOST_LETTERS, (vocab_size - len(_SPECIAL)) // 4))

@@ -4,6 +4,7 @@ The functions with torch alone have the arguments and results of PyTorch Geometr
 """
 
 import torch
+from torch import Tensor
 
 from wattlaw.errors import NotAvailable, one_line
 
@@ -27,29 +28,19 @@ HAS_RADIUS_GRAPH: bool = getattr(extensions, "WITH_RADIUS", False) or getattr(
 HAS_TRIPLETS: bool = getattr(extensions, "WITH_TORCH_SPARSE", False)
 
 
-def neighbours(
-    pos: torch.Tensor, batch: torch.Tensor, cutoff: float, most: int = 32
-) -> torch.Tensor:
+def neighbours(pos: Tensor, batch: Tensor, cutoff: float, most: int = 32) -> Tensor:
     """Return sources and targets of the edges in molecules, (2, edges), by target, then source.
 
-    Parameters
-    ----------
-    pos
-        Positions of the atoms, shape (atoms, 3).
-    batch
-        Each atom's molecule, ascending, shape (atoms,).
-    cutoff
-        Atoms are neighbours if their distance is less than this.
-    most
-        The largest number of sources of an atom.
+    Atoms at ``pos`` (atoms, 3) of one molecule (``batch``, ascending, one number for each atom) are
+    neighbours if their distance is less than ``cutoff``. An atom has at most ``most`` sources.
     """
     if not HAS_RADIUS_GRAPH:
         return radius_graph(pos, cutoff, batch, most)
-    edges: torch.Tensor = pyg.radius_graph(pos, cutoff, batch, max_num_neighbors=most)
+    edges: Tensor = pyg.radius_graph(pos, cutoff, batch, max_num_neighbors=most)
     return edges[:, torch.argsort(edges[1] * len(pos) + edges[0])]
 
 
-def paths(edges: torch.Tensor, atoms: int) -> tuple[torch.Tensor, torch.Tensor]:
+def paths(edges: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
     """Return the indices of the pairs of edges k->j and j->i with different atoms i and k.
 
     ``edges`` are those of ``neighbours``. Both results have the shape (triplets,) and are ordered
@@ -61,9 +52,7 @@ def paths(edges: torch.Tensor, atoms: int) -> tuple[torch.Tensor, torch.Tensor]:
     return _paths(edges, atoms)
 
 
-def radius_graph(
-    pos: torch.Tensor, r: float, batch: torch.Tensor, max_num_neighbors: int = 32
-) -> torch.Tensor:
+def radius_graph(pos: Tensor, r: float, batch: Tensor, max_num_neighbors: int = 32) -> Tensor:
     """Compute ``torch_geometric.nn.radius_graph`` without an extension.
 
     Of more than ``max_num_neighbors`` sources an atom keeps the first ones. All distances within a
@@ -88,14 +77,14 @@ def radius_graph(
     return torch.stack((start + source, start + target))
 
 
-def triplets(edge_index: torch.Tensor, num_nodes: int) -> tuple[torch.Tensor, ...]:
+def triplets(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, ...]:
     """Compute ``torch_geometric.nn.models.dimenet.triplets`` without an extension."""
     source, target = edge_index
     kj, ji = _paths(edge_index, num_nodes)
     return target, source, target[ji], source[ji], source[kj], kj, ji
 
 
-def _paths(edges: torch.Tensor, atoms: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _paths(edges: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
     source, target = edges
     by_target = torch.argsort(target * atoms + source)
     incoming = torch.bincount(target, minlength=atoms)

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from wattlaw.workloads.workload import Indices, Seeds
 
 #: Returns the tensors of a batch's graph, from positions and molecules of its atoms.
-Graph = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, ...]]
+Graph = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -27,20 +28,10 @@ class Molecules:
 
 
 class MoleculeData:
-    """Molecules as samples, with one property as the target.
+    """Molecules as samples, with the property of ``column`` as the target.
 
-    Parameters
-    ----------
-    molecules
-        All molecules.
-    chosen
-        The indices of the molecules that are samples.
-    column
-        The column of the target property.
-    graph
-        Computes the graph of a batch.
-    samples
-        The number of samples; with more samples than chosen molecules these are repeated.
+    ``chosen`` are the indices of the molecules that are samples, ``graph`` computes the graph of a
+    batch. With more ``samples`` than chosen molecules these are repeated.
     """
 
     #: Making a batch takes a small part of a step, so loader processes are not useful.
@@ -56,7 +47,7 @@ class MoleculeData:
     def __len__(self) -> int:
         return self._samples
 
-    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Return z, pos, each atom's molecule, the tensors of the graph, and the targets (n,)."""
         source = self._molecules
         which = self._chosen[indices % len(self._chosen)]

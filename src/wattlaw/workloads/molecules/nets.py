@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wattlaw.workloads.molecules import DimeNetOptions, SchNetOptions
 from wattlaw.workloads.molecules.graphs import dimenet, pyg
@@ -20,19 +20,10 @@ _Array = npt.NDArray[np.float64]
 
 
 class Standardised(nn.Module):
-    """A net that predicts a standardised property: minus the mean, over the standard deviation.
+    """A net for a standardised property: ``mean`` and ``std`` restore the unit of the property."""
 
-    Parameters
-    ----------
-    net
-        Called with the tensors of a batch without its targets, and the number of molecules.
-    mean, std
-        Of the property over the training molecules. They are saved with the weights, so that a
-        saved model can convert its predictions to the unit of the property.
-    """
-
-    mean: torch.Tensor
-    std: torch.Tensor
+    mean: Tensor
+    std: Tensor
 
     def __init__(self, net: nn.Module, mean: float, std: float) -> None:
         super().__init__()
@@ -40,9 +31,9 @@ class Standardised(nn.Module):
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float64))
 
-    def forward(self, *graph: torch.Tensor, molecules: int) -> torch.Tensor:
+    def forward(self, *graph: Tensor, molecules: int) -> Tensor:
         """Return a standardised prediction for each molecule, shape (molecules,)."""
-        predicted: torch.Tensor = self.net(*graph, molecules=molecules)
+        predicted: Tensor = self.net(*graph, molecules=molecules)
         return predicted.flatten().float()
 
 
@@ -59,14 +50,8 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
         )
 
     def forward(
-        self,
-        z: torch.Tensor,
-        pos: torch.Tensor,
-        batch: torch.Tensor,
-        edges: torch.Tensor,
-        *,
-        molecules: int,
-    ) -> torch.Tensor:
+        self, z: Tensor, pos: Tensor, batch: Tensor, edges: Tensor, *, molecules: int
+    ) -> Tensor:
         """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         length = (pos[source] - pos[target]).norm(dim=-1)
@@ -74,7 +59,7 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
         state = self.embedding(z)
         for interaction in self.interactions:
             state = state + interaction(state, edges, length, expanded)
-        by_atom: torch.Tensor = self.lin2(self.act(self.lin1(state)))
+        by_atom: Tensor = self.lin2(self.act(self.lin1(state)))
         return _sum_by_molecule(by_atom, batch, molecules)
 
 
@@ -103,15 +88,15 @@ class DimeNet(nn.Module):
 
     def forward(
         self,
-        z: torch.Tensor,
-        pos: torch.Tensor,
-        batch: torch.Tensor,
-        edges: torch.Tensor,
-        kj: torch.Tensor,
-        ji: torch.Tensor,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor,
+        edges: Tensor,
+        kj: Tensor,
+        ji: Tensor,
         *,
         molecules: int,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         along = pos[source] - pos[target]
@@ -122,7 +107,7 @@ class DimeNet(nn.Module):
         angle = torch.atan2(across, (to_j * to_k).sum(-1))
         rbf, sbf = self.rbf(length), self.sbf(length, angle, kj)
         message = self.emb(z, rbf, target, source)
-        by_atom: torch.Tensor = self.output_blocks[0](message, rbf, target, len(z))
+        by_atom: Tensor = self.output_blocks[0](message, rbf, target, len(z))
         blocks: Any = zip(self.interaction_blocks, self.output_blocks[1:], strict=True)
         for interaction, output in blocks:
             message = interaction(message, rbf, sbf, kj, ji)
@@ -130,28 +115,22 @@ class DimeNet(nn.Module):
         return _sum_by_molecule(by_atom, batch, molecules)
 
 
-def _sum_by_molecule(by_atom: torch.Tensor, batch: torch.Tensor, molecules: int) -> torch.Tensor:
+def _sum_by_molecule(by_atom: Tensor, batch: Tensor, molecules: int) -> Tensor:
     return by_atom.new_zeros(molecules, by_atom.shape[1]).index_add(0, batch, by_atom)
 
 
 class SphericalBasis(nn.Module):
     """Spherical Bessel functions of distances times spherical harmonics of angles.
 
-    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8. PyTorch
-    Geometric derives the same functions with sympy for each net, which takes many seconds, and
-    evaluates them one after the other. There are no parameters and no entries in a state dict.
-
-    Parameters
-    ----------
-    spherical, radial
-        The number of orders, and of functions of each order.
-    cutoff
-        The distance at which all functions are zero.
+    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8:
+    ``radial`` functions of each of ``spherical`` orders, all zero at ``cutoff``. PyTorch Geometric
+    derives the same functions with sympy for each net, which takes many seconds, and evaluates them
+    one after the other. There are no parameters and no entries in a state dict.
     """
 
-    zeros: torch.Tensor
-    norms: torch.Tensor
-    harmonics: torch.Tensor
+    zeros: Tensor
+    norms: Tensor
+    harmonics: Tensor
 
     def __init__(self, spherical: int, radial: int, cutoff: float) -> None:
         super().__init__()
@@ -165,19 +144,19 @@ class SphericalBasis(nn.Module):
         for name, array in (("zeros", zeros), ("norms", norms), ("harmonics", harmonics)):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
 
-    def forward(self, dist: torch.Tensor, angle: torch.Tensor, kj: torch.Tensor) -> torch.Tensor:
+    def forward(self, dist: Tensor, angle: Tensor, kj: Tensor) -> Tensor:
         """Return the functions of each triplet, ordered by order: (triplets, orders x functions).
 
         ``dist`` is the length of each edge; ``angle`` and ``kj`` are the angle and the first edge
         of each triplet.
         """
         share = dist / self._cutoff
-        envelope: torch.Tensor = self._envelope(share)
+        envelope: Tensor = self._envelope(share)
         by_edge = self._by_distance(share) * envelope[:, None, None]
         by_angle = _legendre(angle.cos(), len(self.harmonics)) * self.harmonics.to(angle.dtype)
         return (by_edge[kj] * by_angle.unsqueeze(2)).flatten(1)
 
-    def _by_distance(self, share: torch.Tensor) -> torch.Tensor:
+    def _by_distance(self, share: Tensor) -> Tensor:
         """Return j_l(z_ln x) times its norm, shape (edges, orders, functions).
 
         In double precision, because short distances lead to differences of large numbers.
@@ -221,7 +200,7 @@ def _bessel(x: _Array, order: int) -> _Array:
     return value
 
 
-def _legendre(x: torch.Tensor, orders: int) -> torch.Tensor:
+def _legendre(x: Tensor, orders: int) -> Tensor:
     """Return the Legendre polynomials of the first orders, shape (len(x), orders)."""
     values = [torch.ones_like(x), x]
     for order in range(1, orders - 1):

@@ -1,4 +1,5 @@
 """The training recipe: SchNet or DimeNet predicts one property of molecules."""
+# ruff: noqa: ARG002 - the arguments of the protocol
 
 from abc import abstractmethod
 from functools import cached_property
@@ -7,7 +8,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from wattlaw.workloads.molecules import DimeNetOptions, Options, SchNetOptions, Target, qm9
@@ -46,7 +47,7 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
     @abstractmethod
     def _net(self) -> nn.Module: ...
 
-    def _graph(self, pos: torch.Tensor, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _graph(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
         """Return the inputs of the net besides z, pos and batch."""
         return (neighbours(pos, batch, self._options.cutoff),)  # type: ignore[attr-defined]
 
@@ -55,25 +56,21 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         return Standardised(self._net(), *self._statistics)
 
     def optimizer(
-        self,
-        model: nn.Module,
-        global_batch: int,  # noqa: ARG002
-        *,
-        fused: bool | None,
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return Adam."""
         return torch.optim.Adam(model.parameters(), lr=self._options.lr, fused=fused)
 
-    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+    def loss(self, model: nn.Module, data: Any) -> Tensor:
         """Return the mean absolute error of a batch, in standard deviations."""
         return self._errors(model, data).mean()
 
-    def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
+    def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
         """Return summed absolute errors, in standard deviations and in the property's unit."""
         loss = self._errors(model, data).sum()
         return {"loss": loss, "mae": loss * self._statistics[1]}
 
-    def _errors(self, model: nn.Module, data: Any) -> torch.Tensor:
+    def _errors(self, model: nn.Module, data: Any) -> Tensor:
         *graph, targets = data
         mean, std = self._statistics
         # In double precision, because energies are a thousand times as large as their differences.
@@ -131,6 +128,6 @@ class DimeNetOnQm9(_OnQm9[DimeNetOptions]):
     def _net(self) -> nn.Module:
         return DimeNet(self._options)
 
-    def _graph(self, pos: torch.Tensor, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _graph(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
         edges, *_ = super()._graph(pos, batch)
         return (edges, *paths(edges, len(pos)))

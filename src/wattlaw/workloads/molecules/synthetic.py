@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from wattlaw.workloads.molecules.graphs import neighbours
 from wattlaw.workloads.molecules.molecules import Molecules
@@ -173,12 +174,12 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     torch.save(records, path)
 
 
-def _parts(tensor: torch.Tensor, sizes: list[int], dim: int = 0) -> list[torch.Tensor]:
+def _parts(tensor: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
     """Return views of a tensor, whose storage torch.save writes once."""
     return list(torch.split_with_sizes(tensor, sizes, dim))
 
 
-def _bonds(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+def _bonds(z: Tensor, pos: Tensor, batch: Tensor) -> Tensor:
     """Return pairs of atoms at about the sum of their radii, shape (2, bonds)."""
     edges = neighbours(pos, batch, 2.0)
     source, target = edges
@@ -186,7 +187,7 @@ def _bonds(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Ten
     return edges[:, length < 1.15 * (_RADIUS[z[source]] + _RADIUS[z[target]])].flip(0)
 
 
-def _features(z: torch.Tensor, pos: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+def _features(z: Tensor, pos: Tensor, batch: Tensor) -> Tensor:
     """Return element (5 columns), atomic number, aromatic, sp, sp2, sp3, bonded hydrogens."""
     one_hot = (z[:, None] == torch.tensor([1, 6, 7, 8, 9])).float()
     source, target = _bonds(z, pos, batch)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from wattlaw.errors import BadInput
@@ -76,7 +76,7 @@ class _Classifier(BaseWorkload, Generic[_Options]):
             optimizer, warmup_epochs=_KIT_WARMUP_EPOCHS, patience=self._options.patience
         )
 
-    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+    def loss(self, model: nn.Module, data: Any) -> Tensor:
         """Return the mean cross-entropy of a batch, plus a part of the auxiliary head's.
 
         Batch normalisation needs two values per channel. If a net reduces images to one pixel, a
@@ -91,7 +91,7 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         main, aux = (functional.cross_entropy(each, labels) for each in scores)
         return main + _AUX_WEIGHT * aux
 
-    def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
+    def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
         """Return the summed cross-entropy and the numbers of top-1 and top-5 hits."""
         images, labels = data
         scores = model(images)
@@ -192,8 +192,8 @@ class NormalisedImages(nn.Module):
     not normalise them.
     """
 
-    scale: torch.Tensor
-    shift: torch.Tensor
+    scale: Tensor
+    shift: Tensor
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -202,6 +202,6 @@ class NormalisedImages(nn.Module):
         self.register_buffer("scale", 1 / (255 * std), persistent=False)
         self.register_buffer("shift", -mean / std, persistent=False)
 
-    def forward(self, images: torch.Tensor) -> Any:
+    def forward(self, images: Tensor) -> Any:
         """Return the scores (n, classes), or a tuple of main and auxiliary scores."""
         return self.net(images.to(self.scale.dtype) * self.scale + self.shift)

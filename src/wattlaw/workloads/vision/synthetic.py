@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from wattlaw.workloads.vision import IMAGENET_MEAN, IMAGENET_STD
 from wattlaw.workloads.workload import Indices, Seeds, check_new_data
@@ -41,8 +42,8 @@ class Synthetic:
     classes: int
     training: bool
     reads_files: bool = False
-    _images: torch.Tensor = field(init=False, repr=False)
-    _labels: torch.Tensor = field(init=False, repr=False)
+    _images: Tensor = field(init=False, repr=False)
+    _labels: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(
@@ -63,7 +64,7 @@ class Synthetic:
     def __len__(self) -> int:
         return self.samples
 
-    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[Tensor, Tensor]:
         """Return images (n, 3, size, size) of uint8 (RGB) and labels (n,) of int64."""
         rows = torch.from_numpy(indices % len(self._labels))
         labels = self._labels[rows]
@@ -73,9 +74,7 @@ class Synthetic:
         return self._images.index_select(0, rows), labels
 
 
-def synthetic_images(
-    labels: torch.Tensor, height: int, width: int, generator: torch.Generator
-) -> torch.Tensor:
+def synthetic_images(labels: Tensor, height: int, width: int, generator: torch.Generator) -> Tensor:
     """Return images (n, 3, height, width) of uint8 for labels (n,).
 
     Their channels have ImageNet's means and standard deviations and an amplitude that falls with
@@ -99,7 +98,7 @@ def synthetic_images(
 
 def _noise(
     count: int, channels: int, height: int, width: int, generator: torch.Generator
-) -> torch.Tensor:
+) -> Tensor:
     """Return noise with a 1/f amplitude, mean 0 and variance 1 in each channel."""
     # Drawn larger and cropped, because some sizes, such as 299, are slow to transform.
     rows, columns = (-(-side // 32) * 32 for side in (height, width))
@@ -111,7 +110,7 @@ def _noise(
     return torch.div(noise - mean, std)
 
 
-def _patterns(labels: torch.Tensor, height: int, width: int) -> torch.Tensor:
+def _patterns(labels: Tensor, height: int, width: int) -> Tensor:
     """Return each label's pattern (n, 3, height, width), with variance 1 over labels."""
     draws = [np.random.default_rng((_CLASSES_SEED, label)) for label in labels.tolist()]
     drawn = np.array([[*draw.random(5), *draw.standard_normal(3)] for draw in draws], np.float32)

@@ -106,22 +106,11 @@ def _read(path: Path, channels: int, size: tuple[int, int]) -> Array:
 
 
 class Era5:
-    """Sequences of states from a folder of yearly files; no sequence crosses two files.
+    """Sequences of ``steps`` + 1 states, ``step`` records apart, from a folder of yearly files.
 
-    Sample i begins at the i-th time, in the order of the file names, that has all its steps in the
-    same file. Fields are standardised on the CPU, so that the GPU's work is the same as with
-    synthetic data.
-
-    Parameters
-    ----------
-    folder
-        The folder of the files ``*.h5``.
-    statistics
-        Each channel's mean and standard deviation.
-    size
-        (channels, height, width) of a state.
-    steps, step
-        The number of states after the first, and their distance in records.
+    No sequence crosses two files. Sample i begins at the i-th time, in the order of the file names,
+    that has all its steps in the same file. ``size`` is (channels, height, width) of a state.
+    Fields are standardised on the CPU, so that the GPU's work is the same as with synthetic data.
 
     Raises ``BadInput`` if there are no files, or one has the wrong format or size.
     """

@@ -1,4 +1,5 @@
 """The model, its training recipe in two stages, and its metrics."""
+# ruff: noqa: ARG002 - the arguments of the protocol
 
 import pickle
 from functools import cached_property
@@ -6,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.text import collapse_whitespace
@@ -29,15 +30,10 @@ class Forecaster(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, state: torch.Tensor, steps: int = 1) -> tuple[torch.Tensor, ...]:
-        """Return the states after each step, float32 under autocast too.
+    def forward(self, state: Tensor, steps: int = 1) -> tuple[Tensor, ...]:
+        """Return the states after each of ``steps`` steps, float32 under autocast too.
 
-        Parameters
-        ----------
-        state
-            Standardised fields, shape (samples, channels, height, width).
-        steps
-            The number of steps; gradients propagate through all of them.
+        ``state`` has standardised fields, shape (samples, channels, height, width).
         """
         forecasts = []
         for _ in range(steps):
@@ -58,7 +54,7 @@ class FourCastNet(BaseWorkload):
         self._options = options
         self._size = (options.channels, *options.image_size)
         self._weights = scores.latitude_weights(options.image_size[0])
-        self._climatology: torch.Tensor | None = None
+        self._climatology: Tensor | None = None
 
     def model(self) -> nn.Module:
         """Return the model, new or with the weights of ``start_from``."""
@@ -84,29 +80,22 @@ class FourCastNet(BaseWorkload):
         return Forecaster(network)
 
     def optimizer(
-        self,
-        model: nn.Module,
-        global_batch: int,  # noqa: ARG002
-        *,
-        fused: bool | None,
+        self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return Adam; its rate does not depend on the global batch (64 in the paper)."""
         return torch.optim.Adam(model.parameters(), lr=self._options.peak_lr, fused=fused)
 
     def schedule(
-        self,
-        optimizer: torch.optim.Optimizer,
-        global_batch: int,  # noqa: ARG002
-        epochs: int,
+        self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:
         """Return half a cosine over the run's epochs."""
         return Cosine(optimizer, epochs)
 
-    def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
+    def loss(self, model: nn.Module, data: Any) -> Tensor:
         """Return the mean relative L2 error of a batch, summed over the stage's steps."""
         return _losses(model(data[0], self._options.steps), data[1:]).mean()
 
-    def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
+    def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
         """Return sums of the loss, and of RMSE and ACC of the first step as means over channels.
 
         Both stages evaluate the first step, as in the paper's code, so that they are comparable.
@@ -124,7 +113,7 @@ class FourCastNet(BaseWorkload):
             "acc": correlation.mean(1).sum(),
         }
 
-    def _mean_state(self) -> torch.Tensor:
+    def _mean_state(self) -> Tensor:
         if self._options.data is None:
             return self._climate.climatology
         from wattlaw.workloads.weather.era5 import read_climatology
@@ -154,7 +143,7 @@ class FourCastNet(BaseWorkload):
         return Climate(*self._size, seed=_DATA_SEED)
 
 
-def _losses(forecasts: tuple[torch.Tensor, ...], truths: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _losses(forecasts: tuple[Tensor, ...], truths: tuple[Tensor, ...]) -> Tensor:
     pairs = zip(forecasts, truths, strict=True)
     return torch.stack([scores.relative_l2(forecast, truth) for forecast, truth in pairs]).sum(0)
 
@@ -198,13 +187,13 @@ def _read_state(path: Path) -> dict[str, Any]:
     return state
 
 
-def _without_prefixes(state: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
+def _without_prefixes(state: dict[str, Any], path: Path) -> dict[str, Tensor]:
     weights = {}
     for key, value in state.items():
         name = str(key)
         while name.startswith(_PREFIXES):
             name = name.partition(".")[2]
-        if not isinstance(value, torch.Tensor):
+        if not isinstance(value, Tensor):
             raise BadInput(f"{path}: '{key}' is not a tensor; allowed: a state dict of tensors")
         weights[name] = value
     return weights

@@ -7,6 +7,7 @@ Forecasts and truths have the shape (samples, channels, height, width), weights 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 
 def latitudes(rows: int) -> npt.NDArray[np.float64]:
@@ -17,17 +18,17 @@ def latitudes(rows: int) -> npt.NDArray[np.float64]:
     return np.linspace(90.0, -90.0, rows + 1 - rows % 2)[:rows]
 
 
-def relative_l2(forecast: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+def relative_l2(forecast: Tensor, truth: Tensor) -> Tensor:
     """Return ||forecast - truth|| / ||truth|| of each sample, shape (samples,).
 
     The loss of FourCastNet's code (``LpLoss.rel``), from Li et al. 2021 (arXiv 2010.08895).
     """
-    error: torch.Tensor = torch.linalg.vector_norm((forecast - truth).flatten(1), dim=1)
-    size: torch.Tensor = torch.linalg.vector_norm(truth.flatten(1), dim=1)
+    error: Tensor = torch.linalg.vector_norm((forecast - truth).flatten(1), dim=1)
+    size: Tensor = torch.linalg.vector_norm(truth.flatten(1), dim=1)
     return error / size
 
 
-def latitude_weights(height: int) -> torch.Tensor:
+def latitude_weights(height: int) -> Tensor:
     """Return L(i) = cos(lat_i) / mean of cos(lat): the row's share of the globe, (height, 1).
 
     Rasp et al. 2020 (WeatherBench, arXiv 2002.00469), equation 2. The weights have mean 1.
@@ -36,9 +37,7 @@ def latitude_weights(height: int) -> torch.Tensor:
     return (weights / weights.mean()).float()[:, None]
 
 
-def weighted_rmse(
-    forecast: torch.Tensor, truth: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
+def weighted_rmse(forecast: Tensor, truth: Tensor, weights: Tensor) -> Tensor:
     """Return sqrt(mean over the grid of L (forecast - truth)^2), shape (samples, channels).
 
     Rasp et al. 2020 (arXiv 2002.00469), equation 1, for one forecast; also FourCastNet's
@@ -48,8 +47,8 @@ def weighted_rmse(
 
 
 def anomaly_correlation(
-    forecast: torch.Tensor, truth: torch.Tensor, climatology: torch.Tensor, weights: torch.Tensor
-) -> torch.Tensor:
+    forecast: Tensor, truth: Tensor, climatology: Tensor, weights: Tensor
+) -> Tensor:
     """Return sum L f t / sqrt(sum L f^2 sum L t^2) of the anomalies f, t: (samples, channels).
 
     Pathak et al. 2022 (arXiv 2202.11214), appendix. The mean of the anomalies is not subtracted.

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from wattlaw.workloads.weather import STEPS_PER_YEAR
 from wattlaw.workloads.weather.scores import latitudes
@@ -81,7 +82,7 @@ class Climate:
         #: Mean state over the years, shape (channels, height, 1), equal at all longitudes.
         self.climatology = profiles
 
-    def state(self, year: int, time: int, out: torch.Tensor) -> None:
+    def state(self, year: int, time: int, out: Tensor) -> None:
         """Write the state at a time of a year, in steps of six hours, into ``out``.
 
         A time after the end of the year continues the waves of the year. ``out`` is float32 of
@@ -115,7 +116,7 @@ class SyntheticWeather:
     def __len__(self) -> int:
         return self._samples
 
-    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[Tensor, ...]:  # noqa: ARG002
         """Return the first states and those after each step, standardised float32.
 
         Each has the shape (samples, channels, height, width). States after the end of a year
@@ -132,7 +133,7 @@ class SyntheticWeather:
 
 def _profiles(
     channels: int, height: int, draw: np.random.Generator
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return latitude profiles of channels, a contrast of hemispheres, a damping at the poles."""
     latitude = torch.from_numpy(np.deg2rad(latitudes(height))).float()[:, None]
     contrast = _standardised(latitude.sin())
@@ -145,8 +146,8 @@ def _profiles(
 
 
 def _waves(
-    height: int, width: int, slope: float, damping: torch.Tensor, generator: torch.Generator
-) -> torch.Tensor:
+    height: int, width: int, slope: float, damping: Tensor, generator: torch.Generator
+) -> Tensor:
     """Return a field whose amplitudes fall with the wave number, with mean 0 at each latitude."""
     along = torch.fft.rfftfreq(width, 1 / width)
     across = torch.fft.fftfreq(height, 1 / (2 * height))[:, None]  # rows span half the globe
@@ -156,7 +157,7 @@ def _waves(
     return _standardised(torch.fft.irfft2(noise * amplitudes, s=(height, width)) * damping)
 
 
-def _standardised(field: torch.Tensor) -> torch.Tensor:
+def _standardised(field: Tensor) -> Tensor:
     return (field - field.mean()) / field.std(correction=0)
 
 

@@ -11,8 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.lists import parse_counts, parse_limits
-from wattlaw.cli.common.options import option, parse_json_object, positive
+from wattlaw.cli.common.options import (
+    option,
+    parse_counts,
+    parse_json_object,
+    parse_limits,
+    positive,
+)
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.launch.simulated import machine as inputs
@@ -75,8 +80,7 @@ def simulate(
         ),
     ] = False,
     output: Annotated[
-        Path | None,
-        option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output"),
+        Path | None, option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output")
     ] = None,
     raw: opts.RawOption = False,
     as_json: opts.JsonOption = False,
@@ -97,16 +101,18 @@ def simulate(
         setting=Setting(gpus=1, precision=precision, dataset_fraction=dataset_fraction),
         train=Train(gradient_accumulation=gradient_accumulation),
     )  # fmt: skip
-    jobs = [
-        replace(
-            template,
-            gpus=count,
-            local_batch=local_batch or _local_batch(global_batch or 0, count),
-            power_limit_w=power_limit_w,
-            clock_limit_mhz=clock_limit_mhz,
-        )
-        for power_limit_w, clock_limit_mhz, count in _settings(power_limit, clock_limit, gpus)
-    ]
+    powers = parse_limits("--power-limit", power_limit or "none")
+    clocks = parse_limits("--clock-limit", clock_limit or "none")
+    counts = parse_counts("--gpus", gpus)
+    number = len(powers) * len(clocks) * len(counts)
+    if number > _MAX_SETTINGS:
+        raise BadInput(f"simulate: {number:,} settings; expected at most {_MAX_SETTINGS:,}")
+    jobs = []
+    for power_w, clock_mhz, count in product(powers, clocks, counts):
+        batch = global_batch or 0
+        local = local_batch or (0 if batch % count else batch // count)  # 0: not divisible
+        job = replace(template, gpus=count, local_batch=local, power_limit_w=power_w)
+        jobs.append(replace(job, clock_limit_mhz=clock_mhz))
     rows = add_scaling(_rows(jobs, epochs))
     if output is not None:
         _write(output, rows, raw=raw)
@@ -150,42 +156,19 @@ def _job_template(
         )
     if profile is None or samples is None:
         catalogue.entry(name)  # raises BadInput for an unknown name
+    values = {} if profile is None else profile.options
     if options is not None:
         values = parse_json_object("--options", options)
-    else:
-        values = {} if profile is None else profile.options
     spec = RunSpec(
-        workload=inputs.workload_spec(name, values),
-        setting=setting,
-        repeat=0,
-        measure=Measure(),
-        train=train,
-        launch_kind="simulated",
-    )
+        workload=inputs.workload_spec(name, values), setting=setting, repeat=0,
+        measure=Measure(), train=train, launch_kind="simulated",
+    )  # fmt: skip
     try:
         return inputs.simulation_job(
             spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples
         )
     except BadInput as error:
         raise BadInput(f"simulate: {error}") from None
-
-
-def _settings(
-    power_limits: str | None, clock_limits: str | None, gpus: str
-) -> list[tuple[float | None, float | None, int]]:
-    """Return each combination of a power limit, a clock limit and a GPU count."""
-    powers = parse_limits("--power-limit", power_limits or "none")
-    clocks = parse_limits("--clock-limit", clock_limits or "none")
-    gpu_counts = parse_counts("--gpus", gpus)
-    number = len(powers) * len(clocks) * len(gpu_counts)
-    if number > _MAX_SETTINGS:
-        raise BadInput(f"simulate: {number:,} settings; expected at most {_MAX_SETTINGS:,}")
-    return list(product(powers, clocks, gpu_counts))
-
-
-def _local_batch(global_batch: int, gpus: int) -> int:
-    """Return the local batch, or 0 if the GPUs do not divide the global batch."""
-    return 0 if global_batch % gpus else global_batch // gpus
 
 
 def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
@@ -208,22 +191,12 @@ def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
 
 
 def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
-    """Return a prediction as a flat row.
+    """Return a prediction as a flat row; a value that is not known is None.
 
-    Parameters
-    ----------
-    prediction
-        The prediction.
-    epochs
-        The number of epochs to train.
-
-    Returns
-    -------
-    dict
-        The setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all epochs
-        ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of an
-        evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add
-        up to ``step_time_s``, and ``roofline_s``. A value that is not known is None.
+    It has the setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all
+    ``epochs`` ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of
+    an evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add up
+    to ``step_time_s``, and ``roofline_s``.
     """
     job, train = prediction.job, prediction.train
     energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
@@ -290,19 +263,14 @@ def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for smaller, row in zip([None, *ordered[:-1]], ordered, strict=True):
             speedup = ordered[0]["epoch_time_s"] / row["epoch_time_s"] if len(group) > 1 else None
             ratio = row["gpus"] / ordered[0]["gpus"]
-            scaled.append(
-                {
-                    **row,
-                    "speedup": speedup,
-                    "parallel_efficiency": None if speedup is None else speedup / ratio,
-                    "beta": None if smaller is None else _beta(smaller, row),
-                }
-            )
+            efficiency = None if speedup is None else speedup / ratio
+            beta = None
+            if smaller is not None:
+                time_ratio = row["epoch_time_s"] / smaller["epoch_time_s"]
+                beta = -log(time_ratio) / log(row["gpus"] / smaller["gpus"])
+            values = {"speedup": speedup, "parallel_efficiency": efficiency, "beta": beta}
+            scaled.append({**row, **values})
     return scaled
-
-
-def _beta(smaller: Mapping[str, Any], row: Mapping[str, Any]) -> float:
-    return -log(row["epoch_time_s"] / smaller["epoch_time_s"]) / log(row["gpus"] / smaller["gpus"])
 
 
 def _label(job: SimulatedJob) -> str:
@@ -318,10 +286,7 @@ def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
     from wattlaw.store.tables import write_table
 
     flat = [
-        {
-            name: json.dumps(value) if isinstance(value, dict | list) else value
-            for name, value in row.items()
-        }
+        {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in row.items()}
         for row in rows
     ]
     write_table(output, pa.Table.from_pylist(flat), raw=raw)

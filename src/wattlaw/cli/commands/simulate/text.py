@@ -8,7 +8,7 @@ from rich.table import Table
 
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.option import Quantity
-from wattlaw.cli.common.console import Console, make_table, table_of
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.report import tables
 from wattlaw.simulator import library
 from wattlaw.simulator.job import SimulatedJob
@@ -38,19 +38,17 @@ def show(rows: Sequence[Row], template: SimulatedJob) -> None:
         console = Console(width=max(console.width, _WIDE_COLUMNS))
     for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"Warning: {warning}")
-    lines = [_subject(rows[0], template), _SOURCE]
-    for line in lines:
-        console.print(line)
-    console.print(_sweep(rows) if len(rows) > 1 else _setting(rows[0]))
-
-
-def _subject(row: Row, template: SimulatedJob) -> str:
-    fraction = row["dataset_fraction"]
+    row, fraction = rows[0], rows[0]["dataset_fraction"]
     part = "" if fraction == 1 else f" ({fraction:g} of the data)"
-    return (
+    console.print(
         f"{row['workload']} on {row['hardware']} ({template.cluster.gpu.name}), "
         f"{row['precision']}, {template.samples * fraction:,.0f} samples per epoch{part}"
     )
+    console.print(_SOURCE)
+    if len(rows) > 1:
+        console.show(_sweep(rows))
+    else:
+        console.print(_setting(row))
 
 
 def _bottleneck(row: Row) -> str:
@@ -103,7 +101,7 @@ def _ms(seconds: float) -> str:
     return f"{fmt.number(1e3 * seconds)} ms" if seconds < 10 else fmt.duration_text(seconds)
 
 
-def _sweep(rows: Sequence[Row]) -> Table:
+def _sweep(rows: Sequence[Row]) -> tables.Table | None:
     """Return a row for each setting, without the columns that have no values."""
 
     def amount(heading: str, name: str, units: fmt.Units) -> tables.Column:
@@ -123,18 +121,16 @@ def _sweep(rows: Sequence[Row]) -> Table:
         amount("total energy", "energy_per_epoch_j", fmt.ENERGY_UNITS),
         tables.text("bottleneck", _bottleneck),
     ]
-    table = tables.build("sweep", "", columns, rows, max_rows=len(rows))
-    assert table is not None  # noqa: S101 - there are rows
-    return table_of(table)
+    return tables.build("sweep", "", columns, rows, max_rows=len(rows))
 
 
 def show_hardware(hardware: str | None, *, as_json: bool) -> int:
     """List the known hardware, or the parameters of a cluster with their sources."""
     rows: list[dict[str, Any]]
+    title = hint = ""
     if hardware is not None:
         cluster = library.read_cluster(hardware)
-        rows = [entry._asdict() for entry in library.describe(cluster)]
-        title, hint = cluster.name, ""
+        rows, title = [entry._asdict() for entry in library.describe(cluster)], cluster.name
         columns = [
             tables.text("parameter", "key"),
             tables.Column("value", lambda row: f"{row['value']:g} {row['unit']}"),
@@ -142,7 +138,6 @@ def show_hardware(hardware: str | None, *, as_json: bool) -> int:
         ]
     else:
         rows = [_hardware_row(name) for name in (*library.cluster_names(), *library.gpu_names())]
-        title = ""
         hint = "Parameters and sources: wattlaw simulate --list-hardware --hardware NAME"
         columns = [
             tables.text("name", "name"),
@@ -156,9 +151,7 @@ def show_hardware(hardware: str | None, *, as_json: bool) -> int:
         print(json.dumps(rows))
         return 0
     console = Console()
-    table = tables.build("hardware", title, columns, rows, max_rows=len(rows))
-    if table is not None:
-        console.print(table_of(table))
+    console.show(tables.build("hardware", title, columns, rows, max_rows=len(rows)))
     if hint:
         console.print(hint)
     return 0

@@ -26,6 +26,7 @@ _EXIT_POLL_S = 2.0  # how long the exit waits for the times of the last steps on
 _MAX_FILE_BYTES = 128 * 2**20
 _MAX_OPTIMIZERS = 64  # that live at the same time
 _MAX_PENDING = 10_000  # events of a GPU
+_GPUS = ("cuda", "xpu")  # torch's names of GPUs; cuda includes AMD's
 #: Environment variables of launchers, by what they say.
 _LAUNCHERS = {
     "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
@@ -50,15 +51,16 @@ class _Optimizer:
         self.total, self.unknown = loaded.samples, loaded.unknown  # at the last step
         self.evaluations, self.waited_ns = loaded.evaluations, loaded.waited_ns
         parameters = optimizer.param_groups[0]["params"]
-        self.device = _DeviceTimes() if parameters and parameters[0].is_cuda else None
+        kind = parameters[0].device.type if parameters else None
+        gpu: Any = getattr(sys.modules["torch"], kind) if kind in _GPUS else None
+        self.device = _DeviceTimes(lambda: gpu.Event(enable_timing=True)) if gpu else None
 
 
 class _DeviceTimes:
     """When a GPU has ended each step, by events that are polled later."""
 
-    def __init__(self, event: Callable[[], Any] | None = None) -> None:
-        torch: Any = sys.modules["torch"]
-        self._new = event or (lambda: torch.cuda.Event(enable_timing=True))
+    def __init__(self, event: Callable[[], Any]) -> None:
+        self._new = event
         self._pending: deque[tuple[int, Any]] = deque()
         self._free: list[Any] = []
         self._last: Any = None  # the newest event that has happened
@@ -175,8 +177,10 @@ class _Recorder:
             )
         facts = {"type": "facts", "step": self.steps, "batches": self.loaded.batches}
         facts.update({**group, **self.parameters})
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            facts["peak_memory_bytes"] = torch.cuda.max_memory_allocated()
+        for kind in _GPUS:
+            gpu = getattr(torch, kind, None)
+            if gpu and gpu.is_available() and gpu.is_initialized():
+                facts["peak_memory_bytes"] = gpu.max_memory_allocated()
         return facts
 
     # The file

@@ -1,0 +1,132 @@
+"""Meters of devices whose energy or power the kernel shows in one file each.
+
+A counter that restarts at 0 after a known value is corrected. A counter that goes back otherwise is
+reported as it is, so that the energy of a window across it gets a fault. A file that has gone is
+not read again; one that fails for a moment is tried again.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from wattlaw.devices import sysfs
+from wattlaw.devices.meter import Device, Meter, Sample
+from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.text import collapse_whitespace
+
+#: No device of one file draws more. A decrease that would mean more is no wrap-around.
+_MAX_W = 5000.0
+_MIN_INTERVAL_S = 0.1
+#: Errors that may be over at the next reading, such as during the reset of a GPU.
+_TRANSIENT = frozenset(
+    {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENODATA, errno.ETIMEDOUT}
+)
+_MAX_FAILURES = 10
+
+
+@dataclass(eq=False)
+class FileSource:
+    """One device with the file of its energy counter or its power."""
+
+    device: Device
+    path: Path
+    column: Literal["energy_j", "power_w"] = "energy_j"
+    scale: float = 1e-6  # joules or watts of one unit in the file
+    wraps_at: int | None = None  # after this value the counter restarts at 0; None: unknown
+    parse: Callable[[Path], int] = sysfs.read_number  # raises OSError or ValueError
+    problem: str | None = None  # why it is not read any more
+    raw: int = 0
+    offset: int = 0
+    read_s: float = 0.0
+    failures: int = 0
+
+    def value(self) -> float:
+        """Return the energy since some start, corrected for wrap-around, or the power.
+
+        It detects one wrap-around between two readings; with a reading a second there are never
+        two. Raises ``OSError`` or ``ValueError`` if it cannot be read.
+        """
+        raw, now_s = self.parse(self.path), time.monotonic()
+        if self.wraps_at is not None and raw > self.wraps_at:
+            self.wraps_at = None  # the stated range is wrong
+        if raw < self.raw and self.wraps_at is not None:
+            increase_j = (self.wraps_at - self.raw + raw) * self.scale
+            if increase_j <= _MAX_W * max(now_s - self.read_s, _MIN_INTERVAL_S):
+                self.offset += self.wraps_at
+        self.raw, self.read_s = raw, now_s
+        return (raw + self.offset) * self.scale
+
+    def read(self) -> Sample | None:
+        """Return a reading, None if there is none."""
+        if self.problem is not None:
+            return None
+        t_ns = time.time_ns()
+        try:
+            value = self.value()
+        except (OSError, ValueError) as error:
+            self.failures += 1
+            is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
+            if not is_transient or self.failures >= _MAX_FAILURES:
+                self.problem = f"{self.device.id}: given up: {collapse_whitespace(str(error))}"
+            return None
+        self.failures = 0
+        sample = Sample(self.device.id, self.device.kind, t_ns, power_source="measured")
+        if self.column == "power_w":
+            return sample._replace(power_w=value)
+        return sample._replace(energy_j=value)
+
+
+class FileMeter(Meter):
+    """Reads several files; subclasses find them, and the devices that cannot be read."""
+
+    def __init__(
+        self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device] = ()
+    ) -> None:
+        self.sources, self.period_s = list(sources), period_s
+        self._failed = list(failed)
+
+    def devices(self) -> list[Device]:
+        """Return the devices that are read, and those that could not be opened."""
+        return [source.device for source in self.sources] + self._failed
+
+    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
+        """Return one reading of each file that answers."""
+        return [sample for source in self.sources if (sample := source.read()) is not None]
+
+    def problems(self) -> list[str]:
+        """Return why files are not read any more."""
+        return [source.problem for source in self.sources if source.problem is not None]
+
+
+def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:
+    """Read each source once; return those that answer, and the devices of the others as failed.
+
+    Raises ``NotPermitted`` or ``NotAvailable`` if none answers; ``permit`` is the command by which
+    an administrator permits it.
+    """
+    readable, failed = [], []
+    error: Exception | None = None
+    for source in sources:
+        try:
+            source.value()
+            readable.append(source)
+        except (OSError, ValueError) as reason:
+            error = error or reason
+            failed.append(failed_device(source.device, reason))
+    if readable or error is None:
+        return readable, failed
+    if isinstance(error, PermissionError):
+        raise NotPermitted(
+            f"{error.filename} can be read by root only; an administrator can allow it with: "
+            f"{permit}"
+        )
+    raise NotAvailable(f"{sources[0].path} cannot be read: {collapse_whitespace(str(error))}")
+
+
+def failed_device(device: Device, reason: Exception | str) -> Device:
+    """Return a device that cannot be read, with the reason."""
+    text = f"cannot be read: {collapse_whitespace(str(reason))}"
+    return replace(device, facts={**device.facts, "failed": text})

@@ -1,0 +1,193 @@
+/* A fake libamd_smi.so for tests: every value is a small text file that a test may change.
+ *
+ * WATTLAW_FAKE_AMDSMI names a folder with a folder for each GPU, by PCI bus id. A value without a
+ * file is the library's "not available". A file status.FUNCTION has the code that a function
+ * returns. "sys" is the GPU's folder in the tree of the kernel's files: like the real library, this
+ * one sets a limit by writing power1_cap as the caller. Signatures and structures are those of
+ * amdsmi.h of ROCm 7.0.2, as its Python binding states them; the functions that are not here are
+ * stubs that __init__.py makes (NOT_SUPPORTED). */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, INVAL = 1, NOT_SUPPORTED = 2, NO_PERM = 10, FILE_ERROR = 14, INIT_ERROR = 18 };
+enum { NOT_FOUND = 31, NOT_INIT = 32, DRIVER_NOT_LOADED = 34 };
+enum { MAX_GPUS = 32, TEXT = 256 };
+
+typedef struct { char path[4096]; unsigned domain, bus, device, function; } Gpu;
+typedef union { uint64_t as_uint; } Bdf;
+typedef struct {
+    uint64_t socket_power;
+    uint32_t current_socket_power, average_socket_power;
+    uint64_t gfx_voltage, soc_voltage, mem_voltage;
+    uint32_t power_limit;
+    uint64_t reserved[18];
+} Power;
+typedef struct { uint32_t gfx, umc, mm, reserved[13]; } Activity;
+typedef struct { uint32_t clk, min, max; uint8_t locked, deep_sleep; uint32_t reserved[4]; } Clock;
+typedef struct {
+    uint8_t header[4];
+    uint16_t temperatures[6], activity[3], average_socket_power;
+    uint64_t energy_accumulator, system_clock_counter;
+    uint16_t clocks[14];
+    uint32_t throttle_status;
+    uint16_t fan, pcie_width, pcie_speed;
+    uint32_t gfx_activity_acc, mem_activity_acc;
+    uint16_t hbm[4];
+    uint64_t firmware_timestamp;
+    uint16_t voltages[3];
+    uint64_t indep_throttle_status;
+    uint16_t current_socket_power, vcn[4];
+    uint32_t gfxclk_lock_status;
+    uint16_t xgmi_width, xgmi_speed;
+    uint64_t pcie[5], xgmi_read[8], xgmi_write[8];
+    uint16_t gfxclks[8], socclks[4], vclk0s[4], dclk0s[4], jpeg[32];
+    uint32_t nak_sent, nak_received;
+    uint64_t accumulation_counter, prochot, ppt_residency_acc;
+} Metrics; /* its head; the caller's structure is longer */
+
+static Gpu gpus[MAX_GPUS];
+static unsigned count;
+static int users;
+
+static int text(const Gpu *gpu, const char *name, char *out) {
+    char path[5000];
+    snprintf(path, sizeof path, "%s/%s", gpu->path, name);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    int is_read = fgets(out, TEXT, file) != NULL;
+    fclose(file);
+    return is_read;
+}
+
+static uint64_t value(const Gpu *gpu, const char *name, uint64_t missing) {
+    char found[TEXT];
+    return text(gpu, name, found) ? strtoull(found, NULL, 10) : missing;
+}
+
+/* Return the code that a test has set for a function, else whether the GPU is still there. */
+static int status(const Gpu *gpu, const char *function) {
+    char name[128];
+    if (!users) return NOT_INIT;
+    snprintf(name, sizeof name, "status.%s", function);
+    int code = (int)value(gpu, name, SUCCESS);
+    if (code) return code;
+    return access(gpu->path, F_OK) ? NOT_FOUND : SUCCESS;
+}
+#define CHECK(gpu) do { int code = status(gpu, __func__); if (code) return code; } while (0)
+
+int amdsmi_init(uint64_t flags) {
+    (void)flags;
+    const char *root = getenv("WATTLAW_FAKE_AMDSMI");
+    struct dirent **entries;
+    if (!root || !*root) return DRIVER_NOT_LOADED;
+    int found = scandir(root, &entries, NULL, alphasort);
+    if (found < 0) return INIT_ERROR;
+    count = 0;
+    for (int i = 0; i < found; i++) {
+        Gpu gpu;
+        if (count < MAX_GPUS && sscanf(entries[i]->d_name, "%x:%x:%x.%x", &gpu.domain, &gpu.bus,
+                                       &gpu.device, &gpu.function) == 4) {
+            snprintf(gpu.path, sizeof gpu.path, "%s/%s", root, entries[i]->d_name);
+            gpus[count++] = gpu;
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    users++;
+    return SUCCESS;
+}
+
+int amdsmi_shut_down(void) { return users ? (users--, SUCCESS) : NOT_INIT; }
+
+void amdsmi_free_name_value_pairs(void *pairs) { (void)pairs; }
+
+int amdsmi_get_socket_handles(uint32_t *length, void **handles) {
+    if (!users) return NOT_INIT;
+    for (uint32_t i = 0; handles && i < count; i++) handles[i] = &gpus[i];
+    *length = count;
+    return SUCCESS;
+}
+
+int amdsmi_get_processor_handles(void *socket, uint32_t *length, void **handles) {
+    if (!users) return NOT_INIT;
+    if (handles) *handles = socket;
+    *length = 1;
+    return SUCCESS;
+}
+
+int amdsmi_get_gpu_device_bdf(Gpu *gpu, Bdf *bdf) {
+    if (!users) return NOT_INIT;
+    bdf->as_uint = gpu->function | gpu->device << 3 | gpu->bus << 8 | (uint64_t)gpu->domain << 16;
+    return SUCCESS;
+}
+
+int amdsmi_get_power_info(Gpu *gpu, Power *power) {
+    CHECK(gpu);
+    memset(power, 0, sizeof *power);
+    power->current_socket_power = (uint32_t)value(gpu, "current_socket_power", UINT16_MAX);
+    power->average_socket_power = (uint32_t)value(gpu, "average_socket_power", UINT16_MAX);
+    return SUCCESS;
+}
+
+int amdsmi_get_energy_count(Gpu *gpu, uint64_t *energy, float *resolution, uint64_t *timestamp) {
+    CHECK(gpu);
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    *resolution = 15.3f;
+    uint64_t watts = value(gpu, "constant_w", 0); /* it counts by itself */
+    double joules = (double)watts * ((double)now.tv_sec + (double)now.tv_nsec * 1e-9);
+    *energy = watts ? (uint64_t)(joules / (*resolution * 1e-6))
+                    : value(gpu, "energy_accumulator", UINT64_MAX);
+    *timestamp = 0;
+    return SUCCESS;
+}
+
+int amdsmi_get_gpu_activity(Gpu *gpu, Activity *activity) {
+    CHECK(gpu);
+    memset(activity, 0, sizeof *activity);
+    activity->gfx = (uint32_t)value(gpu, "gfx_activity", UINT16_MAX);
+    activity->umc = (uint32_t)value(gpu, "umc_activity", UINT16_MAX);
+    activity->mm = UINT16_MAX;
+    return SUCCESS;
+}
+
+int amdsmi_get_clock_info(Gpu *gpu, uint32_t type, Clock *clock) {
+    CHECK(gpu);
+    memset(clock, 0, sizeof *clock);
+    clock->clk = type ? UINT32_MAX : (uint32_t)value(gpu, "clk", UINT32_MAX);
+    clock->min = clock->max = UINT32_MAX;
+    return SUCCESS;
+}
+
+int amdsmi_get_gpu_metrics_info(Gpu *gpu, Metrics *metrics) {
+    CHECK(gpu);
+    metrics->accumulation_counter = value(gpu, "accumulation_counter", UINT64_MAX);
+    metrics->ppt_residency_acc = value(gpu, "ppt_residency_acc", UINT64_MAX);
+    return SUCCESS;
+}
+
+int amdsmi_set_power_cap(Gpu *gpu, uint32_t sensor, uint64_t microwatts) {
+    (void)sensor;
+    CHECK(gpu);
+    char pattern[5000], out[32];
+    glob_t found;
+    snprintf(pattern, sizeof pattern, "%s/sys/hwmon/hwmon*/power1_cap", gpu->path);
+    if (glob(pattern, 0, NULL, &found)) return FILE_ERROR;
+    int file = open(found.gl_pathv[0], O_WRONLY | O_TRUNC);
+    int failed = errno;
+    globfree(&found);
+    if (file < 0) return failed == EACCES || failed == EPERM ? NO_PERM : FILE_ERROR;
+    int length = snprintf(out, sizeof out, "%llu\n", (unsigned long long)microwatts);
+    int written = (int)write(file, out, (size_t)length);
+    close(file);
+    return written == length ? SUCCESS : FILE_ERROR;
+}
