@@ -1,7 +1,8 @@
 """The load of the live view: 50 viewers of a store whose study trains beside the server.
 
-The server has one core and the training the other one. The training runs alone and beside the server
-in turns; the ratio of their step times is the slow-down. Then a store of 100,000 runs is opened.
+The server has one core and the training the other one. The training runs alone and beside the
+server in turns; the ratio of their step times is the slow-down. Then a store of 100,000 runs is
+opened.
 
 Usage: python benchmarks/dashboard.py [--seconds 60] [--viewers 50] [--pairs 6]
 """
@@ -11,6 +12,7 @@ import contextlib
 import http.client
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -43,6 +45,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--viewers", type=int, default=50)
     parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--large", type=Path, help="a store of run folders, instead of making one")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -58,7 +61,7 @@ def main() -> None:
                 beside.append(_step_s(store, seconds))
                 shares.append((_cpu_s(process) - before) / (time.monotonic() - begin_s))
                 events.append(sum(counts) / len(counts))
-        opened = _open_large(folder / "large")
+        opened = _open_large(arguments.large, folder / "large")
     ratios = np.log(np.array(beside) / np.array(alone))
     error = ratios.std(ddof=1) / np.sqrt(len(ratios)) if len(ratios) > 1 else np.nan
     write_results(
@@ -75,14 +78,16 @@ def main() -> None:
     )  # fmt: skip
 
 
+def _pinned(core: int) -> list[str]:
+    return [shutil.which("taskset") or "taskset", "-c", str(core)]
+
+
 def _step_s(store: Path, seconds: float) -> float:
     """Train for some seconds on one core; return the mean step time."""
     study = store.parent / f"{store.name}.yaml"
     study.write_text(yaml.safe_dump(STUDY | {"measure": STUDY["measure"] | {"seconds": seconds}}))
     line = [sys.executable, "-m", "wattlaw", "run", str(study), "--store", str(store)]
-    subprocess.run(
-        ["taskset", "-c", str(TRAINING_CORE), *line], check=True, stdout=subprocess.DEVNULL
-    )
+    subprocess.run([*_pinned(TRAINING_CORE), *line], check=True, stdout=subprocess.DEVNULL)
     windows = Store(store).pandas("epochs")
     windows = windows[~windows["warmup"].astype(bool)]
     return float(windows["duration_s"].sum() / windows["steps"].sum())
@@ -90,7 +95,7 @@ def _step_s(store: Path, seconds: float) -> float:
 
 @contextlib.contextmanager
 def _server(store: Path) -> Iterator[tuple[psutil.Process, str]]:
-    line = ["taskset", "-c", str(SERVER_CORE), sys.executable, "-m", "wattlaw", "dashboard"]
+    line = [*_pinned(SERVER_CORE), sys.executable, "-m", "wattlaw", "dashboard"]
     process = subprocess.Popen([*line, str(store), "--tcp", "0"], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
@@ -149,9 +154,11 @@ def _stream(host: str, port: int, cookie: str) -> socket.socket:
     return line
 
 
-def _open_large(store: Path) -> dict[str, float]:
-    """Open a store of 100,000 runs; return the seconds until the first page, first and second."""
-    make_folders(store, 100_000)
+def _open_large(existing: Path | None, folder: Path) -> dict[str, float]:
+    """Open a store of 100,000 runs twice; return the seconds until the first page."""
+    store = existing or folder
+    if existing is None:
+        make_folders(store, 100_000)
     seconds = {}
     for name in ("first", "again"):
         with _server(store) as (_, url):
