@@ -28,8 +28,13 @@ from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.dashboard.access import Tokens, private_folder
 from wattlaw.dashboard.channels import Channel
+from wattlaw.dashboard.tails import RunTail
+from wattlaw.dashboard.timeline import timelines
 from wattlaw.errors import NotPermitted
+from wattlaw.store.live import LiveWriter
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+from wattlaw.store.streams import Sample
 
 NOBODY = 65534
 CHROMIUM = "/usr/bin/chromium"
@@ -389,6 +394,27 @@ def test_wrong_tokens_are_limited_and_the_right_one_is_used_up():
     assert tokens.exchange(right) == "cookie"
     assert tokens.exchange(right) is None
     assert tokens.is_blocked()
+
+
+def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.live(1).mkdir(parents=True)
+    tail = RunTail(folder, 1)
+    with LiveWriter(folder.live(1) / "telemetry.a.csv", Sample._fields) as stream:
+        for second in range(20):
+            stream.append(
+                Sample(f"GPU-{number}", "gpu", second * 10**9, power_w=100.0 + number)
+                for number in range(200)
+            )
+            assert tail.poll()
+    assert not tail.poll()
+    (power,) = timelines(list(tail.devices.values()), tail.totals, tail.marks)
+    assert [name for name, _ in power.legend] == [
+        "mean of 200 devices", "least sample", "greatest sample",
+    ]  # fmt: skip
+    label = re.search(r'aria-label="([^"]+)"', power.svg)[1]
+    assert re.findall(r"last ([\d.]+)", label) == ["200", "100", "299"]
+    assert max(len(device.steps) for device in tail.devices.values()) < 10
 
 
 def test_top_prints_the_state_of_stores(tmp_path):

@@ -17,7 +17,7 @@ from wattlaw.api.results import open as open_results
 from wattlaw.dashboard.channels import Parts
 from wattlaw.dashboard.overview import RunRow, log_tail, read_overview
 from wattlaw.dashboard.results import Results, read_results
-from wattlaw.dashboard.tails import Device, Mark, RunTail, ended_run
+from wattlaw.dashboard.tails import Device, Mark, RunTail, Totals, ended_run
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.errors import WattlawError, one_line
 from wattlaw.report.pictures import environment
@@ -56,9 +56,14 @@ class Pages:
             tails = self._poll(state.running)
         devices = [device for tail in tails for device in tail.devices.values()]
         marks = [mark for tail in tails for mark in tail.marks]
+        totals = Totals()
+        for tail in tails:
+            totals.update(tail.totals)
         return {
             "summary": _render("summary", state=state, results=self._results, fmt=fmt),
-            "live": _render("live", charts=timelines(devices, marks), running=state.running),
+            "live": _render(
+                "live", charts=timelines(devices, totals, marks), running=state.running
+            ),
             "running": _render("runs", rows=state.running, kind="running"),
             "failed": _render("failed", rows=[(row, self._log(row)) for row in state.failed[:10]],
                               more=max(0, len(state.failed) - 10)),
@@ -82,22 +87,23 @@ class Pages:
         folder, record = self._record(store, run_id)
         devices: Sequence[Device] = ()
         marks: Sequence[Mark] = ()
+        totals = Totals()
         note = None
         try:
             if record.status == "done":
-                devices, marks = ended_run(folder)
+                devices, totals, marks = ended_run(folder)
             else:
                 row = RunRow(store, run_id, "", record.state, attempt=record.attempts)
                 with self._lock:
                     (tail,) = self._poll([row])
-                devices, marks = list(tail.devices.values()), tail.marks
+                devices, totals, marks = list(tail.devices.values()), tail.totals, tail.marks
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
         return {
             "facts": _render(
                 "facts", record=record, state=folder.state(record), note=note, fmt=fmt
             ),
-            "live": _render("live", charts=timelines(devices, marks), running=()),
+            "live": _render("live", charts=timelines(devices, totals, marks), running=()),
             "windows": _render("windows", marks=sorted(marks, key=lambda mark: -mark.end_s)[:50],
                                fmt=fmt),
             "log": _render("log", text=log_tail(folder)),

@@ -17,6 +17,8 @@ from wattlaw.store.streams import Kind
 
 #: Steps of time that are kept; a step is a second, or longer for a long run that has ended.
 STEPS = 600
+#: With more devices than this, only their totals keep all steps: a view does not draw each of them.
+MOST_DEVICES, _FEW_STEPS = 64, 5
 #: Values of a device that a view shows, with the factor to the unit in which it shows them.
 SHOWN: Mapping[str, float] = {
     "power_w": 1.0, "sm_util": 100.0, "sm_clock_mhz": 1.0, "temperature_c": 1.0,
@@ -26,6 +28,36 @@ SHOWN: Mapping[str, float] = {
 _MAX_BYTES, _HEADER_BYTES = 4 * 2**20, 4096
 _FILE = re.compile(r"(telemetry|windows)\.(.+)\.csv")
 _KINDS = frozenset(get_args(Kind))
+
+
+@dataclass
+class Totals:
+    """Sum, count, least and greatest sample of all devices, by column and step of time."""
+
+    step_s: int = 1
+    steps: dict[str, dict[int, tuple[float, int, float, float]]] = field(default_factory=dict)
+
+    def add(self, column: str, step: int, value: float) -> None:
+        """Add a sample."""
+        self._merge(column, step, (value, 1, value, value))
+
+    def update(self, other: "Totals") -> None:
+        """Add the totals of other devices."""
+        for column, steps in other.steps.items():
+            for step, total in steps.items():
+                self._merge(column, step, total)
+
+    def forget(self, before: int) -> None:
+        """Forget the steps before one."""
+        for column, steps in self.steps.items():
+            self.steps[column] = {step: each for step, each in steps.items() if step >= before}
+
+    def _merge(self, column: str, step: int, new: tuple[float, int, float, float]) -> None:
+        steps = self.steps.setdefault(column, {})
+        old = steps.get(step)
+        steps[step] = new if old is None else (
+            old[0] + new[0], old[1] + new[1], min(old[2], new[2]), max(old[3], new[3])
+        )  # fmt: skip
 
 
 @dataclass
@@ -39,19 +71,21 @@ class Device:
     steps: dict[int, dict[str, tuple[float, int]]] = field(default_factory=dict)
     _counter: tuple[float, float] | None = None  # time in s, energy in J
 
-    def add(self, row: Mapping[str, Any]) -> None:
-        """Add a sample."""
+    def add(self, row: Mapping[str, Any], totals: Totals) -> None:
+        """Add a sample, also to the totals."""
         t_s = _number(row.get("t_ns")) * 1e-9
         if not 0 <= t_s < 2**33:
             return
         values = {name: _number(row.get(name)) * factor for name, factor in SHOWN.items()}
         if math.isnan(values["power_w"]):
             values["power_w"] = self._power_of_counter(t_s, _number(row.get("energy_j")))
-        means = self.steps.setdefault(int(t_s // self.step_s), {})
+        step = int(t_s // self.step_s)
+        means = self.steps.setdefault(step, {})
         for name, value in values.items():
             if math.isfinite(value):
                 total, count = means.get(name, (0.0, 0))
                 means[name] = total + value, count + 1
+                totals.add(name, step, value)
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
         """Return the mean power since the previous reading of the counter, nan if unknown."""
@@ -98,6 +132,7 @@ class RunTail:
         self._live = folder.live(attempt)
         self._files: dict[Path, _FileTail] = {}
         self.devices: dict[tuple[str, str], Device] = {}
+        self.totals = Totals()
         self.marks: list[Mark] = []
 
     def poll(self) -> bool:
@@ -115,15 +150,17 @@ class RunTail:
                 else:
                     self._add_mark(match[2], row)
         newest = max((max(item.steps, default=0) for item in self.devices.values()), default=0)
+        kept = STEPS if len(self.devices) <= MOST_DEVICES else _FEW_STEPS
         for device in self.devices.values():
-            device.forget(newest - STEPS)
+            device.forget(newest - kept)
+        self.totals.forget(newest - STEPS)
         self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
         return is_changed
 
     def _add_sample(self, host: str, row: Mapping[str, str]) -> None:
         name, kind = row.get("device", ""), row.get("kind", "")
         if name and kind in _KINDS:
-            self.devices.setdefault((host, name), Device(host, name, kind)).add(row)
+            self.devices.setdefault((host, name), Device(host, name, kind)).add(row, self.totals)
 
     def _add_mark(self, host: str, row: Mapping[str, str]) -> None:
         start_s, duration_s = _number(row.get("start_ns")) * 1e-9, _number(row.get("duration_s"))
@@ -179,8 +216,8 @@ class _FileTail:
         return bool(newline)
 
 
-def ended_run(folder: RunFolder) -> tuple[list[Device], list[Mark]]:
-    """Return the devices and windows of a run whose tables are written.
+def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
+    """Return the devices, their totals and the windows of a run whose tables are written.
 
     Raises ``OSError`` or ``pyarrow.ArrowException`` if a table cannot be read.
     """
@@ -192,10 +229,11 @@ def ended_run(folder: RunFolder) -> tuple[list[Device], list[Mark]]:
     length_s = (max(times) - min(times)) * 1e-9 if times else 0.0
     step_s = max(1, math.ceil(length_s / STEPS))
     devices: dict[tuple[str, str], Device] = {}
+    totals = Totals(step_s)
     for row in zip(*samples.values(), strict=True):
         values = dict(zip(names, row, strict=True))
         key = values["host"], values["device"]
-        devices.setdefault(key, Device(*key, values["kind"], step_s)).add(values)
+        devices.setdefault(key, Device(*key, values["kind"], step_s)).add(values, totals)
     columns = ["host", "phase", "warmup", "start_ns", "duration_s", "step_time_mean_s"]
     windows = pq.read_table(folder.epochs_path, columns=columns).to_pylist()
     marks = [
@@ -203,7 +241,7 @@ def ended_run(folder: RunFolder) -> tuple[list[Device], list[Mark]]:
              row["start_ns"] * 1e-9 + row["duration_s"], row["step_time_mean_s"])
         for row in windows if row["start_ns"] is not None and row["duration_s"] is not None
     ]  # fmt: skip
-    return list(devices.values()), marks
+    return list(devices.values()), totals, marks
 
 
 def _number(value: float | str | None) -> float:

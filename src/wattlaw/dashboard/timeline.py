@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from wattlaw.dashboard.tails import STEPS, Device, Mark
+from wattlaw.dashboard.tails import STEPS, Device, Mark, Totals
 from wattlaw.formatting import number, replace_invisible
 from wattlaw.report.theme import COLOURS
 
@@ -28,13 +28,13 @@ class Timeline:
     svg: str
 
 
-def timelines(devices: Sequence[Device], marks: Sequence[Mark]) -> list[Timeline]:
+def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
     """Return a chart of each value that the devices have; one time axis for all."""
     step_s = max((item.step_s for item in devices), default=1)
     newest_s = step_s * max((max(item.steps, default=0) for item in devices), default=0)
     charts = []
     for column in COLUMNS:
-        lines = _lines(devices, column)
+        lines = _lines(devices, totals, column)
         if lines:
             limits = {value for item in devices if column == "power_w"
                       if (value := item.last("power_limit_w")) is not None}  # fmt: skip
@@ -42,23 +42,23 @@ def timelines(devices: Sequence[Device], marks: Sequence[Mark]) -> list[Timeline
     return charts
 
 
-def _lines(devices: Sequence[Device], column: str) -> dict[str, Mapping[int, float]]:
+def _lines(
+    devices: Sequence[Device], totals: Totals, column: str
+) -> dict[str, Mapping[int, float]]:
     """Return the series to draw by name."""
-    series = {f"{item.id} on {item.host}": values
-              for item in devices if (values := item.series(column))}  # fmt: skip
-    if len(series) <= MOST_LINES:
-        return dict(series)
-    by_second: dict[int, list[float]] = {}
-    for values in series.values():
-        for second, value in values.items():
-            by_second.setdefault(second, []).append(value)
-    count = len(series)
-    seconds = sorted(by_second)
-    return {
-        f"mean of {count} devices": {at: sum(by_second[at]) / len(by_second[at]) for at in seconds},
-        "least": {at: min(by_second[at]) for at in seconds},
-        "greatest": {at: max(by_second[at]) for at in seconds},
+    if len(devices) <= MOST_LINES:
+        return {f"{item.id} on {item.host}": values
+                for item in devices if (values := item.series(column))}  # fmt: skip
+    steps = sorted(totals.steps.get(column, {}).items())
+    if not steps:
+        return {}
+    seconds = [step * totals.step_s for step, _ in steps]
+    columns = {
+        f"mean of {len(devices)} devices": [total / count for _, (total, count, _, _) in steps],
+        "least sample": [each[2] for _, each in steps],
+        "greatest sample": [each[3] for _, each in steps],
     }
+    return {name: dict(zip(seconds, values, strict=True)) for name, values in columns.items()}
 
 
 def _chart(
