@@ -2,11 +2,11 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jinja2
 import pandas as pd
@@ -16,7 +16,7 @@ from wattlaw import formatting as fmt
 from wattlaw.api.results import open as open_results
 from wattlaw.dashboard.channels import Parts
 from wattlaw.dashboard.overview import RunRow, log_tail, read_overview
-from wattlaw.dashboard.results import Results, read_results
+from wattlaw.dashboard.results import read_energies, read_results
 from wattlaw.dashboard.tails import Device, Mark, RunTail, Totals, ended_run
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.errors import WattlawError, one_line
@@ -24,6 +24,8 @@ from wattlaw.report.pictures import environment
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+
+T = TypeVar("T")
 
 #: The shortest time between two readings of all results, and times of their duration.
 _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
@@ -39,15 +41,42 @@ COMPARED = {
 }  # fmt: skip
 
 
+class Refreshed(Generic[T]):
+    """A value that takes long to read: a thread reads it again from time to time."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._value: T | None = None
+        self._due_s = 0.0
+        self._lock = threading.Lock()
+
+    def get(self) -> T | None:
+        """Return the last value, None before the first one, and start to read it if it is due."""
+        if time.monotonic() >= self._due_s and self._lock.acquire(blocking=False):
+            threading.Thread(target=self._refresh, daemon=True).start()
+        return self._value
+
+    def _refresh(self) -> None:
+        begin_s = time.monotonic()
+        try:
+            self._value = self._read()
+        finally:
+            took_s = time.monotonic() - begin_s
+            self._due_s = time.monotonic() + max(_RESULTS_S, _RESULTS_FACTOR * took_s)
+            self._lock.release()
+
+
 @dataclass
 class Pages:
     """The pages of stores; reading happens in threads."""
 
     paths: tuple[Path, ...]
     _tails: dict[tuple[int, str, int], RunTail] = field(default_factory=dict)
-    _results: Results | None = None
-    _results_due_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self._energies = Refreshed(partial(read_energies, self.paths))
+        self._results = Refreshed(partial(read_results, self.paths))
 
     def overview(self) -> Parts:
         """Return the parts of the first page."""
@@ -60,7 +89,9 @@ class Pages:
         for tail in tails:
             totals.update(tail.totals)
         return {
-            "summary": _render("summary", state=state, results=self._results, fmt=fmt),
+            "summary": _render(
+                "summary", state=state, energies=self._energies.get() or {}, fmt=fmt
+            ),
             "live": _render(
                 "live", charts=timelines(devices, totals, marks), running=state.running
             ),
@@ -71,13 +102,8 @@ class Pages:
         }  # fmt: skip
 
     def results(self) -> Parts:
-        """Return the parts of the page of results, which are read again from time to time."""
-        if time.monotonic() >= self._results_due_s:
-            begin_s = time.monotonic()
-            self._results = read_results(self.paths)
-            took_s = time.monotonic() - begin_s
-            self._results_due_s = time.monotonic() + max(_RESULTS_S, _RESULTS_FACTOR * took_s)
-        return {"results": _render("results", results=self._results)}
+        """Return the parts of the page of results."""
+        return {"results": _render("results", results=self._results.get())}
 
     def run(self, store: int, run_id: str) -> Parts:
         """Return the parts of the page of a run.

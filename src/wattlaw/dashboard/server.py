@@ -57,7 +57,7 @@ class Application:
     async def _page(self, request: Request) -> Response:
         key = request.url.path + (f"?{request.url.query}" if request.url.query else "")
         channel, title, nav = self._channel(key, request)
-        parts = {"results": ""} if nav == "results" and not channel.parts else await _parts(channel)
+        parts = await _parts(channel)
         return HTMLResponse(page(title, f"/events?page={quote(key, safe='')}", parts, nav))
 
     async def _events(self, request: Request) -> Response:

@@ -28,6 +28,7 @@ SHOWN: Mapping[str, float] = {
 _MAX_BYTES, _HEADER_BYTES = 4 * 2**20, 4096
 _FILE = re.compile(r"(telemetry|windows)\.(.+)\.csv")
 _KINDS = frozenset(get_args(Kind))
+_NOT_MEASURED = ("estimated", "simulated")
 
 
 @dataclass
@@ -69,6 +70,7 @@ class Device:
     kind: str
     step_s: int = 1
     steps: dict[int, dict[str, tuple[float, int]]] = field(default_factory=dict)
+    origin: str | None = None  # of its power, if that is not measured: estimated or simulated
     _counter: tuple[float, float] | None = None  # time in s, energy in J
 
     def add(self, row: Mapping[str, Any], totals: Totals) -> None:
@@ -79,6 +81,8 @@ class Device:
         values = {name: _number(row.get(name)) * factor for name, factor in SHOWN.items()}
         if math.isnan(values["power_w"]):
             values["power_w"] = self._power_of_counter(t_s, _number(row.get("energy_j")))
+        if row.get("power_source") in _NOT_MEASURED:
+            self.origin = row["power_source"]
         step = int(t_s // self.step_s)
         means = self.steps.setdefault(step, {})
         for name, value in values.items():
@@ -96,6 +100,11 @@ class Device:
         if before is None or energy_j < before[1] or t_s - before[0] > STEPS:
             return math.nan
         return (energy_j - before[1]) / (t_s - before[0])
+
+    def title(self, column: str) -> str:
+        """Return its name, with the origin of a value that is not measured."""
+        is_marked = self.origin == "simulated" or (self.origin is not None and column == "power_w")
+        return f"{self.id} on {self.host}" + (f" ({self.origin})" if is_marked else "")
 
     def series(self, column: str) -> dict[int, float]:
         """Return the mean of each step that has values, by the time of its begin in seconds."""
@@ -223,7 +232,7 @@ def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
     """
     import pyarrow.parquet as pq
 
-    names = ["host", "device", "kind", "t_ns", "energy_j", *SHOWN]
+    names = ["host", "device", "kind", "t_ns", "energy_j", "power_source", *SHOWN]
     samples = pq.read_table(folder.telemetry_path, columns=names).to_pydict()
     times = samples["t_ns"]
     length_s = (max(times) - min(times)) * 1e-9 if times else 0.0

@@ -47,14 +47,18 @@ def _lines(
 ) -> dict[str, Mapping[int, float]]:
     """Return the series to draw by name."""
     if len(devices) <= MOST_LINES:
-        return {f"{item.id} on {item.host}": values
+        return {item.title(column): values
                 for item in devices if (values := item.series(column))}  # fmt: skip
     steps = sorted(totals.steps.get(column, {}).items())
     if not steps:
         return {}
+    origins = sorted({item.origin for item in devices if item.origin})
+    marked = f" ({', '.join(origins)})" if origins else ""
     seconds = [step * totals.step_s for step, _ in steps]
     columns = {
-        f"mean of {len(devices)} devices": [total / count for _, (total, count, _, _) in steps],
+        f"mean of {len(devices)} devices{marked}": [
+            total / count for _, (total, count, _, _) in steps
+        ],
         "least sample": [each[2] for _, each in steps],
         "greatest sample": [each[3] for _, each in steps],
     }

@@ -112,7 +112,7 @@ def _devices(tails: dict[tuple[int, str, int], RunTail]) -> Table | Text:
         )
         values = [fmt.number(device.last(name)) for name in columns]
         table.add_row(
-            escape_invisible(device.id[-24:]), escape_invisible(device.host), *values,
+            escape_invisible(device.id[-24:] + (f" ({device.origin})" if device.origin else "")), escape_invisible(device.host), *values,
             _sparkline(device),
         )  # fmt: skip
     if len(shown) > _MOST_DEVICES:
