@@ -10,11 +10,13 @@ from wattlaw.report.theme import COLOURS
 
 #: More devices than this are shown as their mean, least and greatest value.
 MOST_LINES = 8
+#: The shortest time axis, in steps.
+_LEAST_STEPS = 60
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 190, 56, 22, 8
 _TITLES = {
     "power_w": ("Power", "W"), "sm_util": ("Utilisation", "%"),
     "sm_clock_mhz": ("SM clock", "MHz"), "temperature_c": ("Temperature", "°C"),
-    "cpu_cores": ("Busy cores", "cores"),
+    "cpu_cores": ("Busy cores", ""),
 }  # fmt: skip
 COLUMNS = tuple(_TITLES)
 
@@ -31,14 +33,16 @@ class Timeline:
 def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
     """Return a chart of each value that the devices have; one time axis for all."""
     step_s = max((item.step_s for item in devices), default=1)
-    newest_s = step_s * max((max(item.steps, default=0) for item in devices), default=0)
+    seen = [step for item in devices if item.steps for step in (min(item.steps), max(item.steps))]
+    newest_s = step_s * max(seen, default=0)
+    span_s = step_s * min(STEPS, max(_LEAST_STEPS, max(seen, default=0) - min(seen, default=0)))
     charts = []
     for column in COLUMNS:
         lines = _lines(devices, totals, column)
         if lines:
             limits = {value for item in devices if column == "power_w"
                       if (value := item.last("power_limit_w")) is not None}  # fmt: skip
-            charts.append(_chart(column, lines, sorted(limits)[:4], marks, newest_s, step_s))
+            charts.append(_chart(column, lines, sorted(limits)[:4], marks, newest_s, span_s))
     return charts
 
 
@@ -71,12 +75,11 @@ def _chart(
     limits: Sequence[float],
     marks: Sequence[Mark],
     newest_s: int,
-    step_s: int,
+    span_s: int,
 ) -> Timeline:
     name, unit = _TITLES[column]
     highest = max((*limits, *(max(line.values()) for line in lines.values())), default=1.0)
     top = 100.0 if unit == "%" else _ceiling(highest)
-    span_s = STEPS * step_s
     plot_w, plot_h = _WIDTH - _LEFT - 8, _HEIGHT - _BOTTOM - _TOP
 
     def x(t_s: float) -> float:
@@ -99,7 +102,7 @@ def _chart(
         ]
     for part in range(5):
         at, anchor = f"{x(newest_s - span_s * part / 5):.1f}", "middle" if part else "end"
-        label = f"-{number(span_s * part / 5 / 60)} min" if part else "last sample"
+        label = f"-{_duration(span_s * part / 5)}" if part else "last sample"
         parts += [f'<text x="{at}" y="{_HEIGHT - 5}" text-anchor="{anchor}">{label}</text>']
     parts += [
         f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y(limit):.1f}" '
@@ -108,10 +111,13 @@ def _chart(
     ]
     colours = [COLOURS[index % len(COLOURS)] for index in range(len(lines))]
     for line, colour in zip(lines.values(), colours, strict=True):
-        path = _path([(x(at), y(value)) for at, value in line.items()], plot_w / STEPS)
+        path = _path(
+            [(x(at), y(value)) for at, value in line.items()],
+            plot_w * max(1, span_s / STEPS) / span_s,
+        )
         parts.append(f'<path class="line" stroke="{colour}" d="{path}"/>')
-    title = f"{name} in {unit}"
-    text = f"{title}, {number(span_s / 60)} minutes: " + "; ".join(
+    title = f"{name} in {unit}" if unit else name
+    text = f"{title}, the last {_duration(span_s)}: " + "; ".join(
         f"{line} last {number([*values.values()][-1])}" for line, values in lines.items()
     )
     svg = (
@@ -130,6 +136,10 @@ def _path(points: Sequence[tuple[float, float]], step: float) -> str:
         pieces.append(f"{'M' if is_gap else 'L'}{x:.1f} {y:.1f}")
         before = x
     return "".join(pieces)
+
+
+def _duration(seconds: float) -> str:
+    return f"{number(seconds)} s" if seconds < 300 else f"{number(seconds / 60)} min"
 
 
 def _ceiling(value: float) -> float:

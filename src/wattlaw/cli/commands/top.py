@@ -111,10 +111,9 @@ def _devices(tails: dict[tuple[int, str, int], RunTail]) -> Table | Text:
             "cpu_cores",
         )
         values = [fmt.number(device.last(name)) for name in columns]
-        table.add_row(
-            escape_invisible(device.id[-24:] + (f" ({device.origin})" if device.origin else "")), escape_invisible(device.host), *values,
-            _sparkline(device),
-        )  # fmt: skip
+        origin = f" ({device.origin})" if device.origin else ""
+        name, host = escape_invisible(device.id[-24:] + origin), escape_invisible(device.host)
+        table.add_row(name, host, *values, _sparkline(device))
     if len(shown) > _MOST_DEVICES:
         total_w = sum(device.last("power_w") or 0.0 for device in shown)
         table.add_row(f"{len(shown)} devices", "", fmt.number(total_w))
