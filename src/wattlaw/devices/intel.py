@@ -26,7 +26,7 @@ ID_PREFIX = "intel-"
 _MIN_PERIOD_S = 0.05
 _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
-#: The drivers state no least limit: they accept any and apply the least that the card supports.
+#: The drivers report no minimum. They accept any limit and apply the card's minimum if it is lower.
 _MIN_W = 1.0
 _NO_CLOCK = "wattlaw limits the power of Intel GPUs only"
 _ENTRY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?")
@@ -116,7 +116,7 @@ def select_gpus(tiles: Sequence[int], environ: Mapping[str, str]) -> dict[int, b
 
     An entry is a card or one of its tiles, such as ``0.1``. In the hierarchies FLAT, which is the
     default, and COMBINED a number counts tiles (Level Zero specification, "Affinity Mask" and
-    "Device Hierarchy"). Entries that name nothing are ignored. ``tiles`` are those of each card.
+    "Device Hierarchy"). Entries that match no card are ignored. ``tiles`` are those of each card.
 
     >>> select_gpus([2, 2], {"ZE_AFFINITY_MASK": "0,1,2"})
     {0: False, 1: True}

@@ -26,7 +26,7 @@ class LimitState:
     max_w: float | None = None
     min_mhz: float | None = None
     max_mhz: float | None = None
-    #: Whether others may use a part of it (MIG, partitions). A limit would apply to them, too.
+    #: Whether others may use a part of it (MIG, partitions). A limit applies to them, too.
     is_shared: bool = False
     #: Whether limits stay when no process uses the driver (persistence mode).
     is_persistent: bool | None = None
@@ -93,7 +93,7 @@ def write_setting(device: str, path: Path, text: str) -> None:
     except OSError as error:
         message = f"{device}: {path}: {error.strerror}"
         if isinstance(error, PermissionError):
-            raise NotPermitted(f"{message}: setting limits takes root") from None
+            raise NotPermitted(f"{message}: setting limits requires root") from None
         raise NotAvailable(message) from None
 
 

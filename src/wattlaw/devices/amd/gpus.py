@@ -127,8 +127,8 @@ def visible_gpus() -> GpuSelection[AmdGpu]:
             raise NotAvailable("on a machine with NVIDIA GPUs, AMD's integrated GPU is not counted")
     if not gpus:
         raise NotAvailable(
-            "this process may not open the AMD GPUs (/dev/dri/renderD*): a container needs these "
-            "devices, and a user the group render"
+            "no permission to open the AMD GPUs (/dev/dri/renderD*): add these devices to the "
+            "container, or the user to the group render"
         )
     selection = select_gpus(gpus, os.environ)
     if not selection.gpus:
@@ -154,8 +154,8 @@ def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
     if ordinal is not None:
         if any(gpu.partition for gpu in gpus):
             raise NotAvailable(
-                f"the ordinal {entry} names a part of an AMD GPU, because GPUs are in a partition "
-                "mode (current_compute_partition); name GPUs by their ids (GPU-<unique id>)"
+                f"the ordinal {entry} selects a partition of an AMD GPU (current_compute_partition "
+                "is not SPX); select GPUs by their ids (GPU-<unique id>)"
             )
         return gpus[ordinal] if ordinal < len(gpus) else None
     kind, _, digits = entry.partition("-")
