@@ -47,14 +47,14 @@ EXPECTED = {
     },
 }
 
-#: The title of the table: what the energy of a run counts.
+#: The title of the table: what the energy of a run includes.
 TITLES = {
-    "nvidia": "The energy of a run counts: cpu + dram",
-    "lumi": "The energy of a run counts: node",
-    "aurora": "The energy of a run counts: gpu + cpu + dram",
-    "grace-hopper": "The energy of a run counts: module",
-    "dcmi-server": "The energy of a run counts: cpu + dram",
-    "virtual-machine": "No energy is measured here",
+    "nvidia": "Energy of a run includes: cpu + dram",
+    "lumi": "Energy of a run includes: node",
+    "aurora": "Energy of a run includes: gpu + cpu + dram",
+    "grace-hopper": "Energy of a run includes: module",
+    "dcmi-server": "Energy of a run includes: cpu + dram",
+    "virtual-machine": "Energy cannot be measured on this machine",
 }
 
 
