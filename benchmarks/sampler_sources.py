@@ -11,6 +11,7 @@ import os
 import statistics
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +20,11 @@ from pathlib import Path
 from common import cpu_s, end_tree, write_results
 from overhead import FakeGpus, start_tool
 from powercap import Powercap
+from trees import AcpiMeters, IntelCards, PmCounters, grace_names
 from wattlaw.devices.sysfs import ROOT_VARIABLE
 
 HZ = 10.0
+UPDATE_S = 0.1  # of the files
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,15 @@ CASES = [
         for n in (1, 8)
     ),
     Case("RAPL", "wattlaw", HZ, 4, lambda folder: Powercap(folder / "sys/class/powercap")),
+    Case("6 Intel GPUs", "wattlaw", HZ, 6, lambda folder: IntelCards(folder / "sys", 6)),
+    Case(
+        "4 Grace Hopper modules",
+        "wattlaw",
+        HZ,
+        8,
+        lambda folder: AcpiMeters(folder / "sys", grace_names(4)),
+    ),
+    Case("Cray node", "wattlaw", HZ, 7, lambda folder: PmCounters(folder / "sys")),
     *(
         Case(f"{n} NVIDIA", tool, hz, n, boards(n, buffers=True))
         for tool, rates in (("zeus", (0.0, HZ)), ("codecarbon", (0.0, 1.0)))
@@ -65,13 +77,19 @@ def watch(
     shares = []
     with contextlib.ExitStack() as stack:
         processes: list[subprocess.Popen[str]] = []
+        run = subprocess.Popen(["/bin/sleep", "infinity"], text=True)  # the processes of a run
+        stack.callback(end_tree, run)
+        made = []
         for case in cases:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             (folder / "sys").mkdir()
-            case.make(folder)
+            made.append(case.make(folder))
             more = {ROOT_VARIABLE: str(case.root or folder / "sys")}
-            processes.append(start_tool(case.tool, case.hz, folder, python, more))
+            processes.append(start_tool(case.tool, case.hz, folder, python, more, run.pid))
             stack.callback(end_tree, processes[-1])
+        is_over = threading.Event()
+        stack.callback(is_over.set)
+        threading.Thread(target=_advance, args=(made, is_over), daemon=True).start()
         time.sleep(settle_s)
         for _ in range(rounds):
             begun_s = time.monotonic()
@@ -85,6 +103,14 @@ def watch(
     return shares
 
 
+def _advance(made: list[object], is_over: threading.Event) -> None:
+    """Let the counters of files increase, as those of a machine do."""
+    while not is_over.wait(UPDATE_S):
+        for tree in made:
+            if isinstance(tree, (IntelCards, PmCounters, Powercap)):
+                tree.advance(UPDATE_S)
+
+
 def main() -> None:
     """Watch all cases for some time, print a table, and write the results file."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -94,10 +120,11 @@ def main() -> None:
     parser.add_argument("--watch-s", type=float, default=60.0)
     parser.add_argument("--settle-s", type=float, default=20.0)
     options = parser.parse_args()
-    cases = list(CASES)
+    python = options.peers_python
+    cases = [case for case in CASES if case.tool == "wattlaw" or python.exists()]
     for name, root in (tree.split("=", 1) for tree in options.tree):
         cases.append(Case(name, "wattlaw", HZ, 0, lambda _: None, Path(root).resolve()))
-    python, settle_s, watch_s = options.peers_python, options.settle_s, options.watch_s
+    settle_s, watch_s = options.settle_s, options.watch_s
     rounds = watch(cases, settle_s, watch_s, options.rounds, python)
     shares = [statistics.median(values) for values in zip(*rounds, strict=True)]
     zeus = {case.devices: share for case, share in zip(cases, shares, strict=True)

@@ -3,7 +3,7 @@
 One sampler per host writes its rows to a live file, about once a second or when the next reading
 is later than that. It ends, with its data flushed, on SIGTERM or when its parent process has ended.
 It imports no torch, no pyarrow, and nothing of the user. A wake-up costs more than most readings.
-So one thread reads all meters, slow meters are read a little early to share the wake-up of others,
+So one thread reads all meters, each at whole periods after the first reading of all of them,
 and nothing but a reading wakes it more often than every 4 s. A second thread checks now and then
 whether a driver hangs, and then continues without it.
 """
@@ -33,9 +33,8 @@ from wattlaw.store.record import DeviceReport, MeterReport, SamplerReport
 FLUSH_S = 1.0
 #: The longest sleep, after which the sampler checks that its parent lives.
 _MAX_SLEEP_S = 4.0
-#: A meter may be read early by this share of its period, to share the wake-up of another: a meter
-#: that is read every second or less often, and any other.
-_SLOW_S, _SLOW_EARLY, _EARLY = 1.0, 0.25, 0.01
+#: A meter may be read early by this share of its period, to share the wake-up of another.
+_EARLY_SHARE = 0.04
 #: The longest that a meter may take to be read, and to open.
 READ_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 30.0
@@ -131,7 +130,7 @@ class MeterPoller:
         self._late_s += max(0.0, now_s - due_s)
         self._reads += 1
         period_s = self._meter.period_s
-        early_s = period_s * (_SLOW_EARLY if period_s >= _SLOW_S else _EARLY)
+        early_s = _EARLY_SHARE * period_s
         periods = (time.monotonic() - self._first_s + early_s) // period_s + 1
         self.next_s = self._first_s + periods * period_s
         self.due_s = self.next_s - early_s

@@ -23,7 +23,12 @@ from wattlaw.devices.nvidia.driver import (
     valid,
 )
 from wattlaw.devices.nvidia.features import (
-    MODULE_CONTAINS, ONE_PER_MODULE, features, is_mean, throttle_reasons, watts,
+    MODULE_CONTAINS,
+    ONE_PER_MODULE,
+    features,
+    is_mean,
+    throttle_reasons,
+    watts,
 )  # fmt: skip
 from wattlaw.devices.nvidia.gpm import Gpm
 from wattlaw.devices.nvidia.readings import (
@@ -51,8 +56,7 @@ _USES = frozenset({"sm_util", "mem_util"})
 _MAX_BUFFERED_S = 4.0
 #: The share of a buffer's span between two of its readings; the rest is for a late one.
 _SPAN_SHARE = 0.85
-#: Readings of a polled GPU are evaluated once a second, and those of buffers are due after their
-#: period. A little less, because a reading may come a little early.
+#: A polled GPU is evaluated once a second, a buffered one after its period, or a little early.
 _EARLY = 0.95
 _MAX_READINGS = 128
 #: A counter that changes so much more seldom than the requested period sets the period.
@@ -86,11 +90,10 @@ class GpuReader:
         self._uses: list[tuple[int, dict[str, int]]] = []  # percent, since the last evaluation
         self._rates = pynvml.c_nvmlUtilization_t()
         self._last_counter: tuple[int, float] | None = None
-        self._reported_ns = 0
+        self._reported_ns, self._counter_is_timed = 0, False
         self._means = PeriodMeans(period_s)
         self._empty_reads: dict[str, int] = {}
         self._counter_device: str | None = gpu.uuid  # whose energy the counter counts
-        self._counter_is_timed = False
         self._newest: Reading = {}
         self._probe(period_s)
 
