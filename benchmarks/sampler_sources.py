@@ -11,7 +11,6 @@ import os
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,11 +19,10 @@ from pathlib import Path
 from common import cpu_s, end_tree, write_results
 from overhead import FakeGpus, start_tool
 from powercap import Powercap
-from trees import AcpiMeters, IntelCards, PmCounters, grace_names
+from trees import AcpiMeters, IntelCards, grace_names
 from wattlaw.devices.sysfs import ROOT_VARIABLE
 
 HZ = 10.0
-UPDATE_S = 0.1  # of the files
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,6 @@ CASES = [
         8,
         lambda folder: AcpiMeters(folder / "sys", grace_names(4)),
     ),
-    Case("Cray node", "wattlaw", HZ, 7, lambda folder: PmCounters(folder / "sys")),
     *(
         Case(f"{n} NVIDIA", tool, hz, n, boards(n, buffers=True))
         for tool, rates in (("zeus", (0.0, HZ)), ("codecarbon", (0.0, 1.0)))
@@ -79,17 +76,13 @@ def watch(
         processes: list[subprocess.Popen[str]] = []
         run = subprocess.Popen(["/bin/sleep", "infinity"], text=True)  # the processes of a run
         stack.callback(end_tree, run)
-        made = []
         for case in cases:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             (folder / "sys").mkdir()
-            made.append(case.make(folder))
+            case.make(folder)
             more = {ROOT_VARIABLE: str(case.root or folder / "sys")}
             processes.append(start_tool(case.tool, case.hz, folder, python, more, run.pid))
             stack.callback(end_tree, processes[-1])
-        is_over = threading.Event()
-        stack.callback(is_over.set)
-        threading.Thread(target=_advance, args=(made, is_over), daemon=True).start()
         time.sleep(settle_s)
         for _ in range(rounds):
             begun_s = time.monotonic()
@@ -101,14 +94,6 @@ def watch(
             shares.append([(after - before) / took_s for before, after in used])
             print([f"{share:.4%}" for share in shares[-1]], os.getloadavg(), flush=True)
     return shares
-
-
-def _advance(made: list[object], is_over: threading.Event) -> None:
-    """Let the counters of files increase, as those of a machine do."""
-    while not is_over.wait(UPDATE_S):
-        for tree in made:
-            if isinstance(tree, (IntelCards, PmCounters, Powercap)):
-                tree.advance(UPDATE_S)
 
 
 def main() -> None:
