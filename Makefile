@@ -45,6 +45,10 @@ quickstart: $(firstword $(wildcard $(VENV)/.installed-all) $(VENV)/.installed-tr
 
 # Three at a time, since some wait; each file in one process: its tests share what is slow to make.
 test: setup
+	@which chromium >/dev/null || \
+	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
+	    --no-install-recommends chromium; } >/dev/null 2>&1 || \
+	  echo "Debian's chromium is not installed: the tests in a browser are skipped" >&2
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Extra-P needs an older numpy than the project, so it has an environment of its own.

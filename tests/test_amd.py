@@ -129,7 +129,7 @@ def test_an_ordinal_of_a_part_of_a_gpu_is_refused(
     machine = amd_machine("MI300X", library=False)
     machine[0].set(current_compute_partition="CPX")
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "3")
-    with pytest.raises(NotAvailable, match="partition mode"):
+    with pytest.raises(NotAvailable, match="selects a partition"):
         AmdMeter.open(Target(1))
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", f"GPU-{machine[0].unique_id}")
     with opened() as meter:
@@ -329,7 +329,7 @@ def test_a_gpu_that_stops_to_answer_is_given_up_and_says_why(amd_machine: Make) 
         for _ in range(9):
             assert sample(meter, machine[0]).power_w is None
         assert sample(meter, machine[0]) is None
-        assert meter.problems() == [f"{machine[0].id}: given up: power1_average is ''"]
+        assert meter.problems() == [f"{machine[0].id}: no longer read: power1_average is ''"]
         assert sample(meter, machine[1]).power_w == 96
 
 
@@ -351,7 +351,7 @@ def test_a_board_that_was_replaced_is_lost(amd_machine: Make) -> None:
         assert sample(meter, gpu) is not None
         gpu.set(unique_id="00000000feedbeef")
         assert meter.read(last=True) == []
-        assert meter.problems() == [f"{gpu.id}: lost: it was replaced by another board"]
+        assert meter.problems() == [f"{gpu.id}: lost: another board has replaced it"]
 
 
 def test_only_requested_gpus_are_read(amd_machine: Make) -> None:

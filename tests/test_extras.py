@@ -58,7 +58,7 @@ def test_the_extra_of_a_workload_installs_its_modules(name):
 
 def test_train_is_torch_and_scikit_learn_and_all_is_everything():
     assert packages("train") == {"torch", "scikit-learn"}
-    assert packages("all") == set().union(*map(packages, [*FAMILIES, "import"]))
+    assert packages("all") == set().union(*map(packages, [*FAMILIES, "import", "dashboard"]))
 
 
 @pytest.mark.parametrize(

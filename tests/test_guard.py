@@ -156,7 +156,7 @@ def test_users_without_any_permission_change_nothing(
     monkeypatch.setenv("FAKE_SUDO_REFUSES", "1")
     place = start(2, root=0)
     with acquire(place.devices) as held:
-        with pytest.raises(NotPermitted, match=r"takes root; .*a password is required"):
+        with pytest.raises(NotPermitted, match=r"requires root; .*a password is required"):
             held.apply(CAP)
         assert place.files == place.watchdogs == []
     assert place.limits_w == [217.5, 217.5]

@@ -13,12 +13,12 @@ EXPECTED = {
     "nvidia": {
         "rapl": {"package-0", "dram-0", "package-1", "dram-1"},
         "nvidia": "no NVIDIA driver",  # its library is not in a tree
-        "node-power": "no management controller that the kernel reaches",
+        "node-power": "no management controller (kernel drivers",
         "cray": "not an HPE Cray machine",
     },
     "lumi": {
         "cray": {"cray-node", "cray-cpu", "cray-memory", *(f"cray-accel{i}" for i in range(4))},
-        "node-power": "counted by pm_counters",
+        "node-power": "read from pm_counters",
         "rapl": "no RAPL counters",
     },
     "aurora": {
@@ -34,12 +34,12 @@ EXPECTED = {
     "dcmi-server": {
         "node-power": {"node-dcmi"},
         "rapl": {"package-0", "dram-0", "package-1", "dram-1"},
-        "grace": "no power meter of an NVIDIA Grace processor",
+        "grace": "no ACPI power meter of an NVIDIA Grace processor",
         "intel": "no Intel GPU",
     },
     "virtual-machine": {
         "cray": "not an HPE Cray machine",
-        "grace": "no power meter",
+        "grace": "no ACPI power meter",
         "intel": "no Intel GPU",
         "node-power": "no management controller",
         "rapl": "a virtual machine, or no driver",

@@ -102,7 +102,7 @@ def test_a_limit_that_cannot_be_set_starts_nothing(tmp_path, boards):
     assert (refused.returncode, "prior_clocks" in refused.stderr) == (3, True)
     boards.header.root = 0
     refused = measured(tmp_path / "s", "--power-limit", "130", "--", *line)
-    assert (refused.returncode, "takes root" in refused.stderr) == (3, True)
+    assert (refused.returncode, "requires root" in refused.stderr) == (3, True)
     assert not (tmp_path / "was-here").exists()
     assert refused.stderr.count("\n") == 1
 

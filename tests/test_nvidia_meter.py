@@ -236,7 +236,7 @@ def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_
     samples = [sample for _ in range(10) for sample in meter.read()]
     assert of(boards, 0, samples) == []
     (problem,) = meter.problems()
-    assert problem.startswith(f"{boards[0].uuid.decode()}: given up: ")
+    assert problem.startswith(f"{boards[0].uuid.decode()}: no longer read: ")
     assert f"NVML error {UNKNOWN}" in problem
     boards.clear_faults()
     asked = boards.calls("nvmlDeviceGetFieldValues")

@@ -92,7 +92,7 @@ def test_a_counter_that_disappears_has_a_reason_and_others_continue(tree):
     for _ in range(2):
         assert set(energies(meter)) == {"package-0", "package-1", "dram-1"}
     (problem,) = meter.problems()
-    assert problem.startswith("dram-0: given up: ")
+    assert problem.startswith("dram-0: no longer read: ")
     assert "No such file" in problem
 
 
@@ -100,7 +100,7 @@ def test_a_counter_without_a_number_is_not_read_again(tree):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:1").write_text("")
     assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
-    assert meter.problems()[0].startswith("package-1: given up: ")
+    assert meter.problems()[0].startswith("package-1: no longer read: ")
 
 
 def test_a_machine_without_counters_says_so(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_an_invalid_counter_value_is_not_a_reading(tree, told):
     meter = RaplMeter.open(TARGET)
     tree.file("intel-rapl:1").write_text(told)
     assert set(energies(meter)) == {"package-0", "dram-0", "dram-1"}
-    assert meter.problems()[0].startswith("package-1: given up: ")
+    assert meter.problems()[0].startswith("package-1: no longer read: ")
 
 
 @pytest.mark.parametrize("told", [None, "", "text", "0", "-1", "1000000", "9" * 30])

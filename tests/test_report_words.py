@@ -131,7 +131,7 @@ def test_the_effect_of_caps_is_summarised_over_all_workloads():
 
 def test_energy_has_its_scope_and_its_factor():
     text = text_of(mit_findings(), "energy")
-    assert text.startswith("Energies count: gpu, counter.")
+    assert text.startswith("Energies include: gpu, counter.")
     law = mit_findings().energy_laws.set_index("workload").loc["resnet50"]
     assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
 

@@ -243,7 +243,7 @@ def test_a_broken_device_has_a_reason_and_others_continue(tmp_path, load, sampli
     report = report_of(tmp_path)
     assert len(rows(tmp_path, "flaky-0")) == 3
     assert report.samples == sum(len(rows(tmp_path, d)) for d in ("flaky-0", "SIM-0", "host"))
-    assert report.problems == ("flaky given up: OSError: device lost",)
+    assert report.problems == ("flaky no longer read: OSError: device lost",)
     assert report.unavailable["absent"] == "no such board; try plugging one in"
     assert {device.id for device in report.devices} == {"flaky-0", "SIM-0", "host"}
     assert 0 < report.cpu_s < report.duration_s
@@ -328,7 +328,7 @@ def test_a_driver_call_that_hangs_does_not_stop_the_other_meters(tmp_path, impat
         wait_for(goes_on(tmp_path, time.time_ns()), "the other meters", 15)
     assert ended(process) == 0
     report = report_of(tmp_path)
-    assert report.problems == ("nvidia given up: it does not answer",)
+    assert report.problems == ("nvidia no longer read: it does not answer",)
     assert {"host", "SIM-0", boards[1].uuid.decode()} < {one.id for one in report.devices}
     times = [row["t_ns"] for row in rows(tmp_path, "SIM-0")]
     longest_s = max(later - earlier for earlier, later in itertools.pairwise(times)) * 1e-9
@@ -355,7 +355,7 @@ def test_a_driver_that_hangs_at_the_end_does_not_keep_the_sampler_from_ending_wi
     told_ns = time.time_ns()
     assert ended(process) == 0
     report = report_of(tmp_path)
-    assert report.problems == ("nvidia given up: it does not answer",)
+    assert report.problems == ("nvidia no longer read: it does not answer",)
     assert rows(tmp_path, "SIM-0")[-1]["t_ns"] > told_ns - SECOND // 10
     assert len(rows(tmp_path, "SIM-0")) == report.meters["simulated"].reads
 

@@ -332,15 +332,15 @@ def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, machine, dev
 def test_devices_are_listed_with_what_a_run_counts_and_what_contains_what(machine):
     machine(GRACE_HOPPER)
     text = wattlaw("devices").stdout
-    assert text.startswith("The energy of a run counts: module")
+    assert text.startswith("Energy of a run includes: module")
     lines = {name: next(line.split() for line in text.splitlines() if f" {name} " in line)
              for name in ("hopper", "grace", "board", "dcmi", "rack")}  # fmt: skip
     assert lines["board"][:2] == ["yes", "module"]
     assert lines["hopper"][:3] == ["in", "module", "gpu"]
     assert (lines["dcmi"][0], lines["rack"][0]) == ("no", "no")
-    assert "contains gpu, cpu, dram" in text
-    assert "new every 0.5 s" in text
-    assert "power (average), age 0.25 s" in text
+    assert "includes gpu, cpu, dram" in text
+    assert "updated every 0.5 s" in text
+    assert "power (average), 0.25 s old" in text
     assert "no NVIDIA driver" in text
     found = json.loads(wattlaw("devices", "--json").stdout)
     (meter,) = (meter for meter in found["meters"] if meter["name"] == "simulated")

@@ -119,7 +119,7 @@ MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
         (ASKS, "MIG-1", SITE, {}, "no list of GPU numbers"),
         (ASKS, "0;1", SITE, {}, "no list of GPU numbers"),
         (ASKS, "0", SITE, MIG, "in MIG mode"),
-        (ASKS, "0", SITE, {"root": 0}, "takes root"),
+        (ASKS, "0", SITE, {"root": 0}, "requires root"),
     ],
 )
 def test_a_refused_request_is_reported_and_changes_nothing(

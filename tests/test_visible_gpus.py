@@ -146,7 +146,9 @@ def test_visible_boards_of_other_jobs_are_left_out_with_a_note():
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5", "CUDA_VISIBLE_DEVICES": "3,4,5"}
     found = select_gpus(listed(8), environ)
     assert [board.minor for board in found.gpus] == [4, 5]
-    assert found.notes == ("CUDA_VISIBLE_DEVICES names 1 GPU(s) that this Slurm job does not have",)
+    assert found.notes == (
+        "CUDA_VISIBLE_DEVICES lists 1 GPU(s) that are not allocated to this Slurm job",
+    )
 
 
 @pytest.mark.parametrize("told", ["x", "²", "1-", "1-x", "-1", "1,,2"])
@@ -238,7 +240,7 @@ def test_a_job_with_one_gpu_does_not_count_others_of_the_node(fake_gpus, monkeyp
 def test_the_error_without_visible_boards_has_a_reason(fake_gpus, monkeypatch):
     fake_gpus(2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    with pytest.raises(NotAvailable, match="'-1' names no GPU here"):
+    with pytest.raises(NotAvailable, match="'-1' matches no GPU"):
         NvidiaMeter.open(Target(1))
 
 

@@ -28,7 +28,7 @@ FILES = (
     "study/model.py", "study/identity.py", "quantities.py",
     "simulator/profile.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "isolation.py", "crash.py",
-    "terminal.py", "text.py", "__init__.py",
+    "scopes.py", "terminal.py", "text.py", "__init__.py",
 )  # fmt: skip
 NEEDED = {"pydantic", "pydantic_core", "numpy", "pyarrow", "psutil", "pynvml"}
 TRAINING = {

@@ -37,7 +37,7 @@ def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_input(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a file that the user names; ``BadInput`` says why it cannot be read."""
+    """Return the content of a user's file; ``BadInput`` states why it cannot be read."""
     try:
         return read_bytes(path, most_bytes)
     except (OSError, ValueError) as error:  # ValueError: no file can have this name

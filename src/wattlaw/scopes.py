@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 __all__ = ["KINDS", "PARTS", "outermost"]
 
-#: Kinds of devices that contain none of each other, except where a device says that it does.
+#: Kinds of devices that contain none of each other, except where a device states that it does.
 PARTS = ("gpu", "cpu", "dram")
 #: Kinds whose energy can be that of a run, from the outermost scope to the innermost.
 KINDS = ("node", "module", *PARTS)

@@ -73,7 +73,7 @@ class Footprint:
         With E the energy in kWh (1 kWh = 3.6e6 J): facility energy = PUE E; CO2e in kg = PUE E I /
         1000 with I in g per kWh; electricity = PUE E price. All are linear in E, so the bounds of
         an energy's interval give those of the results. What depends on a value that is missing
-        (None or NaN) is None. ``energy_is`` says what the energy counts, as in ``run_metrics``:
+        (None or NaN) is None. ``energy_is`` states what the energy includes, as in ``run_metrics``:
         ``gpu+cpu, counter``.
 
         Raises

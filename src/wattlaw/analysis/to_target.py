@@ -105,7 +105,7 @@ def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> 
             settings.append(setting | _to_target(rows, repeats))
         elif setting["global_batch"] is None and rows["run_id"].isin(runs["run_id"]).any():
             unknown = dict.fromkeys(("epochs_trained", "runs", "runs_reached"), math.nan)
-            why = "the global batch is not known, so nothing says which runs learn alike"
+            why = "the global batch is not known, so runs of the same batch cannot be compared"
             settings.append(
                 setting | unknown | _products(None, None, None) | {"energy_is": None, "why": why}
             )

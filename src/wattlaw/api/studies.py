@@ -16,6 +16,7 @@ from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Observer
 from wattlaw.launch.choosing import Selection
 from wattlaw.launch.launcher import GROUP, Launcher
+from wattlaw.launch.notify import Notifications, command_words
 from wattlaw.launch.planning import GpuHours, gpu_hours
 from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
@@ -304,6 +305,7 @@ def run(
     *,
     progress: Observer | Callable[[str], object] | None = None,
     openmetrics: str | PathLike[str] | None = None,
+    notify: str | None = None,
 ) -> RunOutcome:
     """Run what a study asks for and the store does not have yet.
 
@@ -321,6 +323,10 @@ def run(
         ``wattlaw.launch.campaign.Observer``. Without it nothing is shown.
     openmetrics
         A ``.prom`` file that always has the state of the study as OpenMetrics text.
+    notify
+        A command that is run for each failed run, for limits that could not be restored, and at the
+        end of the study. It gets ``{event, store, run_id, reason, time}`` as JSON on its standard
+        input.
 
     Raises
     ------
@@ -333,6 +339,7 @@ def run(
     >>> outcome.done, outcome.failed
     (18, 0)
     """
+    command = None if notify is None else command_words(notify)
     if not isinstance(study, Study):
         study = load_study(study)
     plan, path = study.plan, Path(store)
@@ -347,7 +354,10 @@ def run(
         progress = LineProgress(progress or (lambda _: None), len(plan.runs))
     commit = planning.git_commit(Path.cwd())
     with closing(launcher), ExitStack() as stack:
-        metrics = None
+        metrics = notifications = None
+        if command is not None:
+            notifications = stack.enter_context(Notifications(command, path, progress))
+            progress = notifications
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 
@@ -363,12 +373,16 @@ def run(
             selection = Selection(plan.runs, results, decider, progress.decided)
         campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, selection)
         outcome = campaign.run()
+        if notifications is not None:
+            notifications.study_ended(outcome)
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     values = asdict(outcome) | {"has_jobs": has_jobs}
     if decider is not None:
         values["warnings"] += decider.warnings
     if metrics is not None:
         values["warnings"] += metrics.warnings
+    if notifications is not None:
+        values["warnings"] += notifications.warnings
     ended = RunOutcome(path, **values)
     if not (ended.failed and ended.is_success):
         return ended

@@ -11,6 +11,8 @@ COMMANDS = {
     "run": "Run the missing runs of a study.",
     "check": "Validate a study file, count its runs, and warn of scripts that do not exist.",
     "status": "Count runs by status and show why runs are not done.",
+    "dashboard": "Show running studies in a browser, live.",
+    "top": "Show running studies in the terminal, live.",
     "next": "Show the measurements that would help a decision most now.",
     "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
     "measure": "Measure the time, energy and utilisation of a command.",

@@ -26,7 +26,7 @@ from wattlaw.store.streams import Kind
 _DEFAULT_HZ = 10
 #: Tries to read all files between two updates. A try takes less than a hundredth of a period.
 _TRIES = 5
-#: If nothing is updated for so long, the run notes it.
+#: The run has a note if the counters are not updated for this long.
 _STALE_S = 5.0
 _MAX_AGE_S = 3600.0
 _NAME = re.compile(r"(?:(cpu|memory|accel)(\d*)_)?energy")
@@ -68,7 +68,7 @@ class CrayMeter(FileMeter):
         """Find the counters; raises ``NotAvailable`` if there is none that can be read."""
         folder = counters()
         if not folder.is_dir():
-            raise NotAvailable(f"no {folder} (not an HPE Cray machine)")
+            raise NotAvailable(f"{folder} does not exist (not an HPE Cray machine)")
         hz = sysfs.read_optional(folder / "raw_scan_hz") or _DEFAULT_HZ
         sources = [
             FileSource(_device(path, match, 1 / hz, target), path, scale=1.0, parse=_joules)
@@ -91,11 +91,14 @@ class CrayMeter(FileMeter):
                 self._fresh, self._fresh_s, self._stale = fresh, time.monotonic(), None
                 return self._since_startup(samples, startup)
         if time.monotonic() - self._fresh_s > _STALE_S:
-            self._stale = "pm_counters: not updated any more; the node's energy is not known"
+            self._stale = (
+                f"pm_counters: not updated for {_STALE_S:g} s; energy is missing until the next "
+                "update"
+            )
         return []
 
     def problems(self) -> list[str]:
-        """Return why counters are not read any more, and what has happened to them."""
+        """Return why counters are no longer read, and restarts, cap changes and missed updates."""
         return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
 
     def close(self) -> None:
@@ -115,7 +118,7 @@ class CrayMeter(FileMeter):
             self._generation = generation
         if startup in (None, self._startup):
             return samples
-        self._notes.append(f"pm_counters: restarted (startup {self._startup}, then {startup})")
+        self._notes.append(f"pm_counters: restarted (startup was {self._startup}, is {startup})")
         self._startup = startup
         for source in self.sources:
             source.offset = -source.raw
@@ -136,7 +139,7 @@ def _parse(text: str) -> tuple[int, float | None]:
     """Return the energy in joules, and its time in seconds since 1970 if the file has one."""
     match = _VALUE.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text[:20]!a} is no energy in J")
+        raise ValueError(f"{text[:20]!a} is not an energy in J")
     return int(match[1]), int(match[2]) * 1e-6 if match[2] else None
 
 

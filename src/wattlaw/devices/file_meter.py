@@ -1,8 +1,8 @@
 """Meters of devices whose energy or power the kernel shows in one file each.
 
 A counter that restarts at 0 after a known value is corrected. A counter that goes back otherwise is
-reported as it is, so that the energy of a window across it gets a fault. A file that has gone is
-not read again; one that fails for a moment is tried again.
+reported as it is, so that the energy of a window across it gets a fault. A missing file is
+not read again. A reading with a transient error is repeated.
 """
 
 import errno
@@ -20,7 +20,7 @@ from wattlaw.text import collapse_whitespace
 #: No device of one file draws more. A decrease that would mean more is no wrap-around.
 _MAX_W = 5000.0
 _MIN_INTERVAL_S = 0.1
-#: Errors that may be over at the next reading, such as during the reset of a GPU.
+#: Transient errors, such as those during the reset of a GPU.
 _TRANSIENT = frozenset(
     {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENODATA, errno.ETIMEDOUT}
 )
@@ -37,7 +37,7 @@ class FileSource:
     scale: float = 1e-6  # joules or watts of one unit in the file
     wraps_at: int | None = None  # after this value the counter restarts at 0; None: unknown
     parse: Callable[[str], int] = sysfs.parse_number  # raises ValueError
-    problem: str | None = None  # why it is not read any more
+    problem: str | None = None  # why it is no longer read
     raw: int = 0
     offset: int = 0
     read_s: float = 0.0
@@ -74,7 +74,9 @@ class FileSource:
             self.failures += 1
             is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
             if not is_transient or self.failures >= _MAX_FAILURES:
-                self.problem = f"{self.device.id}: given up: {collapse_whitespace(str(error))}"
+                self.problem = (
+                    f"{self.device.id}: no longer read: {collapse_whitespace(str(error))}"
+                )
             return None
         self.failures = 0
         return Sample(
@@ -105,7 +107,7 @@ class FileMeter(Meter):
         return [sample for source in self.sources if (sample := source.read()) is not None]
 
     def problems(self) -> list[str]:
-        """Return why files are not read any more."""
+        """Return why files are no longer read."""
         return [source.problem for source in self.sources if source.problem is not None]
 
     def close(self) -> None:
@@ -117,8 +119,8 @@ class FileMeter(Meter):
 def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:
     """Read each source once; return those that answer, and the devices of the others as failed.
 
-    Raises ``NotPermitted`` or ``NotAvailable`` if none answers; ``permit`` is the command by which
-    an administrator permits it.
+    Raises ``NotPermitted`` or ``NotAvailable`` if none can be read; ``permit`` is the command
+    with which an administrator allows it.
     """
     readable, failed = [], []
     error: Exception | None = None

@@ -70,7 +70,7 @@ class GraceMeter(FileMeter):
         for socket in sorted({meter.socket for meter in meters}):
             sources += _sources({m.channel or "": m for m in meters if m.socket == socket}, socket)
         if not sources:
-            raise NotAvailable("no power meter of an NVIDIA Grace processor")
+            raise NotAvailable("no ACPI power meter of an NVIDIA Grace processor")
         readable, failed = probe(sources, _PERMIT)
         intervals_s = [s.device.facts["resolution_s"] for s in readable]
         slowest_s = max((s for s in intervals_s if isinstance(s, float)), default=0.0)

@@ -24,7 +24,7 @@ ID_PREFIX = "intel-"
 _MIN_PERIOD_S = 0.05
 _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
-#: The drivers state no least limit: they accept any and apply the least that the card supports.
+#: The drivers report no minimum. They accept any limit and apply the card's minimum if it is lower.
 _MIN_W = 1.0
 _NO_CLOCK = "wattlaw limits the power of Intel GPUs only"
 _ENTRY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?")
@@ -114,7 +114,7 @@ def select_gpus(tiles: Sequence[int], environ: Mapping[str, str]) -> dict[int, b
 
     An entry is a card or one of its tiles, such as ``0.1``. In the hierarchies FLAT, which is the
     default, and COMBINED a number counts tiles (Level Zero specification, "Affinity Mask" and
-    "Device Hierarchy"). Entries that name nothing are ignored. ``tiles`` are those of each card.
+    "Device Hierarchy"). Entries that match no card are ignored. ``tiles`` are those of each card.
 
     >>> select_gpus([2, 2], {"ZE_AFFINITY_MASK": "0,1,2"})
     {0: False, 1: True}
@@ -234,14 +234,14 @@ class IntelLimiter(Limiter):
         if watts != 0 and not (state.min_w or 0.0) <= watts <= (state.max_w or 0.0):
             raise NotAvailable(f"{device}: {watts:g} W is outside {state.min_w} to {state.max_w} W")
         try:
-            # Not opened for creation: a file that has gone is no limit.
+            # Opened without O_CREAT: a missing file means that the card has no limit.
             file = os.open(str(gpu.limit), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
             try:
                 os.write(file, f"{round(watts * 1e6)}\n".encode())
             finally:
                 os.close(file)
         except PermissionError:
-            raise NotPermitted(f"{device}: setting limits takes root") from None
+            raise NotPermitted(f"{device}: setting limits requires root") from None
         except OSError as error:
             raise NotAvailable(f"{device}: {one_line(error)}") from None
 

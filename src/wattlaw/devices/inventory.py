@@ -45,7 +45,7 @@ def list_meters() -> list[Availability[Device]]:
 
 
 def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
-    """Return what the energy of a run counts if these devices answer: kinds, and their devices.
+    """Return the kinds and devices that the energy of a run includes, if all devices answer.
 
     The rules are those of ``telemetry.energy``: the outermost scope, each part once.
     """

@@ -22,7 +22,7 @@ class LimitState:
     max_w: float | None = None
     min_mhz: float | None = None
     max_mhz: float | None = None
-    #: Whether others may use a part of it (MIG, partitions). A limit would apply to them, too.
+    #: Whether others may use a part of it (MIG, partitions). A limit applies to them, too.
     is_shared: bool = False
     #: Whether limits stay when no process uses the driver (persistence mode).
     is_persistent: bool | None = None

@@ -1,8 +1,8 @@
 """Power of the node by an ACPI power meter of the kernel, or by its management controller (DCMI).
 
-Both may take seconds to answer, so that a thread reads them and each reading is collected at the
-next one. The controller is asked by ``ipmitool dcmi power reading`` (IPMI DCMI specification,
-"Get Power Reading"), which needs root or a rule for sudo.
+A reading of either can take seconds. A thread makes it, and the next call collects the result. The
+controller is queried with ``ipmitool dcmi power reading`` (IPMI DCMI specification, "Get Power
+Reading"), which needs root or a rule for sudo.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ _LAST_S = 1.0
 _MAX_FAILURES = 5
 _ARGUMENTS = ("dcmi", "power", "reading")
 _NOT_PERMITTED = (
-    "takes root; where a rule for sudo allows 'ipmitool dcmi power reading' (docs/devices.md), set "
+    "requires root; if sudo allows 'ipmitool dcmi power reading' (see docs/devices.md), set "
     "WATTLAW_DCMI=sudo"
 )
-#: Users opt in to sudo: a refused try of it is reported to administrators.
+#: Users opt in to sudo, because sudo reports a refused command to administrators.
 _VARIABLE = "WATTLAW_DCMI"
 _POWER = re.compile(r"Instantaneous power reading:\s*([0-9]{1,6}) Watts")
 _STATE = re.compile(r"Power reading state is:\s*(\w+)")
@@ -89,10 +89,10 @@ class NodePowerMeter(Meter):
         """Find a source of the node's power and read it once.
 
         Raises ``NotAvailable`` if there is none or it does not answer in time, and
-        ``NotPermitted`` if only root may read it; the message says what would help.
+        ``NotPermitted`` if only root may read it; the message has a remedy.
         """
         if (cray.counters() / "energy").exists():
-            raise NotAvailable("the node's energy is counted by pm_counters")
+            raise NotAvailable("not used: the node's energy is read from pm_counters")
         source = _acpi() or _dcmi()
         first = _Reading(source.read)
         first.join(_OPEN_TIMEOUT_S)
@@ -125,7 +125,7 @@ class NodePowerMeter(Meter):
         device = self._source.device
         if reading.is_alive():
             if time.monotonic() - reading.started_s > _TIMEOUT_S:
-                self._problem = f"{device.id}: it does not answer"
+                self._problem = f"{device.id}: no answer for {_TIMEOUT_S:g} s"
             return []
         self._reading = None if last else _Reading(self._source.read)
         if reading.error is not None:
@@ -160,15 +160,15 @@ def _acpi() -> _Source | None:
 
 
 def _dcmi() -> _Source:
-    """Return the management controller; raises ``NotAvailable`` if it cannot be asked."""
+    """Return the management controller; raises ``NotAvailable`` if it cannot be queried."""
     if not any((sysfs.root() / "class/ipmi").glob("ipmi*")):
         raise NotAvailable(
-            "no ACPI power meter, and no management controller that the kernel reaches "
-            "(drivers ipmi_si and ipmi_devintf)"
+            "no ACPI power meter, and no management controller "
+            "(kernel drivers ipmi_si and ipmi_devintf)"
         )
     program = _which("ipmitool")
     if program is None:
-        raise NotAvailable("ipmitool not found")
+        raise NotAvailable("ipmitool not found; install it to read the node's power by DCMI")
     line = [program, *_ARGUMENTS]
     if os.geteuid() != 0 and not os.access("/dev/ipmi0", os.W_OK):
         sudo = _which("sudo") if os.environ.get(_VARIABLE) == "sudo" else None
@@ -242,7 +242,7 @@ def parse_dcmi(text: str) -> tuple[float, str | None]:
     if states[0] != "activated":
         raise ValueError("the management controller's power reading is not activated")
     if not int(powers[0]):
-        raise ValueError("the management controller reads 0 W")
+        raise ValueError("the management controller reports 0 W")
     times = _TIME.findall(text)
     is_set = len(times) == 1 and not any(year in times[0] for year in _UNSET)
     return float(powers[0]), times[0] if is_set else None

@@ -28,7 +28,7 @@ class RaplMeter(FileMeter):
         """Find the counters.
 
         Raises ``NotAvailable`` if the kernel shows none that can be read, and ``NotPermitted`` if
-        only root can read them; the message says how an administrator can change that.
+        only root can read them; the message has the command for an administrator.
         """
         root = sysfs.root() / "class/powercap"
         zones, unreadable = [], []

@@ -35,7 +35,7 @@ def is_copy() -> bool:
 def read_text(path: Path) -> str:
     """Return the text of a file without the spaces around it.
 
-    Raises ``OSError`` if it cannot be read, and ``ValueError`` if it is no ASCII text.
+    Raises ``OSError`` if it cannot be read, and ``ValueError`` if it is not ASCII text.
     """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # at half the cost of Path.open
     try:

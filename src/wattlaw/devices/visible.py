@@ -56,7 +56,7 @@ def select(
         return selection  # the job's cgroup hides other GPUs
     own = tuple(gpu for gpu in selection.gpus if gpu.minor in job)
     others = len(selection.gpus) - len(own)
-    note = f"{present[-1]} names {others} GPU(s) that this Slurm job does not have"
+    note = f"{present[-1]} lists {others} GPU(s) that are not allocated to this Slurm job"
     return GpuSelection(own, (*selection.notes, note) if others else selection.notes)
 
 
@@ -82,7 +82,7 @@ def _select_by_list(
     for entry in (part.strip() for part in visible.split(",")):
         gpu = find(gpus, entry)
         if gpu is None:  # as for CUDA and ROCm, the list ends here
-            note = f"{variable}: {entry!a} names no GPU here; it and later entries are not visible"
+            note = f"{variable}: {entry!a} matches no GPU; GPUs from here on are not visible"
             return GpuSelection(tuple(selected.values()), (note,))
         selected[gpu.uuid] = gpu
     return GpuSelection(tuple(selected.values()))

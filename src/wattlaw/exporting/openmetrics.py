@@ -27,10 +27,10 @@ _METRICS = {
     "wattlaw_gpu_hours": ("counter", "hours", "GPUs x time of ended runs, of their last attempt."),
     "wattlaw_energy_joules": ("counter", "joules", "Energy of devices in windows of done runs."),
     "wattlaw_module_energy_joules": (
-        "counter", "joules", "The same of modules, which include devices.",
+        "counter", "joules", "Energy of modules, including their devices.",
     ),
     "wattlaw_node_energy_joules": (
-        "counter", "joules", "The same of nodes, which include devices and modules.",
+        "counter", "joules", "Energy of nodes, including devices and modules.",
     ),
     "wattlaw_active_run_start_time_seconds": (
         "gauge", "seconds", "Start of each active run, since 1970.",

@@ -67,9 +67,9 @@ class RunMaker:
     ) -> ImportedRun:
         """Return a run.
 
-        ``values`` are fields of ``store.fields``, parsed: those that the file says. What the user
-        says with ``--map field=@value`` replaces them. ``windows`` have columns of
-        ``store.schema.EPOCHS``; those of the run are added. ``measure`` says what a window is:
+        ``values`` are fields of ``store.fields``, parsed: those in the file. What the user
+        sets with ``--map field=@value`` replaces them. ``windows`` have columns of
+        ``store.schema.EPOCHS``; those of the run are added. ``measure`` states what a window is:
         epochs, steps, or (with one epoch) a process. ``period_ns`` is when the run began and ended.
 
         Raises ``InvalidCell`` if the values are no setting, or another line has the same setting

@@ -50,7 +50,7 @@ class ProcessSteps(TrainingFacts):
 
     Times are seconds since 1970. ``step_end_s`` is NaN where lost; on CUDA it is when the GPU ended
     the step. Of optimizers that step side by side, it is of the one with the most steps. Samples
-    and waits for the data loader are those of this process, NaN if unknown. ``evaluated`` says
+    and waits for the data loader are those of this process, NaN if unknown. ``evaluated`` states
     whether an evaluation lies between the step before and this one. ``rank`` is of the process
     group or, without one, of the launcher; ``env_world_size`` and ``local_world_size`` are of its
     environment variables.

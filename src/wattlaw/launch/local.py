@@ -38,7 +38,7 @@ from wattlaw.study.model import RunSpec
 
 _GRACE_S = 5.0
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-#: Of AMD's and Intel's GPUs torch's UUIDs are others; they are the visible ones in their order.
+#: torch's UUIDs of AMD and Intel GPUs differ from wattlaw's ids; its order is the same.
 _PROBE = """import torch
 gpu = torch.cuda if torch.cuda.is_available() else torch.xpu
 has_uuid = gpu is torch.cuda and not torch.version.hip

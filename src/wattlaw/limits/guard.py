@@ -23,6 +23,9 @@ from wattlaw.limits.trust import user_name
 from wattlaw.limits.watchdog import DONE, RESTORE, WatchdogProcess
 from wattlaw.store.record import LimitReport
 
+#: Ends the message about limits that could not be restored.
+RESTORE_HINT = "try 'wattlaw limits restore'"
+
 
 @dataclass
 class LimitLease:
@@ -159,7 +162,7 @@ class LimitLease:
             except (WattlawError, OSError) as error:
                 reasons.append(one_line(error))
         if reasons:
-            raise NotAvailable("; ".join(reasons) + "; try 'wattlaw limits restore'")
+            raise NotAvailable("; ".join([*reasons, RESTORE_HINT]))
         if self._watchdog is not None:
             self._watchdog.end(DONE)
             self._watchdog = None

@@ -41,7 +41,9 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
         raise NotAvailable(f"{name} is {mode}: a limit would apply to all its users")
     others = [device for device in state.limited_with if device not in devices]
     if limits.power_limit_w is not None and others:
-        raise NotAvailable(f"{name} shares its power limit with {', '.join(others)}; limit both")
+        raise NotAvailable(
+            f"{name} shares its power limit with {', '.join(others)}; limit them together"
+        )
     if limits.power_limit_w is not None and state.power_limit_w is None:
         raise NotAvailable(f"{name} does not report its power limit, so it could not be restored")
     for kind, value, low, high, unit in (

@@ -178,7 +178,7 @@ def _energy(content: Content) -> Parts:
     yield scheduler_energy.energies(findings)
     if findings.footprint is not None:
         yield energy.totals(findings)
-        yield BulletList("What carbon and cost count", energy.counted(findings))
+        yield BulletList("What carbon and cost include", energy.counted(findings))
 
 
 def _caps(content: Content) -> Parts:

@@ -214,10 +214,10 @@ def _html(path: Path, spec: dict[str, Any]) -> None:
 
 
 @cache
-def environment() -> jinja2.Environment:
+def environment(package: str = "wattlaw.report") -> jinja2.Environment:
     """Return the templates, which escape every value and replace control characters."""
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("wattlaw.report"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: replace_invisible(value) if type(value) is str else value,

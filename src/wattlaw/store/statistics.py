@@ -134,20 +134,30 @@ def read_telemetry(
 def statistics(store: Store) -> pd.DataFrame:
     """Return the GPU statistics of done runs while training; a GPU without samples has no row.
 
-    The column ``part`` is ``gpu`` in a row of one GPU of a run, and ``run`` in the row over all
-    samples of all its GPUs, in which ``host`` and ``device`` are missing. ``gpus`` is the number of
-    GPUs with samples.
+    Parameters
+    ----------
+    store
+        The store. Queries stream its tables and keep only what they need in memory.
 
-    ``<quantity>_n, _mean, _sd, _min, _max``
-        Of sm_util and mem_util (shares, 0 to 1), power (W), sm_clock (MHz), temperature (°C); a
-        unit ends the name: ``power_mean_w``. ``n`` counts the samples that have the quantity; sd
-        is of the population, sqrt(sum (x - mean)^2 / n).
-    ``sm_util_cv, mem_util_cv``
-        Coefficient of variation sd/mean over all samples of a run, as in the MIT study (Frey et
-        al. 2022); missing where the mean is 0.
-    ``utilisation_correlation``
-        Pearson's correlation of sm_util and mem_util over samples that have both; missing where
-        one of them is constant.
+    Returns
+    -------
+    DataFrame
+        The column ``part`` is ``gpu`` in a row of one GPU of a run, and ``run`` in the row over all
+        samples of all its GPUs (``host`` and ``device`` are missing). Columns:
+
+        ``run_id, part, host, device, gpus, samples``
+            ``gpus`` is the number of GPUs with samples.
+        ``<quantity>_n, _mean, _sd, _min, _max``
+            Of sm_util and mem_util (shares, 0 to 1), power (W), sm_clock (MHz), temperature (°C);
+            a unit ends the name: ``power_mean_w``. ``n`` counts the samples that have the
+            quantity; sd is of the population, sqrt(sum (x - mean)^2 / n).
+        ``sm_util_cv, mem_util_cv``
+            Coefficient of variation sd/mean over all samples of a run, as in the MIT study (Frey et
+            al. 2022); missing where the mean is 0.
+        ``utilisation_correlation``
+            Pearson's correlation of sm_util and mem_util over samples that have both; missing
+            where one of them is constant.
+
     """
     table = _by_run(store, None, "statistics", _SCHEMA, _STATISTICS_QUERY)
     if table.empty:
@@ -161,10 +171,25 @@ def joint_utilisation(
 ) -> pd.DataFrame:
     """Return the joint histogram of SM and memory utilisation over all GPUs of each run.
 
-    The same samples count as for ``statistics``, of done runs, by default all. The table has
-    ``run_id, sm_bin, mem_bin, samples``: bin b counts shares in [b/bins, (b + 1)/bins); the last
-    bin includes 1. Pairs of bins without samples have no row. Raises ``BadInput`` if ``bins`` is
-    not a whole number from 1 to 1000, or a run is not done.
+    Parameters
+    ----------
+    store
+        The store; the same samples count as for ``statistics``.
+    run_ids
+        Done runs; by default all.
+    bins
+        Number of equal bins from 0 to 1.
+
+    Returns
+    -------
+    DataFrame
+        ``run_id, sm_bin, mem_bin, samples``: bin b counts shares in [b/bins, (b + 1)/bins); the
+        last bin includes 1. Pairs of bins without samples have no row.
+
+    Raises
+    ------
+    BadInput
+        ``bins`` is not a whole number from 1 to 1000, or a run is not done.
     """
     if not 1 <= bins <= 1000:
         raise BadInput(f"bins: given {bins}; allowed: a whole number from 1 to 1000")

@@ -57,7 +57,10 @@ class Store:
 
     @classmethod
     def existing(cls, path: Path, *, strict: bool = False) -> "Store":
-        """Return the store at ``path``; ``BadInput`` if it is none or of another schema version."""
+        """Return the store at ``path``.
+
+        Raises ``BadInput`` if the folder is not a store, or its schema version is another one.
+        """
         store = cls(path, strict=strict)
         if not store._runs.is_dir():
             raise BadInput(
@@ -105,7 +108,10 @@ class Store:
             return None
 
     def was_cancelled_since(self, before: str | None) -> bool:
-        """Say whether ``cancel`` was called since; an unreadable file counts as no call."""
+        """Return whether ``cancel`` was called since ``cancelled_at`` returned ``before``.
+
+        A file that cannot be read at the moment counts as no call.
+        """
         last = self.cancelled_at()
         return last is not None and last != before
 
@@ -135,7 +141,10 @@ class Store:
             run.remove_abandoned()
 
     def leave_out(self, path: Path, error: WattlawError) -> None:
-        """Leave out the run, or import, of the damaged file ``path``; a ``strict`` store raises."""
+        """Leave out the run, or the import, with a damaged file; raise if the store is ``strict``.
+
+        ``path`` is a file of the folder of the run or of the import.
+        """
         if self.strict:
             raise error
         run_id = path.parent.name
@@ -167,7 +176,10 @@ class Store:
         return records
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
-        """Return the records of all runs, or of some; None for one that cannot be read."""
+        """Return the records of all runs, or of some, by run id; without those that have none.
+
+        A record that cannot be read is None.
+        """
         records: dict[str, RunRecord | None] = {}
         for folder in self.folders(run_ids):
             try:
@@ -184,8 +196,16 @@ class Store:
     ) -> "pa.Table":  # fmt: skip
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
-        ``run_ids`` are the runs with telemetry, by default all. With ``validate``, runs are left
-        out whose table has a value that no run writes. The ``snapshot`` is by default of now.
+        Parameters
+        ----------
+        table
+            The name of the table.
+        run_ids
+            Runs with telemetry; by default all.
+        validate
+            Whether a run whose table has a value that no run writes is left out.
+        snapshot
+            The runs; by default those of this moment.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -253,7 +273,10 @@ class Store:
         return duckdb.from_arrow(self.arrow(table))
 
     def finished(self, table: str, snapshot: "Snapshot | None" = None) -> list[Path]:
-        """Return the files of a table of all done runs, sorted by run id; then those of imports."""
+        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
+
+        Those of imports follow; they have the runs of several folders.
+        """
         snapshot = self.without_damaged(snapshot)
         done = [run_id for run_id in snapshot.done() if run_id in snapshot.keys]
         paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]

@@ -66,7 +66,7 @@ def read_document(
 ) -> ModelT:
     """Read a YAML file that contains one mapping, and validate it.
 
-    The descriptions of the model's fields say what is allowed. ``what`` names such a file in
+    The descriptions of the model's fields state what is allowed. ``what`` names such a file in
     messages. ``prepare`` changes the plain data before validation; it may raise ``LocatedError``.
     Raises ``BadInput``, one line: ``file:line: key: given ...; allowed: ...``.
     """

@@ -100,7 +100,7 @@ class DeviceSamples:
     def _caveat(self, start_ns: int, end_ns: int) -> str | None:
         """Return why an energy without a fault may still be wrong."""
         if self._is_shared:
-            return f"the {self.kind} is shared, and its energy is that of all its users"
+            return f"the {self.kind} is shared: its energy includes that of other users"
         if any(setbacks.overlaps(start_ns, end_ns) for setbacks in self._setbacks):
             return "the clock was set back, so that some times occur twice"
         return None

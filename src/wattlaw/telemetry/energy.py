@@ -1,7 +1,7 @@
 """The energy and utilisation of windows from the samples of a host's devices, each counted once.
 
 A window without any energy has the source ``none`` and the verdict ``unavailable``. If some devices
-have no energy, the sum is ``partial``. The node has a source and a verdict of its own, which say
+have no energy, the sum is ``partial``. The node has a source and a verdict of its own, which state
 nothing about the devices in it. A chassis is in the telemetry only: other jobs run in it.
 """
 

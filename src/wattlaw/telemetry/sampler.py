@@ -125,7 +125,7 @@ class MeterPoller:
             return []
         finally:
             self.waiting_since_s = None
-        if self.next_s == math.inf:  # it was given up while it was read
+        if self.next_s == math.inf:  # its reading was stopped meanwhile
             return []
         self._late_s += max(0.0, now_s - due_s)
         self._reads += 1
@@ -156,7 +156,7 @@ class MeterPoller:
     def give_up(self, reason: str) -> None:
         """Stop polling this meter, even while a call of it is running."""
         self.next_s = self.due_s = self._limit_s = math.inf
-        self._problem = f"{self.name} given up: {reason}"
+        self._problem = f"{self.name} no longer read: {reason}"
 
     def problems(self) -> list[str]:
         """Return the problems since the meter was opened."""

@@ -46,7 +46,7 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
 
 
 def has_uniform_samples(dataset: Dataset) -> bool:
-    """Say whether the first samples have one size."""
+    """Return whether the first samples have one size."""
     few = min(_UNIFORM, len(dataset))
     return is_stacked(first_batch(dataset, few), few)
 

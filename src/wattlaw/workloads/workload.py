@@ -193,8 +193,12 @@ def whole_number(default: int, text: str, low: int = 1, high: int | None = None)
 def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], Work | None]:
     """Return ``Entry.work`` for options with ``train_samples`` and ``evaluation_samples``.
 
-    The work is None unless the options ``sizes``, which change the size of the model, have their
-    defaults.
+    Parameters
+    ----------
+    flops_per_sample
+        At full size.
+    sizes
+        Options that change the size of the model; the work is None unless they have defaults.
     """
 
     def work(options: Any) -> Work | None:
@@ -208,7 +212,10 @@ def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], W
 def check_new_data(folder: Path, size: int, least: int) -> None:
     """Check the arguments of ``Entry.make_data``.
 
-    Raises ``BadInput`` if the folder is not empty, or ``size`` is less than ``least``.
+    Raises
+    ------
+    BadInput
+        The folder is not empty, or ``size`` is less than ``least``.
     """
     if size < least:
         raise BadInput(f"size: given {size}; allowed: a whole number >= {least}")

@@ -194,7 +194,7 @@ def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> Epoc
             failed[row["global_batch"]] = str(row["why"])
     if not by_batch:
         raise Refused(
-            f"at no global batch did all runs reach a metric of {target:g}; train longer or choose "
+            f"no global batch reached a metric of {target:g} in all runs; train longer or choose "
             "an easier target"
         )
     warnings = [

@@ -60,8 +60,8 @@ def predicted_options(
     """Return options that were not run, predicted by the model of ``analysis.prediction``.
 
     They are at measured GPU counts and their doublings: all combinations of measured batches and
-    limits, and those half-way between neighbours, as far as ``allows`` says that an option may be
-    recommended. With ``far``, settings outside of the range of the runs are predicted as well.
+    limits, and those half-way between neighbours, if ``allows`` returns true for the option.
+    With ``far``, settings outside of the range of the runs are predicted as well.
     Options whose 95 % interval of time is wider than a factor of ``WIDEST`` are left out. Means are
     medians; bounds are 95 % intervals of a run.
     """

@@ -26,7 +26,7 @@ def collect_warnings(
     """Return the warnings, the most serious first.
 
     ``options`` ran; those ``offered`` may be recommended, with predicted ones. ``energy_reason``
-    says why energies are not ok.
+    states why energies are not ok.
     """
     cautions = list(decision.warnings)
     option = decision.option or decision.nearest

@@ -31,7 +31,7 @@ class Selection(Result):
     evidence, exp(-difference / 2) over the sum of it (both missing where ``n <= k + 1``);
     ``holdout_error`` of ``curves.holdout_error``; and ``reason``, why one of them is missing.
 
-    ``observations`` says what the criterion counted: "runs", or "counts" where even the best law
+    ``observations`` is what the criterion counts: "runs", or "counts" where even the best law
     leaves deviations that a count's repeats share.
     """
 

@@ -1,4 +1,4 @@
-"""The runs that come first, because no others tell what they show."""
+"""The runs that come first, because no other runs have their information."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,7 +16,7 @@ _CHEAP_REPEAT = 0.05
 
 
 def first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> list[Candidate]:
-    """Return the cheapest runs that show what no other kind of run tells: the ends of each axis.
+    """Return the cheapest runs with information that no others have: the ends of each axis.
 
     Clocks are relative to the highest that was locked, so that both ends are needed. Where a study
     has repeats, one of them shows the noise of runs.

@@ -141,7 +141,7 @@ _PRECISE = 0.25
 
 
 def is_long_enough(error: float, tolerance: float) -> bool:
-    """Say whether more steps of a run would hardly change a decision.
+    """Return whether more steps of a run would hardly change a decision.
 
     ``error`` is the standard error of its mean step time, as a share of it: of n independent steps,
     their coefficient of variation over sqrt(n). ``tolerance`` is the regret that does not matter.

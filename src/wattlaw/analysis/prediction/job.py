@@ -44,7 +44,7 @@ class Job:
     unit: str  # of the runs' times: epoch | sample | step | run
     samples_per_unit: float | None  # of an epoch, or 1 of a sample; None if unknown
     node_gpus: int | None  # the most that a run had on a node; None if runs do not name their nodes
-    gradient_bytes: float | None  # that the ranks exchange in a step; None if the runs do not say
+    gradient_bytes: float | None  # that the ranks exchange in a step; None if not recorded
     energy_is: str | None  # such as ``gpu+cpu, counter``; None without energy
     #: Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
     #: counted. The power of an observation is then that of everything counted, per worker.
@@ -254,7 +254,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
 
 
 def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
-    """Say whether the power of the GPUs is known; without energy there is no power either."""
+    """Return whether the power of the GPUs is known; without energy there is no power either."""
     return energy_is is None or has_rest or "gpu" in _scope(energy_is)
 
 

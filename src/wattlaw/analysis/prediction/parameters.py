@@ -185,7 +185,7 @@ def hardware_priors(
     Times are relative to the compute time of a step, so that a run is needed to express them. A
     hardware file has the nominal bandwidth of a link; runs reach a part of it that differs between
     systems, which the standard deviations admit. Without ``gradient_bytes``, which the ranks
-    exchange in one step, the file says nothing of the time of communication.
+    exchange in one step, the file does not state the time of communication.
     """
     reference = Reference.of(observations)
     values = dict(LEARNED.values) | _clocks(cluster.node.gpu, reference)

@@ -91,7 +91,7 @@ class Posterior:
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return the mean step time and power of settings, and the noise of a run.
 
-        The model's errors of the settings are drawn together. ``draws`` says how many of the
+        The model's errors of the settings are drawn together. ``draws`` is how many of the
         posterior's draws are used, evenly chosen; None for all. ``noise`` is the standard deviation
         of a run's log time, if repeats have shown it.
 
@@ -189,7 +189,7 @@ def fit(
 ) -> Posterior:
     """Return the posterior of the runs of one workload on one kind of hardware.
 
-    It is kept: one job is asked several questions.
+    It is cached, because callers query one job several times.
 
     Raises
     ------

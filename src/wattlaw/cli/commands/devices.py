@@ -45,7 +45,7 @@ def devices(as_json: JsonOption = False) -> int:
 
 
 def _measured(meters: list[Availability[Device]]) -> Table:
-    """Return a table of what is measured, what a run counts first."""
+    """Return a table of the measured devices, first those that a run's energy includes."""
     devices = [device for meter in meters for device in meter.devices]
     kinds, counted = inventory.counted(devices)
     containers = {inner: device.kind for device in counted for inner in device.contains}
@@ -58,18 +58,20 @@ def _measured(meters: list[Availability[Device]]) -> Table:
             if not device.facts.get("failed"):
                 rows.append((role, device.kind, f"{device.id}\n{meter.name}", _describe(device)))
     rows.sort(key=lambda row: row[0] != "yes")
-    title = f"The energy of a run counts: {' + '.join(kinds)}"
-    columns = ("counts", "kind", "device, meter", "what is measured")
-    return make_table(columns, rows, title=title if kinds else "No energy is measured here")
+    title = f"Energy of a run includes: {' + '.join(kinds)}"
+    columns = ("included", "kind", "device, meter", "what is measured")
+    return make_table(
+        columns, rows, title=title if kinds else "Energy cannot be measured on this machine"
+    )
 
 
 def _describe(device: Device) -> str:
-    """Return what a meter says about a device: what it includes, from which source, how often."""
+    """Return what a device includes, the source of its values, and how often they are updated."""
     facts = device.facts
     texts = {
         "energy_counter": "energy counter ({})", "power": "power ({})",
-        "counter_refresh_s": "new every {} s", "resolution_s": "new every {} s",
-        "age_s": "age {} s",
+        "counter_refresh_s": "updated every {} s", "resolution_s": "updated every {} s",
+        "age_s": "{} s old",
     }  # fmt: skip
     sources = []
     for name, text in texts.items():
@@ -80,11 +82,11 @@ def _describe(device: Device) -> str:
     of_kind = "" if device.kind == "node" else f" of a {device.kind}"
     notes = [
         device.name, str(facts.get("scope") or ""),
-        ", ".join(dict.fromkeys(sources)) if device.has_energy else "use only, no energy",
-        f"contains {', '.join(device.contains)}" if device.contains else "",
-        f"counts only where no other meter{of_kind} has an energy"
+        ", ".join(dict.fromkeys(sources)) if device.has_energy else "utilisation only, no energy",
+        f"includes {', '.join(device.contains)}" if device.contains else "",
+        f"included only if no other meter{of_kind} reports energy"
         if facts.get("complements") else "",
-        "shared: its energy is that of all its users" if facts.get("is_shared") else "",
+        "shared: the energy includes that of other users" if facts.get("is_shared") else "",
     ]  # fmt: skip
     return "\n".join(filter(None, notes))
 

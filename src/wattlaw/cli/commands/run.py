@@ -52,6 +52,10 @@ def run(
     openmetrics: Annotated[
         Path | None, option("FILE", "A .prom file for node_exporter's textfile collector.")
     ] = None,
+    notify: Annotated[
+        str | None,
+        option("COMMAND", "Run it with JSON on stdin when a run fails or the study ends."),
+    ] = None,
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
@@ -63,7 +67,9 @@ def run(
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
         return 0
     with observer_for(console, len(loaded)) as observer:
-        outcome = studies.run(loaded, store, progress=observer, openmetrics=openmetrics)
+        outcome = studies.run(
+            loaded, store, progress=observer, openmetrics=openmetrics, notify=notify
+        )
     _print_outcome(outcome, console)
     return 0 if outcome.is_success else 1
 

@@ -90,7 +90,7 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def _list(name: str, text: str, expected: str, convert: Callable[[str], Item]) -> list[Item]:
-    """Return the items of a value, without duplicates; ``BadInput`` says what is ``expected``."""
+    """Return the items of a value, without duplicates; ``BadInput`` names what is ``expected``."""
     items = [item.strip() for item in text.split(",")]
     values = []
     for item in items if all(items) else [text]:

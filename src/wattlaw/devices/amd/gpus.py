@@ -122,8 +122,8 @@ def visible_gpus() -> GpuSelection[AmdGpu]:
     gpus = usable_gpus()
     if not gpus:
         raise NotAvailable(
-            "this process may not open the AMD GPUs (/dev/dri/renderD*): a container needs these "
-            "devices, and a user the group render"
+            "no permission to open the AMD GPUs (/dev/dri/renderD*): add these devices to the "
+            "container, or the user to the group render"
         )
     selection = select_gpus(gpus, os.environ)
     if not selection.gpus:
@@ -157,8 +157,8 @@ def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
     if ordinal is not None:
         if any(gpu.partition for gpu in gpus):
             raise NotAvailable(
-                f"the ordinal {entry} names a part of an AMD GPU, because GPUs are in a partition "
-                "mode (current_compute_partition); name GPUs by their ids (GPU-<unique id>)"
+                f"the ordinal {entry} selects a partition of an AMD GPU (current_compute_partition "
+                "is not SPX); select GPUs by their ids (GPU-<unique id>)"
             )
         return gpus[ordinal] if ordinal < len(gpus) else None
     kind, _, digits = entry.partition("-")

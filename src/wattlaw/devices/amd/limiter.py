@@ -39,7 +39,7 @@ class AmdSysfsLimiter:
         return list(self._gpus)
 
     def read(self, device: str) -> LimitState:
-        """Return limits and ranges of a GPU."""
+        """Return the limits of a GPU and their ranges."""
         gpu = self._gpu(device)
         if read_optional(gpu.folder / "vendor") is None:
             raise NotAvailable(f"{device}: lost: {gpu.folder} has been removed")
@@ -69,7 +69,7 @@ class AmdSysfsLimiter:
     def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
         folder = reporter.hwmon
         if folder is None:
-            raise NotAvailable(f"{device}: the driver amdgpu shows no sensors")
+            raise NotAvailable(f"{device}: the driver amdgpu has no hwmon sensors")
         self._write(device, folder / "power1_cap", str(microwatts))
 
     def lock_clock(self, device: str, mhz: float) -> None:
@@ -98,7 +98,7 @@ class AmdSysfsLimiter:
         except OSError as error:
             message = f"{device}: {path}: {error.strerror}"
             if isinstance(error, PermissionError):
-                raise NotPermitted(f"{message}: setting limits takes root") from None
+                raise NotPermitted(f"{message}: setting limits requires root") from None
             raise NotAvailable(message) from None
 
     def close(self) -> None:
@@ -155,9 +155,11 @@ def _clocks(gpu: AmdGpu) -> list[int]:
 
 
 def _no_clock_limit_reason(gpu: AmdGpu) -> str | None:
-    """Return why a clock limit is refused: it could not be removed without a trace."""
+    """Return why a clock limit is refused: the previous state could not be restored."""
     if not gpu.has_resettable_clocks:
-        return "its driver keeps a range of clocks, so that a clock limit could not be removed"
+        return (
+            "its driver keeps clock ranges in the level auto, so a clock limit could not be removed"
+        )
     if not (gpu.folder / _RANGE).exists() or not _clocks(gpu):
         return f"its driver has no {_RANGE}"
     level = read_optional(gpu.folder / _LEVEL)

@@ -48,7 +48,7 @@ class AmdMeter(Meter):
             selection = GpuSelection(tuple(requested))
             if not selection.gpus:
                 raise NotAvailable("none of the requested GPUs is an AMD GPU of this machine")
-        smi, why = None, "it does not list this GPU"
+        smi, why = None, "AMD SMI does not list this GPU"
         try:
             smi = AmdSmi.open()
         except NotAvailable as error:
@@ -76,7 +76,7 @@ class AmdMeter(Meter):
         return samples
 
     def problems(self) -> list[str]:
-        """Return why GPUs are not read any more."""
+        """Return why GPUs are no longer read."""
         return [*self._notes, *(r.problem for r in self._readers if r.problem is not None)]
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class _Reader:
         reporter = f"GPU {gpu.reporter} reports the power of their board"
         if gpu.reporter != gpu.uuid:
             failed = {"failed": f"{reporter}, and this process may not use it"}
-            return {"scope": f"nothing: {reporter}", **(failed if others else {})}
+            return {"scope": f"none: {reporter}", **(failed if others else {})}
         is_measured = self._power_by is not None or self._energy_by is not None
         board = f"the board with GPUs {' and '.join(gpu.board)}" if gpu.board else "GPU and memory"
         return {
@@ -129,7 +129,7 @@ class _Reader:
             "max_power_limit_w": self._watts("power1_cap_max"),
             "power_limit_w": self._watts("power1_cap"),
             "is_shared": bool(others or gpu.partition),
-        } | ({} if is_measured else {"failed": f"it reports no power ({self._reason()})"})
+        } | ({} if is_measured else {"failed": f"the driver reports no power ({self._reason()})"})
 
     def _reason(self) -> str:
         """Return why the power cannot be read."""
@@ -166,7 +166,7 @@ class _Reader:
         if self._failures and read_optional(self._gpu.folder / "vendor") is None:
             self.problem = f"{self._gpu.uuid}: lost: {self._gpu.folder} has been removed"
         elif self._failures >= _MAX_FAILURES:
-            self.problem = f"{self._gpu.uuid}: given up: {self._reason()}"
+            self.problem = f"{self._gpu.uuid}: no longer read: {self._reason()}"
 
     def _power(self, source: str | None) -> float | None:
         """Return the power; 0 W means that it is not available."""
@@ -212,7 +212,7 @@ class _Reader:
         folder, known_id = self._gpu.folder, self._gpu.unique_id
         unique_id = read_optional(folder / "unique_id")
         if unique_id and known_id and unique_id.lower().zfill(16) != known_id:
-            self.problem = f"{self._gpu.uuid}: lost: it was replaced by another board"
+            self.problem = f"{self._gpu.uuid}: lost: another board has replaced it"
         total = _integer(folder / "mem_info_vram_total") or _NO_MAXIMUM
         celsius = number(_integer(self._hwmon / self._temperature), _MAX_C * 1000)
         return {

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 
-#: The values with which the library says "not available": the greatest of 16, 32 and 64 bits.
+#: The library's values for "not available": the greatest of 16, 32 and 64 bits.
 _SENTINELS = frozenset({2**16 - 1, 2**32 - 1, 2**64 - 1})
 
 
@@ -103,7 +103,7 @@ class SmiGpu:
             message = f"{device}: amdsmi_set_power_cap: {one_line(error)}"
             no_permission = self._binding.amdsmi_wrapper.AMDSMI_STATUS_NO_PERM
             if getattr(error, "err_code", None) == no_permission:
-                raise NotPermitted(f"{message}: setting limits takes root") from None
+                raise NotPermitted(f"{message}: setting limits requires root") from None
             raise NotAvailable(message) from None
 
 

@@ -110,7 +110,7 @@ class NvidiaLimiter:
         except pynvml.NVMLError as error:
             message = f"{device}: {describe(error)}"
             if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
-                raise NotPermitted(f"{message}: setting limits takes root") from None
+                raise NotPermitted(f"{message}: setting limits requires root") from None
             is_unsupported = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
             raise (_NotSupported if is_unsupported else NotAvailable)(message) from None
 

@@ -101,5 +101,5 @@ def watch_counters(readers: list[GpuReader]) -> None:
                     values.append(counter)
         time.sleep(0.001)
     for values, reader in zip(changes, readers, strict=True):
-        with contextlib.suppress(GpuLost):  # its next reading says so
+        with contextlib.suppress(GpuLost):  # the next reading reports it
             reader.watch_counter(values)

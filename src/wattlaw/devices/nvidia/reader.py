@@ -166,8 +166,8 @@ class GpuReader:
         """Return the period at which to read the GPU.
 
         It is as long as the driver's buffers allow. A polled GPU is not read more often than its
-        counter changes, if the driver says when it changed, or than a power without a counter
-        that the driver averages over 1 s.
+        counter changes, if the driver reports when, or than four times a second if its power is a
+        mean over 1 s without a counter.
         """
         if self._buffered_s is not None:
             return max(shortest_s, self._buffered_s)
@@ -237,7 +237,7 @@ class GpuReader:
         self._counter_device = self._module_id
 
     def read(self, now_ns: int, *, last: bool) -> list[Sample]:
-        """Return the new samples; none if the GPU fails, and none ever again once it is lost.
+        """Return the new samples; none if the GPU fails, and none after it is lost.
 
         Between two evaluations, about a second apart, a polled GPU is read without a result.
         """
@@ -266,7 +266,7 @@ class GpuReader:
             is_failing_long = now_ns - self._failing_ns >= _MAX_FAILING_NS
             if self._failures < _MAX_FAILURES and not is_failing_long:
                 return []
-            self.problem = f"{self.gpu.uuid}: given up: {describe(error)}"
+            self.problem = f"{self.gpu.uuid}: no longer read: {describe(error)}"
         return self._counted()
 
     def close(self) -> None:
@@ -298,11 +298,11 @@ class GpuReader:
     def _evaluate(self, now_ns: int, slow: dict[str, Any], *, last: bool) -> list[Sample]:
         """Return the samples of the driver's buffers and of values that change more slowly."""
         self._read_buffers()
-        uses, self._uses = self._uses, []
         samples = [
             self._sample(t_ns, {n: scaled(valid(p, _MAX_PERCENT), 1e-2) for n, p in use.items()})
-            for t_ns, use in uses
+            for t_ns, use in self._uses
         ]
+        self._uses.clear()
         samples += [self._sample(*mean) for mean in self._means.take(flush=last)]
         values = self._read_each_second(self._newest) | slow
         if any(value is not None for value in values.values()):
@@ -327,7 +327,8 @@ class GpuReader:
             if self._empty_reads[column] >= _MAX_EMPTY_READS:
                 del self._buffers[column]
                 self.notes.append(
-                    f"{self.gpu.uuid}: the driver's buffer of {column} has no new samples"
+                    f"{self.gpu.uuid}: the driver's buffer of {column} has no new samples; "
+                    "the value is polled instead"
                 )
                 self._choose_power()
 
@@ -371,7 +372,7 @@ class GpuReader:
         uuid = query_optional(pynvml.nvmlDeviceGetUUID, handle)
         if uuid is not None and decode(uuid) != self.gpu.uuid:
             self._fast_fields.take()  # perhaps of the other one
-            raise GpuLost(f"it was replaced by another board, {decode(uuid)!a}")
+            raise GpuLost(f"another board has replaced it, {decode(uuid)!a}")
         memory = query_optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
         celsius = query_optional(
             pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU

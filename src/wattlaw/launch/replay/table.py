@@ -84,7 +84,7 @@ class Measurement:
         return cls(row.line, values.pop(time), values, options)
 
     def fits(self, spec: RunSpec, options: Mapping[str, str]) -> bool:
-        """Say whether this is of a run whose workload has these options; None fits every run."""
+        """Return whether this is of a run whose workload has these options; None fits every run."""
         setting = spec.setting
         wanted = {
             "workload": spec.workload.name,

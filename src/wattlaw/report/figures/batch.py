@@ -67,7 +67,7 @@ def quality(findings: Findings) -> Spec | None:
         verdict = f"falls beyond {row.falls_beyond}" if row.verdict == FALLS else row.verdict
         panels.append(parts.panel(layers, name, width, height, verdict))
     falls = any(row.verdict == FALLS for row in shown)
-    dashed = "The dashed line is at the largest batch without a fall." if falls else ""
+    dashed = "The dashed line marks the largest batch before the metric falls." if falls else ""
     notes = [parts.SD_BARS, dashed, parts.not_shown(len(rows) - len(shown), "group")]
     return parts.concat(panels, columns, notes, columns * (width + 60))
 

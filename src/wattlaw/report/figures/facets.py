@@ -111,7 +111,7 @@ def facet(
         rows.dropna(subset=["panel", "line"]),
         tuple(panel_names.values()),
         tuple(line_names.values()),
-        f"Not shown are {' and '.join(omitted)}." if omitted else "",
+        f"Not shown: {' and '.join(omitted)}." if omitted else "",
     )
 
 

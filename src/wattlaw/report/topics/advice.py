@@ -28,7 +28,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
             lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
         return (*lines, *_with_any_batch(advice), _basis(advice))
     return (
-        f"Run {advice.workload} on {advice.label(option)}, for the least {advice.goal}{caveats}.",
+        f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}{caveats}.",
         _takes(advice, option), _saves(advice, option),
         *_with_any_batch(advice), _sure(advice), _basis(advice), _next(advice),
     )  # fmt: skip

@@ -96,12 +96,12 @@ def verdicts(findings: Findings) -> tables.Table | None:
         "Energy: what was counted, from which source, with which verdict",
         columns,
         counts.to_dict("records"),
-        note="Counted is the outermost scope that was measured: node, an entire node; module, a "
-        "board with processors and GPUs; else the devices. ok: counter and power samples agree, if "
-        f"both exist. suspect: used, and marked, since a check failed.{suspect_note(findings)} "
-        "partial, implausible (physically impossible) and unavailable: not used; the run has times "
-        "but no energy. Energies that count different things are never averaged, compared or "
-        "fitted together.",
+        note="The energy of a run is that of the outermost scope that was measured: the node, the "
+        "module (a board with processors and GPUs), or the devices. ok: counter and power samples "
+        "agree, if both exist. suspect: used, and marked, since a check failed."
+        f"{suspect_note(findings)} partial, implausible (physically impossible) and unavailable: "
+        "not used; the run has times but no energy. Energies of different scopes are "
+        "never averaged, compared or fitted together.",
     )
 
 

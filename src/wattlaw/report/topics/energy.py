@@ -116,7 +116,7 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
             else "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
         )
         return
-    text = f"Energies count: {findings.energy}."
+    text = f"Energies include: {findings.energy}."
     if "estimated" in findings.energy:
         text += " Estimated means busy cores times assumed watts: not a measurement."
     if "simulated" in findings.energy:

@@ -1,0 +1,62 @@
+"""The results of the done runs: the energy they used, and the figures of the report."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattlaw.api.results import open as open_results
+from wattlaw.errors import WattlawError
+from wattlaw.report.figures import GALLERY
+from wattlaw.report.pictures import Picture, chart_of, draw_charts
+from wattlaw.report.stores import read_findings
+from wattlaw.store.store import Store
+
+#: The figures of the page, in its order.
+_FIGURES = ("decision", "epoch_time", "pareto", "predictions", "speedup", "energy_speed")
+#: Energies of windows, with what they are of. Outer scopes contain inner ones.
+_ENERGIES = {
+    "gpu_energy_j": "GPUs", "cpu_energy_j": "processors", "dram_energy_j": "memory",
+    "module_energy_j": "modules", "node_energy_j": "nodes",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Results:
+    """Figures, or why there are none; ``origin`` is empty if all values are measured."""
+
+    pictures: tuple[Picture, ...] = ()
+    reason: str | None = None
+    origin: str = ""
+
+
+def read_energies(paths: Sequence[Path]) -> dict[str, float]:
+    """Return the energy of all windows of the done runs in J, by what it is of."""
+    try:
+        results = open_results(*paths)
+        epochs = results.epochs
+        origin = results.origins_label
+        if not origin and (epochs["energy_source"] == "estimated").any():
+            origin = "estimated in part"
+        marked = f" ({origin})" if origin else ""
+        return {
+            f"{name}{marked}": float(epochs[column].sum())
+            for column, name in _ENERGIES.items() if epochs[column].notna().any()
+        }  # fmt: skip
+    except WattlawError:
+        return {}  # the results say why
+
+
+def read_results(paths: Sequence[Path]) -> Results:
+    """Return the results of stores; damaged runs are left out."""
+    try:
+        results = open_results(*paths)
+        if results.metrics.empty:
+            return Results(reason="no run is done yet")
+        stores = [Store(path) for path in paths]
+        findings = read_findings(stores, results.runs, results.epochs)
+        chosen = [figure for name in _FIGURES for figure in GALLERY if figure.name == name]
+        charts = (chart_of(figure, findings) for figure in chosen)
+        pictures = draw_charts([chart for chart in charts if chart is not None])
+        return Results(pictures, origin=results.origins_label)
+    except WattlawError as error:
+        return Results(reason=str(error))

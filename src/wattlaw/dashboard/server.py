@@ -1,0 +1,181 @@
+"""The web server: routes, server-sent events, and the socket that it listens on."""
+
+import asyncio
+import os
+import secrets
+import socket
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from wattlaw.dashboard.access import Guard, Tokens, private_folder
+from wattlaw.dashboard.channels import Channel, Parts
+from wattlaw.dashboard.pages import Pages, page
+from wattlaw.errors import NotAvailable, WattlawError
+
+_ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "text/css"}
+_MOST_CHANNELS, _MOST_COMPARED = 256, 8
+#: Connections that are open at once; later ones are answered 503.
+_MOST_CONNECTIONS = 256
+#: The longest time that a request may take to arrive.
+_REQUEST_S = 10.0
+#: Longest path of a Unix socket (unix(7)), with its final zero.
+_MAX_SOCKET_PATH = 107
+
+
+class Application:
+    """The routes over the pages; each page with viewers has one channel."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._channels: dict[str, Channel] = {}
+
+    def app(self, tokens: Tokens | None) -> Any:
+        """Return the ASGI application."""
+        routes = [
+            Route("/", self._page),
+            Route("/results", self._page),
+            Route("/run/{store:int}/{run_id}", self._page),
+            Route("/compare", self._page),
+            Route("/events", self._events),
+            Route("/static/{name}", self._asset),
+        ]
+        starlette = Starlette(routes=routes, exception_handlers={Exception: _failed})
+        return Guard(starlette, tokens)
+
+    async def _page(self, request: Request) -> Response:
+        key = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        channel, title, nav = self._channel(key, request)
+        parts = await _parts(channel)
+        return HTMLResponse(page(title, f"/events?page={quote(key, safe='')}", parts, nav))
+
+    async def _events(self, request: Request) -> Response:
+        key = request.query_params.get("page", "/")
+        inner = Request({**request.scope, **_split(key)})
+        channel, _, _ = self._channel(key, inner)
+        await _parts(channel)  # so that an error is an answer
+        return StreamingResponse(channel.events(), media_type="text/event-stream")
+
+    def _channel(self, key: str, request: Request) -> tuple[Channel, str, str]:
+        """Return the channel of a page, its title, and its place in the navigation."""
+        path, pages = request.url.path, self._pages
+        words = path.strip("/").split("/")
+        if path == "/":
+            compute, title, nav = pages.overview, "Overview", "overview"
+        elif path == "/results":
+            compute, title, nav = pages.results, "Results", "results"
+        elif len(words) == 3 and words[0] == "run" and words[1].isdecimal():
+            store, run_id = int(words[1]), words[2]
+            compute, title, nav = (lambda: pages.run(store, run_id)), f"Run {run_id}", "run"
+        elif path == "/compare":
+            chosen = [_chosen(text) for text in request.query_params.getlist("run")]
+            if not 1 <= len(chosen) <= _MOST_COMPARED:
+                raise HTTPException(400, f"choose 1 to {_MOST_COMPARED} runs")
+            compute, title, nav = (lambda: pages.comparison(chosen)), "Comparison", "compare"
+        else:
+            raise HTTPException(404, "there is no such page")
+        if key not in self._channels:
+            while len(self._channels) >= _MOST_CHANNELS:
+                self._channels.pop(next(iter(self._channels)))
+            self._channels[key] = Channel(compute)
+        return self._channels[key], title, nav
+
+    async def _asset(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _ASSETS:
+            raise HTTPException(404, "there is no such file")
+        package = "wattlaw.report" if name == "report.css" else "wattlaw.dashboard"
+        file = resources.files(package).joinpath("templates", name)
+        text = await run_in_threadpool(file.read_text, "utf-8")
+        return Response(text, media_type=_ASSETS[name])
+
+
+async def _parts(channel: Channel) -> Parts:
+    try:
+        return await channel.fresh()
+    except LookupError as error:
+        raise HTTPException(404, str(error.args[0])) from None
+    except WattlawError as error:
+        raise HTTPException(500, str(error)) from None
+
+
+def _chosen(text: str) -> tuple[int, str]:
+    store, _, run_id = text.partition("/")
+    if not (store.isdecimal() and len(store) < 5):
+        raise HTTPException(400, "run: allowed: STORE NUMBER/RUN ID")
+    return int(store), run_id
+
+
+def _split(key: str) -> dict[str, Any]:
+    path, _, query = key.partition("?")
+    return {"path": path, "raw_path": path.encode(), "query_string": query.encode()}
+
+
+async def _failed(_: Request, __: Exception) -> Response:
+    return PlainTextResponse("this page cannot be computed; see the terminal of wattlaw\n", 500)
+
+
+def listen_unix(folder: Path) -> tuple[socket.socket, Path]:
+    """Return a listening socket in a private folder.
+
+    Raises ``NotAvailable`` if the path is too long for a socket.
+    """
+    path = private_folder(folder) / f"dashboard-{secrets.token_hex(4)}.sock"
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise NotAvailable(f"{path}: too long for a socket; set XDG_RUNTIME_DIR to a short folder")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    path.chmod(0o600)
+    listening.listen(128)
+    return listening, path
+
+
+def listen_tcp(port: int) -> socket.socket:
+    """Return a socket that listens on 127.0.0.1; 0 is any free port.
+
+    Raises ``NotAvailable`` if the port is in use.
+    """
+    listening = socket.socket(socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise NotAvailable(f"port {port}: {error.strerror}; choose another one") from None
+    listening.listen(128)
+    return listening
+
+
+class _Protocol(H11Protocol):
+    """Closes a connection whose first request does not arrive in time; each has only one."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_REQUEST_S, self._close_without_request)
+
+    def _close_without_request(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
+def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    config = uvicorn.Config(
+        Application(pages).app(tokens), http=_Protocol, ws="none", lifespan="off", access_log=False,
+        log_level="error", server_header=False,
+        limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1, proxy_headers=False,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    with suppress(KeyboardInterrupt):
+        asyncio.run(server.serve(sockets=[listening]))
