@@ -63,8 +63,7 @@ _MAX_READINGS = 128
 _MUCH_SLOWER = 1.5
 #: The period of utilisation, which drivers average over 1/6 s or more, and of slow values.
 _USE_NS = 240_000_000
-_SLOW_NS = 4_950_000_000
-_OVERDUE_NS = 500_000_000
+_SLOW_NS, _OVERDUE_NS = 4_950_000_000, 500_000_000
 _MAX_EMPTY_READS = 3  # without a new sample; then a buffer is not used any more
 _MEAN_PERIOD_S = 0.25  # of a power that is a mean over 1 s
 #: The greatest values that a GPU can have; greater values count as missing.
