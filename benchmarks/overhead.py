@@ -29,8 +29,12 @@ SETTLE_S = 3.0
 
 
 def start_tool(tool: str, hz: float, folder: Path, python: Path,
-               more: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":  # fmt: skip
-    """Start a tool on the boards of a folder, if any, and wait until it monitors."""
+               more: Mapping[str, str] | None = None,
+               root_pid: int | None = None) -> "subprocess.Popen[str]":  # fmt: skip
+    """Start a tool on the boards of a folder, if any, and wait until it monitors.
+
+    wattlaw watches the processes below ``root_pid``, which are those of this process if not set.
+    """
     boards = folder / "boards"
     environment = os.environ | (FakeGpus(boards).environment() if boards.exists() else {})
     environment |= more or {}
@@ -41,7 +45,7 @@ def start_tool(tool: str, hz: float, folder: Path, python: Path,
             raise SystemExit(f"{tool} could not be started")
         return process
     live = Path(tempfile.mkdtemp(dir=folder))
-    line = sampler.command(live, socket.gethostname(), Target(os.getpid(), 1 / hz))
+    line = sampler.command(live, socket.gethostname(), Target(root_pid or os.getpid(), 1 / hz))
     process = subprocess.Popen(line, env=environment, text=True)
     while not sampler.stream_path(live, socket.gethostname()).exists():
         if process.poll() is not None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from common import cpu_s, end_tree, write_results
 from overhead import FakeGpus, start_tool
 from powercap import Powercap
+from trees import AcpiMeters, IntelCards, grace_names
 from wattlaw.devices.sysfs import ROOT_VARIABLE
 
 HZ = 10.0
@@ -49,6 +50,14 @@ CASES = [
         for n in (1, 8)
     ),
     Case("RAPL", "wattlaw", HZ, 4, lambda folder: Powercap(folder / "sys/class/powercap")),
+    Case("6 Intel GPUs", "wattlaw", HZ, 6, lambda folder: IntelCards(folder / "sys", 6)),
+    Case(
+        "4 Grace Hopper modules",
+        "wattlaw",
+        HZ,
+        8,
+        lambda folder: AcpiMeters(folder / "sys", grace_names(4)),
+    ),
     *(
         Case(f"{n} NVIDIA", tool, hz, n, boards(n, buffers=True))
         for tool, rates in (("zeus", (0.0, HZ)), ("codecarbon", (0.0, 1.0)))
@@ -65,12 +74,14 @@ def watch(
     shares = []
     with contextlib.ExitStack() as stack:
         processes: list[subprocess.Popen[str]] = []
+        run = subprocess.Popen(["/bin/sleep", "infinity"], text=True)  # the processes of a run
+        stack.callback(end_tree, run)
         for case in cases:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             (folder / "sys").mkdir()
             case.make(folder)
             more = {ROOT_VARIABLE: str(case.root or folder / "sys")}
-            processes.append(start_tool(case.tool, case.hz, folder, python, more))
+            processes.append(start_tool(case.tool, case.hz, folder, python, more, run.pid))
             stack.callback(end_tree, processes[-1])
         time.sleep(settle_s)
         for _ in range(rounds):
@@ -94,10 +105,11 @@ def main() -> None:
     parser.add_argument("--watch-s", type=float, default=60.0)
     parser.add_argument("--settle-s", type=float, default=20.0)
     options = parser.parse_args()
-    cases = list(CASES)
+    python = options.peers_python
+    cases = [case for case in CASES if case.tool == "wattlaw" or python.exists()]
     for name, root in (tree.split("=", 1) for tree in options.tree):
         cases.append(Case(name, "wattlaw", HZ, 0, lambda _: None, Path(root).resolve()))
-    python, settle_s, watch_s = options.peers_python, options.settle_s, options.watch_s
+    settle_s, watch_s = options.settle_s, options.watch_s
     rounds = watch(cases, settle_s, watch_s, options.rounds, python)
     shares = [statistics.median(values) for values in zip(*rounds, strict=True)]
     zeus = {case.devices: share for case, share in zip(cases, shares, strict=True)

@@ -77,14 +77,16 @@ def test_a_counter_that_wraps_counts_every_increase(tmp_path_factory, increases,
 def test_a_moment_without_an_answer_passes_and_lost_hardware_is_given_up(tmp_path, code):
     answers = iter([7, OSError(code, os.strerror(code)), 8, 9])
 
-    def parse(_: Path) -> int:
+    def parse(_: str) -> int:
         answer = next(answers)
         if isinstance(answer, OSError):
             raise answer
         return answer
 
     device = Device("a", "gpu", "a")
-    meter = FileMeter([FileSource(device, tmp_path, scale=1.0, parse=parse)], 0.1)
+    meter = FileMeter(
+        [FileSource(device, put(tmp_path / "energy", 0), scale=1.0, parse=parse)], 0.1
+    )
     read = [energies(meter).get("a") for _ in range(3)]
     if code in (errno.EIO, errno.EAGAIN):
         assert (read, meter.problems()) == ([7, None, 8], [])
@@ -94,10 +96,10 @@ def test_a_moment_without_an_answer_passes_and_lost_hardware_is_given_up(tmp_pat
 
 
 def test_a_file_that_never_answers_is_given_up(tmp_path):
-    def parse(_: Path) -> int:
+    def parse(_: str) -> int:
         raise OSError(errno.EIO, "no")
 
-    source = FileSource(Device("a", "gpu", "a"), tmp_path, parse=parse)
+    source = FileSource(Device("a", "gpu", "a"), put(tmp_path / "energy", 0), parse=parse)
     assert [source.read() for _ in range(20)] == [None] * 20
     assert source.problem == "a: no longer read: [Errno 5] no"
 

@@ -55,7 +55,8 @@ class CrayMeter(FileMeter):
         self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device]
     ) -> None:
         super().__init__(sources, period_s, failed)
-        self._folder = counters()
+        names = ("freshness", "startup", "generation")
+        self._files = {name: sysfs.OpenFile(counters() / name) for name in names}
         self._fresh = -1  # the freshness of the last samples
         self._fresh_s = time.monotonic()
         self._startup, self._generation = self._read("startup"), self._read("generation")
@@ -100,6 +101,12 @@ class CrayMeter(FileMeter):
         """Return why counters are no longer read, and restarts, cap changes and missed updates."""
         return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
 
+    def close(self) -> None:
+        """Close the files."""
+        super().close()
+        for file in self._files.values():
+            file.close()
+
     def _since_startup(self, samples: list[Sample], startup: int | None) -> list[Sample]:
         """Return the samples; after a restart of the counters they begin again at 0.
 
@@ -120,17 +127,16 @@ class CrayMeter(FileMeter):
     def _read(self, name: str) -> int | None:
         """Return the first number in a file, None if it cannot be read."""
         with contextlib.suppress(OSError, ValueError, IndexError):
-            return int(sysfs.read_text(self._folder / name).split()[0])
+            return int(self._files[name].read().split()[0])
         return None
 
 
-def _joules(path: Path) -> int:
-    return _parse(path)[0]
+def _joules(text: str) -> int:
+    return _parse(text)[0]
 
 
-def _parse(path: Path) -> tuple[int, float | None]:
+def _parse(text: str) -> tuple[int, float | None]:
     """Return the energy in joules, and its time in seconds since 1970 if the file has one."""
-    text = sysfs.read_text(path)
     match = _VALUE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:20]!a} is not an energy in J")
@@ -167,7 +173,7 @@ def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) 
 def _age_s(path: Path) -> float | None:
     """Return how long ago a counter was updated, None if its clock is not set."""
     with contextlib.suppress(OSError, ValueError):
-        time_s = _parse(path)[1]
+        time_s = _parse(sysfs.read_text(path))[1]
         age_s = math.inf if time_s is None else time.time() - time_s
         return age_s if 0 <= age_s < _MAX_AGE_S else None
     return None

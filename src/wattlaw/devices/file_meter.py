@@ -36,12 +36,16 @@ class FileSource:
     column: Literal["energy_j", "power_w"] = "energy_j"
     scale: float = 1e-6  # joules or watts of one unit in the file
     wraps_at: int | None = None  # after this value the counter restarts at 0; None: unknown
-    parse: Callable[[Path], int] = sysfs.read_number  # raises OSError or ValueError
+    parse: Callable[[str], int] = sysfs.parse_number  # raises ValueError
     problem: str | None = None  # why it is no longer read
     raw: int = 0
     offset: int = 0
     read_s: float = 0.0
     failures: int = 0
+
+    def __post_init__(self) -> None:
+        """Prepare the reading of the file."""
+        self.file = sysfs.OpenFile(self.path)
 
     def value(self) -> float:
         """Return the energy since some start, corrected for wrap-around, or the power.
@@ -49,7 +53,7 @@ class FileSource:
         It detects one wrap-around between two readings; with a reading a second there are never
         two. Raises ``OSError`` or ``ValueError`` if it cannot be read.
         """
-        raw, now_s = self.parse(self.path), time.monotonic()
+        raw, now_s = self.parse(self.file.read()), time.monotonic()
         if self.wraps_at is not None and raw > self.wraps_at:
             self.wraps_at = None  # the stated range is wrong
         if raw < self.raw and self.wraps_at is not None:
@@ -75,10 +79,14 @@ class FileSource:
                 )
             return None
         self.failures = 0
-        sample = Sample(self.device.id, self.device.kind, t_ns, power_source="measured")
-        if self.column == "power_w":
-            return sample._replace(power_w=value)
-        return sample._replace(energy_j=value)
+        return Sample(
+            self.device.id,
+            self.device.kind,
+            t_ns,
+            power_w=value if self.column == "power_w" else None,
+            energy_j=value if self.column == "energy_j" else None,
+            power_source="measured",
+        )
 
 
 class FileMeter(Meter):
@@ -101,6 +109,11 @@ class FileMeter(Meter):
     def problems(self) -> list[str]:
         """Return why files are no longer read."""
         return [source.problem for source in self.sources if source.problem is not None]
+
+    def close(self) -> None:
+        """Close the files."""
+        for source in self.sources:
+            source.file.close()
 
 
 def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:

@@ -3,7 +3,7 @@
 One sampler per host writes its rows to a live file, about once a second or when the next reading
 is later than that. It ends, with its data flushed, on SIGTERM or when its parent process has ended.
 It imports no torch, no pyarrow, and nothing of the user. A wake-up costs more than most readings.
-So one thread reads all meters, slow meters are read a little early to share the wake-up of others,
+So one thread reads all meters, each at whole periods after the first reading of all of them,
 and nothing but a reading wakes it more often than every 4 s. A second thread checks now and then
 whether a driver hangs, and then continues without it.
 """
@@ -33,8 +33,8 @@ from wattlaw.store.record import DeviceReport, MeterReport, SamplerReport
 FLUSH_S = 1.0
 #: The longest sleep, after which the sampler checks that its parent lives.
 _MAX_SLEEP_S = 4.0
-#: A meter that is read every second or less often may be read early by this share of its period.
-_SLOW_S, _EARLY_SHARE = 1.0, 0.25
+#: A meter may be read early by this share of its period, to share the wake-up of another.
+_EARLY_SHARE = 0.04
 #: The longest that a meter may take to be read, and to open.
 READ_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 30.0
@@ -66,21 +66,24 @@ def report_path(folder: Path, host: str) -> Path:
 class MeterPoller:
     """Polls one meter on an absolute schedule, and reports how the polling went.
 
-    A broken meter is not read again; the other meters of the run continue. ``open_meter`` returns
-    the meter, or raises a ``WattlawError`` that says why there is none.
+    It is due at whole periods after the first reading of all meters, so that meters share wake-ups
+    also after their periods have changed. A broken meter is not read again; the other meters of
+    the run continue. ``open_meter`` returns the meter, or raises a ``WattlawError`` that says why
+    there is none.
     """
 
     def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
         self.name = name
         self.unavailable: str | None = None
         self.devices: list[Device] = []
-        self.next_s: float | None = None  # None: there is nothing to read
+        self.next_s = math.inf  # infinite: there is nothing to read
+        self.due_s = math.inf  # when it may be read on a wake-up for another meter
         self.waiting_since_s: float | None = None  # since when a call of the meter is running
         self._limit_s = OPEN_TIMEOUT_S
         self._open_meter = open_meter
         self._meter: Meter | None = None
         self._problem: str | None = None
-        self._late_s = self._early_s = 0.0
+        self._late_s = self._first_s = 0.0
         self._reads = self._missed = 0
 
     def open(self) -> None:
@@ -107,15 +110,12 @@ class MeterPoller:
     def begin(self, first_s: float) -> None:
         """Schedule the first reading, at a time of the monotonic clock."""
         if self._meter is not None:
-            self.next_s = first_s
-
-    def is_due(self, now_s: float) -> bool:
-        """Return whether to read the meter, on a wake-up that may be for another meter."""
-        return self.next_s is not None and self.next_s - self._early_s <= now_s
+            self._first_s = self.next_s = self.due_s = first_s
 
     def read(self, now_s: float, *, last: bool = False) -> list[Sample]:
         """Read the meter, and schedule the next reading."""
-        if self._meter is None or self.next_s is None:
+        due_s = self.next_s
+        if self._meter is None or due_s == math.inf:
             return []
         self.waiting_since_s = now_s
         try:
@@ -125,28 +125,28 @@ class MeterPoller:
             return []
         finally:
             self.waiting_since_s = None
-        if self.next_s is None:  # its reading was stopped meanwhile
+        if self.next_s == math.inf:  # its reading was stopped meanwhile
             return []
-        self._late_s += max(0.0, now_s - self.next_s)
+        self._late_s += max(0.0, now_s - due_s)
         self._reads += 1
         period_s = self._meter.period_s
-        self._early_s = _EARLY_SHARE * period_s if period_s >= _SLOW_S else 0.0
-        periods = max(1, int((time.monotonic() - self.next_s) / period_s) + 1)
-        self._missed += periods - 1
-        # After an early reading, the schedule is that of the meter whose wake-up it shared.
-        self.next_s = min(now_s, self.next_s) + periods * period_s
+        early_s = _EARLY_SHARE * period_s
+        periods = (time.monotonic() - self._first_s + early_s) // period_s + 1
+        self.next_s = self._first_s + periods * period_s
+        self.due_s = self.next_s - early_s
+        self._missed += max(0, round((self.next_s - due_s) / period_s) - 1)
         return samples
 
     def close(self) -> None:
         """Close the meter."""
-        if self._meter is not None and self.next_s is not None:
+        if self._meter is not None and self.next_s != math.inf:
             self.waiting_since_s = time.monotonic()
             try:
                 self._meter.close()
             except Exception as error:  # the samples are safe
                 self._problem = f"{self.name}: {one_line(error)}"
             finally:
-                self.waiting_since_s = self.next_s = None
+                self.waiting_since_s, self.next_s = None, math.inf
 
     def is_hung(self) -> bool:
         """Return whether a call of the meter has exceeded its time limit."""
@@ -155,7 +155,7 @@ class MeterPoller:
 
     def give_up(self, reason: str) -> None:
         """Stop polling this meter, even while a call of it is running."""
-        self.next_s, self._limit_s = None, math.inf
+        self.next_s = self.due_s = self._limit_s = math.inf
         self._problem = f"{self.name} no longer read: {reason}"
 
     def problems(self) -> list[str]:
@@ -214,18 +214,17 @@ class Sampler:
             for poller in self._pollers:
                 poller.begin(self._start_s)  # at the same time, so that they share wake-ups
         flushed_s = -math.inf
+        pollers = [poller for poller in self._pollers if poller.next_s != math.inf]
         while True:
             now_s = time.monotonic()
-            for poller in self._pollers:
-                if poller.is_due(now_s):
+            next_s = now_s + _MAX_SLEEP_S
+            for poller in pollers:
+                if poller.due_s <= now_s:
                     samples = poller.read(now_s)
                     if self._active_thread != thread:
                         return
                     self._rows += samples
-            next_s = now_s + _MAX_SLEEP_S
-            for poller in self._pollers:
-                if poller.next_s is not None and poller.next_s < next_s:
-                    next_s = poller.next_s
+                next_s = min(next_s, poller.next_s)
             if (self._rows or self._stream is None) and next_s - flushed_s > FLUSH_S:
                 self._write()
                 flushed_s = now_s

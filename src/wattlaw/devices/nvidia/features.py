@@ -14,6 +14,7 @@ _SCOPES = {0: "gpu", 1: "module", 2: "memory"}
 #: Compute capabilities of the GPUs whose power sensor is on for 25 of 100 ms: GA100 and GH100
 #: (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741).
 _PART_TIME_SENSORS, _PART_TIME_DUTY = frozenset({(8, 0), (9, 0)}), 0.25
+_GA100, _MAX_REASONS = (8, 0), 2**32
 _VIRTUALIZATION = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "passthrough",
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU: "vgpu",
@@ -50,6 +51,23 @@ def features(
         "is_shared": bool(users),
         "virtualization": virtualization,
     }
+
+
+def is_mean(power: str | None, capability: tuple[int, int] | None) -> bool:
+    """Return whether a source of power is a mean over 1 s.
+
+    ``nvmlDeviceGetPowerUsage`` is one on GPUs that are newer than GA100 (NVML's documentation).
+    """
+    is_newer = capability is not None and capability > _GA100
+    return power == "average" or (power == "usage" and is_newer)
+
+
+def throttle_reasons(handle: Any) -> int | None:
+    """Return the bit mask of what limits the clocks, also from drivers before 535."""
+    reasons = query_optional(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+    if reasons is None:
+        reasons = query_optional(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    return None if valid(reasons, _MAX_REASONS) is None else reasons
 
 
 def watts(call: Callable[[Any], int], handle: Any) -> float | None:

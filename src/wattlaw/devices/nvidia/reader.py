@@ -3,6 +3,7 @@
 On a Grace Hopper board it also reads the module, which contains the processor and both memories.
 """
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -17,10 +18,18 @@ from wattlaw.devices.nvidia.driver import (
     decode,
     describe,
     query_optional,
+    raise_on_error,
     scaled,
     valid,
 )
-from wattlaw.devices.nvidia.features import MODULE_CONTAINS, ONE_PER_MODULE, features, watts
+from wattlaw.devices.nvidia.features import (
+    MODULE_CONTAINS,
+    ONE_PER_MODULE,
+    features,
+    is_mean,
+    throttle_reasons,
+    watts,
+)  # fmt: skip
 from wattlaw.devices.nvidia.gpm import Gpm
 from wattlaw.devices.nvidia.readings import (
     AVERAGE,
@@ -47,20 +56,18 @@ _USES = frozenset({"sm_util", "mem_util"})
 _MAX_BUFFERED_S = 4.0
 #: The share of a buffer's span between two of its readings; the rest is for a late one.
 _SPAN_SHARE = 0.85
-#: Readings of a polled GPU are evaluated once a second, and those of buffers are due after their
-#: period. A little less, because a reading may come a little early.
+#: A polled GPU is evaluated once a second, a buffered one after its period, or a little early.
 _EARLY = 0.95
 _MAX_READINGS = 128
 #: A counter that changes so much more seldom than the requested period sets the period.
 _MUCH_SLOWER = 1.5
 #: The period of utilisation, which drivers average over 1/6 s or more, and of slow values.
 _USE_NS = 240_000_000
-_SLOW_NS = 4_950_000_000
-_OVERDUE_NS = 500_000_000
-#: After so many readings without a new sample, a buffer is not used any more.
-_MAX_EMPTY_READS = 3
+_SLOW_NS, _OVERDUE_NS = 4_950_000_000, 500_000_000
+_MAX_EMPTY_READS = 3  # without a new sample; then a buffer is not used any more
+_MEAN_PERIOD_S = 0.25  # of a power that is a mean over 1 s
 #: The greatest values that a GPU can have; greater values count as missing.
-_MAX_PERCENT, _MAX_MHZ, _MAX_C, _MAX_REASONS = 100, 20_000, 200, 2**32
+_MAX_PERCENT, _MAX_MHZ, _MAX_C = 100, 20_000, 200
 #: After so many failures in a row, or failures for so long, a GPU is not read any more.
 _MAX_FAILURES, _MAX_FAILING_NS = 10, 5 * 10**9
 
@@ -79,13 +86,13 @@ class GpuReader:
         self._failures = 0
         self._failing_ns: int | None = None  # since when
         self._second_ns = self._slow_ns = self._use_ns = 0
-        self._uses: list[Sample] = []  # of utilisation, since the last evaluation
+        self._uses: list[tuple[int, dict[str, int]]] = []  # percent, since the last evaluation
+        self._rates = pynvml.c_nvmlUtilization_t()
         self._last_counter: tuple[int, float] | None = None
-        self._reported_ns = 0
+        self._reported_ns, self._counter_is_timed = 0, False
         self._means = PeriodMeans(period_s)
         self._empty_reads: dict[str, int] = {}
         self._counter_device: str | None = gpu.uuid  # whose energy the counter counts
-        self._counter_is_timed = False
         self._newest: Reading = {}
         self._probe(period_s)
 
@@ -158,19 +165,25 @@ class GpuReader:
         """Return the period at which to read the GPU.
 
         It is as long as the driver's buffers allow. A polled GPU is not read more often than its
-        counter changes, if the driver reports the time of the change.
+        counter changes, if the driver reports when, or than four times a second if its power is a
+        mean over 1 s without a counter.
         """
         if self._buffered_s is not None:
             return max(shortest_s, self._buffered_s)
+        if is_mean(self._power_by, self._capability) and not self.has_counter:
+            return max(shortest_s, _MEAN_PERIOD_S)
         refresh_s = (self.refresh_s or 0.0) if self._counter_is_timed else 0.0
         return refresh_s if refresh_s > _MUCH_SLOWER * shortest_s else shortest_s
 
     def devices(self) -> list[Device]:
         """Return the GPU, and its module if that is read, with their features."""
-        is_own = self._counter_device == self.gpu.uuid
         counter = {"energy_counter": self._energy_by, "counter_refresh_s": self.refresh_s}
         none = dict.fromkeys(counter)
-        gpu = {**(counter if is_own else none), "power": self._power_by, **self._facts}
+        gpu = {
+            **(counter if self._counter_device == self.gpu.uuid else none),
+            "power": self._power_by,
+            **self._facts,
+        }
         gpu["buffers"], gpu["gpm"] = ",".join(self._buffers) or None, self._gpm is not None
         buffer = self._buffers.get("power_w")
         gpu["power_buffer_spacing_s"] = buffer.spacing_s if buffer else None
@@ -273,10 +286,8 @@ class GpuReader:
             if counter is not None and self._counter_device is not None:
                 energy = {"energy_j": counter[1]}
                 samples.append(self._sample(counter[0], energy, self._counter_device))
-            for device, field in (
-                (self.gpu.uuid, self._power_field),
-                (self._module_id, self._module_field),
-            ):
+            powers = (self.gpu.uuid, self._power_field), (self._module_id, self._module_field)
+            for device, field in powers:
                 power_w = _value(values.get(field), 1e-3) if field is not None else None
                 if power_w is not None and device is not None:
                     samples.append(self._sample(now_ns, {"power_w": power_w}, device))
@@ -286,7 +297,11 @@ class GpuReader:
     def _evaluate(self, now_ns: int, slow: dict[str, Any], *, last: bool) -> list[Sample]:
         """Return the samples of the driver's buffers and of values that change more slowly."""
         self._read_buffers()
-        samples, self._uses = self._uses, []
+        samples = [
+            self._sample(t_ns, {n: scaled(valid(p, _MAX_PERCENT), 1e-2) for n, p in use.items()})
+            for t_ns, use in self._uses
+        ]
+        self._uses.clear()
         samples += [self._sample(*mean) for mean in self._means.take(flush=last)]
         values = self._read_each_second(self._newest) | slow
         if any(value is not None for value in values.values()):
@@ -297,11 +312,10 @@ class GpuReader:
         self._use_ns = now_ns
         if self._buffers.keys() >= _USES:
             return
-        rates = query_optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
-        if rates is not None:
-            shares = (("sm_util", rates.gpu), ("mem_util", rates.memory))
-            values = {name: scaled(valid(share, _MAX_PERCENT), 1e-2) for name, share in shares}
-            self._uses.append(self._sample(now_ns, values))
+        rates = self._rates
+        code = pynvml.nvmlLib.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates))
+        if not code or query_optional(raise_on_error, code) is not None:
+            self._uses.append((now_ns, {"sm_util": rates.gpu, "mem_util": rates.memory}))
 
     def _read_buffers(self) -> None:
         """Read the driver's buffers; a buffer without new samples is replaced by polling."""
@@ -367,18 +381,8 @@ class GpuReader:
             "mem_used_bytes": None if memory is None else valid(memory.used, memory.total),
             "mem_clock_mhz": self._clock(pynvml.NVML_CLOCK_MEM),
             "temperature_c": valid(celsius, _MAX_C),
-            "throttle": self._throttle_reasons(),
+            "throttle": throttle_reasons(handle),
         }
-
-    def _throttle_reasons(self) -> int | None:
-        """Return the bit mask of what limits the clocks, also from drivers before 535."""
-        new, old = (
-            pynvml.nvmlDeviceGetCurrentClocksEventReasons,
-            pynvml.nvmlDeviceGetCurrentClocksThrottleReasons,
-        )
-        reasons = query_optional(new, self._handle)
-        reasons = query_optional(old, self._handle) if reasons is None else reasons
-        return None if valid(reasons, _MAX_REASONS) is None else reasons
 
     def _clock(self, which: int) -> float | None:
         return valid(query_optional(pynvml.nvmlDeviceGetClockInfo, self._handle, which), _MAX_MHZ)
