@@ -306,7 +306,7 @@ def addresses() -> list[str]:
 PATHS = (
     "/../../etc/passwd", "/static/../../../etc/passwd", "/static/%2e%2e/server.py", "/static/x",
     "/run/0/..", "/run/0/../../../etc/passwd", "/run/0/%2e%2e%2f%2e%2e", "/run/9/done0001",
-    "/run/99999999999999999999/x", "/run/-1/done0001", "/run/0/done0001%00", "/run/0/" + "a" * 5000,
+    "/run/99999999999999999999/x", "/run/" + "9" * 5000 + "/x", "/run/-1/done0001", "/run/0/done0001%00", "/run/0/" + "a" * 5000,
     "/compare", "/compare?run=0/done0001" + "&run=0/done0001" * 20, "/compare?run=../x/y",
     "/events?page=/../../etc/passwd", "/events?page=/run/0/..", "/events?page=%00", "//", "/\\..",
 )  # fmt: skip
@@ -382,8 +382,27 @@ def test_viewers_share_one_computation_and_get_what_changes():
     with ThreadPoolExecutor(1) as thread:  # Playwright has a loop in this one
         watched = thread.submit(lambda: asyncio.run(main())).result()
     for first, second in watched:
-        assert (set(first), second) == ({"a", "b"}, {"b": "2"})
+        assert (set(first), second) == ({"a", "b", "problem"}, {"b": "2"})
     assert len(calls) < 10
+
+
+def test_a_page_that_cannot_be_computed_says_why_and_goes_on(view, tmp_path):
+    store = made_store(tmp_path / "store")
+    with served(store) as url:
+        view.goto(url)
+        expect(view.locator("#part-summary")).to_contain_text("4 of 4 runs")
+        store.rename(tmp_path / "moved")
+        expect(view.locator("main")).to_contain_text("not a store", timeout=SLOW_MS)
+        (tmp_path / "moved").rename(store)
+        expect(view.locator("#part-summary")).to_contain_text("4 of 4 runs", timeout=SLOW_MS)
+        record = store / "runs" / "done0001" / "run.json"
+        content = record.read_text()
+        record.write_text("{")
+        view.goto(f"{view.url}run/0/done0001")
+        expect(view.locator("#part-problem")).to_contain_text("run.json", timeout=SLOW_MS)
+        record.write_text(content)
+        expect(view.locator("#part-facts")).to_contain_text("done", timeout=SLOW_MS)
+        expect(view.locator("#part-problem")).to_be_empty()
 
 
 def test_wrong_tokens_are_limited_and_the_right_one_is_used_up():

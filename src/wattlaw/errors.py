@@ -21,6 +21,10 @@ class NotPermitted(NotAvailable):
     """An action that this user may not perform; the text says who is permitted."""
 
 
+class NoSuchRun(WattlawError):
+    """A run that a store does not have."""
+
+
 class DamagedFileWarning(UserWarning):
     """A missing or damaged file of a store; the text names it, what lacks it, and what to do."""
 

@@ -8,9 +8,15 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from html import escape
+
+from wattlaw.errors import NoSuchRun, one_line
+from wattlaw.formatting import replace_invisible
 
 Parts = dict[str, str]
 
+#: The part that says why the page cannot be computed; empty if it can.
+PROBLEM = "problem"
 #: The shortest time between two states, and a quiet time after which a comment shows that the
 #: connection is alive.
 PERIOD_S, _ALIVE_S = 1.0, 10.0
@@ -31,11 +37,25 @@ class Channel:
     _computed_s: float = -1e9
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    @property
+    def has_viewers(self) -> bool:
+        """Whether anybody looks at the page."""
+        return bool(self._viewers)
+
     async def fresh(self) -> Parts:
-        """Return parts that are at most a period old."""
+        """Return parts that are at most a period old, the last ones with the problem if they fail.
+
+        Raises ``NoSuchRun`` if there never was such a page.
+        """
         async with self._lock:
             if time.monotonic() - self._computed_s > PERIOD_S:
-                self.parts = await asyncio.to_thread(self.compute)
+                try:
+                    self.parts = {**await asyncio.to_thread(self.compute), PROBLEM: ""}
+                except Exception as error:  # the viewers see it, and the next period may succeed
+                    if isinstance(error, NoSuchRun) and not self.parts:
+                        raise
+                    text = escape(replace_invisible(one_line(error)))
+                    self.parts = {**self.parts, PROBLEM: text}
                 self._computed_s = time.monotonic()
             return self.parts
 

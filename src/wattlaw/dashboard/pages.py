@@ -19,7 +19,7 @@ from wattlaw.dashboard.overview import RunRow, log_tail, read_overview
 from wattlaw.dashboard.results import read_energies, read_results
 from wattlaw.dashboard.tails import Device, Mark, RunTail, Totals, ended_run
 from wattlaw.dashboard.timeline import timelines
-from wattlaw.errors import WattlawError, one_line
+from wattlaw.errors import NoSuchRun, WattlawError, one_line
 from wattlaw.report.pictures import environment
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 #: The shortest time between two readings of all results, and times of their duration.
 _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
-_MAX_ID = 64
+#: The longest id of a run.
+MAX_ID = 64
 #: The values of a comparison, with their titles.
 COMPARED = {
     "workload": "workload", "hardware": "hardware", "gpus": "GPUs", "nodes": "nodes",
@@ -108,7 +109,7 @@ class Pages:
     def run(self, store: int, run_id: str) -> Parts:
         """Return the parts of the page of a run.
 
-        Raises ``LookupError`` if the store has no such run.
+        Raises ``NoSuchRun`` if the store has no such run.
         """
         folder, record = self._record(store, run_id)
         devices: Sequence[Device] = ()
@@ -140,8 +141,11 @@ class Pages:
         columns: list[pd.Series] = []
         for store, run_id in chosen:
             self._record(store, run_id)
-            rows = open_results(self.paths[store]).metrics
-            rows = rows[rows["run_id"] == run_id]
+        metrics = {
+            store: open_results(self.paths[store]).metrics for store in {each for each, _ in chosen}
+        }
+        for store, run_id in chosen:
+            rows = metrics[store][metrics[store]["run_id"] == run_id]
             columns.append(rows.iloc[0] if len(rows) else pd.Series(dtype=object))
         table = [
             (title, [_cell(column.get(name)) for column in columns])
@@ -152,14 +156,14 @@ class Pages:
 
     def _record(self, store: int, run_id: str) -> tuple[RunFolder, RunRecord]:
         if not 0 <= store < len(self.paths):
-            raise LookupError(f"there is no store {store}")
+            raise NoSuchRun(f"there is no store {store}")
         # Letters and digits only, so that the id cannot lead out of the store.
-        if run_id.isascii() and run_id.isalnum() and len(run_id) <= _MAX_ID:
+        if run_id.isascii() and run_id.isalnum() and len(run_id) <= MAX_ID:
             folder = Store.existing(self.paths[store]).folder(run_id)
             record = folder.read()
             if record is not None:
                 return folder, record
-        raise LookupError("there is no such run")
+        raise NoSuchRun("there is no such run")
 
     def _poll(self, rows: Sequence[RunRow]) -> list[RunTail]:
         """Read what active runs have written since the last call; forget the others' samples."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import uvicorn
 from starlette.applications import Starlette
@@ -20,9 +20,9 @@ from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wattlaw.dashboard.access import Guard, Tokens, private_folder
-from wattlaw.dashboard.channels import Channel, Parts
-from wattlaw.dashboard.pages import Pages, page
-from wattlaw.errors import NotAvailable, WattlawError
+from wattlaw.dashboard.channels import PROBLEM, Channel, Parts
+from wattlaw.dashboard.pages import MAX_ID, Pages, page
+from wattlaw.errors import NoSuchRun, NotAvailable
 
 _ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "text/css"}
 _MOST_CHANNELS, _MOST_COMPARED = 256, 8
@@ -46,7 +46,7 @@ class Application:
         routes = [
             Route("/", self._page),
             Route("/results", self._page),
-            Route("/run/{store:int}/{run_id}", self._page),
+            Route("/run/{store}/{run_id}", self._page),
             Route("/compare", self._page),
             Route("/events", self._events),
             Route("/static/{name}", self._asset),
@@ -55,41 +55,46 @@ class Application:
         return Guard(starlette, tokens)
 
     async def _page(self, request: Request) -> Response:
-        key = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        channel, title, nav = self._channel(key, request)
+        key, channel, title, nav = self._channel(request)
         parts = await _parts(channel)
-        return HTMLResponse(page(title, f"/events?page={quote(key, safe='')}", parts, nav))
+        text = page(title, f"/events?page={quote(key, safe='')}", parts, nav)
+        return HTMLResponse(text, 500 if parts[PROBLEM] else 200)
 
     async def _events(self, request: Request) -> Response:
         key = request.query_params.get("page", "/")
-        inner = Request({**request.scope, **_split(key)})
-        channel, _, _ = self._channel(key, inner)
-        await _parts(channel)  # so that an error is an answer
+        _, channel, _, _ = self._channel(Request({**request.scope, **_split(key)}))
+        await _parts(channel)  # so that a page that does not exist is an answer
         return StreamingResponse(channel.events(), media_type="text/event-stream")
 
-    def _channel(self, key: str, request: Request) -> tuple[Channel, str, str]:
-        """Return the channel of a page, its title, and its place in the navigation."""
-        path, pages = request.url.path, self._pages
+    def _channel(self, request: Request) -> tuple[str, Channel, str, str]:
+        """Return the address of a page, its channel, its title, its place in the navigation.
+
+        Parameters that the page does not have are no part of its address: all viewers share it.
+        """
+        key = path = request.url.path
+        pages = self._pages
         words = path.strip("/").split("/")
         if path == "/":
             compute, title, nav = pages.overview, "Overview", "overview"
         elif path == "/results":
             compute, title, nav = pages.results, "Results", "results"
-        elif len(words) == 3 and words[0] == "run" and words[1].isdecimal():
-            store, run_id = int(words[1]), words[2]
+        elif len(words) == 3 and words[0] == "run":
+            store, run_id = _chosen(f"{words[1]}/{words[2]}")
             compute, title, nav = (lambda: pages.run(store, run_id)), f"Run {run_id}", "run"
         elif path == "/compare":
             chosen = [_chosen(text) for text in request.query_params.getlist("run")]
             if not 1 <= len(chosen) <= _MOST_COMPARED:
                 raise HTTPException(400, f"choose 1 to {_MOST_COMPARED} runs")
             compute, title, nav = (lambda: pages.comparison(chosen)), "Comparison", "compare"
+            key = f"{path}?{urlencode([('run', f'{store}/{run_id}') for store, run_id in chosen])}"
         else:
             raise HTTPException(404, "there is no such page")
         if key not in self._channels:
-            while len(self._channels) >= _MOST_CHANNELS:
-                self._channels.pop(next(iter(self._channels)))
+            if len(self._channels) >= _MOST_CHANNELS:
+                viewed = {name: each for name, each in self._channels.items() if each.has_viewers}
+                self._channels = viewed
             self._channels[key] = Channel(compute)
-        return self._channels[key], title, nav
+        return key, self._channels[key], title, nav
 
     async def _asset(self, request: Request) -> Response:
         name = request.path_params["name"]
@@ -104,15 +109,13 @@ class Application:
 async def _parts(channel: Channel) -> Parts:
     try:
         return await channel.fresh()
-    except LookupError as error:
-        raise HTTPException(404, str(error.args[0])) from None
-    except WattlawError as error:
-        raise HTTPException(500, str(error)) from None
+    except NoSuchRun as error:
+        raise HTTPException(404, str(error)) from None
 
 
 def _chosen(text: str) -> tuple[int, str]:
     store, _, run_id = text.partition("/")
-    if not (store.isdecimal() and len(store) < 5):
+    if not (store.isascii() and store.isdecimal() and len(store) < 5 and len(run_id) <= MAX_ID):
         raise HTTPException(400, "run: allowed: STORE NUMBER/RUN ID")
     return int(store), run_id
 

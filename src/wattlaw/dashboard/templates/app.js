@@ -2,28 +2,41 @@
 // Replaces the parts of the page that have changed. The server has escaped what is in them.
 (() => {
   const status = document.getElementById("connection");
+  const waiting = new Map(); // parts of which an element has the focus
   let timer;
+  const say = (name, text) => {
+    status.className = name;
+    if (status.textContent !== text) status.textContent = text; // a screen reader reads changes
+  };
   const alive = () => {
     clearTimeout(timer);
-    status.className = "note";
-    status.textContent = "Updates by itself";
+    say("note", "Updates by itself");
   };
   const lost = () => {
-    status.className = "lost";
-    status.textContent = "Not connected: what is shown may be old. Trying again.";
+    say("lost", "Not connected: what is shown may be old. Trying again.");
   };
   const show = (event) => {
     alive();
     for (const [name, html] of Object.entries(JSON.parse(event.data))) {
       const part = document.getElementById(`part-${name}`);
-      if (part === null || part.contains(document.activeElement)) continue;
-      const open = [...part.querySelectorAll("details")].map((item) => item.open);
-      const chosen = new Set([...part.querySelectorAll("input:checked")].map((item) => item.value));
-      part.innerHTML = html;
-      part.querySelectorAll("details").forEach((item, index) => { item.open = Boolean(open[index]); });
-      part.querySelectorAll("input").forEach((item) => { item.checked = chosen.has(item.value); });
+      if (part === null) location.reload(); // it could not be computed when the page was loaded
+      else if (part.contains(document.activeElement)) waiting.set(part, html);
+      else replace(part, html);
     }
   };
+  const replace = (part, html) => {
+    waiting.delete(part);
+    const open = [...part.querySelectorAll("details")].map((item) => item.open);
+    const chosen = new Set([...part.querySelectorAll("input:checked")].map((item) => item.value));
+    const scrolled = [...part.querySelectorAll(".scroll, pre")].map((item) => [item.scrollLeft, item.scrollTop]);
+    part.innerHTML = html;
+    part.querySelectorAll("details").forEach((item, index) => { item.open = Boolean(open[index]); });
+    part.querySelectorAll("input").forEach((item) => { item.checked = chosen.has(item.value); });
+    part.querySelectorAll(".scroll, pre").forEach((item, index) => { item.scrollTo(...(scrolled[index] ?? [0, 0])); });
+  };
+  document.addEventListener("focusout", () => setTimeout(() => {
+    for (const [part, html] of waiting) if (!part.contains(document.activeElement)) replace(part, html);
+  }));
   const connect = () => {
     const source = new EventSource(document.body.dataset.events);
     source.onopen = alive;
