@@ -28,6 +28,7 @@ from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.dashboard.access import Tokens, private_folder
 from wattlaw.dashboard.channels import Channel
+from wattlaw.dashboard.overview import log_tail
 from wattlaw.dashboard.tails import RunTail
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.errors import NotPermitted
@@ -306,7 +307,8 @@ def addresses() -> list[str]:
 PATHS = (
     "/../../etc/passwd", "/static/../../../etc/passwd", "/static/%2e%2e/server.py", "/static/x",
     "/run/0/..", "/run/0/../../../etc/passwd", "/run/0/%2e%2e%2f%2e%2e", "/run/9/done0001",
-    "/run/99999999999999999999/x", "/run/" + "9" * 5000 + "/x", "/run/-1/done0001", "/run/0/done0001%00", "/run/0/" + "a" * 5000,
+    "/run/99999999999999999999/x", "/run/" + "9" * 5000 + "/x",
+    "/run/-1/done0001", "/run/0/done0001%00", "/run/0/" + "a" * 5000,
     "/compare", "/compare?run=0/done0001" + "&run=0/done0001" * 20, "/compare?run=../x/y",
     "/events?page=/../../etc/passwd", "/events?page=/run/0/..", "/events?page=%00", "//", "/\\..",
 )  # fmt: skip
@@ -432,8 +434,18 @@ def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
         "mean of 200 devices", "least sample", "greatest sample",
     ]  # fmt: skip
     label = re.search(r'aria-label="([^"]+)"', power.svg)[1]
-    assert re.findall(r"last ([\d.]+)", label) == ["200", "100", "299"]
+    assert re.findall(r"(?<!the )last ([\d.]+)", label) == ["200", "100", "299"]
     assert max(len(device.steps) for device in tail.devices.values()) < 10
+
+
+def test_a_pipe_or_a_link_in_a_run_is_not_read(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.live(1).mkdir(parents=True)
+    os.mkfifo(folder.live(1) / "telemetry.a.csv")
+    (tmp_path / "secret").write_text("secret")
+    folder.log_path.symlink_to(tmp_path / "secret")
+    assert not RunTail(folder, 1).poll()
+    assert log_tail(folder) == ""
 
 
 def test_top_prints_the_state_of_stores(tmp_path):

@@ -3,18 +3,20 @@
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.api.store_tables import stored_decision
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, WattlawError, one_line
+from wattlaw.files import open_regular
 from wattlaw.formatting import MEASURED, origin_of, run_title
 from wattlaw.launch.planning import count_statuses
-from wattlaw.launch.run_status import store_status
+from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -90,47 +92,69 @@ class Overview:
         return sum(self.counts.get(state, 0) for state in ("done", "failed", "skipped"))
 
 
-def read_overview(paths: Sequence[Path]) -> Overview:
-    """Return the state of stores; queues of schedulers are asked too."""
-    running: list[RunRow] = []
-    failed: list[RunRow] = []
-    ended: list[RunRow] = []
-    notes: list[str] = []
-    decisions: list[str] = []
-    counts: Counter[str] = Counter()
-    hours, rates, left = 0.0, 0.0, 0
+def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
+    """Return the state of stores, also of the queues of schedulers.
+
+    A store that cannot be read is a note.
+    """
+    state = _State()
     for index, path in enumerate(paths):
+        try:
+            state.add(index, path, poller)
+        except (WattlawError, OSError, pa.ArrowException) as error:
+            state.notes.append(one_line(error))
+    running = sorted(state.running, key=lambda row: row.state != "running")
+    is_known = state.left and state.rates and running
+    return Overview(
+        tuple(map(str, paths)), count_statuses(state.counts.elements()),
+        tuple(running[:MOST_ROWS]), tuple(_last(state.failed)), tuple(_last(state.ended)),
+        state.hours, state.left / state.rates if is_known else None, tuple(state.decisions),
+        tuple(state.notes),
+    )  # fmt: skip
+
+
+@dataclass
+class _State:
+    """The sums over stores."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    running: list[RunRow] = field(default_factory=list)
+    failed: list[RunRow] = field(default_factory=list)
+    ended: list[RunRow] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    hours: float = 0.0
+    rates: float = 0.0
+    left: int = 0
+
+    def add(self, index: int, path: Path, poller: StatusPoller) -> None:
+        """Add a store."""
         store = Store.existing(path)
-        status = store_status(store)
-        counts.update(status.states)
-        notes += status.errors
+        status = poller.status(store)
         reasons = {run.run_id: (run.state, run.reason) for run in status.not_done}
         table = store.snapshot().runs.select(_COLUMNS)
+        self.counts.update(status.states)
+        self.notes += status.errors
         for state in ("running", "queued"):
             wanted = [run_id for run_id, (own, _) in reasons.items() if own == state]
-            running += _rows(table, index, wanted, reasons)
+            self.running += _rows(table, index, wanted, reasons)
         bad = ("failed", "skipped", "damaged", "interrupted")
         wanted = [run_id for run_id, (own, _) in reasons.items() if own in bad]
-        failed += _last(_rows(table, index, wanted, reasons))
+        self.failed += _last(_rows(table, index, wanted, reasons))
         done = table.filter(pc.equal(table["status"], "done")).sort_by(
             [("finished_at", "descending")]
         )
-        ended += _rows(done.slice(0, MOST_ROWS), index, None, reasons)
-        hours += _gpu_hours(table)
-        left += sum(status.states.count(state) for state in ("planned", "running", "queued"))
-        left -= sum(run.is_not_needed for run in status.not_done)
-        rates += _rate(table)
+        self.ended += _rows(done.slice(0, MOST_ROWS), index, None, reasons)
+        self.hours += _gpu_hours(table)
+        self.left += sum(status.states.count(state) for state in ("planned", "running", "queued"))
+        self.left -= sum(run.is_not_needed for run in status.not_done)
+        self.rates += _rate(table)
         try:
             decision = stored_decision(path)
         except BadInput as error:
-            notes.append(str(error))
+            self.notes.append(str(error))
         else:
-            decisions += [] if decision is None else [decision_text(decision)]
-    return Overview(
-        tuple(map(str, paths)), count_statuses(counts.elements()), tuple(running[:MOST_ROWS]),
-        tuple(_last(failed)), tuple(_last(ended)), hours,
-        left / rates if left and rates and running else None, tuple(decisions), tuple(notes),
-    )  # fmt: skip
+            self.decisions += [] if decision is None else [decision_text(decision)]
 
 
 def _rows(
@@ -177,7 +201,8 @@ def _rate(table: Any) -> float:
 def log_tail(folder: RunFolder) -> str:
     """Return the last lines of a run's log without control characters; empty without a log."""
     try:
-        with folder.log_path.open("rb") as file:
+        # A link could lead out of the store, and a pipe would block.
+        with open_regular(folder.log_path, follow_links=False) as file:
             size = file.seek(0, 2)
             file.seek(max(0, size - _LOG_BYTES))
             text = file.read(_LOG_BYTES).decode("utf-8", "replace")

@@ -20,6 +20,7 @@ from wattlaw.dashboard.results import read_energies, read_results
 from wattlaw.dashboard.tails import Device, Mark, RunTail, Totals, ended_run
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.errors import NoSuchRun, WattlawError, one_line
+from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.pictures import environment
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -73,6 +74,7 @@ class Pages:
 
     paths: tuple[Path, ...]
     _tails: dict[tuple[int, str, int], RunTail] = field(default_factory=dict)
+    _poller: StatusPoller = field(default_factory=StatusPoller)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -82,7 +84,7 @@ class Pages:
     def overview(self) -> Parts:
         """Return the parts of the first page."""
         with self._lock:
-            state = read_overview(self.paths)
+            state = read_overview(self.paths, self._poller)
             tails = self._poll(state.running)
         devices = [device for tail in tails for device in tail.devices.values()]
         marks = [mark for tail in tails for mark in tail.marks]

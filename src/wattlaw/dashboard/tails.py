@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
+from wattlaw.files import open_regular
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.streams import Kind
 
@@ -196,7 +197,7 @@ class _FileTail:
 
     def rows(self) -> Iterator[dict[str, str]]:
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path, follow_links=False) as file:
                 if self._names is None and not self._read_header(file.read(_HEADER_BYTES)):
                     return
                 size = file.seek(0, 2)

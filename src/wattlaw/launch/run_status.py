@@ -1,8 +1,10 @@
 """The status of the runs of a store, by records and queues, and the cancellation of active runs."""
 
+import math
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wattlaw import registry
@@ -16,6 +18,8 @@ from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
+#: Shortest time between two queries of a queue by a view, unless there is a new run.
+_QUEUE_S = 10.0
 #: Columns of runs that a title has, and those that say how a run is.
 _TITLE = ["workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus"]
 _COLUMNS = ["run_id", "status", "reason", "job_id", *_TITLE]
@@ -62,17 +66,26 @@ def load_queues() -> tuple[list[Queue], list[str]]:
     return queues, errors
 
 
-def store_status(store: Store) -> StoreStatus:
-    """Return the status of the runs of a store."""
-    import pyarrow.compute as pc
-
+def queued_jobs(store: Store) -> tuple[dict[str, Job], list[str]]:
+    """Return the jobs of a store by run id, and the errors of queues that cannot be read."""
     jobs: dict[str, Job] = {}
     queues, errors = load_queues()
-    for queue in queues:  # before the records: a job that ends in between has updated its record
+    for queue in queues:
         try:
             jobs |= queue.jobs(store)
         except WattlawError as error:  # the records are still useful
             errors.append(str(error))
+    return jobs, errors
+
+
+def store_status(
+    store: Store, queued: tuple[dict[str, Job], list[str]] | None = None
+) -> StoreStatus:
+    """Return the status of the runs of a store; ``queued`` are its jobs if they are known."""
+    import pyarrow.compute as pc
+
+    # before the records: a job that ends in between has updated its record
+    jobs, errors = queued_jobs(store) if queued is None else queued
     snapshot = store.snapshot()
     runs = snapshot.runs
     # Arrow's comparisons with a value of Python import pandas, which takes longer than the rest.
@@ -90,7 +103,37 @@ def store_status(store: Store) -> StoreStatus:
     apart = runs.select(["workload", "gpus"]).filter(pc.invert(runs["workers_cooperate"]))
     names = [row["workload"] for row in apart.to_pylist() if (row["gpus"] or 0) > 1]
     states = ["done"] * done + [run.state for run in not_done]
-    return StoreStatus(states, not_done, names, errors)
+    return StoreStatus(states, not_done, names, list(errors))
+
+
+class StatusPoller:
+    """The status of stores for a view that reads it often, without a query of a queue each time.
+
+    The jobs of a store are used for ``_QUEUE_S``, and queried earlier if a run that was not
+    missing in the queue is missing: it was submitted since.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[Path, tuple[float, tuple[dict[str, Job], list[str]]]] = {}
+        self._missing: dict[Path, set[str]] = {}
+
+    def status(self, store: Store) -> StoreStatus:
+        """Return the status of the runs of a store."""
+        read_s, queued = self._jobs.get(store.path, (-math.inf, None))
+        if queued is not None and time.monotonic() - read_s < _QUEUE_S:
+            status = store_status(store, queued)
+            if _missing_jobs(status) <= self._missing.get(store.path, set()):
+                return status
+        queued = queued_jobs(store)
+        self._jobs[store.path] = time.monotonic(), queued
+        status = store_status(store, queued)
+        self._missing[store.path] = _missing_jobs(status)
+        return status
+
+
+def _missing_jobs(status: StoreStatus) -> set[str]:
+    return {run.run_id for run in status.not_done
+            if run.state == "running" and run.job is None and run.reason is not None}  # fmt: skip
 
 
 def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:

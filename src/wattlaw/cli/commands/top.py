@@ -18,6 +18,7 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.dashboard.overview import Overview, RunRow, read_overview
 from wattlaw.dashboard.tails import Device, RunTail
+from wattlaw.launch.run_status import StatusPoller
 from wattlaw.store.store import Store
 from wattlaw.terminal import escape_invisible
 
@@ -60,12 +61,13 @@ class _View:
         self._tails: dict[tuple[int, str, int], RunTail] = {}
         self._overview: Overview | None = None
         self._due_s = 0.0
+        self._poller = StatusPoller()
 
     def state(self) -> Group:
         """Return the present state."""
         begin_s = time.monotonic()
         if self._overview is None or begin_s >= self._due_s:
-            self._overview = read_overview(self._paths)
+            self._overview = read_overview(self._paths, self._poller)
             self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
         overview, tails = self._overview, {}
         for row in overview.running:
@@ -125,7 +127,8 @@ def _sparkline(device: Device) -> str:
     top_w = max(values, default=0.0)
     if top_w <= 0:
         return ""
-    return "".join(_BARS[round(value / top_w * (len(_BARS) - 1))] for value in values)
+    levels = (max(0.0, value) / top_w * (len(_BARS) - 1) for value in values)
+    return "".join(_BARS[round(level)] for level in levels)
 
 
 def _runs(overview: Overview) -> Iterator[Table]:
