@@ -26,7 +26,7 @@ from conftest import started, wait_for
 from conftest import wattlaw as command
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.dashboard.access import Tokens, private_folder
+from wattlaw.dashboard.access import Tokens, kept_cookie, private_folder
 from wattlaw.dashboard.channels import Channel
 from wattlaw.dashboard.overview import log_tail
 from wattlaw.dashboard.tails import RunTail
@@ -266,7 +266,7 @@ def test_the_socket_is_private_and_shows_the_pages_through_a_forwarded_port(
                 [sys.executable, "-c", code], capture_output=True, text=True, check=False
             )
             assert "PermissionError" in refused.stderr
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert not place.exists()
 
@@ -358,6 +358,10 @@ def test_a_connection_that_sends_no_request_is_closed(tmp_path):
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path):
     assert stat.S_IMODE(private_folder(tmp_path / "own").stat().st_mode) == 0o700
+    cookie = kept_cookie(tmp_path / "own")
+    assert kept_cookie(tmp_path / "own") == cookie
+    (tmp_path / "own" / "cookie").write_text("")
+    assert len(kept_cookie(tmp_path / "own")) == len(cookie)
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(NotPermitted, match="0700"):
         private_folder(tmp_path / "open")

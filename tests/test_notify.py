@@ -5,11 +5,13 @@ import shlex
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
-from conftest import records
+from conftest import records, wait_for
 from conftest import wattlaw as command
 from wattlaw.errors import BadInput
+from wattlaw.launch import notify
 from wattlaw.launch.campaign import Outcome
 from wattlaw.launch.notify import Notifications, command_words
 from wattlaw.limits.guard import RESTORE_HINT
@@ -86,3 +88,14 @@ def test_a_command_that_fails_is_a_warning(write_study, tmp_path):
     ran = command("run", write_study(**STUDY), "--store", tmp_path / "store", "--notify", "false")
     assert ran.returncode == 1
     assert "--notify: 3 call(s) failed" in ran.stdout
+
+
+def test_a_command_that_takes_too_long_is_killed_with_what_it_started(monkeypatch, tmp_path):
+    monkeypatch.setattr(notify, "_TIMEOUT_S", 1.0)
+    store, file = tmp_path / "store", tmp_path / "pid"
+    sleeping = command_words(f"sh -c 'sleep 300 & echo $! > {shlex.quote(str(file))}; wait'")
+    with Notifications(sleeping, store, Quiet()) as notifications:
+        notifications.study_ended(Outcome(2, 0, 0, 0))
+    assert "timed out" in notifications.warnings[0]
+    pid = int(file.read_text())
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "end")

@@ -7,10 +7,12 @@ cookie.
 
 import hmac
 import os
+import re
 import secrets
 import stat
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -18,7 +20,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattlaw.errors import NotPermitted
-from wattlaw.files import write_text
+from wattlaw.files import read_text, write_text
 
 COOKIE = "wattlaw"
 #: Host names of the loopback interface: a page of another site cannot use them (DNS rebinding).
@@ -26,6 +28,7 @@ _HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: So many wrong tokens are answered in so many seconds; then every answer is 429.
 _MOST_WRONG, _WRONG_S = 10, 60.0
 _MAX_QUERY = 4096
+_COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 _HEADERS = (
     (b"content-security-policy",
      b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -123,9 +126,13 @@ def _exchange(tokens: Tokens, query: str) -> Response:
 def kept_cookie(folder: Path) -> str:
     """Return the cookie of a private folder, so that browsers reconnect after a restart."""
     path = private_folder(folder) / "cookie"
-    if not path.exists():
-        write_text(path, secrets.token_urlsafe(32), durable=False, mode=0o600)
-    return path.read_text("ascii").strip()
+    with suppress(FileNotFoundError, UnicodeDecodeError):
+        cookie = read_text(path)
+        if _COOKIE.fullmatch(cookie):  # an empty file would permit everybody
+            return cookie
+    cookie = secrets.token_urlsafe(32)
+    write_text(path, cookie, durable=False, mode=0o600)
+    return cookie
 
 
 def private_folder(folder: Path) -> Path:
@@ -138,6 +145,7 @@ def private_folder(folder: Path) -> Path:
     is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
     if state.st_uid != os.getuid() or not is_private:
         raise NotPermitted(
-            f"{folder}: not private; allowed: a folder of this user with mode 0700 (chmod 700)"
+            f"{folder}: not private; allowed: a folder of this user with mode 0700 (chmod 700), "
+            "or set XDG_RUNTIME_DIR to such a folder"
         )
     return folder

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from wattlaw.api.results import open as open_results
-from wattlaw.errors import WattlawError
+from wattlaw.errors import WattlawError, one_line
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.pictures import Picture, chart_of, draw_charts
 from wattlaw.report.stores import read_findings
@@ -42,7 +44,7 @@ def read_energies(paths: Sequence[Path]) -> dict[str, float]:
             f"{name}{marked}": float(epochs[column].sum())
             for column, name in _ENERGIES.items() if epochs[column].notna().any()
         }  # fmt: skip
-    except WattlawError:
+    except (WattlawError, OSError, pa.ArrowException):
         return {}  # the results say why
 
 
@@ -58,5 +60,5 @@ def read_results(paths: Sequence[Path]) -> Results:
         charts = (chart_of(figure, findings) for figure in chosen)
         pictures = draw_charts([chart for chart in charts if chart is not None])
         return Results(pictures, origin=results.origins_label)
-    except WattlawError as error:
-        return Results(reason=str(error))
+    except Exception as error:  # also of data that a figure does not expect: the page says so
+        return Results(reason=one_line(error))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import signal
 import socket
 from contextlib import suppress
 from importlib import resources
@@ -180,5 +181,7 @@ def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None
         limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)
+    # uvicorn sends itself the signal again when it has ended: the caller then removes its files.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         asyncio.run(server.serve(sockets=[listening]))

@@ -4,12 +4,15 @@ The command gets one JSON object on its standard input: ``{event, store, run_id,
 """
 
 import json
+import os
 import queue
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -54,6 +57,8 @@ class Notifications:
         self.decided = other.decided
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._failures: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+        self._is_over = False
         self._thread = threading.Thread(target=self._call_each, daemon=True)
 
     @property
@@ -94,7 +99,10 @@ class Notifications:
         self._events.put(None)
         self._thread.join(_LAST_S)
         if self._thread.is_alive():
-            self._failures.append("calls are still running")
+            self._failures.append(f"calls were not over {_LAST_S:g} s after the end of the study")
+            self._is_over = True
+            if (process := self._process) is not None:
+                _kill(process)
 
     def _add(self, event: Event, reason: str | None, run_id: str | None = None) -> None:
         time = now().isoformat()
@@ -102,12 +110,31 @@ class Notifications:
         self._events.put(content | {"reason": reason, "time": time})
 
     def _call_each(self) -> None:
-        while (content := self._events.get()) is not None:
+        while (content := self._events.get()) is not None and not self._is_over:
             try:
-                subprocess.run(
-                    self._command, input=json.dumps(content) + "\n", encoding="utf-8",
-                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_TIMEOUT_S,
-                    check=True, env=user_environment(), start_new_session=True,
-                )  # fmt: skip
+                self._call(json.dumps(content) + "\n")
             except (OSError, subprocess.SubprocessError) as error:
                 self._failures.append(one_line(error))
+
+    def _call(self, text: str) -> None:
+        process = self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, encoding="utf-8", env=user_environment(),
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.communicate(text, _TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.wait()
+            raise
+        finally:
+            self._process = None
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, self._command)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """Kill a command and what it has started; its session has only these."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -75,7 +75,9 @@ def dashboard(
 
 
 def _private_folder(store: Path) -> Path:
-    """Return the user's runtime folder, or one in the store where there is none."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    base = Path(runtime) if runtime and Path(runtime).is_dir() else store.resolve()
-    return base / ("wattlaw" if runtime and base == Path(runtime) else ".dashboard")
+    """Return the user's runtime folder, or one of this user in the store where there is none."""
+    runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
+    # The owner of a folder can replace what is in it.
+    if runtime.is_absolute() and runtime.is_dir() and runtime.stat().st_uid == os.getuid():
+        return runtime / "wattlaw"
+    return store.resolve() / f".dashboard-{os.getuid()}"
