@@ -23,19 +23,12 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from conftest import started, wait_for
-from conftest import wattlaw as command
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.dashboard.access import Tokens, kept_cookie, private_folder
 from wattlaw.dashboard.channels import Channel
-from wattlaw.dashboard.overview import log_tail
-from wattlaw.dashboard.tails import RunTail
-from wattlaw.dashboard.timeline import timelines
 from wattlaw.errors import NotPermitted
-from wattlaw.store.live import LiveWriter
-from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.store.streams import Sample
 
 NOBODY = 65534
 CHROMIUM = "/usr/bin/chromium"
@@ -326,22 +319,11 @@ def test_nothing_outside_the_pages_is_served(tmp_path):
             assert "import" not in text
         host, port = re.match(r"http://([^:/]+):(\d+)", url).groups()
         dice = random.Random(0)
-        words = [
-            b"GET ",
-            b"/",
-            b"HTTP/1.1",
-            b"\r\n",
-            b"Host: localhost",
-            b"..",
-            b"\x00",
-            b"a" * 9000,
-        ]
+        words = b"GET ", b"/", b"HTTP/1.1", b"\r\n", b"Host: localhost", b"..", b"\0", b"a" * 9000
         for _ in range(300):
             raw = b"".join(dice.choice([*words, dice.randbytes(8)]) for _ in range(12))
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection((host, int(port)), 5) as line,
-            ):
+            address = host, int(port)
+            with contextlib.suppress(OSError), socket.create_connection(address, 5) as line:
                 line.settimeout(0.05)
                 line.sendall(raw + b"\r\n\r\n")
                 assert b"root:" not in line.recv(65536)
@@ -419,42 +401,3 @@ def test_wrong_tokens_are_limited_and_the_right_one_is_used_up():
     assert tokens.exchange(right) == "cookie"
     assert tokens.exchange(right) is None
     assert tokens.is_blocked()
-
-
-def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.live(1).mkdir(parents=True)
-    tail = RunTail(folder, 1)
-    with LiveWriter(folder.live(1) / "telemetry.a.csv", Sample._fields) as stream:
-        for second in range(20):
-            stream.append(
-                Sample(f"GPU-{number}", "gpu", second * 10**9, power_w=100.0 + number)
-                for number in range(200)
-            )
-            assert tail.poll()
-    assert not tail.poll()
-    (power,) = timelines(list(tail.devices.values()), tail.totals, tail.marks)
-    assert [name for name, _ in power.legend] == [
-        "mean of 200 devices", "least sample", "greatest sample",
-    ]  # fmt: skip
-    label = re.search(r'aria-label="([^"]+)"', power.svg)[1]
-    assert re.findall(r"(?<!the )last ([\d.]+)", label) == ["200", "100", "299"]
-    assert max(len(device.steps) for device in tail.devices.values()) < 10
-
-
-def test_a_pipe_or_a_link_in_a_run_is_not_read(tmp_path):
-    folder = RunFolder(tmp_path / "run")
-    folder.live(1).mkdir(parents=True)
-    os.mkfifo(folder.live(1) / "telemetry.a.csv")
-    (tmp_path / "secret").write_text("secret")
-    folder.log_path.symlink_to(tmp_path / "secret")
-    assert not RunTail(folder, 1).poll()
-    assert log_tail(folder) == ""
-
-
-def test_top_prints_the_state_of_stores(tmp_path):
-    shown = command("top", made_store(tmp_path / "store"), "--once")
-    assert shown.returncode == 0
-    assert "4 of 4 runs" in shown.stdout
-    assert "\x1b[31m" not in shown.stdout
-    assert command("top", tmp_path / "nothing", "--once").returncode == 2

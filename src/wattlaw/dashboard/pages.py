@@ -85,7 +85,9 @@ class Pages:
         """Return the parts of the first page."""
         with self._lock:
             state = read_overview(self.paths, self._poller)
-            tails = self._poll(state.running)
+            # A queued run has the samples of its last attempt at most.
+            running = [row for row in state.running if row.state == "running"]
+            tails = self._poll(running)
         devices = [device for tail in tails for device in tail.devices.values()]
         marks = [mark for tail in tails for mark in tail.marks]
         totals = Totals()
@@ -96,7 +98,7 @@ class Pages:
                 "summary", state=state, energies=self._energies.get() or {}, fmt=fmt
             ),
             "live": _render(
-                "live", charts=timelines(devices, totals, marks), running=state.running
+                "live", charts=timelines(devices, totals, marks), running=running
             ),
             "running": _render("runs", rows=state.running, kind="running"),
             "failed": _render("failed", rows=[(row, self._log(row)) for row in state.failed[:10]],

@@ -71,6 +71,8 @@ class _View:
             self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
         overview, tails = self._overview, {}
         for row in overview.running:
+            if row.state != "running":
+                continue
             key = row.store, row.run_id, row.attempt
             folder = Store(self._paths[row.store]).folder(row.run_id)
             tails[key] = self._tails.get(key) or RunTail(folder, row.attempt)

@@ -1,0 +1,78 @@
+"""What the live view and ``top`` read of stores: samples, logs, the queue of a scheduler."""
+
+import os
+import re
+
+from conftest import wattlaw as command
+from test_dashboard import made_store
+from wattlaw.dashboard.overview import log_tail
+from wattlaw.dashboard.tails import RunTail
+from wattlaw.dashboard.timeline import timelines
+from wattlaw.launch import run_status
+from wattlaw.store.live import LiveWriter
+from wattlaw.store.record import Site
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.store.streams import Sample
+
+
+def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.live(1).mkdir(parents=True)
+    tail = RunTail(folder, 1)
+    with LiveWriter(folder.live(1) / "telemetry.a.csv", Sample._fields) as stream:
+        for second in range(20):
+            stream.append(
+                Sample(f"GPU-{number}", "gpu", second * 10**9, power_w=100.0 + number)
+                for number in range(200)
+            )
+            assert tail.poll()
+    assert not tail.poll()
+    (power,) = timelines(list(tail.devices.values()), tail.totals, tail.marks)
+    assert [name for name, _ in power.legend] == [
+        "mean of 200 devices", "least sample", "greatest sample",
+    ]  # fmt: skip
+    label = re.search(r'aria-label="([^"]+)"', power.svg)[1]
+    assert re.findall(r"(?<!the )last ([\d.]+)", label) == ["200", "100", "299"]
+    assert max(len(device.steps) for device in tail.devices.values()) < 10
+
+
+def test_a_pipe_or_a_link_in_a_run_is_not_read(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.live(1).mkdir(parents=True)
+    os.mkfifo(folder.live(1) / "telemetry.a.csv")
+    (tmp_path / "secret").write_text("secret")
+    folder.log_path.symlink_to(tmp_path / "secret")
+    assert not RunTail(folder, 1).poll()
+    assert log_tail(folder) == ""
+
+
+def test_a_queue_is_not_queried_for_each_state(tmp_path, monkeypatch):
+    store, queries = Store(made_store(tmp_path / "store")), []
+
+    class Counting:
+        def jobs(self, store):
+            queries.append(store)
+            return {}
+
+    monkeypatch.setattr(run_status, "load_queues", lambda: ([Counting()], []))
+    poller = run_status.StatusPoller()
+    assert [len(poller.status(store).states) for _ in range(3)] == [4, 4, 4]
+    assert len(queries) == 1
+    folder = store.folder("done0000")
+    site = Site(scheduler="slurm", job_id="7")
+    folder.write(folder.read().model_copy(update={"status": "running", "site": site}))
+    reasons = [poller.status(store).not_done[0].reason for _ in range(3)]
+    assert "job 7 is not in the queue" in reasons[0]
+    assert len(queries) == 2
+    monkeypatch.setattr(run_status, "_QUEUE_S", 0.0)
+    poller.status(store)
+    assert len(queries) == 3
+
+
+def test_top_prints_the_state_of_stores(tmp_path):
+    shown = command("top", made_store(tmp_path / "store"), "--once")
+    assert shown.returncode == 0
+    assert "4 of 4 runs" in shown.stdout
+    assert "\x1b[31m" not in shown.stdout
+    assert command("top", tmp_path / "nothing", "--once").returncode == 2
