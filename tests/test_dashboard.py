@@ -279,6 +279,7 @@ def test_the_port_needs_the_token_once_and_then_the_cookie(tmp_path):
         assert "script-src 'self'" in page.getheader("content-security-policy")
         assert get(url, "/", cookie=pair, host="evil.example").status == 421
         assert get(url, "/", cookie=pair, host="localhost.evil.example:80").status == 421
+        assert get(url, "/events?page=%2F", "HEAD", cookie=pair).read() == b""
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert get(url, "/", method, cookie=pair).status == 405
         statuses = [get(url, "/?token=wrong").status for _ in range(12)]

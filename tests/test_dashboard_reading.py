@@ -75,4 +75,8 @@ def test_top_prints_the_state_of_stores(tmp_path):
     assert shown.returncode == 0
     assert "4 of 4 runs" in shown.stdout
     assert "\x1b[31m" not in shown.stdout
+    (tmp_path / "store" / "runs" / "done0000" / "run.json").write_text("{")
+    shown = command("top", tmp_path / "store", tmp_path / "store", "--once")
+    assert "failures (4)" in shown.stdout
+    assert "not a run record" in " ".join(shown.stdout.split())
     assert command("top", tmp_path / "nothing", "--once").returncode == 2

@@ -29,6 +29,7 @@ _LOG_BYTES, _LOG_LINES = 16_384, 40
 #: Ended runs from which the rate of a study is taken.
 _RECENT = 20
 _HOUR_S = 3600.0
+_FAILED = ("failed", "skipped", "damaged", "interrupted")
 _COLUMNS = [
     "run_id", "status", "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
     "started_at", "finished_at", "launcher", "attempts",
@@ -91,6 +92,11 @@ class Overview:
         """The number of runs that have ended."""
         return sum(self.counts.get(state, 0) for state in ("done", "failed", "skipped"))
 
+    @property
+    def failed_count(self) -> int:
+        """The number of runs of which ``failed`` has the last ones."""
+        return sum(self.counts.get(state, 0) for state in _FAILED)
+
 
 def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
     """Return the state of stores, also of the queues of schedulers.
@@ -138,9 +144,12 @@ class _State:
         for state in ("running", "queued"):
             wanted = [run_id for run_id, (own, _) in reasons.items() if own == state]
             self.running += _rows(table, index, wanted, reasons)
-        bad = ("failed", "skipped", "damaged", "interrupted")
-        wanted = [run_id for run_id, (own, _) in reasons.items() if own in bad]
+        wanted = [run_id for run_id, (own, _) in reasons.items() if own in _FAILED]
         self.failed += _last(_rows(table, index, wanted, reasons))
+        self.failed += [
+            RunRow(index, run.run_id, run.run_id, run.state, run.reason)
+            for run in status.not_done if run.title is None  # its record cannot be read
+        ][:MOST_ROWS]  # fmt: skip
         done = table.filter(pc.equal(table["status"], "done")).sort_by(
             [("finished_at", "descending")]
         )

@@ -102,7 +102,7 @@ class Pages:
             ),
             "running": _render("runs", rows=state.running, kind="running"),
             "failed": _render("failed", rows=[(row, self._log(row)) for row in state.failed[:10]],
-                              more=max(0, len(state.failed) - 10)),
+                              more=max(0, state.failed_count - 10)),
             "ended": _render("runs", rows=state.ended, kind="ended"),
         }  # fmt: skip
 

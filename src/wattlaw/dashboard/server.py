@@ -65,6 +65,8 @@ class Application:
         key = request.query_params.get("page", "/")
         _, channel, _, _ = self._channel(Request({**request.scope, **_split(key)}))
         await _parts(channel)  # so that a page that does not exist is an answer
+        if request.method == "HEAD":  # its answer has no end otherwise
+            return Response(media_type="text/event-stream")
         return StreamingResponse(channel.events(), media_type="text/event-stream")
 
     def _channel(self, request: Request) -> tuple[str, Channel, str, str]:

@@ -134,14 +134,18 @@ def _sparkline(device: Device) -> str:
 
 
 def _runs(overview: Overview) -> Iterator[Table]:
-    groups: tuple[tuple[str, tuple[RunRow, ...]], ...] = (
-        ("running", overview.running), ("failures", overview.failed), ("done", overview.ended),
-    )  # fmt: skip
-    for title, rows in groups:
+    counts = overview.counts
+    active = counts.get("running", 0) + counts.get("queued", 0)
+    groups: tuple[tuple[str, int, tuple[RunRow, ...]], ...] = (
+        ("running and queued", active, overview.running),
+        ("failures", overview.failed_count, overview.failed),
+        ("done", counts.get("done", 0), overview.ended),
+    )
+    for title, count, rows in groups:
         if not rows:
             continue
         table = Table(box=None, padding=(0, 1), header_style="bold", title_justify="left")
-        table.add_column(f"{title} ({len(rows)})", overflow="fold")
+        table.add_column(f"{title} ({count:,})", overflow="fold")
         table.add_column("state")
         table.add_column("reason", overflow="fold")
         for row in rows[:_MOST_RUNS]:
