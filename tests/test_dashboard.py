@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import http.client
-import json
 import os
 import random
 import re
@@ -14,7 +13,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -26,7 +24,6 @@ from conftest import started, wait_for
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.dashboard.access import Tokens, kept_cookie, private_folder
-from wattlaw.dashboard.channels import Channel
 from wattlaw.errors import NotPermitted
 from wattlaw.store.store import Store
 
@@ -348,31 +345,6 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path):
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(NotPermitted, match="0700"):
         private_folder(tmp_path / "open")
-
-
-def test_viewers_share_one_computation_and_get_what_changes():
-    states = iter([{"a": "1", "b": "1"}, {"a": "1", "b": "2"}, *[{"a": "1", "b": "2"}] * 99])
-    calls = []
-
-    def compute():
-        calls.append(1)
-        return next(states)
-
-    async def watch(channel):
-        events = channel.events()
-        found = [json.loads((await anext(events)).removeprefix("data: ")) for _ in range(2)]
-        await events.aclose()
-        return found
-
-    async def main():
-        channel = Channel(compute)
-        return await asyncio.gather(*(watch(channel) for _ in range(20)))
-
-    with ThreadPoolExecutor(1) as thread:  # Playwright has a loop in this one
-        watched = thread.submit(lambda: asyncio.run(main())).result()
-    for first, second in watched:
-        assert (set(first), second) == ({"a", "b", "problem"}, {"b": "2"})
-    assert len(calls) < 10
 
 
 def test_a_page_that_cannot_be_computed_says_why_and_goes_on(view, tmp_path):

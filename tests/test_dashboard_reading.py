@@ -1,10 +1,14 @@
 """What the live view and ``top`` read of stores: samples, logs, the queue of a scheduler."""
 
+import asyncio
+import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 from conftest import wattlaw as command
 from test_dashboard import made_store
+from wattlaw.dashboard.channels import Channel
 from wattlaw.dashboard.overview import log_tail
 from wattlaw.dashboard.tails import RunTail
 from wattlaw.dashboard.timeline import timelines
@@ -80,3 +84,28 @@ def test_top_prints_the_state_of_stores(tmp_path):
     assert "failures (4)" in shown.stdout
     assert "not a run record" in " ".join(shown.stdout.split())
     assert command("top", tmp_path / "nothing", "--once").returncode == 2
+
+
+def test_viewers_share_one_computation_and_get_what_changes():
+    states = iter([{"a": "1", "b": "1"}, {"a": "1", "b": "2"}, *[{"a": "1", "b": "2"}] * 99])
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return next(states)
+
+    async def watch(channel):
+        events = channel.events()
+        found = [json.loads((await anext(events)).removeprefix("data: ")) for _ in range(2)]
+        await events.aclose()
+        return found
+
+    async def main():
+        channel = Channel(compute)
+        return await asyncio.gather(*(watch(channel) for _ in range(20)))
+
+    with ThreadPoolExecutor(1) as thread:  # Playwright has a loop in this one
+        watched = thread.submit(lambda: asyncio.run(main())).result()
+    for first, second in watched:
+        assert (set(first), second) == ({"a", "b", "problem"}, {"b": "2"})
+    assert len(calls) < 10
