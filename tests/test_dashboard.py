@@ -336,6 +336,17 @@ def test_a_connection_that_sends_no_request_is_closed(tmp_path):
             assert line.recv(100) == b""
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
+def test_a_runtime_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
+    store = made_store(tmp_path / "store")
+    (tmp_path / "other").mkdir()
+    os.chown(tmp_path / "other", NOBODY, NOBODY)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
+    with started("dashboard", store) as process:
+        line = [process.stdout.readline() for _ in range(2)][1]
+    assert f" 8765:{store}/.dashboard-0/" in line.replace("-L", "")
+
+
 def test_a_folder_that_others_may_enter_is_refused(tmp_path):
     assert stat.S_IMODE(private_folder(tmp_path / "own").stat().st_mode) == 0o700
     cookie = kept_cookie(tmp_path / "own")

@@ -49,7 +49,9 @@ def dashboard(
         login = f"{getpass.getuser()}@{socket.gethostname()}"
         console.print("On your own machine:", soft_wrap=True)
         console.print(f"  ssh -N -L {_LOCAL_PORT}:{path} {login}", soft_wrap=True)
-        console.print(f"and then open http://localhost:{_LOCAL_PORT}/ there. Ctrl-C ends it.")
+        console.print(
+            f"and then open http://localhost:{_LOCAL_PORT}/ there. Ctrl-C stops the server."
+        )
         try:
             server.serve(pages, listening, None)
         finally:
@@ -61,7 +63,7 @@ def dashboard(
     url = f"http://127.0.0.1:{port}/?token={tokens.token}"
     if not open_browser:
         console.print(f"Open {url}", soft_wrap=True)
-        console.print("The token is valid once. Ctrl-C ends it.")
+        console.print("The token is valid once. Ctrl-C stops the server.")
         server.serve(pages, listening, tokens)
         return 0
     # A command line is visible to all users of the machine: the browser gets a private file.
@@ -69,7 +71,9 @@ def dashboard(
         file = Path(folder) / "dashboard.html"
         write_text(file, f'<meta http-equiv="refresh" content="0; url={url}">\n', durable=False)
         webbrowser.open(file.as_uri())
-        console.print(f"Serving http://127.0.0.1:{port}/ for this browser. Ctrl-C ends it.")
+        console.print(
+            f"Serving http://127.0.0.1:{port}/ for this browser. Ctrl-C stops the server."
+        )
         server.serve(pages, listening, tokens)
     return 0
 
