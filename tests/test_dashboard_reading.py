@@ -10,7 +10,7 @@ from conftest import wattlaw as command
 from test_dashboard import made_store
 from wattlaw.dashboard.channels import Channel
 from wattlaw.dashboard.overview import log_tail
-from wattlaw.dashboard.tails import RunTail
+from wattlaw.dashboard.tails import Device, RunTail, Totals
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.launch import run_status
 from wattlaw.store.live import LiveWriter
@@ -72,6 +72,15 @@ def test_a_queue_is_not_queried_for_each_state(tmp_path, monkeypatch):
     monkeypatch.setattr(run_status, "_QUEUE_S", 0.0)
     poller.status(store)
     assert len(queries) == 3
+
+
+def test_values_that_are_no_samples_are_left_out():
+    device, totals = Device("host", "GPU-0", "gpu"), Totals()
+    for power in ("1e308", "1e308", "-1e308", "nan", "inf", "", "x", "250"):
+        device.add({"t_ns": "10000000000", "power_w": power}, totals)
+    device.add({"t_ns": "1e300", "power_w": "100"}, totals)
+    assert device.series("power_w") == {10: 250.0}
+    assert totals.steps["power_w"] == {10: (250.0, 1, 250.0, 250.0)}
 
 
 def test_top_prints_the_state_of_stores(tmp_path):

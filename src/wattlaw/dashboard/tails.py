@@ -27,6 +27,7 @@ SHOWN: Mapping[str, float] = {
 }  # fmt: skip
 #: Bytes of a file that are read at once, and of a file that is long when it is first read.
 _MAX_BYTES, _HEADER_BYTES = 4 * 2**20, 4096
+_HIGHEST = 1e12
 _FILE = re.compile(r"(telemetry|windows)\.(.+)\.csv")
 _KINDS = frozenset(get_args(Kind))
 _NOT_MEASURED = ("estimated", "simulated")
@@ -87,7 +88,7 @@ class Device:
         step = int(t_s // self.step_s)
         means = self.steps.setdefault(step, {})
         for name, value in values.items():
-            if math.isfinite(value):
+            if abs(value) < _HIGHEST:  # neither nan nor a value whose sum is not finite
                 total, count = means.get(name, (0.0, 0))
                 means[name] = total + value, count + 1
                 totals.add(name, step, value)
