@@ -140,7 +140,13 @@ def private_folder(folder: Path) -> Path:
 
     Raises ``NotPermitted`` if another user owns it, or others may enter it.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotPermitted(
+            f"{folder}: cannot be created: {error.strerror}; set XDG_RUNTIME_DIR to a folder of "
+            "this user with mode 0700"
+        ) from None
     state = folder.lstat()
     is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
     if state.st_uid != os.getuid() or not is_private:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
-from wattlaw.formatting import MEASURED, origin_of, run_title
+from wattlaw.formatting import MEASURED, origin_of, origins_label, run_title
 from wattlaw.launch.planning import count_statuses
 from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.topics.decision import decision_text
@@ -70,6 +70,10 @@ class Overview:
         The state of each decision as a sentence.
     notes
         What could not be read.
+    not_needed
+        Planned runs that a decision does without.
+    origin
+        ``simulated`` or ``replayed`` if no run is measured, else empty.
     """
 
     stores: tuple[str, ...]
@@ -81,6 +85,8 @@ class Overview:
     left_s: float | None
     decisions: tuple[str, ...]
     notes: tuple[str, ...]
+    not_needed: int = 0
+    origin: str = ""
 
     @property
     def runs(self) -> int:
@@ -115,7 +121,7 @@ def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
         tuple(map(str, paths)), count_statuses(state.counts.elements()),
         tuple(running[:MOST_ROWS]), tuple(_last(state.failed)), tuple(_last(state.ended)),
         state.hours, state.left / state.rates if is_known else None, tuple(state.decisions),
-        tuple(state.notes),
+        tuple(state.notes), state.not_needed, origins_label(sorted(state.launchers)),
     )  # fmt: skip
 
 
@@ -132,6 +138,8 @@ class _State:
     hours: float = 0.0
     rates: float = 0.0
     left: int = 0
+    not_needed: int = 0
+    launchers: set[str] = field(default_factory=set)
 
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
         """Add a store."""
@@ -156,7 +164,10 @@ class _State:
         self.ended += _rows(done.slice(0, MOST_ROWS), index, None, reasons)
         self.hours += _gpu_hours(table)
         self.left += sum(status.states.count(state) for state in ("planned", "running", "queued"))
-        self.left -= sum(run.is_not_needed for run in status.not_done)
+        not_needed = sum(run.is_not_needed for run in status.not_done)
+        self.left -= not_needed
+        self.not_needed += not_needed
+        self.launchers.update(pc.unique(table["launcher"].drop_null()).to_pylist())
         self.rates += _rate(table)
         try:
             decision = stored_decision(path)

@@ -179,7 +179,7 @@ def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None
     """Serve until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         Application(pages).app(tokens), http=_Protocol, ws="none", lifespan="off", access_log=False,
-        log_level="error", server_header=False,
+        log_level="critical", server_header=False,
         limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1, proxy_headers=False,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -27,6 +27,8 @@ Event = Literal["run failed", "limits not restored", "study ended", "study decid
 #: The longest that one call of the command may take, and all calls after the end of the study.
 _TIMEOUT_S, _LAST_S = 30.0, 60.0
 
+_OPERATORS = frozenset({"|", "||", "&", "&&", ";", "<", ">", ">>"})
+
 
 def command_words(text: str) -> list[str]:
     """Return the words of a command.
@@ -37,6 +39,11 @@ def command_words(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise BadInput(f"--notify: {text!r}: {one_line(error)}; allowed: a command") from None
+    if operators := _OPERATORS.intersection(words):
+        raise BadInput(
+            f"--notify: {text!r}: no shell interprets {min(operators)}; allowed: a program and its "
+            "arguments, such as sh -c 'COMMAND'"
+        )
     if not words or shutil.which(words[0]) is None:
         raise BadInput(f"--notify: {text!r}: no such program; allowed: a program and its arguments")
     return words
@@ -71,7 +78,7 @@ class Notifications:
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Notify of a run that failed, and of limits that could not be restored."""
-        if is_new and record.status == "failed":
+        if is_new and record.state == "failed":
             self._add("run failed", record.reason, record.run_id)
         if is_new:
             for note in record.notes:
@@ -131,7 +138,7 @@ class Notifications:
         finally:
             self._process = None
         if process.returncode:
-            raise subprocess.CalledProcessError(process.returncode, self._command)
+            self._failures.append(f"it ended with code {process.returncode}")
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

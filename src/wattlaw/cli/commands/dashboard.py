@@ -3,10 +3,10 @@
 import getpass
 import os
 import socket
-import tempfile
+import sys
 import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -15,6 +15,9 @@ from wattlaw.cli.common.options import StoreArguments, option
 from wattlaw.errors import NotAvailable
 from wattlaw.files import write_text
 from wattlaw.store.store import Store
+
+if TYPE_CHECKING:
+    from wattlaw.dashboard.access import Tokens
 
 _LOCAL_PORT = 8765
 
@@ -39,43 +42,49 @@ def dashboard(
         raise NotAvailable(
             f'{error.name} is not installed; try: pip install "wattlaw[dashboard]"'
         ) from None
-    from wattlaw.dashboard.pages import Pages
 
-    paths = tuple(Store.existing(path).path for path in stores)
+    paths = tuple(Store.existing(path).path for path in dict.fromkeys(stores))
     console = Console()
-    pages = Pages(paths)
+    private = _private_folder(paths[0])
     if tcp is None and not open_browser:
-        listening, path = server.listen_unix(_private_folder(paths[0]))
+        listening, path = server.listen_unix(private)
         login = f"{getpass.getuser()}@{socket.gethostname()}"
         console.print("On your own machine:", soft_wrap=True)
         console.print(f"  ssh -N -L {_LOCAL_PORT}:{path} {login}", soft_wrap=True)
         console.print(
             f"and then open http://localhost:{_LOCAL_PORT}/ there. Ctrl-C stops the server."
         )
-        try:
-            server.serve(pages, listening, None)
-        finally:
-            path.unlink(missing_ok=True)
-        return 0
-    tokens = Tokens(kept_cookie(_private_folder(paths[0])))
+        _serve(paths, listening, None, path)
+    tokens = Tokens(kept_cookie(private))
     listening = server.listen_tcp(tcp or 0)
-    port = listening.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/?token={tokens.token}"
-    if not open_browser:
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={tokens.token}"
+    # A command line is visible to all users of the machine: a browser gets a private file.
+    file = private / f"open-{os.getpid()}.html"
+    if open_browser:
+        write_text(file, f'<meta http-equiv="refresh" content="0; url={url}">\n', mode=0o600)
+    if not (open_browser and webbrowser.open(file.as_uri())):
         console.print(f"Open {url}", soft_wrap=True)
-        console.print("The token is valid once. Ctrl-C stops the server.")
-        server.serve(pages, listening, tokens)
-        return 0
-    # A command line is visible to all users of the machine: the browser gets a private file.
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "dashboard.html"
-        write_text(file, f'<meta http-equiv="refresh" content="0; url={url}">\n', durable=False)
-        webbrowser.open(file.as_uri())
-        console.print(
-            f"Serving http://127.0.0.1:{port}/ for this browser. Ctrl-C stops the server."
-        )
-        server.serve(pages, listening, tokens)
-    return 0
+        console.print("The token is valid once.")
+    console.print("Ctrl-C stops the server.")
+    _serve(paths, listening, tokens, file)
+
+
+def _serve(
+    paths: tuple[Path, ...], listening: socket.socket, tokens: "Tokens | None", file: Path
+) -> NoReturn:
+    """Serve until a signal, remove a file, and end the process.
+
+    A thread that is still reading results in a library would abort an orderly end of Python.
+    """
+    from wattlaw.dashboard import server
+    from wattlaw.dashboard.pages import Pages
+
+    try:
+        server.serve(Pages(paths), listening, tokens)
+    finally:
+        file.unlink(missing_ok=True)
+    sys.stdout.flush()
+    os._exit(0)
 
 
 def _private_folder(store: Path) -> Path:

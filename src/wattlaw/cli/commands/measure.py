@@ -95,6 +95,7 @@ def measure(
             "exit_code": done.exit_code,
             **_to_dict(of_command),
             **_steps_to_dict(done.steps, of_steps),
+            "notes": list(done.record.notes),
         }
         write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
@@ -205,5 +206,4 @@ def _steps_to_dict(steps: StepSummary, phase: PhaseSummary | None) -> dict[str, 
         **{name: getattr(steps, name) for name in names},
         **{f"{kind}_energy_per_step_j": per_step_j.get(kind) for kind in KINDS},
         **_qualities("step_energy", phase),
-        "notes": list(steps.notes),
     }

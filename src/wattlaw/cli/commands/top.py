@@ -38,7 +38,7 @@ def top(
     once: Annotated[bool, typer.Option("--once", help="Print the state once and end.")] = False,
 ) -> int:
     """Show running studies in the terminal, live."""
-    paths = [Store.existing(path).path for path in stores or [Path("wattlaw-store")]]
+    paths = [Store.existing(path).path for path in dict.fromkeys(stores or [Path("wattlaw-store")])]
     console = Console()
     view = _View(paths)
     if once or not console.is_terminal:
@@ -84,12 +84,18 @@ class _View:
 def _summary(overview: Overview) -> Iterator[Text | Padding]:
     ended, runs = overview.ended_count, overview.runs
     text = f"{ended:,} of {runs:,} runs ended"
+    if overview.not_needed:
+        text += f", {overview.not_needed:,} are not needed"
     if overview.left_s is not None:
         text += f", about {fmt.duration_text(overview.left_s)} left"
     counts = ", ".join(f"{count:,} {name}" for name, count in overview.counts.items())
     yield Text(f"{text}   ({counts or 'none yet'})")
-    yield Padding(ProgressBar(total=max(1, runs), completed=ended, width=60), 0)
-    yield Text(f"{fmt.number(overview.gpu_hours)} GPU-hours of ended runs")
+    yield Padding(
+        ProgressBar(total=max(1, runs - overview.not_needed), completed=ended, width=60), 0
+    )
+    if overview.origin:
+        yield Text(f"All runs are {overview.origin}: nothing was measured here.")
+    yield Text(f"{fmt.number(overview.gpu_hours)} GPU-hours of measured runs")
     for line in (*overview.decisions, *overview.notes):
         yield Text(escape_invisible(line))
 
