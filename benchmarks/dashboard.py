@@ -25,6 +25,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import yaml
+from scipy import stats
 
 from common import write_results
 from large_store import make_folders
@@ -64,6 +65,7 @@ def main() -> None:
         opened = _open_large(arguments.large, folder / "large")
     ratios = np.log(np.array(beside) / np.array(alone))
     error = ratios.std(ddof=1) / np.sqrt(len(ratios)) if len(ratios) > 1 else np.nan
+    error *= stats.t.ppf(0.975, max(1, len(ratios) - 1))  # a 95 % interval
     write_results(
         "dashboard", f"cpu{os.cpu_count()}",
         {
@@ -71,7 +73,7 @@ def main() -> None:
             "share_of_the_server_core": shares, "events_of_a_viewer": events,
             "step_alone_s": alone, "step_beside_s": beside,
             "slow_down": float(np.expm1(ratios.mean())),
-            "slow_down_interval": [float(np.expm1(ratios.mean() + sign * 2.57 * error))
+            "slow_down_interval": [float(np.expm1(ratios.mean() + sign * error))
                                    for sign in (-1, 1)],
             "large_store": opened, "load_average": os.getloadavg(),
         },
