@@ -23,6 +23,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from conftest import started, wait_for
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
+from wattlaw.cli.commands.dashboard import _private_folder
 from wattlaw.dashboard.access import Tokens, kept_cookie, private_folder
 from wattlaw.errors import NotPermitted
 from wattlaw.store.store import Store
@@ -338,13 +339,11 @@ def test_a_connection_that_sends_no_request_is_closed(tmp_path):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
 def test_a_runtime_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
-    store = made_store(tmp_path / "store")
     (tmp_path / "other").mkdir()
-    os.chown(tmp_path / "other", NOBODY, NOBODY)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
-    with started("dashboard", store) as process:
-        line = [process.stdout.readline() for _ in range(2)][1]
-    assert f" 8765:{store}/.dashboard-0/" in line.replace("-L", "")
+    assert _private_folder(tmp_path) == tmp_path / "other" / "wattlaw"
+    os.chown(tmp_path / "other", NOBODY, NOBODY)
+    assert _private_folder(tmp_path) == tmp_path / ".dashboard-0"
 
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path):
