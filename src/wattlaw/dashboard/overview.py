@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.api.store_tables import stored_decision
+from wattlaw.dashboard.tails import RunTail
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
 from wattlaw.formatting import MEASURED, origin_of, origins_label, run_title
@@ -29,6 +30,8 @@ _LOG_BYTES, _LOG_LINES = 16_384, 40
 #: Ended runs from which the rate of a study is taken.
 _RECENT = 20
 _HOUR_S = 3600.0
+#: Active runs whose samples are kept while no page shows them.
+_MOST_TAILS = 64
 _FAILED = ("failed", "skipped", "damaged", "interrupted")
 _COLUMNS = [
     "run_id", "status", "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
@@ -97,6 +100,11 @@ class Overview:
     def ended_count(self) -> int:
         """The number of runs that have ended."""
         return sum(self.counts.get(state, 0) for state in ("done", "failed", "skipped"))
+
+    @property
+    def active(self) -> list[RunRow]:
+        """The running runs; a queued one has the samples of its last attempt at most."""
+        return [row for row in self.running if row.state == "running"]
 
     @property
     def failed_count(self) -> int:
@@ -216,6 +224,26 @@ def _rate(table: Any) -> float:
         return 0.0
     span_s = time.time() - newest[0].timestamp()
     return (len(newest) - 1) / span_s if span_s > 0 else 0.0
+
+
+class RunTails:
+    """What the processes of active runs have written, by store, run and attempt."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._tails: dict[tuple[int, str, int], RunTail] = {}
+
+    def poll(self, rows: Sequence[RunRow]) -> list[RunTail]:
+        """Read what runs have written since the last call; of many, forget the other runs."""
+        tails = {}
+        for row in rows:
+            key = row.store, row.run_id, row.attempt
+            folder = Store(self._paths[row.store]).folder(row.run_id)
+            tails[key] = self._tails.get(key) or RunTail(folder, row.attempt)
+            tails[key].poll()
+        others = self._tails if len(self._tails | tails) <= _MOST_TAILS else {}
+        self._tails = others | tails
+        return list(tails.values())
 
 
 def log_tail(folder: RunFolder) -> str:

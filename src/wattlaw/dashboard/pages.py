@@ -4,7 +4,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from datetime import datetime
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -15,9 +16,9 @@ import pyarrow as pa
 from wattlaw import formatting as fmt
 from wattlaw.api.results import open as open_results
 from wattlaw.dashboard.channels import Parts
-from wattlaw.dashboard.overview import RunRow, log_tail, read_overview
+from wattlaw.dashboard.overview import RunRow, RunTails, log_tail, read_overview
 from wattlaw.dashboard.results import read_energies, read_results
-from wattlaw.dashboard.tails import Device, Mark, RunTail, Totals, ended_run
+from wattlaw.dashboard.tails import Device, Mark, Totals, ended_run
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.errors import NoSuchRun, WattlawError, one_line
 from wattlaw.launch.run_status import StatusPoller
@@ -73,11 +74,13 @@ class Pages:
     """The pages of stores; reading happens in threads."""
 
     paths: tuple[Path, ...]
-    _tails: dict[tuple[int, str, int], RunTail] = field(default_factory=dict)
     _poller: StatusPoller = field(default_factory=StatusPoller)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
+        self._tails = RunTails(self.paths)
+        #: Tables of a done run do not change.
+        self._ended = lru_cache(maxsize=8)(_ended_run)
         self._energies = Refreshed(partial(read_energies, self.paths))
         self._results = Refreshed(partial(read_results, self.paths))
 
@@ -85,9 +88,7 @@ class Pages:
         """Return the parts of the first page."""
         with self._lock:
             state = read_overview(self.paths, self._poller)
-            # A queued run has the samples of its last attempt at most.
-            running = [row for row in state.running if row.state == "running"]
-            tails = self._poll(running)
+            tails = self._tails.poll(state.active)
         devices = [device for tail in tails for device in tail.devices.values()]
         marks = [mark for tail in tails for mark in tail.marks]
         totals = Totals()
@@ -98,7 +99,7 @@ class Pages:
                 "summary", state=state, energies=self._energies.get() or {}, fmt=fmt
             ),
             "live": _render(
-                "live", charts=timelines(devices, totals, marks), running=running
+                "live", charts=timelines(devices, totals, marks), running=state.active
             ),
             "running": _render("runs", rows=state.running, kind="running"),
             "failed": _render("failed", rows=[(row, self._log(row)) for row in state.failed[:10]],
@@ -122,11 +123,11 @@ class Pages:
         note = None
         try:
             if record.status == "done":
-                devices, totals, marks = ended_run(folder)
+                devices, totals, marks = self._ended(folder.path, record.finished_at)
             else:
                 row = RunRow(store, run_id, "", record.state, attempt=record.attempts)
                 with self._lock:
-                    (tail,) = self._poll([row])
+                    (tail,) = self._tails.poll([row])
                 devices, totals, marks = list(tail.devices.values()), tail.totals, tail.marks
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
@@ -169,21 +170,12 @@ class Pages:
                 return folder, record
         raise NoSuchRun("there is no such run")
 
-    def _poll(self, rows: Sequence[RunRow]) -> list[RunTail]:
-        """Read what active runs have written since the last call; forget the others' samples."""
-        tails = {}
-        for row in rows:
-            key = row.store, row.run_id, row.attempt
-            folder = Store(self.paths[row.store]).folder(row.run_id)
-            tails[key] = self._tails.get(key) or RunTail(folder, row.attempt)
-            tails[key].poll()
-        self._tails |= tails
-        for key in [key for key in self._tails if len(self._tails) > 64 and key not in tails]:
-            del self._tails[key]
-        return list(tails.values())
-
     def _log(self, row: RunRow) -> str:
         return log_tail(Store(self.paths[row.store]).folder(row.run_id))
+
+
+def _ended_run(path: Path, _: datetime | None) -> tuple[list[Device], Totals, list[Mark]]:
+    return ended_run(RunFolder(path))
 
 
 def _cell(value: Any) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 from wattlaw import formatting as fmt
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
-from wattlaw.dashboard.overview import Overview, RunRow, read_overview
+from wattlaw.dashboard.overview import Overview, RunRow, RunTails, read_overview
 from wattlaw.dashboard.tails import Device, RunTail
 from wattlaw.launch.run_status import StatusPoller
 from wattlaw.store.store import Store
@@ -58,7 +58,7 @@ class _View:
 
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
-        self._tails: dict[tuple[int, str, int], RunTail] = {}
+        self._tails = RunTails(paths)
         self._overview: Overview | None = None
         self._due_s = 0.0
         self._poller = StatusPoller()
@@ -69,15 +69,8 @@ class _View:
         if self._overview is None or begin_s >= self._due_s:
             self._overview = read_overview(self._paths, self._poller)
             self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
-        overview, tails = self._overview, {}
-        for row in overview.running:
-            if row.state != "running":
-                continue
-            key = row.store, row.run_id, row.attempt
-            folder = Store(self._paths[row.store]).folder(row.run_id)
-            tails[key] = self._tails.get(key) or RunTail(folder, row.attempt)
-            tails[key].poll()
-        self._tails = tails
+        overview = self._overview
+        tails = self._tails.poll(overview.active)
         return Group(*_summary(overview), _devices(tails), *_runs(overview))
 
 
@@ -100,8 +93,8 @@ def _summary(overview: Overview) -> Iterator[Text | Padding]:
         yield Text(escape_invisible(line))
 
 
-def _devices(tails: dict[tuple[int, str, int], RunTail]) -> Table | Text:
-    devices = [device for tail in tails.values() for device in tail.devices.values()]
+def _devices(tails: list[RunTail]) -> Table | Text:
+    devices = [device for tail in tails for device in tail.devices.values()]
     if not devices:
         return Text("No samples of running runs." if tails else "No run is running.")
     table = Table(box=None, padding=(0, 1), header_style="bold")
