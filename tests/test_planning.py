@@ -219,19 +219,19 @@ class TestPlan:
         assert found.probability >= 0.9
 
     def test_cheap_neighbours_of_a_leading_setting_are_measured_before_a_decision(self):
-        """Kernels that suit the largest batch least are seen on the next smaller one."""
+        """Kernels that suit the largest batch least are seen on the one half as large."""
         grid = [packed(1, 2.0 ** (power / 2)) for power in range(6, 26)]
         question = Question("time", tolerance=0.5)
         seen = [
-            Observation(item, 0.02 + 1e-4 * item.local_batch) for item in (*grid[:-2], grid[-1])
+            Observation(item, 0.02 + 1e-4 * item.local_batch) for item in (*grid[:-3], *grid[-2:])
         ]
         rest = [Candidate(item, STEPS) for item in grid if item not in [o.setting for o in seen]]
         costly = [Candidate(grid[0], 1e7)]  # a repeat, next to which others are cheap
         found = plan(question, [*rest, *costly], seen)
         assert found.setting == grid[-1]
-        assert found.proposals[0].candidate.setting == grid[-2]
-        seen.append(Observation(grid[-2], 0.02 + 1e-4 * grid[-2].local_batch))
-        rest = [item for item in rest if item.setting != grid[-2]]
+        assert found.proposals[0].candidate.setting == grid[-3]
+        seen.append(Observation(grid[-3], 0.02 + 1e-4 * grid[-3].local_batch))
+        rest = [item for item in rest if item.setting != grid[-3]]
         assert plan(question, [*rest, *costly], seen).stopped_because == CERTAIN
 
     @settings(max_examples=5, deadline=None)

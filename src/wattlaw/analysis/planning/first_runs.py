@@ -11,6 +11,8 @@ from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
 #: Distinct settings that are measured first where they are cheap: each has at most this share of
 #: the work of all runs.
 _FEWEST, _FREE = 16, 0.001
+#: Batches whose ends differ by more than this factor are measured in the middle too.
+_WIDE = 8
 #: A repeat that has at most this share of the work of all runs is made for the noise that it shows.
 _CHEAP_REPEAT = 0.05
 
@@ -18,15 +20,18 @@ _CHEAP_REPEAT = 0.05
 def first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> list[Candidate]:
     """Return the cheapest runs with information that no others have: the ends of each axis.
 
-    Clocks are relative to the highest that was locked, so that both ends are needed. Where a study
-    has repeats, one of them shows the noise of runs.
+    Of a wide range of batches the middle one too: small batches take the time of launching kernels, and large ones
+    that of computing. Clocks are relative to the highest that was locked, so that both ends are
+    needed. Where a study has repeats, one of them shows the noise of runs.
     """
     known = [*(item.setting for item in possible), *seen]
     kinds: list[Callable[[TrainingSetting], bool]] = [lambda item: not _limits(item)]
     batches = sorted({item.local_batch for item in known if item.local_batch})
     caps = sorted({item.power_limit_w for item in known if item.power_limit_w})
     clocks = sorted({item.clock_limit_mhz for item in known if item.clock_limit_mhz})
-    kinds += [partial(_has, "local_batch", value) for value in batches[:1] + batches[-1:]]
+    is_wide = batches[-1:] > [_WIDE * value for value in batches[:1]]
+    middle = batches[len(batches) // 2 :][: int(is_wide)]
+    kinds += [partial(_has, "local_batch", value) for value in batches[:1] + batches[-1:] + middle]
     kinds += [partial(_has, "clock_limit_mhz", value) for value in clocks[-1:] + clocks[:1]]
     kinds += [partial(_has, "power_limit_w", value) for value in caps[:1]]
     kinds += [lambda item: item.gpus > 1, lambda item: (item.nodes or 1) > 1]

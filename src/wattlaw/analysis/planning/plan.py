@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,10 +18,14 @@ from wattlaw.analysis.result import Result
 #: Draws of the posterior that values are computed with: many for few settings.
 _DRAWS, _VALUES = 600, 120_000
 #: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
-#: of all runs: the model's error is the most favourable for the setting that looks the best. Its
-#: neighbours whose batch and limit no run has shown are measured for at most the second share:
-#: kernels may suit one batch and not the next.
-_CHEAP, _CHEAP_NEIGHBOUR = 0.05, 0.04
+#: of all runs: the model's error is the most favourable for the setting that looks the best.
+_CHEAP = 0.05
+#: The same where no run has shown its batch and limit, and of neighbours of which none has: kernels
+#: may suit one batch and not another. A network may suit one placement: the last share is that of
+#: neighbours on other GPUs of which no run has shown the placement.
+_CHEAP_LOAD, _CHEAP_NEIGHBOUR, _CHEAP_PLACEMENT = 0.1, 0.06, 0.02
+#: A neighbour's batch differs by this factor at least: batches between are much like the leading.
+_BATCH_FACTOR = 1.5
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = 0.001
 #: Why measuring ends.
@@ -114,13 +119,13 @@ def plan(
     is_sure = not first and probability >= question.confidence
     is_sure = is_sure and means[best] <= question.tolerance
     hours = belief.gpu_hours(possible)
-    check = _check(choices[best], choices, seen, hours) if is_sure else None
+    steps = max((item.steps for item in possible), default=0.0)
+    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
+    check = _check(choices[best], choices, seen, hours, spent) if is_sure else None
     if is_sure and check is None:
         return Plan(*state, (), CERTAIN)
     if not possible:
         return Plan(*state, (), NOTHING_LEFT)
-    steps = max((item.steps for item in possible), default=0.0)
-    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
     urgent = first if check is None else [check]
     ranked = sorted(
         _ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent
@@ -204,13 +209,20 @@ def _check(
     choices: Sequence[TrainingSetting],
     seen: Sequence[TrainingSetting],
     hours: Mapping[Candidate, float],
+    spent: float,
 ) -> Candidate | None:
     """Return a cheap run of a leading setting or a neighbour that was not measured, if any."""
-    limits = {} if leading in seen else {leading: _CHEAP}
-    loads = {_load(item) for item in seen}
-    new = (item for item in _neighbours(leading, choices) if _load(item) not in loads)
-    limits.update(dict.fromkeys(new, _CHEAP_NEIGHBOUR))
-    total = sum(hours.values())
+    loads, places = {_load(item) for item in seen}, {_place(item) for item in seen}
+    limits = {}
+    if leading not in seen:
+        limits[leading] = _CHEAP if _load(leading) in loads else _CHEAP_LOAD
+    for item in _neighbours(leading, choices):
+        if _load(item) not in loads:
+            limits[item] = _CHEAP_NEIGHBOUR
+    for item in _other_places(leading, choices):
+        if _place(item) not in places:
+            limits[item] = _CHEAP_PLACEMENT
+    total = spent + sum(hours.values())
     runs = (
         item for item, cost in hours.items()
         if item.setting in limits and cost <= limits[item.setting] * total
@@ -226,18 +238,40 @@ def _load(setting: TrainingSetting) -> tuple[float | None, ...]:
     return tuple(getattr(setting, name) for name in _LOAD)
 
 
+def _place(setting: TrainingSetting) -> object:
+    return setting.gpus_per_node or setting.gpus
+
+
+def _other_places(
+    leading: TrainingSetting, choices: Sequence[TrainingSetting]
+) -> Iterator[TrainingSetting]:
+    """Yield the settings of the same batch and limit on the next fewer and the next more GPUs."""
+    same = [item for item in choices if _load(item) == _load(leading)]
+    for sign in (-1, 1):
+        others = [item for item in same if sign * item.gpus > sign * leading.gpus]
+        yield from sorted(others, key=partial(_distance, leading))[:1]
+
+
+def _distance(one: TrainingSetting, other: TrainingSetting) -> tuple[int, int]:
+    return abs(one.gpus - other.gpus), abs((one.nodes or 0) - (other.nodes or 0))
+
+
 def _neighbours(
     leading: TrainingSetting, choices: Sequence[TrainingSetting]
 ) -> Iterator[TrainingSetting]:
     """Yield the settings that have the next smaller or larger batch or limit, else the same."""
     for name in _LOAD:
         same = {name: getattr(leading, name)}
-        line = sorted(
-            (item for item in choices if replace(item, **same) == leading),
-            key=lambda item: getattr(item, name) or np.inf,
-        )
-        at = line.index(leading)
-        yield from line[max(0, at - 1) : at] + line[at + 1 : at + 2]
+        values = {
+            getattr(item, name) or np.inf: item
+            for item in choices
+            if replace(item, **same) == leading
+        }
+        here = getattr(leading, name) or np.inf
+        apart = _BATCH_FACTOR if name == "local_batch" else 1.0
+        smaller = [value for value in values if value * apart <= here and value != here]
+        larger = [value for value in values if value >= here * apart and value != here]
+        yield from (values[value] for value in (*sorted(smaller)[-1:], *sorted(larger)[:1]))
 
 
 def _ranked(

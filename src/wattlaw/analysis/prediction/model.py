@@ -14,13 +14,14 @@
   with the GPUs that share a node's adapter and with the nodes that share the network, and differs
   on exactly two nodes.
 - A lower clock slows a share of the communication as much as a micro-batch: its own kernels run on
-  the same processors, and those that overlap with it take longer. Its power falls likewise.
+  the same processors, and those that overlap with it take longer.
 - Input takes the time of a rank's own cores, or of the storage that all ranks share, if longer.
 - The exposed part is (b^g + comm^g)^(1/g) - b for an overlappable time b (Qiao et al., Pollux,
   OSDI'21, equation 11 with b instead of the whole compute time).
 - Power: P(f) = static + dynamic phi(f) while computing, with phi(f) = f^q above a knee, where the
   voltage rises with the clock f, and proportional to f below. Power of waiting and of communication
-  are shares of it. A power limit lowers the clock until the mean power of computing is within it.
+  are shares of it; a share of that of communication falls with the clock. A power limit lowers the
+  clock until the mean power of computing is within it.
 """
 
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     overhead_s = unit_s * values["overhead"]
     exposed_s, derivative = np.zeros((1, 1)), np.zeros((1, 1))
     if layout.has_inside or layout.has_between:
-        slower = 1 + _clocked(values) * (micro / free - 1)
+        slower = 1 + _share(values, "clocked_communication") * (micro / free - 1)
         network_s = np.maximum(unit_s * _network(values, layout) * slower, 1e-300)
         hidden_s, norm = values["overlappable"] * part_s, values["overlap"]
         both_s = _smooth_max(hidden_s, network_s, norm)
@@ -103,7 +104,7 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         talking = (waiting_s + exposed_s) / total_s
         idle_w, talk_w = values["wait_power"], values["communication_power"]
         static, clocked = values["static"], 1 - values["static"]
-        talk_w = talk_w * (1 + _clocked(values) * (active_w / clocked - 1))
+        talk_w = talk_w * (1 + _share(values, "clocked_talking") * (active_w / clocked - 1))
         others = talk_w * talking + idle_w * (1 - active - talking)
         share = static + active_w * active + clocked * others
         watts = reference.power_w * values["power"] * share
@@ -122,9 +123,9 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     )
 
 
-def _clocked(values: Parameters) -> Floats:
-    """Return the share of communication that a lower clock slows, 0 where no run had a limit."""
-    return values.get("clocked_communication", np.zeros((1, 1)))
+def _share(values: Parameters, name: str) -> Floats:
+    """Return a share that a lower clock changes, 0 where no run shows it."""
+    return values.get(name, np.zeros((1, 1)))
 
 
 def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:

@@ -157,6 +157,7 @@ def draw_errors(
     dice: np.random.Generator,
     *,
     luck: tuple[Floats, Floats] | None = None,
+    placements: tuple[Sequence[Hashable], Sequence[Hashable]] | None = None,
     noise: float = 0.0,
     is_mean_of_gpus: bool = False,
 ) -> tuple[Floats, Floats]:
@@ -171,9 +172,10 @@ def draw_errors(
     usual, noise
         Standard deviations in logs: the usual one of the model's error, and that of a run, if
         repeats have shown it.
-    luck
-        Standard deviations of what the session of a run adds, (observations,) and (wanted,). It
-        counts as an error of its setting: one training is in one session too.
+    luck, placements
+        Standard deviations of what an allocation of nodes adds, (observations,) and (wanted,), and
+        the placement of each. It counts as an error of the placement: a training is in one
+        allocation too, and its batch and limit do not choose it.
     is_mean_of_gpus
         Values are means over GPUs that differ, so that repeats differ the less the more there are.
 
@@ -185,13 +187,12 @@ def draw_errors(
     seen = len(settings[0])
     rows = np.vstack(features(*layouts))
     placement, load = rows[:, _PLACEMENT] / _REACH, rows[:, _LOAD]
-    names = {name: index for index, name in enumerate(dict.fromkeys([*settings[0], *settings[1]]))}
-    own = np.array([names[name] for name in (*settings[0], *settings[1])])
-    same = (own[:seen, None] == own).astype(float)
+    own, place = _numbered(settings), _numbered(placements or settings)
     spread = np.zeros(len(own)) if luck is None else np.concatenate(luck)
     every = _Parts(
-        correlation(placement[:seen], placement), correlation(load[:seen], load), same,
-        same * spread[:seen, None] * spread,
+        correlation(placement[:seen], placement), correlation(load[:seen], load),
+        (own[:seen, None] == own).astype(float),
+        (place[:seen, None] == place) * spread[:seen, None] * spread,
     )  # fmt: skip
     observed = every.of(np.arange(seen))
     sizes = [_sizes(each, usual, noise) for each in product(*_SIZES)]
@@ -200,17 +201,24 @@ def draw_errors(
     ]
     chosen = _choose(observed, sizes, shares[0], residuals, dice)
     parts = _prior_draws(placement, load, own, len(residuals), dice)
+    shared = spread * dice.standard_normal((len(residuals), int(place.max()) + 1))[:, place]
     errors = np.empty((len(residuals), rows.shape[0] - seen))
     for index in np.unique(chosen):
         at = chosen == index
         each = sizes[index][0]
-        widths = (*each[:3], np.hypot(each.own, spread))
-        drawn = sum(width * part[at] for width, part in zip(widths, parts, strict=True))
+        drawn = sum(width * part[at] for width, part in zip(each[:4], parts, strict=True))
+        drawn = drawn + shared[at]
         missed = each.noise * shares[0] * dice.standard_normal((int(at.sum()), seen))
         matrix = observed.covariance(each) + np.diag((each.noise * shares[0]) ** 2)
         weights = np.linalg.solve(matrix, every.covariance(each)[:, seen:])
         errors[at] = drawn[:, seen:] + (residuals[at] - drawn[:, :seen] - missed) @ weights
     return errors, shares[1] * float(np.median([sizes[index][0].noise for index in chosen]))
+
+
+def _numbered(names: tuple[Sequence[Hashable], Sequence[Hashable]]) -> Indices:
+    """Return a number for each of two lists' items; equal items have the same."""
+    numbers = {name: index for index, name in enumerate(dict.fromkeys([*names[0], *names[1]]))}
+    return np.array([numbers[name] for name in (*names[0], *names[1])])
 
 
 def _sizes(

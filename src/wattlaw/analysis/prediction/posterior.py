@@ -110,7 +110,8 @@ class Posterior:
         keys = tuple(item.setting for item in self.observations)
         errors, time_noise = model_error.draw_errors(
             (near.time.seen, near.layout), (keys, settings), near.missed, model_error.TIME_ERROR,
-            dice, luck=near.luck, noise=noise,
+            dice, luck=near.luck, placements=(_placements(keys), _placements(settings)),
+            noise=noise,
         )  # fmt: skip
         times = near.steps.step_s * np.exp(errors)
         if near.power is None or near.steps.power_w is None:
@@ -229,6 +230,10 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     )  # fmt: skip
 
 
+def _placements(settings: Sequence[TrainingSetting]) -> list[int | tuple[int, ...]]:
+    return [item.gpus_per_node or item.gpus for item in settings]
+
+
 def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Floats]:
     """Return the standard deviations, in logs, of a run's noise and of what its session shares."""
     noise: Floats = values["noise"]
@@ -253,16 +258,19 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
     has_limit = bool(
         np.isfinite(layout.power_limit_w).any() or np.isfinite(layout.clock_limit_mhz).any()
     )
+    has_power = any(item.power_per_gpu_w for item in observations)
+    has_several = bool((layout.gpus > 1).any())
     conditions = {
         "compute": True,
-        "communication": bool((layout.gpus > 1).any()),
+        "communication": has_several,
         "network inside a node": layout.has_inside,
         "network between nodes": layout.has_between,
         "unknown placement": not layout.is_placed_everywhere,
         "unknown batch": not layout.has_every_batch,
         "epoch": layout.has_epochs,
         "clock": has_limit,
-        "power": has_limit or any(item.power_per_gpu_w for item in observations),
+        "power": has_limit or has_power,
+        "power of communication at lower clocks": has_limit and has_power and has_several,
     }
     return [name for name in parameters.GROUPS if conditions[name]]
 

@@ -146,6 +146,7 @@ def _relevant(setting: TrainingSetting) -> set[str]:
         groups.add("network between nodes")
     if setting.power_limit_w or setting.clock_limit_mhz:
         groups |= {"clock", "power"}
+        groups |= {"power of communication at lower clocks"} if many else set()
     return groups
 
 
