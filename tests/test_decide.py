@@ -178,6 +178,16 @@ def test_measuring_ends_with_the_budget(write, tmp_path, budget, done):
     assert decision["setting"] is not None
 
 
+@pytest.mark.parametrize(("deadline", "is_missed"), [("1s", True), ("9h", False)])
+def test_a_deadline_that_no_setting_meets_is_said(write, tmp_path, capsys, deadline, is_missed):
+    study = write(QUESTION | {"deadline": deadline, "epochs": 5, "budget": {"runs": 6}})
+    assert main(["run", str(study), "--store", str(tmp_path / "store")]) == 0
+    decision = json.loads((tmp_path / "store" / "decision.json").read_text())
+    codes = [item["code"] for item in decision["warnings"]]
+    assert ("constraints-missed" in codes, decision["meets"] < 0.5) == (is_missed, is_missed)
+    assert ("meets the constraints" in "".join(capsys.readouterr())) == is_missed
+
+
 def test_a_setting_that_cannot_run_is_not_decided_for(write, tmp_path):
     # The table has no row of the batch that would be best.
     outcome = run(write(QUESTION, table(batches=(8,))), tmp_path / "store")

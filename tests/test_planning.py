@@ -234,6 +234,29 @@ class TestPlan:
         rest = [item for item in rest if item.setting != grid[-3]]
         assert plan(question, [*rest, *costly], seen).stopped_because == CERTAIN
 
+    def test_cheap_settings_on_other_gpus_are_measured_before_a_decision(self):
+        """A network may suit one placement: a run shows the next smaller one."""
+        grid = [packed(gpus, 8.0) for gpus in (1, 2, 4, 8, 16)]
+        question = Question("time", tolerance=0.5)
+        seen = [Observation(item, 0.1) for item in (*grid[:3], grid[-1])]
+        rest = [Candidate(grid[3], STEPS), Candidate(grid[0], 1e5)]
+        found = plan(question, rest, seen)
+        assert (found.setting, found.proposals[0].candidate.setting) == (grid[-1], grid[3])
+        seen.append(Observation(grid[3], 0.1))
+        assert plan(question, rest[1:], seen).stopped_because == CERTAIN
+
+    def test_a_wide_range_of_batches_is_measured_in_the_middle(self):
+        grid = [Candidate(packed(1, 2.0**power), STEPS) for power in range(3, 10)]
+        chosen = [
+            item.candidate.setting for item in plan(self.question, grid, [], at_once=3).proposals
+        ]
+        assert [item.local_batch for item in chosen] == [8.0, 512.0, 64.0]
+
+    @pytest.mark.parametrize(("deadline_s", "meets"), [(1e-9, 0.0), (1e9, 1.0)])
+    def test_the_probability_that_constraints_are_met_is_known(self, deadline_s, meets):
+        question = Question("gpu_hours", deadline_s=deadline_s)
+        assert plan(question, [], observed(*GRID)).meets == meets
+
     @settings(max_examples=5, deadline=None)
     @given(st.integers(0, 1000))
     def test_proposals_are_distinct_candidates(self, seed):

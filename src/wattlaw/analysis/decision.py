@@ -34,6 +34,7 @@ class Decision(Result):
     setting: TrainingSetting | None  # the leading one; None before the first run
     expected_regret: float | None  # the expected share by which it is worse than the best setting
     probability: float | None  # that this share is within ``tolerance``
+    meets: float | None  # the probability that the setting meets all constraints
     tolerance: float
     confidence: float  # the probability at which measuring stops
     gpu_hours_spent: float  # of the runs that ended

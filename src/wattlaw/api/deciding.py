@@ -1,6 +1,6 @@
 """Decisions: which run to measure next, and when to stop."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ _TARGET = "no run reached the target"
 #: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
 #: its time is shorter than measured by this number of standard deviations of a run.
 _HOPELESS, _LOW_END = 0.01, 3.0
+#: With a lower probability that the leading setting meets the constraints, a decision says so.
+_LIKELY = 0.5
 #: Keys of ``decide`` that say how surely and how something is decided, not what.
 _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
 
@@ -261,6 +263,7 @@ class Decider:
             setting=current.setting,
             expected_regret=current.expected_regret,
             probability=current.probability,
+            meets=current.meets,
             tolerance=decide.tolerance,
             confidence=decide.confidence,
             gpu_hours_spent=sum(inputs.hours.values()),
@@ -269,6 +272,7 @@ class Decider:
             stopped_because=reason,
             warnings=(
                 *self._damage,
+                *_missed(current),
                 *inputs.warnings,
                 *(inputs.job.warnings if inputs.job else ()),
             ),
@@ -283,6 +287,16 @@ class Decider:
         ]
         hours = self._gpu_hours(inputs, left)
         return None if hours is None else sum(inputs.hours.values()) + sum(hours)
+
+
+def _missed(current: Plan) -> Iterator[Caution]:
+    if current.meets is not None and current.meets < _LIKELY:
+        yield Caution(
+            "constraints-missed",
+            "The leading setting meets the constraints with a probability of "
+            f"{number(current.meets, 2)}: it is the one that misses them least. Loosen them, or "
+            "add settings to the sweeps.",
+        )
 
 
 def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:

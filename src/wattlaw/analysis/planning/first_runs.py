@@ -20,9 +20,9 @@ _CHEAP_REPEAT = 0.05
 def first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> list[Candidate]:
     """Return the cheapest runs with information that no others have: the ends of each axis.
 
-    Of a wide range of batches the middle one too: small batches take the time of launching kernels, and large ones
-    that of computing. Clocks are relative to the highest that was locked, so that both ends are
-    needed. Where a study has repeats, one of them shows the noise of runs.
+    Of a wide range of batches the middle one too: small batches take the time of launching kernels,
+    and large ones that of computing. Clocks are relative to the highest that was locked, so that
+    both ends are needed. Where a study has repeats, one of them shows the noise of runs.
     """
     known = [*(item.setting for item in possible), *seen]
     kinds: list[Callable[[TrainingSetting], bool]] = [lambda item: not _limits(item)]

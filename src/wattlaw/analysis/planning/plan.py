@@ -51,6 +51,7 @@ class Plan(Result):
     setting: TrainingSetting | None  # of the least expected regret; None before the first run
     expected_regret: float | None
     probability: float | None  # that its regret is within the tolerance
+    meets: float | None  # the probability that it meets all constraints
     proposals: tuple[Proposal, ...]
     stopped_because: str | None  # why no run is proposed; None if runs are
 
@@ -105,17 +106,18 @@ def plan(
     if not observations:
         reason = None if first else NOTHING_LEFT
         start = tuple(Proposal(item, None, None) for item in first[:at_once])
-        return Plan(None, None, None, start, reason)
+        return Plan(None, None, None, None, start, reason)
     if not choices:
-        return Plan(None, None, None, (), NOTHING_LEFT)
+        return Plan(None, None, None, None, (), NOTHING_LEFT)
     belief = Belief.of(
         fit_with_repeats(observations, seed), [*choices, *(item.setting for item in possible)], host
     )
-    regrets = belief.regrets(question, choices)
+    regrets, missed = belief.regrets(question, choices), belief.missed(question, choices)
     means = regrets.mean(0)
     best = int(means.argmin())
     probability = float((regrets[:, best] <= question.tolerance).mean())
-    state = (choices[best], float(means[best]), probability)
+    meets = float((missed[:, best] <= 0).mean())
+    state = (choices[best], float(means[best]), probability, meets)
     is_sure = not first and probability >= question.confidence
     is_sure = is_sure and means[best] <= question.tolerance
     hours = belief.gpu_hours(possible)
@@ -177,14 +179,20 @@ class Belief:
 
     def regrets(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
         """Return the regrets of choosing each setting, shape (draws, choices)."""
+        return question.regrets(choices, *self._of_a_sample(choices))
+
+    def missed(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+        """Return the share by which each setting misses a constraint, shape (draws, choices)."""
+        return question.missed(choices, *self._of_a_sample(choices))
+
+    def _of_a_sample(self, choices: Sequence[TrainingSetting]) -> tuple[Floats, Floats | None]:
+        """Return seconds and joules of a sample."""
         at = self.at(choices)
-        samples = np.array([item.samples for item in choices])
-        gpus = np.array([item.gpus for item in choices])
-        times = self.times[:, at] / samples
+        times = self.times[:, at] / np.array([item.samples for item in choices])
         if self.powers is None:
-            return question.regrets(choices, times, None)
-        watts = self.powers[:, at] * gpus + self.host_w[at]
-        return question.regrets(choices, times, times * watts)
+            return times, None
+        gpus = np.array([item.gpus for item in choices])
+        return times, times * (self.powers[:, at] * gpus + self.host_w[at])
 
     def gpu_hours(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
         """Return the expected GPU-hours of each run."""

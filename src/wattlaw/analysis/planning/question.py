@@ -97,14 +97,7 @@ class Question(Constraints):
         # GPU-hours replace an energy that is not known.
         energies = times * gpus if energy_j is None else energy_j * samples
         goal = self._goal(times, energies, gpus)
-        missed = np.zeros_like(times)
-        for values, bound in (
-            (times, self.deadline_s),
-            (energies if energy_j is not None else None, self.energy_budget_j),
-            (times, self._slowest(times)),
-        ):
-            if values is not None and bound is not None:
-                missed = np.maximum(missed, values / bound - 1)
+        missed = self.missed(settings, time_s, energy_j)
         meets = missed <= 0
         best = np.where(meets, goal, np.inf).min(1)
         # Where no setting meets the constraints, the one that misses them least is right.
@@ -113,6 +106,25 @@ class Question(Constraints):
         unavoidable = missed.min(1)[:, None]
         regret: Floats = np.maximum(0.0, goal / best - 1)
         return np.where(meets, regret, regret + _PENALTY * (missed - unavoidable))
+
+    def missed(
+        self, settings: Sequence[TrainingSetting], time_s: Floats, energy_j: Floats | None
+    ) -> Floats:
+        """Return the share by which each setting misses a constraint, 0 if it meets all.
+
+        Arguments and shape are those of ``regrets``.
+        """
+        samples = np.array([self._samples(item) for item in settings])
+        times = time_s * samples
+        missed = np.zeros_like(times)
+        for values, bound in (
+            (times, self.deadline_s),
+            (None if energy_j is None else energy_j * samples, self.energy_budget_j),
+            (times, self._slowest(times)),
+        ):
+            if values is not None and bound is not None:
+                missed = np.maximum(missed, values / bound - 1)
+        return missed
 
     def _slowest(self, times: Floats) -> Floats | None:
         if self.max_slowdown is None:

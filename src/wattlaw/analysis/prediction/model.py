@@ -104,7 +104,9 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         talking = (waiting_s + exposed_s) / total_s
         idle_w, talk_w = values["wait_power"], values["communication_power"]
         static, clocked = values["static"], 1 - values["static"]
-        talk_w = talk_w * (1 + _share(values, "clocked_talking") * (active_w / clocked - 1))
+        talk_w = talk_w * (
+            1 + _share(values, "clocked_communication_power") * (active_w / clocked - 1)
+        )
         others = talk_w * talking + idle_w * (1 - active - talking)
         share = static + active_w * active + clocked * others
         watts = reference.power_w * values["power"] * share

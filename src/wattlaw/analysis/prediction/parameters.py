@@ -139,7 +139,7 @@ POWER = {
 #: With limits, power and several GPUs: the share of the dynamic power of communication, and of
 #: waiting for other ranks, that falls with the clock of the kernels. Under a power limit the clock
 #: may rise meanwhile.
-TALKING = {"clocked_talking": Prior(0.0, 1.5, "logit")}
+COMMUNICATION_POWER = {"clocked_communication_power": Prior(0.0, 1.5, "logit")}
 #: Speed of a precision relative to the first observed one.
 PRECISION = Prior(0.0, 0.6)
 
@@ -147,7 +147,7 @@ GROUPS: dict[str, dict[str, Prior]] = {
     "compute": COMPUTE, "communication": COMMUNICATION, "network inside a node": INSIDE,
     "network between nodes": BETWEEN, "unknown placement": UNKNOWN_PLACEMENT,
     "unknown batch": UNKNOWN_BATCH, "epoch": EPOCH, "clock": CLOCK, "power": POWER,
-    "power of communication at lower clocks": TALKING,
+    "power of communication at lower clocks": COMMUNICATION_POWER,
 }  # fmt: skip
 
 

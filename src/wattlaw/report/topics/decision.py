@@ -37,7 +37,7 @@ def decision_text(decision: Decision) -> str:
         text = (
             f"decision: {label(decision.setting)}: within {100 * decision.tolerance:g} % of the "
             f"best with probability {decision.probability:.2f}, expected regret "
-            f"{100 * decision.expected_regret:.2g} %; {fmt.number(decision.gpu_hours_spent)} "
+            f"{fmt.percent(decision.expected_regret, 2)}; {fmt.number(decision.gpu_hours_spent)} "
             "GPU-hours"
         )
     if decision.gpu_hours_saved is not None:
