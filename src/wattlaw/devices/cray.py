@@ -121,7 +121,7 @@ class CrayMeter(FileMeter):
         self._notes.append(f"pm_counters: restarted (startup was {self._startup}, is {startup})")
         self._startup = startup
         for source in self.sources:
-            source.offset = -source.raw
+            source.counter.offset = -source.counter.raw
         return [sample._replace(energy_j=0.0) for sample in samples]
 
     def _read(self, name: str) -> int | None:
