@@ -370,7 +370,7 @@ def test_counters_are_not_read_twice_and_counters_that_stop_are_noted(root, monk
 
 @pytest.mark.parametrize(
     ("fault", "verdict", "scope"),
-    [(None, "ok", "node"), ("shared", "partial", "gpu+cpu+dram"), ("restart", "unavailable", None)],
+    [(None, "ok", "node"), ("shared", "partial", "gpu"), ("restart", "unavailable", None)],
 )
 def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
     root, monkeypatch, fault, verdict, scope
