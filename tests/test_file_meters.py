@@ -26,6 +26,7 @@ from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.devices.meter import Device, Meter, Target
 from wattlaw.devices.node_power import NodePowerMeter, parse_dcmi
 from wattlaw.devices.node_sharing import shares_node
+from wattlaw.devices.rapl import RaplMeter
 from wattlaw.errors import NotAvailable, NotPermitted
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.telemetry import sampler
@@ -474,10 +475,15 @@ def test_accelerators_that_a_job_does_not_have_make_them_shared(
 def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, environ, expected):
     assert shares_node(environ) == expected
     PmCounters(root, 0)
+    AcpiMeters(root, grace_names(1))
+    Powercap(root / "class/powercap")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    facts = {device.id: device.facts for device in CrayMeter.open(TARGET).devices()}
-    assert facts["cray-node"]["is_shared"] == facts["cray-cpu"]["is_shared"] == expected
+    devices = [
+        d for meter in (CrayMeter, GraceMeter, RaplMeter) for d in meter.open(TARGET).devices()
+    ]
+    assert {device.kind for device in devices} == {"node", "module", "cpu", "dram"}
+    assert {device.facts["is_shared"] for device in devices} == {expected}
 
 
 # Node power

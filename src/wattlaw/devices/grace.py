@@ -34,9 +34,10 @@ class PowerMeter:
 
     @property
     def facts(self) -> Facts:
-        """Return the source of the power and the time over which it is a mean."""
+        """Return the source of the power, its averaging time, and whether other jobs share it."""
         interval_ms = sysfs.read_optional(self.chip.path / "power1_average_interval")
-        return {"power": "acpi", "resolution_s": interval_ms and interval_ms * 1e-3}
+        resolution_s = interval_ms and interval_ms * 1e-3
+        return {"power": "acpi", "resolution_s": resolution_s, "is_shared": shares_node()}
 
 
 def power_meters() -> list[PowerMeter]:
@@ -85,7 +86,7 @@ def _sources(channels: dict[str, PowerMeter], socket: int) -> list[FileSource]:
     if "Module" in channels:
         module = channels["Module"]
         scope = f"module of socket {socket}: processor, memory and its GPU"
-        facts: Facts = {"scope": scope, **module.facts, "is_shared": shares_node()}
+        facts: Facts = {"scope": scope, **module.facts}
         name = f"module of socket {socket}"
         device = Device(f"module-{socket}", "module", name, facts, ("gpu", "cpu", "dram"))
         sources.append(module.source(device))

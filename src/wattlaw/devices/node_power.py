@@ -154,7 +154,7 @@ def _acpi() -> _Source | None:
     if len(meters) != 1 or meters[0].channel is not None:
         return None
     scope = "node by its ACPI power meter, as the firmware defines it"
-    facts = {"scope": scope, **meters[0].facts, "is_shared": shares_node()}
+    facts = {"scope": scope, **meters[0].facts}
     device = Device("node-acpi", "node", "node by ACPI", facts, _CONTAINS)
     return _Source(device, _ACPI_PERIOD_S, meters[0].source(device).value)
 

@@ -11,6 +11,7 @@ from typing import Self
 from wattlaw.devices import sysfs
 from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe
 from wattlaw.devices.meter import Device, Facts, Target
+from wattlaw.devices.node_sharing import shares_node
 from wattlaw.errors import NotAvailable
 
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
@@ -57,7 +58,7 @@ def _zone(path: Path) -> FileSource | None:
     range_uj = sysfs.read_optional(path / "max_energy_range_uj") or None
     facts: Facts = {
         "energy_counter": "powercap", "counter_refresh_s": _REFRESH_S,
-        "wraps_at_j": range_uj and range_uj * 1e-6,
+        "wraps_at_j": range_uj and range_uj * 1e-6, "is_shared": shares_node(),
     }  # fmt: skip
     if name.startswith("package"):
         facts = {"scope": _PACKAGE, **facts}
