@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from conftest import environment, wait_for
 from powercap import Powercap
 from recording import HOST, report_of, samples_of
-from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, put
+from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, increase, put
 from wattlaw.devices import cray, node_power
 from wattlaw.devices.cray import CrayMeter
 from wattlaw.devices.file_meter import FileMeter, FileSource
 from wattlaw.devices.grace import GraceMeter
 from wattlaw.devices.intel import IntelMeter, select_gpus
-from wattlaw.devices.inventory import visible_gpu_ids
+from wattlaw.devices.inventory import counted, visible_gpu_ids
 from wattlaw.devices.meter import Device, Meter, Target
 from wattlaw.devices.node_power import NodePowerMeter, parse_dcmi
 from wattlaw.devices.node_sharing import shares_node
@@ -369,6 +369,63 @@ def test_counters_are_not_read_twice_and_counters_that_stop_are_noted(root, monk
     assert meter.problems() == []
 
 
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_counters_that_are_stale_when_they_are_opened_are_not_the_node(root, is_updated):
+    counters = PmCounters(root, 0)
+    for path in counters.folder.glob("*energy"):
+        put(path, f"1000 J {time.time_ns() // 1000 - 60_000_000} us")
+    ended = threading.Event()
+
+    def update() -> None:  # by a controller whose clock is a minute behind
+        while not ended.wait(0.1):
+            increase(counters.folder / "freshness", 1)
+
+    thread = threading.Thread(target=update if is_updated else ended.wait, daemon=True)
+    thread.start()
+    meter = CrayMeter.open(TARGET)
+    ended.set()
+    thread.join()
+    kinds, _ = counted(meter.devices())
+    row = row_of(meter, counters)
+    if is_updated:
+        assert (kinds, row["energy_scope"], row["node_energy_verdict"]) == (("node",), "node", "ok")
+        return
+    assert (kinds, row["energy_scope"], meter.read(), meter.problems()) == ((), None, [], [])
+    assert row["node_energy_verdict"] == row["energy_verdict"] == "unavailable"
+    reason = f"{counters.folder}/freshness stays at 1 for 1 s"
+    assert [reason in text for text in row["energy_reason"].split("; ")] == [True] * 3
+
+
+def test_a_window_after_counters_have_stopped_has_the_reason(root):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+    row = row_of(meter, counters, stops_at=0)
+    assert (row["node_energy_verdict"], row["energy_verdict"]) == ("unavailable", "unavailable")
+    assert "cray-node: it has no readings in the window" in row["energy_reason"]
+
+
+def row_of(
+    meter: Meter, counters: PmCounters, *, stops_at: int = 6, restarts_at: int | None = None
+) -> dict[str, object]:
+    """Return the energy of the window from second 1 to 5."""
+    rows = []
+    for second in range(6):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        if second == restarts_at:
+            put(counters.folder / "startup", 2)
+        if second < stops_at:
+            counters.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
+    windows = pa.Table.from_pylist([window], schema=WINDOWS)
+    facts = {
+        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
+        for device in meter.devices()
+    }
+    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    return row
+
+
 @pytest.mark.parametrize(
     ("fault", "verdict", "scope"),
     [(None, "ok", "node"), ("shared", "partial", "gpu"), ("restart", "unavailable", None)],
@@ -383,20 +440,7 @@ def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", "0")
     meter = CrayMeter.open(TARGET)
-    rows = []
-    for second in range(6):
-        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
-        if second == 2 and fault == "restart":
-            put(counters.folder / "startup", 2)
-        counters.advance(1.0)
-    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
-    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
-    windows = pa.Table.from_pylist([window], schema=WINDOWS)
-    facts = {
-        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
-        for device in meter.devices()
-    }
-    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    row = row_of(meter, counters, restarts_at=2 if fault == "restart" else None)
     assert row["node_energy_verdict"] == verdict
     assert row["energy_scope"] == scope
     if fault is None:
