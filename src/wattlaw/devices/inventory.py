@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from wattlaw import registry, scopes
-from wattlaw.devices import intel
+from wattlaw.devices import intel, sysfs
 from wattlaw.devices import limiter as limiters
 from wattlaw.devices import meter as meters
 from wattlaw.devices.amd import gpus as amd
@@ -80,7 +80,9 @@ def visible_gpu_ids() -> list[str]:
 
     They are of one vendor, as those that torch uses: of NVIDIA if there are any, else of AMD.
     A driver that does not answer for some seconds counts as none, so that the caller continues.
+    Raises ``BadInput`` if ``WATTLAW_SYSFS_ROOT`` is not a folder.
     """
+    sysfs.check_root()
     ids: list[str] = []
 
     def find() -> None:
@@ -115,6 +117,7 @@ def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
 
 def _open_all(group: str, *arguments: Any) -> Iterator[tuple[str, Any, str | None]]:
     """Yield the name of each plug-in with the opened plug-in, or None and the reason."""
+    sysfs.check_root()
     for name in registry.names(group):
         try:
             opened = registry.load(group, name).open(*arguments)
