@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -105,6 +106,67 @@ def test_a_file_that_never_answers_is_given_up(tmp_path):
     assert source.problem == "a: no longer read: [Errno 5] no"
 
 
+# Root may read everything, so it becomes another user; what leads to the tree may be root's only.
+CODE = """
+import os, sys
+from wattlaw import registry
+from wattlaw.devices.meter import GROUP, Target
+from wattlaw.errors import NotPermitted
+os.chdir(os.environ["WATTLAW_SYSFS_ROOT"])
+os.environ["WATTLAW_SYSFS_ROOT"] = "."
+meter = registry.load(GROUP, sys.argv[1])
+if os.geteuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+try:
+    devices = meter.open(Target(1)).devices()
+    print("; ".join(str(device.facts.get("failed", "read")) for device in devices))
+except NotPermitted as error:
+    print(f"not permitted: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "pattern", "permit"),
+    [
+        ("rapl", lambda root: Powercap(root / "class/powercap"),
+         "class/powercap/intel-rapl:*/energy_uj",
+         "chmod o+r class/powercap/intel-rapl:*/energy_uj"),
+        ("intel", lambda root: IntelCards(root, 1), "class/drm/card*/device/hwmon/*/energy1_input",
+         "chmod o+r ./class/drm/card*/device/hwmon/hwmon*/energy*_input"),
+        ("grace", lambda root: AcpiMeters(root, grace_names(1)),
+         "class/hwmon/*/device/power1_average",
+         "chmod o+r class/hwmon/hwmon*/device/power1_average"),
+        ("node-power", lambda root: AcpiMeters(root, {"": 412.0}, old=False),
+         "class/hwmon/*/power1_average", "chmod o+r class/hwmon/hwmon*/power1_average"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/*energy",
+         "chmod -R o+rX cray/pm_counters"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters",
+         "chmod -R o+rX cray/pm_counters"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/freshness",
+         "chmod -R o+rX cray/pm_counters"),
+    ],
+)  # fmt: skip
+def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
+    root, name, make, pattern, permit
+):
+    make(root)
+    for path in (root, *root.glob("**/*")):
+        path.chmod(0o755)
+
+    def opened() -> str:
+        line = [sys.executable, "-c", CODE, name]
+        return subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+    assert {*opened().split("; ")} == {"read"}
+    for path in root.glob(pattern):
+        path.chmod(0)
+    text = opened()
+    assert text.startswith("not permitted: ") == (not pattern.endswith("freshness"))
+    assert f"can be read by root only; an administrator can allow it with: {permit}" in text
+    subprocess.run(["sh", "-c", permit], cwd=root, check=True)
+    assert {*opened().split("; ")} == {"read"}
+
+
 # Intel
 
 
@@ -181,10 +243,11 @@ def test_a_card_that_cannot_be_read_is_failed_and_the_others_count(root):
     cards = IntelCards(root, 3)
     cards.energy(0).unlink()
     put(cards.energy(1), "broken")
+    path = root / "class/drm/card2/device/hwmon/hwmon3/energy1_input"
     failed = {d.id: d.facts.get("failed") for d in IntelMeter.open(TARGET).devices()}
     assert failed == {
-        "intel-0000:18:00.0": "cannot be read: it has no energy counter",
-        "intel-0000:19:00.0": "cannot be read: 'broken' is not a number",
+        "intel-0000:18:00.0": "it has no energy counter (an old driver)",
+        "intel-0000:19:00.0": f"{path} cannot be read: 'broken' is not a number",
         "intel-0000:1a:00.0": None,
     }
     cards.energy(1).unlink()
@@ -595,8 +658,8 @@ def test_a_reading_of_an_old_time_is_not_a_new_one(ipmi):
 @pytest.mark.parametrize(
     ("mode", "kind", "reason"),
     [
-        ("inactive", NotAvailable, "not activated"),
-        ("garbage", NotAvailable, "no power reading in"),
+        ("inactive", NotAvailable, "power reading': the .* not activated; ask an administrator"),
+        ("garbage", NotAvailable, "power reading': no power reading in .*; ask an administrator"),
         ("unsupported", NotAvailable, "DCMI request failed because: Invalid command"),
         ("permission", NotPermitted, "requires root; if sudo allows"),
     ],
@@ -606,6 +669,7 @@ def test_a_controller_that_gives_no_power_has_a_reason(ipmi, mode, kind, reason)
     with pytest.raises(NotAvailable, match=reason) as caught:
         NodePowerMeter.open(TARGET)
     assert type(caught.value) is kind
+    assert "Error" not in str(caught.value)  # no name of a class
     assert len(str(caught.value).splitlines()) == 1
 
 

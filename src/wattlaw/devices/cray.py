@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from wattlaw.devices import sysfs
-from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe
+from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe, reading_error
 from wattlaw.devices.meter import Device, Facts, Sample, Target
 from wattlaw.devices.node_sharing import shares_node
 from wattlaw.errors import NotAvailable
@@ -71,16 +71,21 @@ class CrayMeter(FileMeter):
         folder = counters()
         if not folder.is_dir():
             raise NotAvailable(f"{folder} does not exist (not an HPE Cray machine)")
+        permit = f"chmod -R o+rX {folder}"
+        try:
+            names = {path.name for path in folder.iterdir()}
+        except OSError as error:
+            raise reading_error(folder, error, permit) from None
         hz = sysfs.read_optional(folder / "raw_scan_hz") or _DEFAULT_HZ
         sources = [
             FileSource(_device(path, match, 1 / hz, target), path, scale=1.0, parse=_joules)
-            for match in _counted({path.name for path in folder.iterdir()})
+            for match in _counted(names)
             if (path := folder / match[0])
         ]
         if not sources:
             raise NotAvailable(f"no energy counter in {folder}")
-        readable, failed = probe(sources, f"chmod o+r {folder}/*")
-        if reason := _stale_reason(readable, folder / "freshness"):
+        readable, failed = probe(sources, permit)
+        if reason := _stale_reason(readable, folder / "freshness", permit):
             failed += [failed_device(source.device, reason) for source in readable]
             readable = []
         return cls(readable, max(target.period_s, 1 / hz), failed)
@@ -138,17 +143,21 @@ class CrayMeter(FileMeter):
         return None
 
 
-def _stale_reason(sources: Sequence[FileSource], freshness: Path) -> str | None:
+def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
     """Return why the counters are not updated, None if they are.
 
     Their times decide if one of them is recent. The clock of the controller may be wrong, so else
     ``freshness`` does.
     """
+    try:
+        first = sysfs.read_text(freshness)
+    except (OSError, ValueError) as error:
+        return reading_error(freshness, error, permit)
     ages_s = (source.device.facts["age_s"] for source in sources)
     if any(isinstance(age_s, float) and age_s <= _STALE_S for age_s in ages_s):
         return None
-    end_s, first = time.monotonic() + _OPEN_WAIT_S, sysfs.optional_text(freshness)
-    while first is not None and time.monotonic() < end_s:
+    end_s = time.monotonic() + _OPEN_WAIT_S
+    while time.monotonic() < end_s:
         time.sleep(0.02)
         if sysfs.optional_text(freshness) != first:
             return None

@@ -133,29 +133,37 @@ class FileMeter(Meter):
 def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:
     """Read each source once; return those that answer, and the devices of the others as failed.
 
-    Raises ``NotPermitted`` or ``NotAvailable`` if none can be read; ``permit`` is the command
-    with which an administrator allows it.
+    Raises the error of the first source if none can be read; see ``reading_error``.
     """
     readable, failed = [], []
-    error: Exception | None = None
+    first: NotAvailable | None = None
     for source in sources:
         try:
             source.value()
             readable.append(source)
         except (OSError, ValueError) as reason:
-            error = error or reason
-            failed.append(failed_device(source.device, reason))
-    if readable or error is None:
-        return readable, failed
+            error = reading_error(source.path, reason, permit)
+            first = first or error
+            failed.append(failed_device(source.device, error))
+    if first is not None and not readable:
+        raise first
+    return readable, failed
+
+
+def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
+    """Return the error of a file that cannot be read.
+
+    It is ``NotPermitted`` if only root can read it; ``permit`` is the command with which an
+    administrator allows it.
+    """
     if isinstance(error, PermissionError):
-        raise NotPermitted(
-            f"{error.filename} can be read by root only; an administrator can allow it with: "
-            f"{permit}"
+        return NotPermitted(
+            f"{path} can be read by root only; an administrator can allow it with: {permit}"
         )
-    raise NotAvailable(f"{sources[0].path} cannot be read: {collapse_whitespace(str(error))}")
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    return NotAvailable(f"{path} cannot be read: {collapse_whitespace(reason)}")
 
 
-def failed_device(device: Device, reason: Exception | str) -> Device:
+def failed_device(device: Device, reason: object) -> Device:
     """Return a device that cannot be read, with the reason."""
-    text = f"cannot be read: {collapse_whitespace(str(reason))}"
-    return replace(device, facts={**device.facts, "failed": text})
+    return replace(device, facts={**device.facts, "failed": str(reason)})

@@ -8,6 +8,7 @@ Performance Tuning Guide, "Power Telemetry"). Only the outermost channels count.
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from wattlaw.devices import sysfs
@@ -17,7 +18,6 @@ from wattlaw.devices.node_sharing import shares_node
 from wattlaw.errors import NotAvailable
 
 _CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
-_PERMIT = "chmod o+r /sys/class/hwmon/hwmon*/device/power1_average"
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ def power_meters() -> list[PowerMeter]:
     return meters
 
 
+def permit(path: Path) -> str:
+    """Return the command with which an administrator allows all users to read all power meters."""
+    return f"chmod o+r {re.sub(r'hwmon[0-9]+', 'hwmon*', str(path))}"
+
+
 class GraceMeter(FileMeter):
     """The modules and processors, each by its outermost channel."""
 
@@ -72,7 +77,7 @@ class GraceMeter(FileMeter):
             sources += _sources({m.channel or "": m for m in meters if m.socket == socket}, socket)
         if not sources:
             raise NotAvailable("no ACPI power meter of an NVIDIA Grace processor")
-        readable, failed = probe(sources, _PERMIT)
+        readable, failed = probe(sources, permit(sources[0].path))
         intervals_s = [s.device.facts["resolution_s"] for s in readable]
         slowest_s = max((s for s in intervals_s if isinstance(s, float)), default=0.0)
         return cls(readable, max(target.period_s, slowest_s), failed)
