@@ -163,7 +163,7 @@ def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
     text = opened()
     assert text.startswith("not permitted: ") == (not pattern.endswith("freshness"))
     assert f"can be read by root only; an administrator can allow it with: {permit}" in text
-    subprocess.run(["sh", "-c", permit], cwd=root, check=True)
+    subprocess.run(["/bin/sh", "-c", permit], cwd=root, check=True)
     assert {*opened().split("; ")} == {"read"}
 
 
