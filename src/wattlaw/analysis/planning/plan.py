@@ -18,8 +18,9 @@ from wattlaw.analysis.result import Result
 #: Draws of the posterior that values are computed with: many for few settings.
 _DRAWS, _VALUES = 600, 120_000
 #: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
-#: of all runs: the model's error is the most favourable for the setting that looks the best.
-_CHEAP = 0.05
+#: of all runs, or of this many mean runs: the model's error is the most favourable for the setting
+#: that looks the best.
+_CHEAP, _CHEAP_RUNS = 0.05, 2.0
 #: The same where no run has shown its batch and limit, and of neighbours of which none has: kernels
 #: may suit one batch and not another. A network may suit one placement: the last share is that of
 #: neighbours on other GPUs of which no run has shown the placement.
@@ -223,7 +224,8 @@ def _check(
     loads, places = {_load(item) for item in seen}, {_place(item) for item in seen}
     limits = {}
     if leading not in seen:
-        limits[leading] = _CHEAP if _load(leading) in loads else _CHEAP_LOAD
+        share = _CHEAP if _load(leading) in loads else _CHEAP_LOAD
+        limits[leading] = max(share, _CHEAP_RUNS / (len(seen) + len(hours)))
     for item in _neighbours(leading, choices):
         if _load(item) not in loads:
             limits[item] = _CHEAP_NEIGHBOUR

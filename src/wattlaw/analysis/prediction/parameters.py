@@ -137,9 +137,9 @@ POWER = {
     "power_noise": Prior(LN(0.006), 0.8),
 }
 #: With limits, power and several GPUs: the share of the dynamic power of communication, and of
-#: waiting for other ranks, that falls with the clock of the kernels. Under a power limit the clock
-#: may rise meanwhile.
-COMMUNICATION_POWER = {"clocked_communication_power": Prior(0.0, 1.5, "logit")}
+#: waiting for other ranks, that falls with the clock of the kernels. All switching does, unless a
+#: power limit lets the clock rise meanwhile.
+COMMUNICATION_POWER = {"clocked_communication_power": Prior(1.5, 1.2, "logit")}
 #: Speed of a precision relative to the first observed one.
 PRECISION = Prior(0.0, 0.6)
 
