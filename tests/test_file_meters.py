@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -16,16 +17,17 @@ from hypothesis import strategies as st
 from conftest import environment, wait_for
 from powercap import Powercap
 from recording import HOST, report_of, samples_of
-from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, put
+from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, increase, put
 from wattlaw.devices import cray, node_power
 from wattlaw.devices.cray import CrayMeter
 from wattlaw.devices.file_meter import FileMeter, FileSource
 from wattlaw.devices.grace import GraceMeter
 from wattlaw.devices.intel import IntelMeter, select_gpus
-from wattlaw.devices.inventory import visible_gpu_ids
+from wattlaw.devices.inventory import counted, visible_gpu_ids
 from wattlaw.devices.meter import Device, Meter, Target
 from wattlaw.devices.node_power import NodePowerMeter, parse_dcmi
 from wattlaw.devices.node_sharing import shares_node
+from wattlaw.devices.rapl import RaplMeter
 from wattlaw.errors import NotAvailable, NotPermitted
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.telemetry import sampler
@@ -104,6 +106,67 @@ def test_a_file_that_never_answers_is_given_up(tmp_path):
     assert source.problem == "a: no longer read: [Errno 5] no"
 
 
+# Root may read everything, so it becomes another user; what leads to the tree may be root's only.
+CODE = """
+import os, sys
+from wattlaw import registry
+from wattlaw.devices.meter import GROUP, Target
+from wattlaw.errors import NotPermitted
+os.chdir(os.environ["WATTLAW_SYSFS_ROOT"])
+os.environ["WATTLAW_SYSFS_ROOT"] = "."
+meter = registry.load(GROUP, sys.argv[1])
+if os.geteuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+try:
+    devices = meter.open(Target(1)).devices()
+    print("; ".join(str(device.facts.get("failed", "read")) for device in devices))
+except NotPermitted as error:
+    print(f"not permitted: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "pattern", "permit"),
+    [
+        ("rapl", lambda root: Powercap(root / "class/powercap"),
+         "class/powercap/intel-rapl:*/energy_uj",
+         "chmod o+r class/powercap/intel-rapl:*/energy_uj"),
+        ("intel", lambda root: IntelCards(root, 1), "class/drm/card*/device/hwmon/*/energy1_input",
+         "chmod o+r ./class/drm/card*/device/hwmon/hwmon*/energy*_input"),
+        ("grace", lambda root: AcpiMeters(root, grace_names(1)),
+         "class/hwmon/*/device/power1_average",
+         "chmod o+r class/hwmon/hwmon*/device/power1_average"),
+        ("node-power", lambda root: AcpiMeters(root, {"": 412.0}, old=False),
+         "class/hwmon/*/power1_average", "chmod o+r class/hwmon/hwmon*/power1_average"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/*energy",
+         "chmod -R o+rX cray/pm_counters"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters",
+         "chmod -R o+rX cray/pm_counters"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/freshness",
+         "chmod -R o+rX cray/pm_counters"),
+    ],
+)  # fmt: skip
+def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
+    root, name, make, pattern, permit
+):
+    make(root)
+    for path in (root, *root.glob("**/*")):
+        path.chmod(0o755)
+
+    def opened() -> str:
+        line = [sys.executable, "-c", CODE, name]
+        return subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+    assert {*opened().split("; ")} == {"read"}
+    for path in root.glob(pattern):
+        path.chmod(0)
+    text = opened()
+    assert text.startswith("not permitted: ") == (not pattern.endswith("freshness"))
+    assert f"can be read by root only; an administrator can allow it with: {permit}" in text
+    subprocess.run(["/bin/sh", "-c", permit], cwd=root, check=True)
+    assert {*opened().split("; ")} == {"read"}
+
+
 # Intel
 
 
@@ -180,10 +243,11 @@ def test_a_card_that_cannot_be_read_is_failed_and_the_others_count(root):
     cards = IntelCards(root, 3)
     cards.energy(0).unlink()
     put(cards.energy(1), "broken")
+    path = root / "class/drm/card2/device/hwmon/hwmon3/energy1_input"
     failed = {d.id: d.facts.get("failed") for d in IntelMeter.open(TARGET).devices()}
     assert failed == {
-        "intel-0000:18:00.0": "cannot be read: it has no energy counter",
-        "intel-0000:19:00.0": "cannot be read: 'broken' is not a number",
+        "intel-0000:18:00.0": "it has no energy counter (an old driver)",
+        "intel-0000:19:00.0": f"{path} cannot be read: 'broken' is not a number",
         "intel-0000:1a:00.0": None,
     }
     cards.energy(1).unlink()
@@ -368,9 +432,66 @@ def test_counters_are_not_read_twice_and_counters_that_stop_are_noted(root, monk
     assert meter.problems() == []
 
 
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_counters_that_are_stale_when_they_are_opened_are_not_the_node(root, is_updated):
+    counters = PmCounters(root, 0)
+    for path in counters.folder.glob("*energy"):
+        put(path, f"1000 J {time.time_ns() // 1000 - 60_000_000} us")
+    ended = threading.Event()
+
+    def update() -> None:  # by a controller whose clock is a minute behind
+        while not ended.wait(0.1):
+            increase(counters.folder / "freshness", 1)
+
+    thread = threading.Thread(target=update if is_updated else ended.wait, daemon=True)
+    thread.start()
+    meter = CrayMeter.open(TARGET)
+    ended.set()
+    thread.join()
+    kinds, _ = counted(meter.devices())
+    row = row_of(meter, counters)
+    if is_updated:
+        assert (kinds, row["energy_scope"], row["node_energy_verdict"]) == (("node",), "node", "ok")
+        return
+    assert (kinds, row["energy_scope"], meter.read(), meter.problems()) == ((), None, [], [])
+    assert row["node_energy_verdict"] == row["energy_verdict"] == "unavailable"
+    reason = f"{counters.folder}/freshness stays at 1 for 1 s"
+    assert [reason in text for text in row["energy_reason"].split("; ")] == [True] * 3
+
+
+def test_a_window_after_counters_have_stopped_has_the_reason(root):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+    row = row_of(meter, counters, stops_at=0)
+    assert (row["node_energy_verdict"], row["energy_verdict"]) == ("unavailable", "unavailable")
+    assert "cray-node: it has no readings in the window" in row["energy_reason"]
+
+
+def row_of(
+    meter: Meter, counters: PmCounters, *, stops_at: int = 6, restarts_at: int | None = None
+) -> dict[str, object]:
+    """Return the energy of the window from second 1 to 5."""
+    rows = []
+    for second in range(6):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        if second == restarts_at:
+            put(counters.folder / "startup", 2)
+        if second < stops_at:
+            counters.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
+    windows = pa.Table.from_pylist([window], schema=WINDOWS)
+    facts = {
+        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
+        for device in meter.devices()
+    }
+    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    return row
+
+
 @pytest.mark.parametrize(
     ("fault", "verdict", "scope"),
-    [(None, "ok", "node"), ("shared", "partial", "gpu+cpu+dram"), ("restart", "unavailable", None)],
+    [(None, "ok", "node"), ("shared", "partial", "gpu"), ("restart", "unavailable", None)],
 )
 def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
     root, monkeypatch, fault, verdict, scope
@@ -382,20 +503,7 @@ def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", "0")
     meter = CrayMeter.open(TARGET)
-    rows = []
-    for second in range(6):
-        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
-        if second == 2 and fault == "restart":
-            put(counters.folder / "startup", 2)
-        counters.advance(1.0)
-    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
-    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
-    windows = pa.Table.from_pylist([window], schema=WINDOWS)
-    facts = {
-        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
-        for device in meter.devices()
-    }
-    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    row = row_of(meter, counters, restarts_at=2 if fault == "restart" else None)
     assert row["node_energy_verdict"] == verdict
     assert row["energy_scope"] == scope
     if fault is None:
@@ -474,10 +582,15 @@ def test_accelerators_that_a_job_does_not_have_make_them_shared(
 def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, environ, expected):
     assert shares_node(environ) == expected
     PmCounters(root, 0)
+    AcpiMeters(root, grace_names(1))
+    Powercap(root / "class/powercap")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    facts = {device.id: device.facts for device in CrayMeter.open(TARGET).devices()}
-    assert facts["cray-node"]["is_shared"] == facts["cray-cpu"]["is_shared"] == expected
+    devices = [
+        d for meter in (CrayMeter, GraceMeter, RaplMeter) for d in meter.open(TARGET).devices()
+    ]
+    assert {device.kind for device in devices} == {"node", "module", "cpu", "dram"}
+    assert {device.facts["is_shared"] for device in devices} == {expected}
 
 
 # Node power
@@ -545,8 +658,8 @@ def test_a_reading_of_an_old_time_is_not_a_new_one(ipmi):
 @pytest.mark.parametrize(
     ("mode", "kind", "reason"),
     [
-        ("inactive", NotAvailable, "not activated"),
-        ("garbage", NotAvailable, "no power reading in"),
+        ("inactive", NotAvailable, "power reading': the .* not activated; ask an administrator"),
+        ("garbage", NotAvailable, "power reading': no power reading in .*; ask an administrator"),
         ("unsupported", NotAvailable, "DCMI request failed because: Invalid command"),
         ("permission", NotPermitted, "requires root; if sudo allows"),
     ],
@@ -556,6 +669,7 @@ def test_a_controller_that_gives_no_power_has_a_reason(ipmi, mode, kind, reason)
     with pytest.raises(NotAvailable, match=reason) as caught:
         NodePowerMeter.open(TARGET)
     assert type(caught.value) is kind
+    assert "Error" not in str(caught.value)  # no name of a class
     assert len(str(caught.value).splitlines()) == 1
 
 

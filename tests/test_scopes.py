@@ -136,18 +136,62 @@ def test_a_fault_of_a_part_is_not_one_of_its_module_nor_the_reverse():
     assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "partial")
 
 
+FACTS = st.fixed_dictionaries(
+    {}, optional={"complements": st.just(True), "is_shared": st.just(True),
+                  "failed": st.just("cannot be read"), "resolution_s": st.sampled_from([0.5, 2.0])},
+)  # fmt: skip
+MEMBER = st.tuples(st.sampled_from([*KINDS, "chassis"]), FACTS, st.booleans())
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(MEMBER, max_size=5), st.sets(st.sampled_from(PARTS)).map(tuple))
+def test_devices_and_the_energy_of_a_window_count_the_same(members, module):
+    contains = {"module": module, "node": NODE["contains"], "cpu": ("dram",)}
+    watts = {"module": 700.0, "node": 900.0, "chassis": 9000.0, **WATTS}
+    devices = [
+        device(kind, watts[kind], **facts, ticks=(0, 0 if "failed" in facts else 101),
+               contains=contains.get(kind, ()) if has_parts else ())
+        for kind, facts, has_parts in members
+    ]  # fmt: skip
+    row = row_of(*devices)
+    kinds, devices_counted = counted(
+        [
+            Device(str(place), one["kind"], "", one["facts"], one["facts"]["contains"])
+            for place, one in enumerate(devices)
+        ]
+    )
+    assert ("+".join(kinds) or None) == row["energy_scope"]
+    for kind in kinds:
+        number = sum(one.kind == kind for one in devices_counted)
+        assert row[f"{kind}_energy_j"] == pytest.approx(4 * watts[kind] * number)
+
+
 @pytest.mark.parametrize(
-    ("facts", "expected"), [({}, ("module",)), ({"failed": "cannot be read"}, ("gpu", "cpu"))]
-)
-def test_devices_says_what_a_run_counts_where_a_module_cannot_be_read(facts, expected):
-    contains = ("gpu", "cpu", "dram")
-    modules = [
-        Device("module-0", "module", "m", contains=contains),
-        Device("module-1", "module", "m", facts, contains),
-    ]
-    kinds, devices = counted([*modules, Device("a", "gpu", "g"), Device("b", "cpu", "c")])
-    assert kinds == expected
-    assert [device.kind for device in devices] == (["module"] * 2 if not facts else [*expected])
+    ("devices", "scope", "verdict"),
+    [
+        ([GPU, device("cpu", 200.0, is_shared=True), DRAM], "gpu+dram", "ok"),
+        ([device("cpu", 200.0, is_shared=True), device("dram", 50.0, is_shared=True)],
+         "cpu+dram", "partial"),
+        ([GPU, device("module", 700.0, is_shared=True, **MODULE)], "gpu", "ok"),
+        ([device("module", 700.0, is_shared=True, **MODULE)], "module", "partial"),
+        ([device("gpu", 400.0, is_shared=True)], "gpu", "suspect"),
+        ([GPU, device("cpu", 90.0, source="estimated")], "gpu+cpu", "ok"),
+    ],
+)  # fmt: skip
+def test_processors_of_a_shared_node_are_partial_and_leave_the_gpus_ok(devices, scope, verdict):
+    row = row_of(*devices)
+    assert (row["energy_scope"], row["energy_verdict"]) == (scope, verdict)
+    shared = [one["kind"] for one in devices if one["facts"].get("is_shared")]
+    reason = row["energy_reason"] or ""
+    assert all(f"the {kind} is shared: its energy includes" in reason for kind in shared)
+    if verdict == "ok":
+        assert [row[f"{kind}_energy_j"] for kind in shared] == [None] * len(shared)
+
+
+def test_an_accelerator_without_a_reading_makes_the_sum_of_complements_partial():
+    lost = device("gpu", 400.0, complements=True, failed="cannot be read", ticks=(0, 0))
+    row = row_of(device("gpu", 400.0, complements=True), lost)
+    assert (row["energy_verdict"], row["energy_reason"]) == ("partial", "gpu-1: cannot be read")
 
 
 def test_a_complement_takes_over_where_the_others_have_no_energy():

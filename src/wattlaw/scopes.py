@@ -1,16 +1,102 @@
 """Scopes of energy: the kinds of devices whose energies add up, each part of a machine once.
 
+The rules of totals are here, for the energies of windows and for the list of a machine's devices.
+
 As text, a scope is its kinds with ``+`` between them: ``node``, ``module+dram``, ``gpu+cpu+dram``.
 """
 
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-__all__ = ["KINDS", "PARTS", "outermost"]
+__all__ = [
+    "KINDS", "PARTS", "Candidate", "KindEnergy", "counted_parts", "is_shared_with_jobs",
+    "outermost", "select", "total",
+]  # fmt: skip
+
+T = TypeVar("T")
 
 #: Kinds of devices that contain none of each other, except where a device states that it does.
 PARTS = ("gpu", "cpu", "dram")
 #: Kinds whose energy can be that of a run, from the outermost scope to the innermost.
 KINDS = ("node", "module", *PARTS)
+
+
+def is_shared_with_jobs(kind: str, facts: Mapping[str, Any]) -> bool:
+    """Return whether the energy of a device includes other jobs of the node. GPUs are assigned."""
+    return kind != "gpu" and bool(facts.get("is_shared"))
+
+
+@dataclass(frozen=True)
+class Candidate(Generic[T]):
+    """A device whose energy may count, with the features that its meter has detected."""
+
+    device: T
+    kind: str
+    facts: Mapping[str, Any]
+    contains: Collection[str] = ()
+    has_energy: bool = True  # False: it cannot be read
+    is_used: bool = True  # its energy has no fault that leaves it out of means
+    rank: int = 0  # whether it is measured, simulated or estimated: the lower the better
+
+    @property
+    def complements(self) -> bool:
+        """Return whether it counts only where no other device of its kind has an energy."""
+        return bool(self.facts.get("complements"))
+
+    @property
+    def quality(self) -> tuple[bool, bool, float]:
+        """Return a key of meters of the same node, the least of the best one."""
+        resolution_s = self.facts.get("resolution_s")
+        resolution_s = resolution_s if isinstance(resolution_s, float) else 0.0
+        return not (self.is_used and self.has_energy), self.complements, resolution_s
+
+
+def select(kind: str, devices: Sequence[Candidate[T]]) -> list[Candidate[T]]:
+    """Return the devices of a kind that count.
+
+    Devices that complement others count only where these have no energy. A host is one node, so
+    that of several meters of it one counts.
+    """
+    if kind == "node":
+        return sorted(devices, key=lambda device: device.quality)[:1]
+    own = [one for one in devices if not one.complements]
+    others = [one for one in devices if one.complements]
+    return own if not others or any(one.has_energy for one in own) else others
+
+
+class KindEnergy:
+    """What the total needs to know of the devices of one kind that count."""
+
+    def __init__(self, counted: Sequence[Candidate[Any]]) -> None:
+        known = [one for one in counted if one.has_energy]
+        self.contains = {kind for one in known for kind in one.contains}
+        self.is_shared = any(is_shared_with_jobs(one.kind, one.facts) for one in known)
+        has_all = bool(known) and len(known) == len(counted)
+        self.is_used = has_all and not self.is_shared and all(one.is_used for one in known)
+        self.complements = any(one.complements for one in known)
+        self.rank = min((one.rank for one in known), default=0)
+
+
+def counted_parts(kinds: Mapping[str, KindEnergy]) -> tuple[str, ...]:
+    """Return the outermost parts; those that other jobs use count only if there are no others."""
+    parts = outermost({name: kinds[name].contains for name in PARTS if name in kinds})
+    return tuple(name for name in parts if not kinds[name].is_shared) or parts
+
+
+def total(kinds: Mapping[str, KindEnergy]) -> tuple[str, ...]:
+    """Return the scope of the total energy, from the kinds that have an energy."""
+    scope = counted_parts(kinds)
+    least = min((kinds[name].rank for name in scope), default=math.inf)
+    module, node = kinds.get("module"), kinds.get("node")
+    if module is not None and (module.is_used or not scope) and module.rank <= least:
+        scope = outermost({name: kinds[name].contains for name in ("module", *scope)})
+        least = module.rank
+    # A node's meter that only complements others is slower than those of devices.
+    if node is not None and node.is_used and node.rank + node.complements <= least:
+        return ("node",)
+    return scope
 
 
 def outermost(contains: Mapping[str, Collection[str]]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from wattlaw.devices import sysfs
-from wattlaw.devices.file_meter import FileMeter, FileSource, probe
+from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe, reading_error
 from wattlaw.devices.meter import Device, Facts, Sample, Target
 from wattlaw.devices.node_sharing import shares_node
 from wattlaw.errors import NotAvailable
@@ -29,6 +29,8 @@ _TRIES = 5
 #: The run has a note if the counters are not updated for this long.
 _STALE_S = 5.0
 _MAX_AGE_S = 3600.0
+#: How long opening the meter waits for an update.
+_OPEN_WAIT_S = 1.0
 _NAME = re.compile(r"(?:(cpu|memory|accel)(\d*)_)?energy")
 _VALUE = re.compile(r"(\d{1,18}) J(?: (\d{1,18}) us)?")
 _PARTS: Mapping[str, tuple[Kind, str]] = {
@@ -69,19 +71,29 @@ class CrayMeter(FileMeter):
         folder = counters()
         if not folder.is_dir():
             raise NotAvailable(f"{folder} does not exist (not an HPE Cray machine)")
+        permit = f"chmod -R o+rX {folder}"
+        try:
+            names = {path.name for path in folder.iterdir()}
+        except OSError as error:
+            raise reading_error(folder, error, permit) from None
         hz = sysfs.read_optional(folder / "raw_scan_hz") or _DEFAULT_HZ
         sources = [
             FileSource(_device(path, match, 1 / hz, target), path, scale=1.0, parse=_joules)
-            for match in _counted({path.name for path in folder.iterdir()})
+            for match in _counted(names)
             if (path := folder / match[0])
         ]
         if not sources:
             raise NotAvailable(f"no energy counter in {folder}")
-        readable, failed = probe(sources, f"chmod o+r {folder}/*")
+        readable, failed = probe(sources, permit)
+        if reason := _stale_reason(readable, folder / "freshness", permit):
+            failed += [failed_device(source.device, reason) for source in readable]
+            readable = []
         return cls(readable, max(target.period_s, 1 / hz), failed)
 
     def read(self, *, last: bool = False) -> list[Sample]:
         """Return the counters of one moment; none if they are those of the last reading."""
+        if not self.sources:
+            return []
         for _ in range(_TRIES):
             fresh, startup = self._read("freshness"), self._read("startup")
             if fresh is not None and fresh == self._fresh:
@@ -121,7 +133,7 @@ class CrayMeter(FileMeter):
         self._notes.append(f"pm_counters: restarted (startup was {self._startup}, is {startup})")
         self._startup = startup
         for source in self.sources:
-            source.offset = -source.raw
+            source.counter.offset = -source.counter.raw
         return [sample._replace(energy_j=0.0) for sample in samples]
 
     def _read(self, name: str) -> int | None:
@@ -129,6 +141,27 @@ class CrayMeter(FileMeter):
         with contextlib.suppress(OSError, ValueError, IndexError):
             return int(self._files[name].read().split()[0])
         return None
+
+
+def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
+    """Return why the counters are not updated, None if they are.
+
+    Their times decide if one of them is recent. The clock of the controller may be wrong, so else
+    ``freshness`` does.
+    """
+    try:
+        first = sysfs.read_text(freshness)
+    except (OSError, ValueError) as error:
+        return reading_error(freshness, error, permit)
+    ages_s = (source.device.facts["age_s"] for source in sources)
+    if any(isinstance(age_s, float) and age_s <= _STALE_S for age_s in ages_s):
+        return None
+    end_s = time.monotonic() + _OPEN_WAIT_S
+    while time.monotonic() < end_s:
+        time.sleep(0.02)
+        if sysfs.optional_text(freshness) != first:
+            return None
+    return f"{freshness} stays at {first} for {_OPEN_WAIT_S:g} s, so the counters are not updated"
 
 
 def _joules(text: str) -> int:

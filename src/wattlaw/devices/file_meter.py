@@ -17,14 +17,39 @@ from wattlaw.devices.meter import Device, Meter, Sample
 from wattlaw.errors import NotAvailable, NotPermitted
 from wattlaw.text import collapse_whitespace
 
-#: No device of one file draws more. A decrease that would mean more is no wrap-around.
-_MAX_W = 5000.0
+#: No device draws more. A decrease that would mean more is no wrap-around.
+MAX_W = 5000.0
 _MIN_INTERVAL_S = 0.1
 #: Transient errors, such as those during the reset of a GPU.
 _TRANSIENT = frozenset(
     {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENODATA, errno.ETIMEDOUT}
 )
 _MAX_FAILURES = 10
+
+
+@dataclass(eq=False)
+class WrappingCounter:
+    """A counter, corrected where it restarts at 0 after a known value.
+
+    It detects one wrap-around between two readings; with a reading a second there are never two.
+    """
+
+    wraps_at: int | None  # None: unknown
+    raw: int = 0
+    offset: int = 0
+    read_s: float = 0.0
+
+    def corrected(self, raw: int, scale: float) -> float:
+        """Return the energy since some start; ``scale`` is the joules of one unit."""
+        now_s = time.monotonic()
+        if self.wraps_at is not None and raw > self.wraps_at:
+            self.wraps_at = None  # the stated range is wrong
+        if raw < self.raw and self.wraps_at is not None:
+            increase_j = (self.wraps_at - self.raw + raw) * scale
+            if increase_j <= MAX_W * max(now_s - self.read_s, _MIN_INTERVAL_S):
+                self.offset += self.wraps_at
+        self.raw, self.read_s = raw, now_s
+        return (raw + self.offset) * scale
 
 
 @dataclass(eq=False)
@@ -38,30 +63,19 @@ class FileSource:
     wraps_at: int | None = None  # after this value the counter restarts at 0; None: unknown
     parse: Callable[[str], int] = sysfs.parse_number  # raises ValueError
     problem: str | None = None  # why it is no longer read
-    raw: int = 0
-    offset: int = 0
-    read_s: float = 0.0
     failures: int = 0
 
     def __post_init__(self) -> None:
         """Prepare the reading of the file."""
         self.file = sysfs.OpenFile(self.path)
+        self.counter = WrappingCounter(self.wraps_at)
 
     def value(self) -> float:
         """Return the energy since some start, corrected for wrap-around, or the power.
 
-        It detects one wrap-around between two readings; with a reading a second there are never
-        two. Raises ``OSError`` or ``ValueError`` if it cannot be read.
+        Raises ``OSError`` or ``ValueError`` if it cannot be read.
         """
-        raw, now_s = self.parse(self.file.read()), time.monotonic()
-        if self.wraps_at is not None and raw > self.wraps_at:
-            self.wraps_at = None  # the stated range is wrong
-        if raw < self.raw and self.wraps_at is not None:
-            increase_j = (self.wraps_at - self.raw + raw) * self.scale
-            if increase_j <= _MAX_W * max(now_s - self.read_s, _MIN_INTERVAL_S):
-                self.offset += self.wraps_at
-        self.raw, self.read_s = raw, now_s
-        return (raw + self.offset) * self.scale
+        return self.counter.corrected(self.parse(self.file.read()), self.scale)
 
     def read(self) -> Sample | None:
         """Return a reading, None if there is none."""
@@ -119,29 +133,37 @@ class FileMeter(Meter):
 def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:
     """Read each source once; return those that answer, and the devices of the others as failed.
 
-    Raises ``NotPermitted`` or ``NotAvailable`` if none can be read; ``permit`` is the command
-    with which an administrator allows it.
+    Raises the error of the first source if none can be read; see ``reading_error``.
     """
     readable, failed = [], []
-    error: Exception | None = None
+    first: NotAvailable | None = None
     for source in sources:
         try:
             source.value()
             readable.append(source)
         except (OSError, ValueError) as reason:
-            error = error or reason
-            failed.append(failed_device(source.device, reason))
-    if readable or error is None:
-        return readable, failed
+            error = reading_error(source.path, reason, permit)
+            first = first or error
+            failed.append(failed_device(source.device, error))
+    if first is not None and not readable:
+        raise first
+    return readable, failed
+
+
+def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
+    """Return the error of a file that cannot be read.
+
+    It is ``NotPermitted`` if only root can read it; ``permit`` is the command with which an
+    administrator allows it.
+    """
     if isinstance(error, PermissionError):
-        raise NotPermitted(
-            f"{error.filename} can be read by root only; an administrator can allow it with: "
-            f"{permit}"
+        return NotPermitted(
+            f"{path} can be read by root only; an administrator can allow it with: {permit}"
         )
-    raise NotAvailable(f"{sources[0].path} cannot be read: {collapse_whitespace(str(error))}")
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    return NotAvailable(f"{path} cannot be read: {collapse_whitespace(reason)}")
 
 
-def failed_device(device: Device, reason: Exception | str) -> Device:
+def failed_device(device: Device, reason: object) -> Device:
     """Return a device that cannot be read, with the reason."""
-    text = f"cannot be read: {collapse_whitespace(str(reason))}"
-    return replace(device, facts={**device.facts, "failed": text})
+    return replace(device, facts={**device.facts, "failed": str(reason)})

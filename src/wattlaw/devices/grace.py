@@ -8,6 +8,7 @@ Performance Tuning Guide, "Power Telemetry"). Only the outermost channels count.
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 from wattlaw.devices import sysfs
@@ -17,7 +18,6 @@ from wattlaw.devices.node_sharing import shares_node
 from wattlaw.errors import NotAvailable
 
 _CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
-_PERMIT = "chmod o+r /sys/class/hwmon/hwmon*/device/power1_average"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,10 @@ class PowerMeter:
 
     @property
     def facts(self) -> Facts:
-        """Return the source of the power and the time over which it is a mean."""
+        """Return the source of the power, its averaging time, and whether other jobs share it."""
         interval_ms = sysfs.read_optional(self.chip.path / "power1_average_interval")
-        return {"power": "acpi", "resolution_s": interval_ms and interval_ms * 1e-3}
+        resolution_s = interval_ms and interval_ms * 1e-3
+        return {"power": "acpi", "resolution_s": resolution_s, "is_shared": shares_node()}
 
 
 def power_meters() -> list[PowerMeter]:
@@ -59,6 +60,11 @@ def power_meters() -> list[PowerMeter]:
     return meters
 
 
+def permit(path: Path) -> str:
+    """Return the command with which an administrator allows all users to read all power meters."""
+    return f"chmod o+r {re.sub(r'hwmon[0-9]+', 'hwmon*', str(path))}"
+
+
 class GraceMeter(FileMeter):
     """The modules and processors, each by its outermost channel."""
 
@@ -71,7 +77,7 @@ class GraceMeter(FileMeter):
             sources += _sources({m.channel or "": m for m in meters if m.socket == socket}, socket)
         if not sources:
             raise NotAvailable("no ACPI power meter of an NVIDIA Grace processor")
-        readable, failed = probe(sources, _PERMIT)
+        readable, failed = probe(sources, permit(sources[0].path))
         intervals_s = [s.device.facts["resolution_s"] for s in readable]
         slowest_s = max((s for s in intervals_s if isinstance(s, float)), default=0.0)
         return cls(readable, max(target.period_s, slowest_s), failed)
@@ -85,7 +91,7 @@ def _sources(channels: dict[str, PowerMeter], socket: int) -> list[FileSource]:
     if "Module" in channels:
         module = channels["Module"]
         scope = f"module of socket {socket}: processor, memory and its GPU"
-        facts: Facts = {"scope": scope, **module.facts, "is_shared": shares_node()}
+        facts: Facts = {"scope": scope, **module.facts}
         name = f"module of socket {socket}"
         device = Device(f"module-{socket}", "module", name, facts, ("gpu", "cpu", "dram"))
         sources.append(module.source(device))

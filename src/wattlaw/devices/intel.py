@@ -185,8 +185,14 @@ class IntelMeter(FileMeter):
         uncounted = [gpu.device() for gpu in gpus if gpu.energy is None]
         if not sources:
             raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
-        readable, failed = probe(sources, f"chmod o+r {sources[0].path}")
-        failed += [failed_device(device, "it has no energy counter") for device in uncounted]
+        readable, failed = probe(
+            sources,
+            f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input",
+        )
+        failed += [
+            failed_device(device, "it has no energy counter (an old driver)")
+            for device in uncounted
+        ]
         return cls(gpus, readable, target.period_s, failed)
 
     def read(self, *, last: bool = False) -> list[Sample]:

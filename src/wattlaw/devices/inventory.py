@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from wattlaw import registry
-from wattlaw.devices import intel
+from wattlaw import registry, scopes
+from wattlaw.devices import intel, sysfs
 from wattlaw.devices import limiter as limiters
 from wattlaw.devices import meter as meters
 from wattlaw.devices.amd import gpus as amd
@@ -16,7 +16,7 @@ from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.meter import Device, Target
 from wattlaw.devices.nvidia.driver import open_driver
 from wattlaw.errors import NotAvailable, WattlawError, one_line
-from wattlaw.scopes import KINDS, outermost
+from wattlaw.scopes import KINDS, Candidate, KindEnergy
 
 T = TypeVar("T")
 
@@ -47,24 +47,17 @@ def list_meters() -> list[Availability[Device]]:
 def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
     """Return the kinds and devices that the energy of a run includes, if all devices answer.
 
-    The rules are those of ``telemetry.energy``: the outermost scope, each part once.
+    The rules are those of the energies of windows, for devices that are all measured.
     """
-    by_kind: dict[str, list[Device]] = {}
-    for kind in KINDS:
-        known = [
-            d for d in devices if d.kind == kind and d.has_energy and not d.facts.get("failed")
-        ]
-        if known:
-            by_kind[kind] = [d for d in known if not d.facts.get("complements")] or known
-    node = by_kind.pop("node", [])
-    if any(d.kind == "module" and d.facts.get("failed") for d in devices) and len(by_kind) > 1:
-        by_kind.pop("module", None)  # without all modules the devices in them count
-    facts = node[0].facts if node else {"is_shared": True}
-    if not facts.get("is_shared") and not (by_kind and facts.get("complements")):
-        by_kind["node"] = node[:1]
-    contains = {kind: {k for d in own for k in d.contains} for kind, own in by_kind.items()}
-    kinds = outermost(contains)
-    return kinds, [device for kind in kinds for device in by_kind[kind]]
+    candidates = [
+        Candidate(d, d.kind, d.facts, d.contains, has_energy=not d.facts.get("failed"))
+        for d in devices
+        if d.has_energy
+    ]
+    by_kind = {k: scopes.select(k, [c for c in candidates if c.kind == k]) for k in KINDS}
+    known = {k: KindEnergy(own) for k, own in by_kind.items() if any(c.has_energy for c in own)}
+    kinds = scopes.total(known)
+    return kinds, [c.device for kind in kinds for c in by_kind[kind] if c.has_energy]
 
 
 def list_limiters() -> list[Availability[LimitState]]:
@@ -87,7 +80,9 @@ def visible_gpu_ids() -> list[str]:
 
     They are of one vendor, as those that torch uses: of NVIDIA if there are any, else of AMD.
     A driver that does not answer for some seconds counts as none, so that the caller continues.
+    Raises ``BadInput`` if ``WATTLAW_SYSFS_ROOT`` is not a folder.
     """
+    sysfs.check_root()
     ids: list[str] = []
 
     def find() -> None:
@@ -122,6 +117,7 @@ def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
 
 def _open_all(group: str, *arguments: Any) -> Iterator[tuple[str, Any, str | None]]:
     """Yield the name of each plug-in with the opened plug-in, or None and the reason."""
+    sysfs.check_root()
     for name in registry.names(group):
         try:
             opened = registry.load(group, name).open(*arguments)

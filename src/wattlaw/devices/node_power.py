@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from wattlaw.devices import cray, sysfs
-from wattlaw.devices.grace import power_meters
+from wattlaw.devices.file_meter import reading_error
+from wattlaw.devices.grace import permit, power_meters
 from wattlaw.devices.meter import Device, Facts, Meter, Sample, Target
 from wattlaw.devices.node_sharing import shares_node
-from wattlaw.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.errors import NotAvailable, NotPermitted
 from wattlaw.store.streams import Kind
 from wattlaw.text import collapse_whitespace, quote, shorten
 
@@ -62,7 +63,7 @@ class _Reading(threading.Thread):
         super().__init__(daemon=True)  # one that hangs does not keep the process alive
         self._read = read
         self.power_w: float | None = None  # None: no new value
-        self.error: Exception | None = None
+        self.error: NotAvailable | None = None
         self.started_s, self.t_ns = time.monotonic(), 0
         self.start()
 
@@ -70,7 +71,7 @@ class _Reading(threading.Thread):
         """Read."""
         try:
             self.power_w = self._read()
-        except (OSError, ValueError, NotAvailable, subprocess.SubprocessError) as error:
+        except NotAvailable as error:
             self.error = error
         self.t_ns = time.time_ns()
 
@@ -91,19 +92,17 @@ class NodePowerMeter(Meter):
         Raises ``NotAvailable`` if there is none or it does not answer in time, and
         ``NotPermitted`` if only root may read it; the message has a remedy.
         """
-        if (cray.counters() / "energy").exists():
+        if sysfs.optional_text(cray.counters() / "energy"):
             raise NotAvailable("not used: the node's energy is read from pm_counters")
         source = _acpi() or _dcmi()
         first = _Reading(source.read)
         first.join(_OPEN_TIMEOUT_S)
-        error: Exception | None = first.error
+        error = first.error
         if first.is_alive():
             source.stop()
             error = NotAvailable(f"no answer in {_OPEN_TIMEOUT_S:g} s")
         if error is not None:
-            is_permitted = not isinstance(error, PermissionError | NotPermitted)
-            kind = NotAvailable if is_permitted else NotPermitted
-            raise kind(f"{source.device.name}: {one_line(error)}")
+            raise type(error)(f"{source.device.name}: {error}")
         facts = {**source.device.facts, "call_s": time.monotonic() - first.started_s}
         source.device = replace(source.device, facts=facts)
         return cls(source, target.period_s, first)
@@ -130,7 +129,7 @@ class NodePowerMeter(Meter):
         self._reading = None if last else _Reading(self._source.read)
         if reading.error is not None:
             self._failures += 1
-            self._problem = f"{device.id}: {one_line(reading.error)}"
+            self._problem = f"{device.id}: {reading.error}"
             return []
         self._failures, self._problem = 0, None
         if reading.power_w is None:
@@ -154,9 +153,17 @@ def _acpi() -> _Source | None:
     if len(meters) != 1 or meters[0].channel is not None:
         return None
     scope = "node by its ACPI power meter, as the firmware defines it"
-    facts = {"scope": scope, **meters[0].facts, "is_shared": shares_node()}
+    facts = {"scope": scope, **meters[0].facts}
     device = Device("node-acpi", "node", "node by ACPI", facts, _CONTAINS)
-    return _Source(device, _ACPI_PERIOD_S, meters[0].source(device).value)
+    file = meters[0].source(device)
+
+    def read() -> float:
+        try:
+            return file.value()
+        except (OSError, ValueError) as error:
+            raise reading_error(file.path, error, permit(file.path)) from None
+
+    return _Source(device, _ACPI_PERIOD_S, read)
 
 
 def _dcmi() -> _Source:
@@ -196,8 +203,24 @@ class _Dcmi:
     def read(self) -> float | None:
         """Return the power; None if the controller has not measured it since the last reading.
 
-        Raises ``NotPermitted``, ``NotAvailable``, or ``TimeoutExpired``.
+        Raises ``NotPermitted`` or ``NotAvailable``, with what an administrator can check.
         """
+        try:
+            power_w, read_at = parse_dcmi(self._output())
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            command = " ".join(self._line)
+            reason = (isinstance(error, OSError) and error.strerror) or str(error)
+            if isinstance(error, subprocess.TimeoutExpired):
+                reason = f"timed out after {error.timeout:g} s"
+            raise NotAvailable(
+                f"'{command}': {reason}; ask an administrator whether the management controller of "
+                "this node can measure power"
+            ) from None
+        is_new, self._time = read_at is None or read_at != self._time, read_at
+        return power_w if is_new else None
+
+    def _output(self) -> str:
+        """Run the program once."""
         with subprocess.Popen(
             self._line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             encoding="utf-8", errors="replace", cwd="/", env={"LC_ALL": "C"},
@@ -213,9 +236,7 @@ class _Dcmi:
             if self._line[1] == "-n" or "permi" in text.lower():
                 raise NotPermitted(_NOT_PERMITTED)
             raise NotAvailable(f"ipmitool: {shorten(text) or f'code {process.returncode}'}")
-        power_w, read_at = parse_dcmi(output)
-        is_new, self._time = read_at is None or read_at != self._time, read_at
-        return power_w if is_new else None
+        return output
 
     def stop(self) -> None:
         """Kill ipmitool; one that runs by sudo ends by itself."""

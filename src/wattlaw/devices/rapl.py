@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Self
 
 from wattlaw.devices import sysfs
-from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe
+from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe, reading_error
 from wattlaw.devices.meter import Device, Facts, Target
+from wattlaw.devices.node_sharing import shares_node
 from wattlaw.errors import NotAvailable
 
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
 _REFRESH_S, _MIN_PERIOD_S = 0.001, 0.05
 _PACKAGE = "cores, caches and memory controllers, of all users of the machine"
 _MEMORY = "memory modules, of all users of the machine"
-_PERMIT = "chmod o+r /sys/class/powercap/intel-rapl:*/energy_uj"
 
 
 class RaplMeter(FileMeter):
@@ -38,12 +38,16 @@ class RaplMeter(FileMeter):
             except (OSError, ValueError) as error:
                 if path.name.count(":") == 1:  # a package or the platform, not a part of one
                     device = Device(path.name, "cpu", "an unknown RAPL zone")
-                    unreadable.append(failed_device(device, error))
+                    unreadable.append(
+                        failed_device(
+                            device, reading_error(path / "name", error, f"chmod o+r {path}/name")
+                        )
+                    )
                 continue
             zones += [zone] if zone is not None else []
         if not zones:
             raise NotAvailable(f"no RAPL counters in {root} (a virtual machine, or no driver)")
-        readable, failed = probe(zones, _PERMIT)
+        readable, failed = probe(zones, f"chmod o+r {root}/intel-rapl:*/energy_uj")
         return cls(readable, max(target.period_s, _MIN_PERIOD_S), unreadable + failed)
 
 
@@ -57,7 +61,7 @@ def _zone(path: Path) -> FileSource | None:
     range_uj = sysfs.read_optional(path / "max_energy_range_uj") or None
     facts: Facts = {
         "energy_counter": "powercap", "counter_refresh_s": _REFRESH_S,
-        "wraps_at_j": range_uj and range_uj * 1e-6,
+        "wraps_at_j": range_uj and range_uj * 1e-6, "is_shared": shares_node(),
     }  # fmt: skip
     if name.startswith("package"):
         facts = {"scope": _PACKAGE, **facts}

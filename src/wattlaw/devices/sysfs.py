@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattlaw.errors import BadInput
+
 __all__ = [
-    "ROOT_VARIABLE", "Hwmon", "OpenFile", "hwmons", "is_copy", "optional_text",
+    "ROOT_VARIABLE", "Hwmon", "OpenFile", "check_root", "hwmons", "is_copy", "optional_text",
     "parse_number", "read_number", "read_optional", "read_text", "root",
 ]  # fmt: skip
 
-#: Another root than ``/sys``, for tests and for trees that were copied from another machine.
+#: Another root than ``/sys``, for containers, tests, and trees copied from another machine.
 ROOT_VARIABLE = "WATTLAW_SYSFS_ROOT"
 _ROOT = "/sys"
 #: Bytes to read of a file. Names and numbers of the kernel are shorter.
@@ -25,6 +27,15 @@ _SHOWN_CHARACTERS = 20
 def root() -> Path:
     """Return the root of the kernel's files."""
     return Path(os.environ.get(ROOT_VARIABLE) or _ROOT)
+
+
+def check_root() -> None:
+    """Raise ``BadInput`` if the variable is set and its value is not a folder."""
+    if is_copy() and not root().is_dir():
+        raise BadInput(
+            f"{ROOT_VARIABLE}: {root()} is not a folder; set it to where the host's /sys is "
+            "mounted, or unset it"
+        )
 
 
 def is_copy() -> bool:

@@ -296,7 +296,8 @@ def reconcile(
     used = counter if by_counter else integral
     faults = "; ".join(estimate.fault for estimate in (counter, integral) if estimate.fault)
     if used.energy_j is None:
-        return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", faults or None)
+        faults = faults or "it has no readings in the window"
+        return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", faults)
     verdict: Verdict = "ok"
     reason: str | None = None
     if faults:

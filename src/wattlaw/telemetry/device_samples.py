@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wattlaw.scopes import is_shared_with_jobs
 from wattlaw.telemetry.device_energy import (
     AVERAGE_S,
     Counter,
@@ -40,13 +41,11 @@ class DeviceSamples:
         self._samples = samples.sort_by("t_ns")
         self._t_ns = self._samples["t_ns"].to_numpy()
         self.id: str = self._samples["device"][0].as_py()
-        self.resolution_s = _seconds(facts.get("resolution_s")) or 0.0
-        self._refresh_s = _seconds(facts.get("counter_refresh_s")) or self.resolution_s or None
+        resolution_s = _seconds(facts.get("resolution_s")) or 0.0
+        self._refresh_s = _seconds(facts.get("counter_refresh_s")) or resolution_s or None
         average_s = AVERAGE_S if facts.get("power") in _AVERAGED else 0.0
-        self._average_s = max(average_s, self.resolution_s)
-        self._is_shared = bool(facts.get("is_shared"))
-        self.complements = bool(facts.get("complements"))
-        self.contains: tuple[str, ...] = tuple(facts.get("contains") or ())
+        self._average_s = max(average_s, resolution_s)
+        self.facts = facts
         self.kind: str = self._samples["kind"][0].as_py()
         sources = set(pc.unique(self._samples["power_source"]).to_pylist())
         self.power_source = next((name for name in POWER_SOURCES if name in sources), None)
@@ -91,7 +90,7 @@ class DeviceSamples:
             max(spacing_s, self._average_s) if measured and spacing_s is not None else None,
         )
         caveat = self._caveat(start_ns, end_ns)
-        if self._is_shared and self.kind == "node" and energy.verdict in ("ok", "suspect"):
+        if is_shared_with_jobs(self.kind, self.facts) and energy.verdict in ("ok", "suspect"):
             return dataclasses.replace(energy, verdict="partial", reason=caveat)
         if caveat is not None and energy.verdict == "ok":
             return dataclasses.replace(energy, verdict="suspect", reason=caveat)
@@ -99,7 +98,7 @@ class DeviceSamples:
 
     def _caveat(self, start_ns: int, end_ns: int) -> str | None:
         """Return why an energy without a fault may still be wrong."""
-        if self._is_shared:
+        if self.facts.get("is_shared"):
             return f"the {self.kind} is shared: its energy includes that of other users"
         if any(setbacks.overlaps(start_ns, end_ns) for setbacks in self._setbacks):
             return "the clock was set back, so that some times occur twice"

@@ -13,14 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.scopes import KINDS, PARTS, outermost
+from wattlaw import scopes
+from wattlaw.scopes import KINDS, PARTS, Candidate, KindEnergy
 from wattlaw.store.record import VERDICTS
 from wattlaw.store.schema import WINDOW_ENERGY
 from wattlaw.telemetry.device_energy import MIN_COVERAGE, DeviceEnergy, Verdict
 from wattlaw.telemetry.device_samples import POWER_SOURCES, DeviceFacts, DeviceSamples
 
 _SOURCES = ("counter", "integral", "simulated", "estimated", "none")
-_NO_RANK = len(POWER_SOURCES)
 #: Means leave out energies with these verdicts.
 _UNUSED = VERDICTS[VERDICTS.index("partial") :]
 #: These and greater values mean "not available" in a driver or a file: INT_MAX and UINT_MAX
@@ -85,33 +85,21 @@ def _valid_samples(samples: pa.Table) -> pa.Table:
     return samples
 
 
-class _Kind:
+class _Kind(KindEnergy):
     """The energies in a window of the devices of one kind that count."""
 
-    def __init__(
-        self, energies: list[tuple[DeviceSamples, DeviceEnergy]], failures: list[str]
-    ) -> None:
-        self.devices = [device for device, energy in energies if energy.energy_j is not None]
-        self.energies = [energy for _, energy in energies]
+    def __init__(self, counted: list[Candidate[tuple[str, DeviceEnergy]]]) -> None:
+        super().__init__(counted)
+        self.energies = [candidate.device[1] for candidate in counted]
         self.known = [energy for energy in self.energies if energy.energy_j is not None]
-        self.contains = {kind for device in self.devices for kind in device.contains}
         self.verdicts: list[Verdict] = [energy.verdict for energy in self.energies]
-        self.verdicts += ["unavailable"] * len(failures)
-        self.reasons = [*failures, *(f"{d.id}: {e.reason}" for d, e in energies if e.reason)]
-        self.power_source = next((device.power_source for device in self.devices), None)
-        #: Whether the energy is measured, simulated or estimated: from 0, the lower the better.
-        self.rank = POWER_SOURCES.index(self.power_source) if self.power_source else _NO_RANK
-        self.is_complement = any(device.complements for device in self.devices)
+        named = (candidate.device for candidate in counted)
+        self.reasons = [f"{device}: {energy.reason}" for device, energy in named if energy.reason]
 
     @property
     def verdict(self) -> Verdict:
         """Return the verdict of the sum."""
         return _verdict(self.verdicts, known=bool(self.known))
-
-    @property
-    def is_used(self) -> bool:
-        """Return whether the sum has all devices, and means of runs use it."""
-        return self.verdict not in _UNUSED
 
     def energy_j(self) -> float | None:
         """Return the sum of the devices that have an energy."""
@@ -119,9 +107,9 @@ class _Kind:
 
     def source(self) -> str:
         """Return the least reliable source."""
-        if self.power_source == "measured":
-            return max((energy.source for energy in self.known), key=_SOURCES.index)
-        return self.power_source or "none"
+        if not self.known or self.rank:
+            return POWER_SOURCES[self.rank] if self.known else "none"
+        return max((energy.source for energy in self.known), key=_SOURCES.index)
 
 
 class _Host:
@@ -133,85 +121,71 @@ class _Host:
             DeviceSamples(own.filter(pc.field("device") == device), facts.get((host, device), {}))
             for device in pc.unique(own["device"]).to_pylist()
         ]
-        #: Devices that have no samples at all.
-        self._failed = {
-            device: features
-            for (device_host, device), features in facts.items()
-            if device_host == host and features.get("failed")
-        }
+        #: Devices that have no samples at all, by kind.
+        self._failed: dict[str, list[Candidate[tuple[str, DeviceEnergy]]]] = {}
+        for (device_host, device), features in facts.items():
+            if device_host == host and features.get("failed"):
+                reason = features["failed"]
+                energy = DeviceEnergy(None, None, None, "none", 0.0, "unavailable", reason)
+                failed = Candidate((device, energy), features["kind"], features, has_energy=False)
+                self._failed.setdefault(failed.kind, []).append(failed)
 
     def window(self, start_ns: int, end_ns: int) -> dict[str, Any]:
-        node, module, *parts = (self._kind(kind, start_ns, end_ns) for kind in KINDS)
-        devices = dict(zip(PARTS, parts, strict=True))
-        counted = outermost({name: kind.contains for name, kind in devices.items() if kind.known})
-        for part in {kind for name in counted for kind in devices[name].contains} - {*counted}:
-            devices.pop(part, None)  # its energy is in another column
-        scopes = {name: kind for name, kind in devices.items() if kind.known}
-        least = min((kind.rank for kind in scopes.values()), default=_NO_RANK)
-        reasons = [reason for kind in (*devices.values(), module, node) for reason in kind.reasons]
-        if module.is_used or not scopes:
+        kinds = {kind: self._kind(kind, start_ns, end_ns) for kind in KINDS}
+        node, module = kinds["node"], kinds["module"]
+        known = {name: kind for name, kind in kinds.items() if kind.known}
+        scope = scopes.total(known)
+        inner = scopes.total({name: kind for name, kind in known.items() if name != "node"})
+        parts = scopes.counted_parts(known)
+        inside = {*known}.union(*(kinds[name].contains for name in parts)) - {*parts}
+        devices = {name: kinds[name] for name in PARTS if name not in inside}
+        reasons = [reason for name in (*PARTS, "module", "node") for reason in kinds[name].reasons]
+        if module.is_used or not parts:
             devices["module"] = module  # else the devices in it count, without its fault
-        if module.known and "module" in devices and module.rank <= least:
-            scopes["module"], least = module, module.rank
+        if "module" in inner and module.is_used:
             for part in module.contains & devices.keys():
-                if module.is_used and not devices[part].is_used:
+                if not devices[part].is_used:
                     del devices[part]  # a fault of a part is not one of the module
-                    scopes.pop(part, None)
-        counted = outermost({name: kind.contains for name, kind in scopes.items()})
         verdicts = [verdict for kind in devices.values() for verdict in kind.verdicts]
         row: dict[str, Any] = {
             **{f"{name}_energy_j": kind.energy_j() for name, kind in devices.items()},
             "energy_source": max(
-                (scopes[name].source() for name in counted), key=_SOURCES.index, default="none"
+                (kinds[name].source() for name in inner), key=_SOURCES.index, default="none"
             ),
-            "energy_verdict": _verdict(verdicts, known=bool(counted)),
+            "energy_verdict": _verdict(verdicts, known=bool(inner)),
         }
-        if gpu := scopes.get("gpu"):
+        if (gpu := devices.get("gpu")) and gpu.known:
             row["gpu_energy_counter_j"] = _sum(energy.counter_j for energy in gpu.energies)
             row["gpu_energy_integral_j"] = _sum(energy.integral_j for energy in gpu.energies)
             row["gpu_power_mean_w"] = _mean_power(gpu.known, end_ns - start_ns)
-        if node.verdicts:
+        if node.energies:
             row["node_energy_j"] = node.energy_j()
             row |= {"node_energy_source": node.source(), "node_energy_verdict": node.verdict}
-            # A node's meter that only complements others is slower than those of devices.
-            if node.is_used and node.rank + node.is_complement <= least:
-                counted = ("node",)
         return {
             **row,
             **self._utilisation(start_ns, end_ns),
-            "energy_scope": "+".join(counted) or None,
+            "energy_scope": "+".join(scope) or None,
             "energy_reason": "; ".join(reasons) or None,
         }
 
     def _kind(self, kind: str, start_ns: int, end_ns: int) -> _Kind:
         """Return the energies of the devices of a kind that count.
 
-        An estimate is never added to a measurement. Devices that complement others count only
-        where these have no energy. A host is one node, so that of several meters of it one counts.
+        An estimate is never added to a measurement.
         """
         devices = [device for device in self._devices if device.kind == kind]
         sources = {device.power_source for device in devices}
         best = next((source for source in POWER_SOURCES if source in sources), None)
-        energies = [
-            (device, device.energy(start_ns, end_ns))
+        candidates = [
+            Candidate(
+                (device.id, energy := device.energy(start_ns, end_ns)), kind, device.facts,
+                device.facts.get("contains") or (), energy.energy_j is not None,
+                energy.verdict not in _UNUSED, POWER_SOURCES.index(best),
+            )
             for device in devices
             if best and device.power_source == best
-        ]
-        if kind == "node":
-            energies = sorted(energies, key=_quality)[:1]
-        own, others = (
-            [(device, energy) for device, energy in energies if device.complements is complements]
-            for complements in (False, True)
-        )
-        counted = own if not others or any(e.energy_j is not None for _, e in own) else others
-        has_energy = any(energy.energy_j is not None for _, energy in counted)
-        failures = [
-            f"{device}: {facts['failed']}"
-            for device, facts in self._failed.items()
-            if facts["kind"] == kind
-            and not (has_energy and (facts.get("complements") or kind == "node"))
-        ]
-        return _Kind(counted, failures)
+        ]  # fmt: skip
+        return _Kind(scopes.select(kind, [*candidates, *self._failed.get(kind, [])]))
 
     def _utilisation(self, start_ns: int, end_ns: int) -> dict[str, Any]:
         """Return the utilisation of the host's devices, without columns that none of them has."""
@@ -240,12 +214,6 @@ class _Host:
                 row |= {"cpu_cores_mean": cores} if cores is not None else {}
                 row |= {"mem_used_max_bytes": int(memory.max())} if len(memory) else {}
         return row
-
-
-def _quality(node: tuple[DeviceSamples, DeviceEnergy]) -> tuple[bool, bool, float]:
-    """Return a key of meters of the same node, the least of the best one."""
-    device, energy = node
-    return energy.verdict in _UNUSED, device.complements, device.resolution_s
 
 
 def _mean(name: str, values: Iterable[float | None]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from typing import Any, Self
 from wattlaw.devices import sysfs
 from wattlaw.devices.amd.gpus import AmdGpu, usable_gpus, visible_gpus
 from wattlaw.devices.amd.smi import AmdSmi, SmiGpu, number
+from wattlaw.devices.file_meter import MAX_W, WrappingCounter
 from wattlaw.devices.meter import Device, Meter, Sample, Target
 from wattlaw.devices.visible import GpuSelection
 from wattlaw.errors import NotAvailable
@@ -20,7 +21,7 @@ _SLOW_NS = 4_950_000_000
 #: After so many readings in a row without power and energy, a GPU is not read any more.
 _MAX_FAILURES = 10
 #: The greatest values that a GPU can have; greater values count as missing.
-_MAX_W, _MAX_PERCENT, _MAX_MHZ, _MAX_C, _NO_MAXIMUM = 5000.0, 100, 20_000, 200, 2.0**63
+_MAX_PERCENT, _MAX_MHZ, _MAX_C, _NO_MAXIMUM = 100, 20_000, 200, 2.0**63
 #: Sources of power in the order of preference: files in microwatts, the library in whole watts.
 _POWER = {
     "power1_average": "average",
@@ -94,7 +95,7 @@ class _Reader:
         self._hwmon = gpu.hwmon or gpu.folder / "hwmon"
         self.problem: str | None = None
         self._failures = self._second_ns = self._slow_ns = 0
-        self._counter = _Counter()
+        self._counter = WrappingCounter(2**32)
         self._cycles: tuple[int, int, int] | None = None
         self._throttled_s = 0.0
         is_reporter = gpu.reporter == gpu.uuid
@@ -146,7 +147,8 @@ class _Reader:
             return {}
         values = self._utilisation()
         values["power_w"] = self._power(self._power_by)
-        values["energy_j"] = self._counter.energy_j(self._energy(self._energy_by), now_ns)
+        if reading := self._energy(self._energy_by):
+            values["energy_j"] = self._counter.corrected(*reading)
         if last or now_ns - self._second_ns >= _SECOND_NS:
             self._second_ns = now_ns
             clock = self._smi.clock_mhz() if self._smi else _clock(self._gpu.folder / "pp_dpm_sclk")
@@ -174,7 +176,7 @@ class _Reader:
         if source is None or source.startswith("power1"):
             return self._watts(source)
         info = self._smi and self._smi.read("amdsmi_get_power_info")
-        return number(info and info.get(source), _MAX_W) or None
+        return number(info and info.get(source), MAX_W) or None
 
     def _energy(self, source: str | None) -> tuple[int, float] | None:
         """Return the counter and the joules of its unit."""
@@ -229,32 +231,8 @@ class _Reader:
 
     def _watts(self, file: str | None) -> float | None:
         """Return the watts in a file of microwatts; 0 means that they are not available."""
-        microwatts = number(sysfs.read_optional(self._hwmon / file) if file else None, _MAX_W * 1e6)
+        microwatts = number(sysfs.read_optional(self._hwmon / file) if file else None, MAX_W * 1e6)
         return microwatts * 1e-6 if microwatts else None
-
-
-class _Counter:
-    """The energy of a counter, corrected where it starts again at 0 after 32 bits."""
-
-    def __init__(self) -> None:
-        self._last: tuple[int, int] | None = None
-        self._wrapped = 0
-
-    def energy_j(self, reading: tuple[int, float] | None, now_ns: int) -> float | None:
-        """Return the energy since some start.
-
-        A decrease that no power could explain is not corrected, and the energy of the window gets
-        a fault.
-        """
-        if reading is None:
-            return None
-        raw, unit_j = reading
-        if self._last is not None and raw < self._last[0] < 2**32:
-            increase_j = (2**32 - self._last[0] + raw) * unit_j
-            if increase_j <= _MAX_W * max((now_ns - self._last[1]) * 1e-9, _MIN_PERIOD_S):
-                self._wrapped += 2**32
-        self._last = raw, now_ns
-        return (raw + self._wrapped) * unit_j
 
 
 def _clock(path: Path) -> int | None:
