@@ -4,7 +4,12 @@ import asyncio
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from conftest import wattlaw as command
 from test_dashboard import made_store
@@ -93,6 +98,44 @@ def test_top_prints_the_state_of_stores(tmp_path):
     assert "failures (2)" in shown.stdout
     assert "not a run record" in " ".join(shown.stdout.split())
     assert command("top", tmp_path / "nothing", "--once").returncode == 2
+
+
+READERS = [("status",), ("report", "-o", os.devnull), ("top", "--once"), ("dashboard",), ("fit",)]
+
+
+@pytest.mark.parametrize("line", READERS, ids=lambda line: line[0])
+def test_runs_that_cannot_be_read_are_no_empty_store(tmp_path, line):
+    folder = made_store(tmp_path / "store") / "runs"
+    folder.chmod(0)
+    refused = command_without_privileges(line[0], tmp_path / "store", *line[1:])
+    folder.chmod(0o700)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    (error,) = refused.stderr.splitlines()
+    assert f"{folder}: no permission" in error
+    assert f"chmod -R +rX {folder}" in error
+
+
+def command_without_privileges(*arguments):
+    """Run the command line as a user whom permissions of files bind, as they do not bind root."""
+    line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv (util-linux) is not installed")
+        line = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--", *line]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", ["status", "top", "dashboard", "cancel"])
+def test_a_bundle_is_refused_with_the_commands_that_read_it(tmp_path, name):
+    made_store(tmp_path / "store")
+    bundle = tmp_path / "store.zip"
+    assert command("export", tmp_path / "store", "bundle", "-o", bundle).returncode == 0
+    refused = command(name, bundle)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (error,) = refused.stderr.splitlines()
+    assert str(bundle) in error
+    assert "'wattlaw report'" in error
+    assert command("report", bundle, "-o", tmp_path / "page.html").returncode == 0
 
 
 def test_viewers_share_one_computation_and_get_what_changes():
