@@ -12,9 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conftest import wattlaw as command
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from test_dashboard import made_store
 from wattlaw.dashboard.channels import Channel
-from wattlaw.dashboard.overview import log_tail
+from wattlaw.dashboard.overview import log_tail, read_overview
+from wattlaw.dashboard.pages import Pages
+from wattlaw.dashboard.results import read_energies
 from wattlaw.dashboard.tails import Device, RunTail, Totals
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.launch import run_status
@@ -136,6 +140,27 @@ def test_a_bundle_is_refused_with_the_commands_that_read_it(tmp_path, name):
     assert str(bundle) in error
     assert "'wattlaw report'" in error
     assert command("report", bundle, "-o", tmp_path / "page.html").returncode == 0
+
+
+def test_energies_that_cannot_be_read_say_why(tmp_path):
+    store = made_store(tmp_path / "store")
+    assert read_energies([store])["GPUs"] > 0
+    (store / "store.json").write_text("{")
+    assert "store.json: not a JSON file" in read_energies([store])
+    pages = Pages((store,))
+    pages._energies._value = read_energies([store])
+    assert "energies cannot be read" in pages.overview()["summary"]
+
+
+def test_runs_that_differ_by_their_limits_have_different_titles(tmp_path):
+    limits = {"power_limit_w": 200.0, "clock_limit_mhz": 900}
+    rows = [run_row("a"), run_row("b", **limits), run_row("c", status="failed", **limits)]
+    windows = [window_row(run_id, epoch) for run_id in "ab" for epoch in range(2)]
+    path = write_store(tmp_path / "store", *frames(rows, windows), samples=2).path
+    overview = read_overview([path], run_status.StatusPoller())
+    capped = {row.run_id: ", 200 W, 900 MHz (" in row.title
+              for row in (*overview.ended, *overview.failed)}  # fmt: skip
+    assert capped == {"a": False, "b": True, "c": True}
 
 
 def test_viewers_share_one_computation_and_get_what_changes():

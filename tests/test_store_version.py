@@ -104,7 +104,7 @@ def test_an_invalid_schema_version_is_rejected(store, value):
 def test_a_link_to_nowhere_is_a_missing_file(store):
     version_path(store).unlink()
     version_path(store).symlink_to("nowhere")
-    with pytest.raises(BadInput, match="store.json: missing"):
+    with pytest.raises(BadInput, match=r"store\.json: missing"):
         Store.existing(store)
     shutil.rmtree(store / "runs")
     Store(store).create()
