@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import stat
 import tempfile
 import warnings
@@ -333,6 +334,8 @@ def test_a_hostile_bundle_is_refused_in_one_line_and_writes_nothing(
     error = capsys.readouterr().err
     assert error.count("\n") == 1
     assert str(path) in error
+    assert "wattlaw export STORE bundle" in error
+    assert not re.search(r"[A-Z]\w+(Error|File|Invalid):", error)
     assert not [*(tmp_path / "work").iterdir()]
     assert not [*(tmp_path / "t").iterdir()]
     assert not Path("/evil.wattlaw").exists()

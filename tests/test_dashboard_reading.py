@@ -4,12 +4,21 @@ import asyncio
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from conftest import wattlaw as command
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from test_dashboard import made_store
 from wattlaw.dashboard.channels import Channel
-from wattlaw.dashboard.overview import log_tail
+from wattlaw.dashboard.overview import log_tail, read_overview
+from wattlaw.dashboard.pages import Pages
+from wattlaw.dashboard.results import read_energies
 from wattlaw.dashboard.tails import Device, RunTail, Totals
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.launch import run_status
@@ -93,6 +102,66 @@ def test_top_prints_the_state_of_stores(tmp_path):
     assert "failures (2)" in shown.stdout
     assert "not a run record" in " ".join(shown.stdout.split())
     assert command("top", tmp_path / "nothing", "--once").returncode == 2
+
+
+READERS = [("status",), ("report", "-o", os.devnull), ("top", "--once"), ("dashboard",), ("fit",)]
+
+
+@pytest.mark.parametrize("line", READERS, ids=lambda line: line[0])
+def test_runs_that_cannot_be_read_are_no_empty_store(tmp_path, line):
+    folder = made_store(tmp_path / "store") / "runs"
+    folder.chmod(0)
+    refused = command_without_privileges(line[0], tmp_path / "store", *line[1:])
+    folder.chmod(0o700)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    (error,) = refused.stderr.splitlines()
+    assert f"{folder}: no permission" in error
+    assert f"chmod -R +rX {folder}" in error
+
+
+def command_without_privileges(*arguments):
+    """Run the command line as a user whom permissions of files bind, as they do not bind root."""
+    line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv (util-linux) is not installed")
+        line = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--", *line]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", ["status", "top", "dashboard", "cancel"])
+def test_a_bundle_is_refused_with_the_commands_that_read_it(tmp_path, name):
+    made_store(tmp_path / "store")
+    bundle = tmp_path / "store.zip"
+    assert command("export", tmp_path / "store", "bundle", "-o", bundle).returncode == 0
+    refused = command(name, bundle)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (error,) = refused.stderr.splitlines()
+    assert str(bundle) in error
+    assert "'wattlaw report'" in error
+    assert command("report", bundle, "-o", tmp_path / "page.html").returncode == 0
+
+
+def test_energies_that_cannot_be_read_say_why(tmp_path):
+    store = made_store(tmp_path / "store")
+    energies = read_energies([store])
+    assert [energy > 0 for name, energy in energies.items() if "GPUs" in name] == [True], energies
+    (store / "store.json").write_text("{")
+    assert "store.json: not a JSON file" in read_energies([store])
+    pages = Pages((store,))
+    pages._energies._value = read_energies([store])
+    assert "energies cannot be read" in pages.overview()["summary"]
+
+
+def test_runs_that_differ_by_their_limits_have_different_titles(tmp_path):
+    limits = {"power_limit_w": 200.0, "clock_limit_mhz": 900}
+    rows = [run_row("a"), run_row("b", **limits), run_row("c", status="failed", **limits)]
+    windows = [window_row(run_id, epoch) for run_id in "ab" for epoch in range(2)]
+    path = write_store(tmp_path / "store", *frames(rows, windows), samples=2).path
+    overview = read_overview([path], run_status.StatusPoller())
+    capped = {row.run_id: ", 200 W, 900 MHz (" in row.title
+              for row in (*overview.ended, *overview.failed)}  # fmt: skip
+    assert capped == {"a": False, "b": True, "c": True}
 
 
 def test_viewers_share_one_computation_and_get_what_changes():

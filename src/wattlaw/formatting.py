@@ -297,9 +297,13 @@ def run_title(
     local_batch: int | None,
     nodes: int,
     emulated_gpus: int | None,
+    power_limit_w: float | None = None,
+    clock_limit_mhz: float | None = None,
 ) -> str:
-    """Return the name of a run: workload, size, repeat and id."""
+    """Return the name of a run: workload, size, limits, repeat and id."""
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
     size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
+    limits = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
+    size += f", {label}" if (label := group_label(limits)) else ""
     return f"{workload}{size} (repeat {repeat}, {run_id})"

@@ -25,7 +25,7 @@ from wattlaw.files import read_text, write_text
 COOKIE = "wattlaw"
 #: Host names of the loopback interface: a page of another site cannot use them (DNS rebinding).
 _HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
-#: So many wrong tokens are answered in so many seconds; then every answer is 429.
+#: So many wrong tokens are answered in so many seconds; then the answer to a wrong one is 429.
 _MOST_WRONG, _WRONG_S = 10, 60.0
 _MAX_QUERY = 4096
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
@@ -48,7 +48,7 @@ class Tokens:
     def __init__(self, cookie: str) -> None:
         self.token: str | None = secrets.token_urlsafe(32)
         self._cookie = cookie
-        self._wrong: deque[float] = deque()
+        self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
 
     def is_blocked(self) -> bool:
         """Return whether there were too many wrong tokens lately."""
@@ -110,12 +110,13 @@ class Guard:
 
 def _exchange(tokens: Tokens, query: str) -> Response:
     """Return the answer to a request without the cookie: the cookie, if it has the token."""
-    if tokens.is_blocked():
-        return PlainTextResponse("too many wrong tokens; wait a minute\n", 429)
     values = parse_qs(query).get("token")
     if not values:
         return PlainTextResponse("a token is required; see the terminal of wattlaw\n", 403)
-    cookie = tokens.exchange(values[0])
+    was_blocked = tokens.is_blocked()
+    cookie = tokens.exchange(values[0])  # whatever others have tried: nobody guesses 256 bits
+    if cookie is None and was_blocked:
+        return PlainTextResponse("too many wrong tokens; wait a minute\n", 429)
     if cookie is None:
         return PlainTextResponse("wrong or used token\n", 403)
     response = RedirectResponse("/", 303)

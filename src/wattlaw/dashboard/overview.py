@@ -35,6 +35,7 @@ _MOST_TAILS = 64
 _FAILED = ("failed", "skipped", "damaged", "interrupted")
 _COLUMNS = [
     "run_id", "status", "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
+    "power_limit_w", "clock_limit_mhz",
     "started_at", "finished_at", "launcher", "attempts",
 ]  # fmt: skip
 
@@ -195,7 +196,8 @@ def _rows(
     for row in table.to_pylist():
         run_id = row["run_id"]
         state, reason = states.get(run_id, (row["status"], None))
-        names = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus")
+        names = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
+                 "power_limit_w", "clock_limit_mhz")  # fmt: skip
         title = run_title(run_id, **{name: row[name] for name in names})
         times = row["started_at"], row["finished_at"]
         rows.append(RunRow(store, run_id, title, state, reason, *times, row["attempts"] or 0))

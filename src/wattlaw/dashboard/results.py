@@ -29,8 +29,8 @@ class Results:
     origin: str = ""
 
 
-def read_energies(paths: Sequence[Path]) -> dict[str, float]:
-    """Return the energy of all windows of the done runs in J, by what it is of."""
+def read_energies(paths: Sequence[Path]) -> dict[str, float] | str:
+    """Return the energy of all windows of the done runs in J, by what it is of; or why not."""
     try:
         results = open_results(*paths)
         epochs = results.epochs
@@ -42,8 +42,8 @@ def read_energies(paths: Sequence[Path]) -> dict[str, float]:
             f"{name}{marked}": float(epochs[column].sum())
             for column, name in _ENERGIES.items() if epochs[column].notna().any()
         }  # fmt: skip
-    except Exception:
-        return {}  # the results say why
+    except Exception as error:  # the page says so, and the next reading may succeed
+        return f"the energies cannot be read: {one_line(error)}"
 
 
 def read_results(paths: Sequence[Path]) -> Results:

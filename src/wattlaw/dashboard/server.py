@@ -5,10 +5,11 @@ import os
 import secrets
 import signal
 import socket
+from collections import deque
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote, urlencode
 
 import uvicorn
@@ -29,6 +30,8 @@ _ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "te
 _MOST_CHANNELS, _MOST_COMPARED = 256, 8
 #: Connections that are open at once; later ones are answered 503.
 _MOST_CONNECTIONS = 256
+#: Connections without a request; when there are more, the oldest is closed.
+_MOST_WAITING = _MOST_CONNECTIONS // 4
 #: The longest time that a request may take to arrive.
 _REQUEST_S = 10.0
 #: Longest path of a Unix socket (unix(7)), with its final zero.
@@ -166,9 +169,15 @@ def listen_tcp(port: int) -> socket.socket:
 class _Protocol(H11Protocol):
     """Closes a connection whose first request does not arrive in time; each has only one."""
 
+    _latest: ClassVar[deque["_Protocol"]] = deque()
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.loop.call_later(_REQUEST_S, self._close_without_request)
+        # Only a request can have the cookie: others must not take all places with idle connections.
+        self._latest.append(self)
+        if len(self._latest) > _MOST_WAITING:
+            self._latest.popleft()._close_without_request()
 
     def _close_without_request(self) -> None:
         if self.cycle is None:

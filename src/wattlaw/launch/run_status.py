@@ -21,7 +21,8 @@ _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view, unless there is a new run.
 _QUEUE_S = 10.0
 #: Columns of runs that a title has, and those that say how a run is.
-_TITLE = ["workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus"]
+_TITLE = ["workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
+          "power_limit_w", "clock_limit_mhz"]  # fmt: skip
 _COLUMNS = ["run_id", "status", "reason", "job_id", *_TITLE]
 
 

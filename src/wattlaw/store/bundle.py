@@ -17,12 +17,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wattlaw.errors import BadInput, WattlawError, one_line
+from wattlaw.errors import BadInput, WattlawError
 from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.schema import TABLES, check_runs
 from wattlaw.store.store import Store
 from wattlaw.store.version import SCHEMA_VERSION
-from wattlaw.text import quote
+from wattlaw.text import collapse_whitespace, quote
 
 #: The member with the versions of a bundle, and the versions that are written and read.
 MANIFEST = "bundle.json"
@@ -32,6 +32,7 @@ _DOCUMENT = re.compile(r"decision\.json|studies/[A-Za-z0-9_-][A-Za-z0-9._-]*\.ya
 _MAX_MEMBERS, _MAX_DOCUMENT_BYTES = 10_000, 64 * 2**20
 #: Above this size, bytes per compressed byte and bytes of values per byte of a table are limited.
 _UNLIMITED_BYTES, _MAX_RATIO, _MAX_TABLE_RATIO = 100 * 2**20, 100, 1000
+_REPAIR = "copy it again, or write it again with 'wattlaw export STORE bundle'"
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, RuntimeError,
            EOFError, OverflowError, MemoryError, pa.ArrowException)  # fmt: skip
 
@@ -61,9 +62,7 @@ class Bundle(Store):
         except BadInput as error:
             raise self._named(error) from None
         except _DAMAGE as error:
-            reason = str(error) if type(error) is ValueError else one_line(error)
-            reason = " ".join(reason.split())[:200]
-            raise BadInput(f"{path}: not a bundle: {reason}") from None
+            raise self._named(BadInput(collapse_whitespace(_reason(error))[:200])) from None
         rows = imported.runs.select(["run_id", "status", "reason"]).to_pylist()
         self.damaged = {row["run_id"]: row["reason"] for row in rows if row["status"] == "damaged"}
         if strict and self.damaged:
@@ -75,7 +74,16 @@ class Bundle(Store):
 
     def _named(self, error: WattlawError) -> BadInput:
         reason = str(error).rsplit("; ", 1)[0].replace(f"{self.path}/imports/bundle/", "")
-        return BadInput(f"{self._file}: not a bundle: {reason}")
+        return BadInput(f"{self._file}: not a bundle: {reason}; {_REPAIR}")
+
+
+def _reason(error: BaseException) -> str:
+    """Return what is wrong with the file, in terms of the file."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, KeyError):  # of zipfile: its text has the name
+        return str(error.args[0])
+    return str(error) or "it cannot be read"
 
 
 def open_store(path: Path, *, strict: bool = False) -> Store:

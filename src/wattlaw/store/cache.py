@@ -48,7 +48,7 @@ def _states(runs: Path, run_ids: Collection[str] | None) -> dict[str, tuple[int,
     """
     try:
         folder = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     try:
         if run_ids is None:

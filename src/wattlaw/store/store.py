@@ -22,7 +22,7 @@ from wattlaw.files import (
 )
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.store.version import check_version, version_path, write_version
+from wattlaw.store.version import check_version, unreadable, version_path, write_version
 
 if TYPE_CHECKING:
     import duckdb
@@ -59,9 +59,15 @@ class Store:
     def existing(cls, path: Path, *, strict: bool = False) -> "Store":
         """Return the store at ``path``.
 
-        Raises ``BadInput`` if the folder is not a store, or its schema version is another one.
+        Raises ``BadInput`` if the folder is not a store, or its schema version is another one, and
+        ``NotPermitted`` if this user may not read it.
         """
         store = cls(path, strict=strict)
+        if path.is_file():
+            raise BadInput(
+                f"{path}: a file, and this command reads the folder of a store; a bundle is read "
+                "by 'wattlaw report', 'fit', 'advise', 'predict', 'claims', 'compare' and 'export'"
+            )
         if not store._runs.is_dir():
             raise BadInput(
                 f"{path}: not a store (a store has a folder 'runs'); 'wattlaw run' makes one"
@@ -72,7 +78,10 @@ class Store:
     def _runs(self) -> Path:
         """Return the folder of runs, of a store that this wattlaw can read."""
         check_version(self.path)
-        return self.path / "runs"
+        runs = self.path / "runs"
+        if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):
+            raise unreadable(runs)
+        return runs
 
     def create(self) -> None:
         """Make the folders of a new store; an existing store stays as it is."""

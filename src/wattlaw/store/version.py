@@ -1,6 +1,8 @@
 """The schema version of a store, in ``store.json``."""
 
 import json
+import os
+import shlex
 from pathlib import Path
 
 from wattlaw.errors import BadInput, NotPermitted
@@ -9,8 +11,6 @@ from wattlaw.text import quote
 
 #: Increased by every change after which older records or tables cannot be read as they are.
 SCHEMA_VERSION = 4
-#: Of a store that was written before stores had a version.
-_UNVERSIONED = 0
 _KEY = "schema_version"
 _REPAIR = f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
 
@@ -47,9 +47,11 @@ def _version_of(store: Path) -> int | None:
     try:
         text = read_text(path)
     except (FileNotFoundError, NotADirectoryError):
-        return _UNVERSIONED if _has_runs(store) else None
+        if _has_runs(store):
+            raise BadInput(f"{path}: missing, and the store has runs; {_REPAIR}") from None
+        return None
     except PermissionError:
-        raise NotPermitted(f"{path}: no permission to read it") from None
+        raise unreadable(path) from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}; {_REPAIR}") from None
     except UnicodeDecodeError:
@@ -70,7 +72,14 @@ def _has_runs(store: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except PermissionError:
-        raise NotPermitted(f"{store / 'runs'}: no permission to read it") from None
+        raise unreadable(store / "runs") from None
+
+
+def unreadable(path: Path) -> NotPermitted:
+    """Return the error of a file or folder of a store, or of one above, that cannot be read."""
+    path = next((each for each in reversed(path.parents) if not os.access(each, os.X_OK)), path)
+    advice = f"its owner permits it with: chmod -R +rX {shlex.quote(str(path))}"
+    return NotPermitted(f"{path}: no permission to read it; {advice}")
 
 
 def write_version(store: Path) -> None:
