@@ -116,7 +116,7 @@ class Question(Constraints):
         """
         samples = np.array([self._samples(item) for item in settings])
         times = time_s * samples
-        missed = np.zeros_like(times)
+        missed: Floats = np.zeros_like(times)
         for values, bound in (
             (times, self.deadline_s),
             (None if energy_j is None else energy_j * samples, self.energy_budget_j),
