@@ -71,7 +71,7 @@ def decision(name: str, runs: int, minimize: str = "energy") -> Decision:
     last = course[-1]
     return Decision(
         name, name, "simulated", {"minimize": minimize, "deadline": 3600}, last.setting,
-        last.expected_regret, last.probability, 0.02, 0.9, last.gpu_hours_spent, 100.0, runs,
+        last.expected_regret, last.probability, 1.0, 0.02, 0.9, last.gpu_hours_spent, 100.0, runs,
         "certain", course=course,
     )  # fmt: skip
 
