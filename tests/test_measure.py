@@ -31,13 +31,14 @@ def boards(tmp_path, monkeypatch) -> FakeGpus:
 
 
 def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
-    done = measured(tmp_path, "--json", tmp_path / "s.json", sys.executable, "-c", BUSY.format(s=2))
+    busy = "import time\nwhile time.process_time() < 2: pass"  # however busy the machine is
+    done = measured(tmp_path, "--json", tmp_path / "s.json", sys.executable, "-c", busy)
     assert (done.returncode, done.stdout) == (0, "")
     assert "not available" in done.stderr
     told = json.loads((tmp_path / "s.json").read_text())
-    assert 2.0 < told["duration_s"] < 4.0
+    assert told["duration_s"] > 2.0
     assert told["gpu_energy_j"] is None  # nothing measures here: missing, not zero
-    assert 0.3 < told["cpu_cores"] < 1.2
+    assert 1.2 < told["cpu_cores"] * told["duration_s"] < 2.6
     (row,) = Store(tmp_path).pandas("epochs").to_dict("records")
     assert (row["phase"], row["energy_verdict"]) == ("run", "unavailable")
 

@@ -37,7 +37,10 @@ def top(
     seconds: Annotated[float, option("S", "Time between two states.", min=0.2, max=3600)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print the state once and end.")] = False,
 ) -> int:
-    """Show running studies in the terminal, live; print once if the output is no terminal."""
+    """Show running studies in the terminal, live.
+
+    If the output is no terminal, it prints the state once.
+    """
     paths = [Store.existing(path).path for path in dict.fromkeys(stores or [Path("wattlaw-store")])]
     console = Console()
     view = _View(paths)
