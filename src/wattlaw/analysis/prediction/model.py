@@ -37,6 +37,8 @@ Parameters = dict[str, Floats]
 _ROUNDS = 2
 #: Standard normal quantiles: the phases of a step by their power.
 _PHASES = (-1.15, -0.32, 0.32, 1.15)
+#: A larger spread of them is none that a GPU has, and its exponential is no number.
+_MOST_SPREAD = 40.0
 #: The least dynamic power under a limit, relative to that without.
 _LEAST = 1e-3
 
@@ -213,7 +215,8 @@ def _at_limits(values: Parameters, layout: Layout, busy: Floats) -> tuple[Floats
         top_mhz = layout.reference.clock_mhz * values["top_clock"]
         top = np.minimum(1.0, layout.clock_limit_mhz / top_mhz)
     exponent, knee = values["clock_exponent"], values["knee"]
-    demands = [np.exp(values["phase_spread"] * normal) for normal in _PHASES]
+    spread = np.minimum(values["phase_spread"], _MOST_SPREAD)
+    demands = [np.exp(spread * normal) for normal in _PHASES]
     mean_demand = sum(demands) / len(demands)
     limit = np.minimum(layout.power_limit_w / (layout.reference.power_w * values["power"]), 1e6)
     wait = values["static"] + values["wait_power"] * clocked
