@@ -289,6 +289,13 @@ def no_breaks(cell: str) -> str:
     return cell.replace(" ", "\u00a0").replace("\u00a0(", " (")
 
 
+#: The columns of a run that its title has, as arguments of ``run_title``.
+TITLE_COLUMNS = (
+    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
+    "clock_limit_mhz",
+)  # fmt: skip
+
+
 def run_title(
     run_id: str,
     workload: str,

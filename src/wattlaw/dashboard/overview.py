@@ -15,7 +15,7 @@ from wattlaw.api.store_tables import stored_decision
 from wattlaw.dashboard.tails import RunTail
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
-from wattlaw.formatting import MEASURED, origin_of, origins_label, run_title
+from wattlaw.formatting import MEASURED, TITLE_COLUMNS, origin_of, origins_label, run_title
 from wattlaw.launch.planning import count_statuses
 from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.topics.decision import decision_text
@@ -34,9 +34,7 @@ _HOUR_S = 3600.0
 _MOST_TAILS = 64
 _FAILED = ("failed", "skipped", "damaged", "interrupted")
 _COLUMNS = [
-    "run_id", "status", "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
-    "power_limit_w", "clock_limit_mhz",
-    "started_at", "finished_at", "launcher", "attempts",
+    "run_id", "status", *TITLE_COLUMNS, "started_at", "finished_at", "launcher", "attempts",
 ]  # fmt: skip
 
 
@@ -196,9 +194,7 @@ def _rows(
     for row in table.to_pylist():
         run_id = row["run_id"]
         state, reason = states.get(run_id, (row["status"], None))
-        names = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
-                 "power_limit_w", "clock_limit_mhz")  # fmt: skip
-        title = run_title(run_id, **{name: row[name] for name in names})
+        title = run_title(run_id, **{name: row[name] for name in TITLE_COLUMNS})
         times = row["started_at"], row["finished_at"]
         rows.append(RunRow(store, run_id, title, state, reason, *times, row["attempts"] or 0))
     return rows

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattlaw import registry
 from wattlaw.errors import WattlawError, one_line
-from wattlaw.formatting import run_title
+from wattlaw.formatting import TITLE_COLUMNS, run_title
 from wattlaw.launch.choosing import NOT_NEEDED
 from wattlaw.launch.finish import failed
 from wattlaw.launch.launcher import GROUP, Job, Launcher, Queue
@@ -20,10 +20,8 @@ from wattlaw.store.store import Store
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view, unless there is a new run.
 _QUEUE_S = 10.0
-#: Columns of runs that a title has, and those that say how a run is.
-_TITLE = ["workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus",
-          "power_limit_w", "clock_limit_mhz"]  # fmt: skip
-_COLUMNS = ["run_id", "status", "reason", "job_id", *_TITLE]
+#: Columns that say how a run is, and those of its title.
+_COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 
 
 @dataclass(frozen=True)
