@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -247,3 +248,22 @@ def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_pa
 
     trained(run.spec, tmp_path / "uncut")
     assert are_equal(model_of(run.folder.path), model_of(tmp_path / "uncut"))
+
+
+ENDS = """
+import os, signal
+
+from wattlaw.training import preemption
+
+class AtExit:
+    def __del__(self):  # after Python has removed its handlers
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+last = AtExit()
+with preemption.listening():
+    pass
+"""
+
+
+def test_a_notice_that_comes_while_a_rank_exits_does_not_fail_it() -> None:
+    assert subprocess.run([sys.executable, "-c", ENDS], check=False).returncode == 0

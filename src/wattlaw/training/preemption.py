@@ -4,9 +4,11 @@ A notice is SIGUSR1 and, if the launcher expects notices, SIGTERM: a scheduler t
 sends it to all processes of the job.
 """
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from wattlaw.training.environment import WARNS
@@ -20,12 +22,22 @@ _EVERY_S, _MOST_STEPS = 1.0, 1000
 _is_received = False
 
 
-def listen() -> None:
-    """Handle notices from now on; one that came while the signal was blocked counts too."""
-    for number in (signal.SIGUSR1, *((signal.SIGTERM,) if WARNS in os.environ else ())):
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """Handle notices in the block; one that came while the signal was blocked counts too.
+
+    Later ones are ignored: Python removes its handlers at exit, and a notice would end the process.
+    """
+    numbers = (signal.SIGUSR1, *((signal.SIGTERM,) if WARNS in os.environ else ()))
+    for number in numbers:
         signal.signal(number, _receive)
         signal.siginterrupt(number, False)  # system calls of other threads are not interrupted
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _receive(*_: object) -> None:

@@ -29,11 +29,11 @@ _PACKAGES = (
 
 def main() -> int:
     """Train; an error becomes one line in the record and a traceback in the log."""
-    preemption.listen()
     processes.end_with_parent(int(os.environ[AGENT_PID]))
     folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     try:
-        _train(folder, attempt)
+        with preemption.listening():
+            _train(folder, attempt)
     except Exception as error:
         try:
             failures.write_error(folder.live(attempt), int(os.environ.get("RANK", "0")), error)
