@@ -11,6 +11,7 @@ import pytest
 
 from conftest import environment, started, wait_for, wattlaw
 from fake_nvml import FakeGpus
+from trees import AcpiMeters
 from wattlaw.store.store import Store
 
 BUSY = "import time\ne = time.monotonic() + {s}\nwhile time.monotonic() < e: pass"
@@ -72,6 +73,21 @@ def test_the_energy_of_all_visible_boards_is_measured_each_once(tmp_path, boards
     assert (told["energy_j"], told["energy_scope"]) == (told["gpu_energy_j"], "gpu")
     assert (told["node_energy_j"], told["node_energy_verdict"]) == (None, None)
     assert "(gpu, counter, ok)" in done.stderr
+
+
+def test_the_source_of_the_energy_is_the_node_s_where_that_is_the_energy(
+    tmp_path, boards, monkeypatch
+):
+    AcpiMeters(tmp_path / "sys", {"": 900.0})
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "2")
+    told = json.loads((tmp_path / "s.json").read_text())
+    assert (told["energy_j"], told["energy_scope"]) == (told["node_energy_j"], "node")
+    assert told["energy_j"] == pytest.approx(900 * told["duration_s"], rel=0.02)
+    verdict = told["node_energy_verdict"]
+    assert f"(node, integral, {verdict})" in done.stderr
+    assert (told["energy_source"], told["energy_verdict"]) == ("integral", verdict)
+    assert (told["devices_energy_source"], told["devices_energy_verdict"]) == ("counter", "ok")
 
 
 def test_only_the_board_that_the_environment_names_is_measured(tmp_path, boards, monkeypatch):

@@ -171,11 +171,14 @@ def _command(record: RunRecord) -> str:
 
 def _to_dict(phase: PhaseSummary) -> dict[str, object]:
     others = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
+    energy = phase.energy
     return {
         "duration_s": phase.duration_s,
-        "energy_j": phase.energy.total_j,
-        "energy_scope": phase.energy.scope,
-        **{f"{kind}_energy_j": phase.energy.energy_j.get(kind) for kind in KINDS},
+        "energy_j": energy.total_j,
+        "energy_scope": energy.scope,
+        "energy_source": energy.source(energy.scope),
+        "energy_verdict": energy.verdict(energy.scope),
+        **{f"{kind}_energy_j": energy.energy_j.get(kind) for kind in KINDS},
         **_qualities("energy", phase),
         **{name: getattr(phase, name) for name in others},
     }
@@ -185,8 +188,8 @@ def _qualities(name: str, phase: PhaseSummary | None) -> dict[str, str | None]:
     """Return the source and verdict of the energies of the devices, and of the node."""
     energy = phase.energy if phase else None
     return {
-        f"{prefix}{name}_{column}": values.get(part)
-        for part, prefix in (("devices", ""), ("node", "node_"))
+        f"{part}_{name}_{column}": values.get(part)
+        for part in ("devices", "node")
         for column, values in (
             ("source", energy.sources if energy else {}),
             ("verdict", energy.verdicts if energy else {}),
