@@ -41,6 +41,25 @@ RUN_SPREAD, GPU_SPREAD = 0.01, 0.015
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """How a method did with one seed on one question of one grid."""
+
+    contest: str
+    grid: str
+    question: str
+    method: str
+    seed: int
+    share: float  # of the grid's GPU-hours
+    regret: float
+    tolerance: float
+    runs: int
+    stated: float | None = None
+    is_within_own: bool | None = None
+    step_s: float | None = None
+    stopped_because: str | None = None
+
+
+@dataclass(frozen=True)
 class Grid:
     """Settings with their runs; ``truth`` is their true step time and power."""
 
