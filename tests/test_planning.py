@@ -217,6 +217,14 @@ class TestPlan:
         assert found.stopped_because == CERTAIN
         assert found.setting == packed(8, 32.0)
         assert found.probability >= 0.9
+        found = plan(
+            Question("time", tolerance=0.1),
+            rest,
+            seen,
+            unmodelled=[packed(8, 32.0), packed(1, 8.0)],
+        )
+        assert found.stopped_because is None
+        assert [item.candidate.setting for item in found.proposals] == [packed(8, 32.0)]
 
     def test_cheap_neighbours_of_a_leading_setting_are_measured_before_a_decision(self):
         """Kernels that suit the largest batch least are seen on the one half as large."""

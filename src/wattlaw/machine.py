@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -10,6 +11,12 @@ from pathlib import Path
 def hardware() -> str:
     """Return processor and cores, the hardware label of a run without GPUs."""
     return f"{processor()}, {os.cpu_count()} cores"
+
+
+def cores_of(label: str) -> int | None:
+    """Return the cores in a label of ``hardware``; None in that of GPUs."""
+    found = re.search(r", (\d+) cores$", label)
+    return int(found[1]) if found else None
 
 
 def processor() -> str:

@@ -185,6 +185,7 @@ class Decider:
             inputs.question, list(dict.fromkeys(_of(inputs, possible))),
             [] if inputs.job is None else inputs.job.observations,
             host=None if inputs.job is None else inputs.job.host, failed=inputs.out_of_memory,
+            unmodelled=inputs.sharing_cores,
             hours_left=hours_left, at_once=max(count, 1), seed=decide.seed,
         )  # fmt: skip
         if count < 1:

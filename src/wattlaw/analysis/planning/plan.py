@@ -1,6 +1,6 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -64,6 +64,7 @@ def plan(
     *,
     host: HostPower | None = None,
     failed: Sequence[TrainingSetting] = (),
+    unmodelled: Collection[TrainingSetting] = (),
     hours_left: float | None = None,
     at_once: int = 1,
     seed: int = 0,
@@ -84,6 +85,9 @@ def plan(
     failed
         Settings that cannot run, such as for lack of memory. Settings with the same precision and
         at least as many samples per GPU in a micro-batch are taken not to run either.
+    unmodelled
+        Settings that the model of a step does not describe. If one is leading, it is measured
+        before a decision, whatever that takes.
     hours_left, at_once
         GPU-hours that may still be spent; the number of runs to propose.
     seed
@@ -124,7 +128,10 @@ def plan(
     hours = belief.gpu_hours(possible)
     steps = max((item.steps for item in possible), default=0.0)
     spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
-    check = _check(choices[best], choices, seen, hours, spent) if is_sure else None
+    check = None
+    if is_sure:
+        is_modelled = choices[best] not in unmodelled
+        check = _check(choices[best], choices, seen, hours, spent, is_modelled=is_modelled)
     if is_sure and check is None:
         return Plan(*state, (), CERTAIN)
     if not possible:
@@ -219,14 +226,19 @@ def _check(
     seen: Sequence[TrainingSetting],
     hours: Mapping[Candidate, float],
     spent: float,
+    *,
+    is_modelled: bool,
 ) -> Candidate | None:
-    """Return a cheap run of a leading setting or a neighbour that was not measured, if any."""
+    """Return a cheap run of a leading setting or a neighbour that was not measured, if any.
+
+    A run of a leading setting that is not modelled may be expensive.
+    """
     loads, places = {_load(item) for item in seen}, {_place(item) for item in seen}
     limits = {}
     if leading not in seen:
         share = _CHEAP if _load(leading) in loads else _CHEAP_LOAD
         few = _CHEAP_RUNS / (len(seen) + len(hours))
-        limits[leading] = max(share, min(few, _CHEAP_OF_FEW))
+        limits[leading] = max(share, min(few, _CHEAP_OF_FEW)) if is_modelled else 1.0
     for item in _neighbours(leading, choices):
         if _load(item) not in loads:
             limits[item] = _CHEAP_NEIGHBOUR
