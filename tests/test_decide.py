@@ -6,17 +6,14 @@ import signal
 from itertools import pairwise
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import yaml
 
 from conftest import records, started, study_of
 from launchers import Silent
-from wattlaw.analysis.planning import Candidate
-from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.api import results
 from wattlaw.api.deciding import Decider
-from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs, setting_of, sharing_cores
+from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs, setting_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput, Refused
@@ -241,18 +238,6 @@ def test_failed_settings_are_not_decided_for(write, tmp_path, reason):
     else:
         assert sorted(batches) == [32, 64]
     assert outcome.failed == len(batches)
-
-
-@pytest.mark.parametrize(
-    ("hardware", "threads", "sharing"),
-    [("a processor, 4 cores", 1, {8}), ("a processor, 4 cores", 2, {4, 8}), ("NVIDIA A100", 1, {}),
-     ("a processor, 4 cores", None, {})],
-)  # fmt: skip
-def test_settings_whose_workers_share_cores_are_known(hardware, threads, sharing):
-    rows = pd.DataFrame({"hardware": [hardware], "threads_per_worker": [threads]})
-    settings = [TrainingSetting(gpus, nodes=1) for gpus in (1, 2, 4, 8)]
-    found = sharing_cores(rows, [Candidate(item, 100) for item in settings])
-    assert {item.gpus for item in found} == set(sharing)
 
 
 def test_emulated_runs_are_candidates_on_few_gpus_for_the_real_setting(write, tmp_path):

@@ -10,7 +10,7 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.analysis.prediction import TrainingSetting
 from wattlaw.analysis.prediction.grid import doublings
 from wattlaw.analysis.prediction.host_power import HostPower
-from wattlaw.analysis.prediction.job import jobs_of
+from wattlaw.analysis.prediction.job import SHARED_CORES, jobs_of
 from wattlaw.analysis.prediction.layout import Reference
 from wattlaw.analysis.prediction.overview import overviews
 from wattlaw.analysis.prediction.parameters import LEARNED, hardware_priors
@@ -70,6 +70,21 @@ def test_the_power_of_hosts_is_part_of_the_predicted_energy():
         own = table[(table["gpus"] == row.gpus) & (table["local_batch"] == row.local_batch)]
         assert row.energy_per_sample_j == pytest.approx(own["energy_per_sample_j"].mean(), rel=0.1)
         assert row.energy_is == job.energy_is
+
+
+@pytest.mark.parametrize(
+    ("hardware", "threads", "sharing"),
+    [("a processor, 8 cores", 1, {16, 32}), ("a processor, 8 cores", 4, {4, 8, 16, 32}),
+     ("a processor, 8 cores", None, set()), ("NVIDIA V100", 1, set())],
+)  # fmt: skip
+def test_predictions_for_workers_that_share_cores_warn(capped, hardware, threads, sharing):
+    table = capped.assign(hardware=hardware, threads_per_worker=threads)
+    [job] = jobs_of(table[table["repeat"] == 0], "dimenet")
+    settings = [TrainingSetting(gpus, nodes=1, local_batch=128) for gpus in (2, 4, 8, 16, 32)]
+    predicted = job.predict(settings)
+    warned = {row.gpus for row in predicted if SHARED_CORES in row.warnings}
+    assert warned == sharing
+    assert not job.shares_cores(TrainingSetting(8, nodes=4, local_batch=128))
 
 
 def test_a_hardware_file_gives_the_priors_of_networks_and_clocks(capped):

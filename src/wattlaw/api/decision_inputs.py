@@ -1,7 +1,7 @@
 """What a decision rests on: its question, its candidates, and the results in a store."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -21,7 +21,6 @@ from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.errors import BadInput, Refused
 from wattlaw.formatting import origin_of
-from wattlaw.machine import cores_of
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.decide import Decide
@@ -162,23 +161,10 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     return Inputs(
         question, job, candidates, done_runs, tuple(memory), frozenset(infeasible),
         frozenset(set(tries) - infeasible - done - memory),
-        sharing_cores(rows, candidates.values()),
+        frozenset(filter(job.shares_cores, settings.values())) if job else frozenset(),
         {name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
         untried, warnings,
     )  # fmt: skip
-
-
-def sharing_cores(
-    rows: pd.DataFrame | None, candidates: Iterable[Candidate]
-) -> frozenset[TrainingSetting]:
-    """Return the settings in which a node's workers have more threads than the node has cores."""
-    if rows is None or rows.empty:
-        return frozenset()
-    cores, threads = cores_of(str(rows["hardware"].iloc[0])), rows["threads_per_worker"].max()
-    if cores is None or pd.isna(threads):
-        return frozenset()
-    settings = (item.informs or item.setting for item in candidates)
-    return frozenset(item for item in settings if item.gpus / (item.nodes or 1) * threads > cores)
 
 
 def _samples_per_epoch(study: Study) -> float | None:

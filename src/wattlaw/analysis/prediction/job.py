@@ -22,6 +22,7 @@ from wattlaw.analysis.prediction.settings import PARTS, Floats, Observation, Tra
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
 from wattlaw.errors import BadInput, Refused
+from wattlaw.machine import cores_of
 
 if TYPE_CHECKING:
     from wattlaw.simulator.cluster import Cluster
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
 _MOST = 100
 #: Columns of ``metrics.run_metrics`` of each of ``PARTS``.
 _SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
+
+
+SHARED_CORES = Caution(
+    "cores-shared",
+    "The workers have more threads than the machine has cores, which slows them by an amount that "
+    "the model does not contain; measure this setting.",
+)
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,8 @@ class Job:
     unit: str  # of the runs' times: epoch | sample | step | run
     samples_per_unit: float | None  # of an epoch, or 1 of a sample; None if unknown
     node_gpus: int | None  # the most that a run had on a node; None if runs do not name their nodes
+    #: The most workers of a node that have a core for each of their threads; None with GPUs.
+    node_workers: int | None
     gradient_bytes: float | None  # that the ranks exchange in a step; None if not recorded
     energy_is: str | None  # such as ``gpu+cpu, counter``; None without energy
     #: Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
@@ -59,6 +69,12 @@ class Job:
             time_s = item.step_time_s / item.setting.samples
             times.setdefault(item.setting, []).append(time_s)
         return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
+
+    def shares_cores(self, setting: TrainingSetting) -> bool:
+        """Return whether workers share cores, so that they are slower than the model says."""
+        return self.node_workers is not None and (
+            setting.gpus > self.node_workers * (setting.nodes or 1)
+        )
 
     @property
     def settings(self) -> list[TrainingSetting]:
@@ -89,7 +105,14 @@ class Job:
             samples_per_epoch=self._per_unit, epochs=epochs, workload=self.workload,
             hardware=self.hardware, host=self.host, energy_is=self.energy_is, priors=priors,
         )  # fmt: skip
-        return [self._in_units(row) for row in rows]
+        return [
+            self._in_units(
+                replace(row, warnings=(*row.warnings, SHARED_CORES))
+                if self.shares_cores(setting)
+                else row
+            )
+            for setting, row in zip(settings, rows, strict=True)
+        ]
 
     def amounts(
         self, settings: Sequence[TrainingSetting], seed: int = 0
@@ -233,6 +256,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         known = float(samples.max())  # of the largest share of the data
     placed = rows[rows["nodes"].notna()]
     hardware = rows["hardware"].iloc[0]
+    cores, threads = cores_of(str(hardware)), rows["threads_per_worker"].max()
     gradients = rows["gradient_bytes"].dropna()
     watts = rows["power_per_gpu_w"]
     rest_w = _power_beside_gpus(rows, comparable.energy_is)
@@ -246,6 +270,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         unit=comparable.unit,
         samples_per_unit=known,
         node_gpus=None if placed.empty else math.ceil((placed["gpus"] / placed["nodes"]).max()),
+        node_workers=None if cores is None or pd.isna(threads) else int(cores // threads),
         gradient_bytes=None if gradients.empty else float(gradients.iloc[0]),
         energy_is=comparable.energy_is,
         host=_host_power(rest_w, observations),
