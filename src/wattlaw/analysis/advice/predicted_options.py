@@ -62,9 +62,8 @@ def predicted_options(
     They are at measured GPU counts and their doublings: all combinations of measured batches and
     limits, and those half-way between neighbours, if ``allows`` returns true for the option.
     With ``far``, settings outside of the range of the runs are predicted as well.
-    Options whose 95 % interval of time is wider than a factor of ``WIDEST`` are left out, as are
-    those whose workers share cores. Means are
-    medians; bounds are 95 % intervals of a run.
+    Options whose workers share cores, or whose 95 % interval of time is wider than a factor of
+    ``WIDEST``, are left out. Means are medians; bounds are 95 % intervals of a run.
     """
     amounts = {(item.setting["precision"], item.global_batch): item.amount for item in options}
     by_model: dict[int, list[Option]] = {}

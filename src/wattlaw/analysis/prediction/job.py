@@ -70,7 +70,7 @@ class Job:
             times.setdefault(item.setting, []).append(time_s)
         return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
 
-    def shares_cores(self, setting: TrainingSetting) -> bool:
+    def shares_cores(self, setting: TrainingSetting | Prediction) -> bool:
         """Return whether workers share cores, so that they are slower than the model says."""
         return self.node_workers is not None and (
             setting.gpus > self.node_workers * (setting.nodes or 1)
@@ -105,14 +105,7 @@ class Job:
             samples_per_epoch=self._per_unit, epochs=epochs, workload=self.workload,
             hardware=self.hardware, host=self.host, energy_is=self.energy_is, priors=priors,
         )  # fmt: skip
-        return [
-            self._in_units(
-                replace(row, warnings=(*row.warnings, SHARED_CORES))
-                if self.shares_cores(setting)
-                else row
-            )
-            for setting, row in zip(settings, rows, strict=True)
-        ]
+        return [self._in_units(row) for row in rows]
 
     def amounts(
         self, settings: Sequence[TrainingSetting], seed: int = 0
@@ -147,6 +140,8 @@ class Job:
         """Remove values of samples, steps and epochs that are not known."""
         unknown: list[str] = []
         changes: dict[str, Any] = {}
+        if self.shares_cores(row):
+            changes["warnings"] = (*row.warnings, SHARED_CORES)
         if self.unit == "run":
             changes |= {"train_time_s": row.epoch_time_s, "train_time_s_ci": row.epoch_time_s_ci}
         if self.unit != "epoch":
