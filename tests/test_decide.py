@@ -377,6 +377,16 @@ BAD = {
     "a region": ({"grid": "Atlantis"}, {}, "decide.grid"),
     "a negative price": ({"price_per_kwh": -1}, {}, "decide.price_per_kwh"),
     "a budget": ({"budget": {"runs": 0}}, {}, "decide.budget.runs"),
+    "fewer GPUs than any setting": (
+        {"max_gpus": 1}, {"sweeps": [{"gpus": [2, 4], "local_batch": [8]}]}, "decide.max_gpus"),
+    "fewer GPUs than are emulated": (
+        {"max_gpus": 2},
+        {"sweeps": [{"gpus": [1, 2], "global_batch": [64], "emulate": {"gpus": [4]}}]},
+        "decide.max_gpus"),
+    "a smaller batch than any": ({"max_global_batch": 7}, {}, "decide.max_global_batch"),
+    "epochs of other batches": ({"epochs_by_batch": {99: 3}}, {}, "decide.epochs_by_batch"),
+    "bounds that no setting meets together": (
+        {"max_gpus": 1, "epochs_by_batch": {256: 3}}, {}, "decide.max_gpus with epochs_by_batch"),
     "a key": ({"maximise": "time"}, {}, "decide.maximise"),
     "shares of the data": ({}, {"sweeps": [
         {"gpus": [1], "local_batch": [8], "dataset_fraction": [0.5, 1]}]}, "decide"),

@@ -26,6 +26,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.decide import Decide
 from wattlaw.study.model import Measure, Study
 from wattlaw.study.plan import PlannedRun
+from wattlaw.text import join_names
 from wattlaw.workloads import catalogue
 
 #: Runs with equal values in these columns are runs of the study's job.
@@ -98,6 +99,31 @@ def question_of(study: Study) -> Question:
         )  # fmt: skip
     except BadInput as error:
         raise BadInput(f"decide.{error}") from None
+
+
+def check_question(study: Study, runs: Sequence[PlannedRun]) -> None:
+    """Raise ``BadInput`` if the question of a study is wrong, or excludes every setting."""
+    question_of(study)
+    decide, per_node = decide_of(study), study.launch.gpus_per_node
+    bounds = {
+        "max_gpus": Question(max_gpus=decide.max_gpus),
+        "max_global_batch": Question(max_global_batch=decide.max_global_batch),
+        "epochs_by_batch": Question(samples_by_batch=decide.batches),
+    }
+    # Repeats share their setting.
+    different = {(id(run.setting), run.nodes): run for run in runs}.values()
+    settings = [emulated_setting(run, per_node) or setting_of(run) for run in different]
+    if any(all(bound.allows(item) for bound in bounds.values()) for item in settings):
+        return
+    alone = [name for name, bound in bounds.items() if not any(map(bound.allows, settings))]
+    keys = alone or [name for name in bounds if getattr(decide, name)]
+    gpus = sorted({item.gpus for item in settings})
+    batches = sorted({item.global_batch or 0 for item in settings})
+    raise BadInput(
+        f"decide.{' with '.join(keys)}: excludes every setting of the sweeps; allowed: what leaves "
+        f"one of them (GPUs: {join_names([str(count) for count in gpus])}; global batches: "
+        f"{join_names([f'{batch:.0f}' for batch in batches])})"
+    )
 
 
 def setting_of(run: PlannedRun) -> TrainingSetting:

@@ -290,10 +290,10 @@ def load_study(
     path, table_path = Path(path), None if table is None else Path(table)
     plan = planning.plan_study(path, launch, simulation, table_path)
     if plan.study.decide is not None:
-        from wattlaw.api.decision_inputs import question_of
+        from wattlaw.api.decision_inputs import check_question
 
         try:
-            question_of(plan.study)
+            check_question(plan.study, plan.runs)
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
     return Study(path, plan)
