@@ -169,6 +169,23 @@ def test_an_interrupted_decision_continues_to_the_same_one(write, tmp_path):
     } == {name for name, record in records(tmp_path / "whole").items() if record.status == "done"}
 
 
+@pytest.mark.parametrize(
+    ("at", "interrupted_by", "left"), [("decision: ", "SIGINT", 16), ("stops: certain", None, 0)]
+)
+def test_a_signal_while_runs_are_chosen(write, tmp_path, at, interrupted_by, left):
+    lines = []
+
+    def interrupt(line):
+        lines.append(line)
+        if at in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    outcome = run(write(QUESTION), tmp_path / "store", progress=interrupt)
+    assert at in lines[-1]  # a campaign that ends does not wait
+    assert (outcome.interrupted_by, outcome.left) == (interrupted_by, left)
+    assert outcome.done + outcome.not_needed == 16 - left
+
+
 @pytest.mark.parametrize(("budget", "done"), [({"runs": 2}, 2), ({"gpu_hours": 0.0001}, 1)])
 def test_measuring_ends_with_the_budget(write, tmp_path, budget, done):
     outcome = run(write(QUESTION | {"budget": budget}), tmp_path / "store")

@@ -113,11 +113,14 @@ class Campaign:
         ended = count["done"] + count["failed"] + count["skipped"]
         not_needed = self._selection.not_needed if self._selection else 0
         left = len(self._plan) - ended - not_needed
+        stopped_because = self._selection.stopped_because if self._selection else None
+        # A request to stop after the last run, or after the decision, interrupts nothing.
+        is_over = left == 0 and (self._selection is None or stopped_because is not None)
         alone = self._uncooperative
         warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
         return Outcome(
-            count["done"], count["failed"], count["skipped"], left, stop.by, warnings,
-            not_needed, self._selection.stopped_because if self._selection else None,
+            count["done"], count["failed"], count["skipped"], left,
+            None if is_over else stop.by, warnings, not_needed, stopped_because,
         )  # fmt: skip
 
     def _write_plan(self) -> None:
@@ -161,6 +164,8 @@ class Campaign:
                 break
             chosen, is_busy = self._start_pending(chosen, stop)
             pending = chosen + others
+            if stop.by is not None:
+                break
             message = self._launcher.status_message()
             if message and message != self._last_message:
                 self._observer.note(message)
@@ -177,7 +182,8 @@ class Campaign:
                 self._stop_early()
                 time.sleep(_POLL_S)
             stop.poll()
-        if self._selection is not None and stop.by is None:
+        is_decided = self._selection is not None and self._selection.stopped_because is not None
+        if self._selection is not None and (is_decided or stop.by is None):
             self._select(pending)
             self._selection.mark_not_needed(pending)
 
