@@ -11,10 +11,13 @@ _REPEAT_NOTE_S = 60.0
 
 
 class Tally:
-    """Counts the runs that ended, and estimates the time that remains."""
+    """Counts the runs that ended, and estimates the time that remains.
 
-    def __init__(self, runs: int) -> None:
-        self._runs = runs
+    In a study that ``decides``, not all runs are needed, so that no time is estimated.
+    """
+
+    def __init__(self, runs: int, *, decides: bool = False) -> None:
+        self._runs, self._decides = runs, decides
         self._started_s = self._last_s = time.monotonic()
         self.count = {"done": 0, "failed": 0, "skipped": 0}
         self._worked = 0
@@ -32,8 +35,9 @@ class Tally:
         return self._runs - sum(self.count.values())
 
     def __str__(self) -> str:
-        text = f"{self.count['done']} done, {self.count['failed']} failed, {self.left} left"
-        if self._worked and self.left:
+        left = f"at most {self.left} left" if self._decides else f"{self.left} left"
+        text = f"{self.count['done']} done, {self.count['failed']} failed, {left}"
+        if self._worked and self.left and not self._decides:
             per_run_s = (self._last_s - self._started_s) / self._worked
             remaining_s = per_run_s * self.left - (time.monotonic() - self._last_s)
             text += f", about {_clock(max(0.0, remaining_s))} to go"
@@ -43,9 +47,9 @@ class Tally:
 class LineProgress:
     """Writes a line for each run that ends, and for each new message of the launcher."""
 
-    def __init__(self, write: Callable[[str], object], runs: int) -> None:
+    def __init__(self, write: Callable[[str], object], runs: int, *, decides: bool = False) -> None:
         self._write_line = write
-        self._tally = Tally(runs)
+        self._tally = Tally(runs, decides=decides)
         self._waiting = 0
         self._noted, self._next_note_s = "", 0.0
 

@@ -351,20 +351,19 @@ def run(
     results.create()
     results.keep_study(plan.study.name, study.path)
     if progress is None or callable(progress):
-        progress = LineProgress(progress or (lambda _: None), len(plan.runs))
+        decides = plan.study.decide is not None
+        progress = LineProgress(progress or (lambda _: None), len(plan.runs), decides=decides)
     commit = planning.git_commit(Path.cwd())
     with closing(launcher), ExitStack() as stack:
-        metrics = notifications = None
+        metrics = notifications = decider = selection = None
         if command is not None:
             notifications = stack.enter_context(Notifications(command, path, progress))
             progress = notifications
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 
-            file, name = Path(openmetrics), plan.study.name
-            metrics = MetricsFile(file, name, results, len(plan.runs), progress)
+            metrics = MetricsFile(Path(openmetrics), study.name, results, len(study), progress)
             progress = stack.enter_context(metrics)
-        decider, selection = None, None
         if plan.study.decide is not None:
             from wattlaw.api.deciding import Decider
 
@@ -397,6 +396,5 @@ def _launcher(study: Study) -> type[Launcher]:
 
 def _row(run: PlannedRun) -> dict[str, Any]:
     setting = {name: getattr(run.setting, name) for name in Setting.model_fields}
-    workload = run.shared.workload.name
-    identity = {"run_id": run.run_id, "workload": workload}
+    identity = {"run_id": run.run_id, "workload": run.shared.workload.name}
     return {**identity, **setting, "nodes": run.nodes, "repeat": run.repeat}

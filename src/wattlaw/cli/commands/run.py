@@ -66,7 +66,8 @@ def run(
     if dry_run:
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
         return 0
-    with observer_for(console, len(loaded)) as observer:
+    decides = loaded.plan.study.decide is not None
+    with observer_for(console, len(loaded), decides=decides) as observer:
         outcome = studies.run(
             loaded, store, progress=observer, openmetrics=openmetrics, notify=notify
         )

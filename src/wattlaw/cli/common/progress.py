@@ -16,13 +16,16 @@ from wattlaw.text import collapse_whitespace
 
 
 @contextmanager
-def observer_for(console: Console, runs: int) -> Iterator[Observer]:
-    """Yield the observer that suits the output: a live bar or plain lines."""
+def observer_for(console: Console, runs: int, *, decides: bool = False) -> Iterator[Observer]:
+    """Yield the observer that suits the output: a live bar or plain lines.
+
+    A study that ``decides`` does not need all of its runs.
+    """
     work.observer.set(None)  # the bar of the study is the only one
     if not console.is_terminal:
-        yield LineProgress(partial(console.print, soft_wrap=True), runs)
+        yield LineProgress(partial(console.print, soft_wrap=True), runs, decides=decides)
         return
-    tally = Tally(runs)
+    tally = Tally(runs, decides=decides)
     columns = (
         bars.BarColumn(),
         bars.MofNCompleteColumn(),
