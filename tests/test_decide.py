@@ -195,6 +195,10 @@ def test_measuring_ends_with_the_budget(write, tmp_path, budget, done):
     decision = outcome.results.decision
     assert decision["stopped_because"] == "budget spent"
     assert decision["setting"] is not None
+    # what the first run takes is not known before it
+    is_exceeded = decision["gpu_hours_spent"] > budget.get("gpu_hours", float("inf"))
+    codes = [item["code"] for item in decision["warnings"]]
+    assert ("budget-exceeded" in codes) == is_exceeded == ("gpu_hours" in budget)
 
 
 @pytest.mark.parametrize(("deadline", "is_missed"), [("1s", True), ("9h", False)])

@@ -274,6 +274,7 @@ class Decider:
             warnings=(
                 *self._damage,
                 *_missed(current),
+                *_overspent(decide.budget.gpu_hours, sum(inputs.hours.values())),
                 *inputs.warnings,
                 *(inputs.job.warnings if inputs.job else ()),
             ),
@@ -297,6 +298,16 @@ def _missed(current: Plan) -> Iterator[Caution]:
             "The leading setting meets the constraints with a probability of "
             f"{number(current.meets, 2)}: it is the one that misses them least. Loosen them, or "
             "add settings to the sweeps.",
+        )
+
+
+def _overspent(budget: float | None, spent: float) -> Iterator[Caution]:
+    if budget is not None and spent > budget:
+        yield Caution(
+            "budget-exceeded",
+            f"The runs used {number(spent)} GPU-hours, more than decide.budget.gpu_hours of "
+            f"{number(budget)}: the cost of the first runs is not known in advance, and that of "
+            "the others is predicted.",
         )
 
 
