@@ -389,6 +389,7 @@ BAD = {
     "a deadline without a length": ({"deadline": "6h"}, {}, "decide.deadline"),
     "a duration": ({"deadline": "soon"}, {}, "decide.deadline"),
     "a share": ({"max_slowdown": "10"}, {}, "decide.max_slowdown"),
+    "a slowdown of 1,000 %": ({"max_slowdown": 10}, {}, "decide.max_slowdown"),
     "an energy": ({"energy_budget": "50"}, {}, "decide.energy_budget"),
     "a tolerance of 0": ({"tolerance": 0}, {}, "decide.tolerance"),
     "a confidence of 1": ({"confidence": 1}, {}, "decide.confidence"),
