@@ -399,6 +399,10 @@ BAD = {
     "a goal": ({"minimize": "money"}, {}, "decide.minimize"),
     "cost without a price": ({"minimize": "cost"}, {}, "decide.minimize"),
     "a region": ({"grid": "Atlantis"}, {}, "decide.grid"),
+    "a price that is none": ({"price_per_kwh": "Atlantis"}, {}, "decide.price_per_kwh"),
+    "two currencies": (
+        {"price_per_kwh": "1 EUR", "price_per_gpu_hour": "2 USD"}, {},
+        "decide.price_per_kwh and price_per_gpu_hour"),
     "a negative price": ({"price_per_kwh": -1}, {}, "decide.price_per_kwh"),
     "a budget": ({"budget": {"runs": 0}}, {}, "decide.budget.runs"),
     "fewer GPUs than any setting": (

@@ -152,7 +152,7 @@ def test_the_options_of_the_command_line():
 @pytest.mark.parametrize(
     ("price", "gpu_price", "told"),
     [
-        ("0.2 EUR", "2 USD", "prices in EUR and USD; allowed: one currency"),
+        ("0.2 EUR", "2 USD", "price and price_per_gpu_hour: .*EUR and USD; allowed: "),
         ("0,2", None, 'price: given "0,2"'),
         ("Mars", None, "no electricity price of 'Mars'"),
         (None, "cheap", 'price_per_gpu_hour: given "cheap"'),

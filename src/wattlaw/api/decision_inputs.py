@@ -87,8 +87,9 @@ def question_of(study: Study) -> Question:
         )
     try:
         factors = footprint_of(
-            decide.pue, decide.grid, decide.price_per_kwh, decide.price_per_gpu_hour
-        )
+            decide.pue, decide.grid, decide.price_per_kwh, decide.price_per_gpu_hour,
+            price_name="price_per_kwh",
+        )  # fmt: skip
         price = (factors.price_per_kwh or 0.0) * (factors.pue or 1.0) if factors else 0.0
         return Question(
             decide.minimize, deadline_s=decide.deadline, max_slowdown=decide.max_slowdown,

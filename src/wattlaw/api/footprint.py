@@ -14,13 +14,15 @@ def footprint_of(
     grid: str | float | None = None,
     price: str | float | None = None,
     price_per_gpu_hour: str | float | None = None,
+    *,
+    price_name: str = "price",
 ) -> Footprint | None:
     """Return the carbon and cost factors; None without any.
 
     ``pue`` is the power usage effectiveness of the data centre. ``grid`` is g CO2e per kWh, or a
     region of the table in the package, such as ``DE``. Prices, of a kWh and of a GPU-hour, are
     numbers or texts such as ``0.21 EUR``; that of a kWh can also be a region of the table, such as
-    ``US-MA``.
+    ``US-MA``. Messages call the price of a kWh ``price_name``.
 
     Raises ``BadInput`` if a text is neither a number nor a region, a factor is out of range, or the
     prices are in two currencies.
@@ -28,7 +30,9 @@ def footprint_of(
     if pue is None and grid is None and price is None and price_per_gpu_hour is None:
         return None
     intensity, grid_source = (None, None) if grid is None else _intensity(str(grid))
-    amount, currency, price_source = (None,) * 3 if price is None else _electricity(str(price))
+    amount, currency, price_source = (
+        (None,) * 3 if price is None else _electricity(price_name, str(price))
+    )
     gpu_amount, gpu_currency = (
         (None, None)
         if price_per_gpu_hour is None
@@ -37,7 +41,10 @@ def footprint_of(
     sources = {"grid_g_per_kwh": grid_source, "price_per_kwh": price_source}
     named = sorted({name for name in (currency, gpu_currency) if name is not None})
     if len(named) > 1:
-        raise BadInput(f"prices in {' and '.join(named)}; allowed: one currency")
+        raise BadInput(
+            f"{price_name} and price_per_gpu_hour: prices in {' and '.join(named)}; allowed: one "
+            "currency"
+        )
     return Footprint(
         pue=pue,
         grid_g_per_kwh=intensity,
@@ -59,13 +66,13 @@ def _intensity(grid: str) -> tuple[float, str | None]:
     return known.value, known.cited
 
 
-def _electricity(price: str) -> tuple[float, str | None, str | None]:
+def _electricity(name: str, price: str) -> tuple[float, str | None, str | None]:
     if any(letter.isdigit() for letter in price):
-        return *_money("price", price), None
+        return *_money(name, price), None
     try:
         known = electricity_price(price)
     except BadInput as error:
-        raise BadInput(f"price: {error}") from None
+        raise BadInput(f"{name}: {error}") from None
     return known.value, known.currency, known.cited
 
 
