@@ -335,14 +335,17 @@ def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
     study, store = write(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
     line = ["next", str(store), str(study)]
     assert main([*line, "--json"]) == 0
-    first = json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"{store} does not exist")
+    first = json.loads(captured.out)
     assert first[0]["gpus"] == 1
     assert {item["gpu_hours"] for item in first} == {None}
     run(study, store)
     study = write(QUESTION)
     assert main([*line, "--json", "--count", "2"]) == 0
-    items = json.loads(capsys.readouterr().out)
-    assert len(items) == 2
+    captured = capsys.readouterr()
+    items = json.loads(captured.out)
+    assert (len(items), captured.err) == (2, "")
     for item in items:
         assert set(SETTING) | {"gpu_hours", "regret_now", "regret_after"} <= set(item)
         assert item["gpu_hours"] > 0
@@ -426,6 +429,14 @@ def test_a_bad_value_is_named_with_what_is_allowed(write, name):
     decide, changes, key = BAD[name]
     with pytest.raises(BadInput, match=f"{key}: .*allowed: "):
         load_study(write(decide, **changes))
+
+
+def test_check_states_the_question(write, capsys):
+    decide = {"minimize": "time", "max_gpus": 4, "tolerance": "5%", "confidence": 0.8}
+    assert main(["check", str(write(decide))]) == 0
+    question = capsys.readouterr().out.splitlines()[1]
+    for part in ("least time", "4 GPUs", "5 %", "0.8"):
+        assert part in question
 
 
 def test_samples_of_an_epoch_must_be_known_where_epochs_are(write):

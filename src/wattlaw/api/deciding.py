@@ -255,18 +255,12 @@ class Decider:
 
     def _decision(self, inputs: Inputs, current: Plan, reason: str | None) -> Decision:
         decide = decide_of(self._study)
-        plain = decide.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_ASKED)
-        return Decision(
-            study=self._study.name,
-            workload=self._study.workloads[0].name,
-            origin=origin_of(self._study.launch.kind),
-            question={"minimize": decide.minimize, **plain},
+        return replace(
+            undecided(self._study),
             setting=current.setting,
             expected_regret=current.expected_regret,
             probability=current.probability,
             meets=current.meets,
-            tolerance=decide.tolerance,
-            confidence=decide.confidence,
             gpu_hours_spent=sum(inputs.hours.values()),
             gpu_hours_grid=self._grid_hours(inputs),
             runs=len(inputs.hours),
@@ -289,6 +283,19 @@ class Decider:
         ]
         hours = self._gpu_hours(inputs, left)
         return None if hours is None else sum(inputs.hours.values()) + sum(hours)
+
+
+def undecided(study: Study) -> Decision:
+    """Return the state of the decision of a study before its first run."""
+    decide = decide_of(study)
+    plain = decide.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_ASKED)
+    return Decision(
+        study=study.name, workload=study.workloads[0].name, origin=origin_of(study.launch.kind),
+        question={"minimize": decide.minimize, **plain},
+        setting=None, expected_regret=None, probability=None, meets=None,
+        tolerance=decide.tolerance, confidence=decide.confidence,
+        gpu_hours_spent=0.0, gpu_hours_grid=None, runs=0, stopped_because=None,
+    )  # fmt: skip
 
 
 def _missed(current: Plan) -> Iterator[Caution]:

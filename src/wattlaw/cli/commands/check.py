@@ -4,7 +4,7 @@ import sys
 
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
-from wattlaw.formatting import plural
+from wattlaw.formatting import percent, plural
 from wattlaw.workloads import catalogue
 
 
@@ -15,6 +15,15 @@ def check(study: StudyArgument) -> int:
     measure = loaded.plan.study.measure
     each = f"; each run measures {measure}" if measure.is_by_steps else ""
     print(f"{study}: ok: {loaded.name}: {parts}{each}")
+    if loaded.plan.study.decide is not None:
+        from wattlaw.api.deciding import undecided
+        from wattlaw.report.topics.decision import goal_text
+
+        decision = undecided(loaded.plan.study)
+        print(
+            f"question: {goal_text(decision)}; measuring stops once a setting is within "
+            f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
+        )
     for sentence in catalogue.missing_files(loaded.plan.study):
         print(f"warning: {sentence}", file=sys.stderr)
     return 0

@@ -1,6 +1,7 @@
 """``wattlaw next``."""
 
 import json
+import sys
 from operator import attrgetter
 from typing import Annotated
 
@@ -33,6 +34,8 @@ def next_measurements(
     """Show the measurements that would help a decision most now."""
     loaded = studies.load_study(study, launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
+    if not store.exists():
+        print(f"{store} does not exist yet; shown are the first runs", file=sys.stderr)
     if as_json:
         print(json.dumps([item.to_dict() for item in measurements], allow_nan=False))
         return 0
