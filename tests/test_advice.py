@@ -228,6 +228,24 @@ def test_without_energy_advice_is_by_time_with_a_warning():
     assert "energy budget cannot be checked" in budget.reason
 
 
+@pytest.mark.parametrize("goal", ["cost", "carbon"])
+def test_without_energy_cost_and_carbon_are_by_gpu_hours(goal):
+    made = mit(models=DIMENET, energy=False)
+    factors = {"price_per_kwh": 0.3, "currency": "EUR", "grid_g_per_kwh": 400}
+    hours = cells_of(made).eval("gpus * epoch_time_s / 3600").min()
+    result = advice(made, minimize=goal, footprint=Footprint(**factors), epochs_to_train=1)
+    assert result.recommended.gpu_hours.mean == pytest.approx(hours)
+    assert result.goal == "GPU-hours"
+    assert result.recommended.cost is result.recommended.co2_kg is None
+    rented = Footprint(**factors, price_per_gpu_hour=2.0)
+    result = advice(made, minimize=goal, footprint=rented, epochs_to_train=1)
+    assert result.recommended.gpu_hours.mean == pytest.approx(hours)
+    codes = {warning.code for warning in result.warnings}
+    assert ("electricity-not-counted" in codes) == (goal == "cost")
+    if goal == "cost":
+        assert (result.goal, result.recommended.cost.mean) == ("cost", pytest.approx(2 * hours))
+
+
 def test_a_batch_at_which_quality_falls_is_not_recommended(batches):
     found = advice(batches, "resnet50", any_batch=False)
     assert found.recommended.setting["global_batch"] <= 512

@@ -115,6 +115,7 @@ def advise(
             f"{workload!r} has times of one {job.unit}, so how long a training takes is not known: "
             f"{WHY_NO_EPOCH[job.unit]}"
         )
+    footprint, unpriced = choice.without_electricity(constraints, footprint, job.energy_is)
     models = models_of(table, job)
     options = [
         replace(
@@ -152,9 +153,10 @@ def advise(
     by_energy = any(item.energy_j for item in offered if not item.is_predicted)
     compared = [item for item in offered if item.energy_j or not by_energy]
     base, best = named or choice.fastest(compared), decision.option
+    goal = choice.goal_of(constraints, footprint, by_energy=by_energy)
     is_sure, draws = comparison.Certainty(None, (), None), None
     if best is not None:
-        question = _question(constraints, footprint, choice.fastest(compared))
+        question = _question(goal, constraints, footprint, choice.fastest(compared))
         units = (job.rows["train_time_s"] / job.rows["time_s"]).median()
         others = [] if base in compared else [base]
         if len(compared) + len(others) > 1:
@@ -163,15 +165,11 @@ def advise(
             best, compared, draws, question, float(units) if units > 0 else 1.0
         )
     any_option = _with_any_batch(allowed, batches, constraints, job.worker)
-    any_savings = None
-    if any_option is not None:
-        any_draws = comparison.draw([any_option, base], options)
-        any_savings = comparison.savings(any_option, base, any_draws)
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
         unit=job.unit,
-        goal=choice.goal_text(choice.goal_of(constraints), job.worker, by_energy=by_energy),
+        goal=choice.goal_text(goal, job.worker, by_energy=by_energy),
         recommended=best,
         reason=decision.reason,
         nearest=decision.nearest,
@@ -184,10 +182,12 @@ def advise(
         next_measurement=is_sure.next_run,
         pareto=tuple(choice.pareto(offered)),
         any_batch=any_option,
-        any_batch_savings=any_savings,
+        any_batch_savings=None if any_option is None else comparison.savings(
+            any_option, base, comparison.draw([any_option, base], options)
+        ),
         batches_left_out=batches.left_out(allowed),
         warnings=(
-            *batches.warnings(allowed, best), *job.warnings, *needed.warnings,
+            *batches.warnings(allowed, best), *unpriced, *job.warnings, *needed.warnings,
             *collect_warnings(decision, options, offered, job, constraints, rests_on.energy_reason),
         ),
         worker=job.worker,
@@ -209,14 +209,16 @@ def _with_any_batch(
     return None if option is None or batches.allows(option) else option
 
 
-def _question(constraints: Constraints, footprint: Footprint | None, base: Option) -> Question:
+def _question(
+    goal: str, constraints: Constraints, footprint: Footprint | None, base: Option
+) -> Question:
     """Return the question of the constraints; a slow-down is relative to ``base``."""
     factors = footprint or Footprint()
     bounds = [constraints.deadline_s] if constraints.deadline_s is not None else []
     if constraints.max_slowdown is not None:
         bounds.append((1 + constraints.max_slowdown) * base.train_time_s.mean)
     return Question(
-        choice.goal_of(constraints),
+        goal,
         deadline_s=min(bounds, default=None),
         energy_budget_j=constraints.energy_budget_j,
         price_per_kwh=(factors.price_per_kwh or 0.0) * (factors.pue or 1.0),

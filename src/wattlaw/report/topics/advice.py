@@ -84,6 +84,7 @@ _CAVEATS = {
     "only-the-mean-meets": "only the mean meets the constraints",
     "energy-estimated": "energies are estimated from CPU use, not measured",
     "no-energy": "energy is not known",
+    "electricity-not-counted": "electricity is not counted",
 }
 
 
