@@ -12,6 +12,7 @@ from wattlaw.analysis.advice.batches import Batches
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.options import baseline_of, needed_epochs, options_of_runs
 from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
+from wattlaw.analysis.advice.run_hours import run_hours
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
 from wattlaw.analysis.footprint import Footprint
@@ -157,13 +158,10 @@ def advise(
     is_sure, draws = comparison.Certainty(None, (), None), None
     if best is not None:
         question = _question(goal, constraints, footprint, choice.fastest(compared))
-        units = (job.rows["train_time_s"] / job.rows["time_s"]).median()
         others = [] if base in compared else [base]
         if len(compared) + len(others) > 1:
             draws = comparison.draw([*compared, *others], options)
-        is_sure = comparison.certainty(
-            best, compared, draws, question, float(units) if units > 0 else 1.0
-        )
+        is_sure = comparison.certainty(best, compared, draws, question, run_hours(job.rows))
     any_option = _with_any_batch(allowed, batches, constraints, job.worker)
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
