@@ -183,6 +183,15 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
     assert result.any_batch_savings.time.mean == pytest.approx(4**-0.9 - 1, rel=0.01)
     assert result.to_dict()["any_batch"]["source"] == "measured"
     assert any("batch 256 (64 each)" in line for line in results_text(result)[1:])
+    bounded = advice_of(tables, deadline_s=3 * 50.0, epochs_to_train=3)  # none but 4 GPUs meet it
+    larger, nearest = bounded.any_batch, bounded.nearest
+    assert (bounded.recommended, larger.gpus) == (None, 4)
+    assert nearest.is_predicted and nearest.extrapolates
+    saved = larger.train_time_s.mean / nearest.train_time_s.mean - 1
+    assert bounded.any_batch_savings.time.mean == pytest.approx(saved)
+    text = " ".join(results_text(bounded))
+    for words in ("(predicted, outside of", "against the nearest", "it meets the deadline"):
+        assert words in text
     in_use = advice_of(tables, baseline={"gpus": 2})
     assert in_use.recommended.setting["global_batch"] == 128
     every = advice_of(tables, any_batch=True)

@@ -43,7 +43,7 @@ class Advice(Result):
     that exceeds them least. ``probability`` is that of being within the tolerance of the best
     option that is compared; None if the uncertainty is unknown. ``any_batch`` is the option to run
     if the quality at its larger global batch is acceptable, which is not known; its savings are
-    relative to the same baseline.
+    relative to the recommended option, or else to the nearest one.
     """
 
     rows_field = "pareto"
@@ -70,6 +70,7 @@ class Advice(Result):
     worker: str = field(repr=False)  # what a "gpu" is called
     shown: tuple[str, ...] = field(repr=False)  # settings that a label names
     baseline_is_named: bool = field(repr=False)
+    any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
     footprint: Footprint | None = field(repr=False)
     decision: Mapping[str, Any] | None = None  # of the store's study with ``decide``
 
@@ -162,7 +163,8 @@ def advise(
         if len(compared) + len(others) > 1:
             draws = comparison.draw([*compared, *others], options)
         is_sure = comparison.certainty(best, compared, draws, question, run_hours(job.rows))
-    any_option = _with_any_batch(allowed, batches, constraints, job.worker)
+    larger = _with_any_batch(allowed, batches, constraints, job.worker)
+    shown = best or decision.nearest or base
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
@@ -179,9 +181,9 @@ def advise(
         rests_on=rests_on,
         next_measurement=is_sure.next_run,
         pareto=tuple(choice.pareto(offered)),
-        any_batch=any_option,
-        any_batch_savings=None if any_option is None else comparison.savings(
-            any_option, base, comparison.draw([any_option, base], options)
+        any_batch=larger.option,
+        any_batch_savings=None if larger.option is None else comparison.savings(
+            larger.option, shown, comparison.draw([larger.option, shown], options)
         ),
         batches_left_out=batches.left_out(allowed),
         warnings=(
@@ -191,20 +193,24 @@ def advise(
         worker=job.worker,
         shown=tuple(varying_columns(job.rows)),
         baseline_is_named=named is not None,
+        any_batch_meets=larger.meets,
         footprint=footprint,
     )  # fmt: skip
 
 
 def _with_any_batch(
     allowed: Sequence[Option], batches: Batches, constraints: Constraints, worker: str
-) -> Option | None:
-    """Return the option of runs to recommend if every batch without a known fall is acceptable.
+) -> choice.Decision:
+    """Return what to recommend of the runs if every batch without a known fall is acceptable.
 
-    It is None where this is a batch that may be recommended anyway.
+    It has no option where this is a batch that may be recommended anyway.
     """
     possible = [item for item in allowed if not item.falls or batches.allows(item)]
-    option = choice.decide(possible, constraints, worker).option if possible else None
-    return None if option is None or batches.allows(option) else option
+    if possible:
+        decision = choice.decide(possible, constraints, worker)
+        if decision.option is not None and not batches.allows(decision.option):
+            return decision
+    return choice.Decision(None, "")
 
 
 def _question(

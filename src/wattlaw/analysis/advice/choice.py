@@ -26,12 +26,16 @@ def check_factors(constraints: Constraints, footprint: Footprint | None) -> None
 
 @dataclass(frozen=True)
 class Decision:
-    """The recommended option, or None and the nearest one; the reason and warnings."""
+    """The recommended option, or None and the nearest one; the reason and warnings.
+
+    ``meets`` is which constraints the option meets; empty without constraints.
+    """
 
     option: Option | None
     reason: str
     nearest: Option | None = None
     warnings: tuple[Caution, ...] = ()
+    meets: str = ""
 
 
 def without_electricity(
@@ -113,9 +117,10 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
     warnings = (Caution("only-the-mean-meets", text),) if group in (3, 4) else ()
     name = goal_text(goal, worker, by_energy=by_energy)
     reason = f"least {name} of {plural(len(groups[group]), f'{best.source} setting')}"
+    meets = " and ".join(phrases)
     if phrases:
-        reason += f", each of which {' and '.join(phrases)}"
-    return Decision(best, reason, None, warnings)
+        reason += f", each of which {meets}"
+    return Decision(best, reason, None, warnings, f"only its mean {meets}" if warnings else meets)
 
 
 def goal_value(goal: str, option: Option, *, by_energy: bool) -> float:

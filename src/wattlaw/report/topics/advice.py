@@ -22,10 +22,13 @@ def summary(advice: Advice) -> tuple[str, ...]:
     option, known = advice.recommended, _caveats(advice)
     caveats = f" ({'; '.join(known)})" if known else ""
     if option is None:
-        listed = "".join(f" ({caveat})" for caveat in known)
-        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}{listed}"]
-        if advice.nearest is not None:
-            lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
+        lines = [f"Nothing to recommend for {advice.workload}{caveats}: {advice.reason}"]
+        if (nearest := advice.nearest) is not None:
+            known_by = ""
+            if nearest.is_predicted:
+                beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
+                known_by = f" (predicted{beyond})"
+            lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
         return (*lines, *_with_any_batch(advice), _basis(advice))
     return (
         f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}{caveats}.",
@@ -117,10 +120,15 @@ def hours(advice: Advice, option: Option) -> tuple[float, str]:
 def _with_any_batch(advice: Advice) -> Iterator[str]:
     """Yield what is recommended if the quality at a larger global batch is acceptable."""
     if (option := advice.any_batch) is not None:
-        parts = [advice.label(option)]
-        if (savings := advice.any_batch_savings) is not None:
-            parts.append(_listed(advice, savings, ("energy", "time"), intervals=False))
-        yield f"If quality allows a larger batch: {', '.join(parts)}."
+        text = advice.label(option)
+        savings, nearest = advice.any_batch_savings, advice.nearest
+        if savings is not None and (nearest is None or option.setting != nearest.setting):
+            text += f", {_listed(advice, savings, ('energy', 'time'), intervals=False)} against "
+            text += "the nearest setting" if advice.recommended is None else "this setting"
+        meets = advice.any_batch_meets
+        if meets and not meets.startswith("only"):  # as the recommended setting does
+            meets = f"it {meets}" if advice.recommended is None else ""
+        yield f"If quality allows a larger batch: {text}{f'; {meets}' if meets else ''}."
 
 
 def _saves(advice: Advice, option: Option) -> str:
