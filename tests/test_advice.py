@@ -15,6 +15,7 @@ from wattlaw.analysis.advice.predicted_options import WIDEST
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput, Refused
+from wattlaw.report.topics.advice import summary
 
 DIMENET = {"dimenet": MIT["dimenet"]}
 CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]
@@ -186,6 +187,10 @@ def test_a_better_setting_that_did_not_run_is_what_to_measure_next():
     better = [tie.option for tie in found.ties if tie.probability_better > 0.9]
     assert better
     assert all((item.source, item.gpus) == ("predicted", 8) for item in better)
+    assert [tie.option for tie in found.ties if tie.is_better] == better
+    text = " ".join(summary(found))
+    assert "probably better: 8 GPUs" in text
+    assert "the fastest measured setting" in text
     assert found.next_measurement.option.gpus == 8
     assert not found.next_measurement.is_repeat
 

@@ -230,13 +230,19 @@ def _cost(option: Option, hours: Floats | None, energies: Floats | None) -> Floa
 
 @dataclass(frozen=True)
 class Tie(Result):
-    """An option that may be as good as the recommended one.
+    """An option that may be as good as the recommended one, or is probably better.
 
     ``probability_better`` is the probability that it is better.
     """
 
     option: Option
     probability_better: float
+    is_near: bool  # their regrets differ by no more than the tolerance
+
+    @property
+    def is_better(self) -> bool:
+        """Return whether the option is probably better, and by more than the tolerance."""
+        return not self.is_near and self.probability_better > 1 - TIE
 
     def to_dict(self) -> dict[str, Any]:
         """Return the option's values and the probability."""
@@ -297,7 +303,7 @@ def certainty(
     means = regrets.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance
     ties = [
-        Tie(item, float(better[index]))
+        Tie(item, float(better[index]), bool(is_near[index]))
         for index, item in enumerate(options)
         if index != at and (better[index] > TIE or is_near[index])
     ]

@@ -133,7 +133,9 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
 
 def _saves(advice: Advice, option: Option) -> str:
     base = advice.baseline
-    named = "the baseline" if advice.baseline_is_named else "the fastest setting compared"
+    named = "the baseline"
+    if base is not None and not advice.baseline_is_named:
+        named = f"the fastest {base.source} setting"
     if base is None or option.setting == base.setting:
         return f"It is {named}, so it saves nothing."
     return f"{changes(advice)} against {advice.label(base)} ({named})."
@@ -190,10 +192,13 @@ def _sure(advice: Advice) -> str:
 def _ties(advice: Advice) -> str:
     if not advice.ties:
         return "no other setting ties with it"
-    shown = advice.ties[:_MAX_TIES]
-    texts = [_difference(advice, tie.option) for tie in shown]
-    more = len(advice.ties) - len(shown)
-    return f"tied with {' and '.join(texts)}" + (f", and {more} more" if more else "")
+    parts = []
+    for name, is_better in (("probably better:", True), ("tied with", False)):
+        if ties := [tie for tie in advice.ties if tie.is_better == is_better]:
+            shown = [_difference(advice, tie.option) for tie in ties[:_MAX_TIES]]
+            more = f", and {len(ties) - len(shown)} more" if len(ties) > len(shown) else ""
+            parts.append(f"{name} {' and '.join(shown)}{more}")
+    return "; ".join(parts)
 
 
 def _difference(advice: Advice, option: Option) -> str:
