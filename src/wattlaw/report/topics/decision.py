@@ -72,7 +72,8 @@ def result(findings: Findings) -> tables.Table | None:
         tables.text("measuring", _progress),
     ]
     title = "Decisions of studies with decide"
-    if origins := {item.origin for item in findings.decisions} - {fmt.MEASURED}:
+    origins = {item.origin for item in findings.decisions} - {fmt.MEASURED}
+    if origins and not findings.sources_label:  # which the page adds to every title
         title += f" ({' and '.join(sorted(origins))})"
     note = (
         "Probability: that the setting is within the tolerance of the best. Saved: predicted "
