@@ -15,6 +15,7 @@ from wattlaw.analysis.advice.predicted_options import WIDEST
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.errors import BadInput, Refused
+from wattlaw.report.topics.advice import summary
 
 DIMENET = {"dimenet": MIT["dimenet"]}
 CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]
@@ -186,6 +187,10 @@ def test_a_better_setting_that_did_not_run_is_what_to_measure_next():
     better = [tie.option for tie in found.ties if tie.probability_better > 0.9]
     assert better
     assert all((item.source, item.gpus) == ("predicted", 8) for item in better)
+    assert [tie.option for tie in found.ties if tie.is_better] == better
+    text = " ".join(summary(found))
+    assert "probably better: 8 GPUs" in text
+    assert "the fastest measured setting" in text
     assert found.next_measurement.option.gpus == 8
     assert not found.next_measurement.is_repeat
 
@@ -226,6 +231,24 @@ def test_without_energy_advice_is_by_time_with_a_warning():
     budget = advice(made, energy_budget_j=1e6)
     assert budget.recommended is None
     assert "energy budget cannot be checked" in budget.reason
+
+
+@pytest.mark.parametrize("goal", ["cost", "carbon"])
+def test_without_energy_cost_and_carbon_are_by_gpu_hours(goal):
+    made = mit(models=DIMENET, energy=False)
+    factors = {"price_per_kwh": 0.3, "currency": "EUR", "grid_g_per_kwh": 400}
+    hours = cells_of(made).eval("gpus * epoch_time_s / 3600").min()
+    result = advice(made, minimize=goal, footprint=Footprint(**factors), epochs_to_train=1)
+    assert result.recommended.gpu_hours.mean == pytest.approx(hours)
+    assert result.goal == "GPU-hours"
+    assert result.recommended.cost is result.recommended.co2_kg is None
+    rented = Footprint(**factors, price_per_gpu_hour=2.0)
+    result = advice(made, minimize=goal, footprint=rented, epochs_to_train=1)
+    assert result.recommended.gpu_hours.mean == pytest.approx(hours)
+    codes = {warning.code for warning in result.warnings}
+    assert ("electricity-not-counted" in codes) == (goal == "cost")
+    if goal == "cost":
+        assert (result.goal, result.recommended.cost.mean) == ("cost", pytest.approx(2 * hours))
 
 
 def test_a_batch_at_which_quality_falls_is_not_recommended(batches):

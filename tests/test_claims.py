@@ -9,7 +9,15 @@ from claims_lab import Lab, capped, law
 from made_studies import kit
 from made_tables import frames, run_row
 from wattlaw.analysis.claims import CLAIMS, check_claims
-from wattlaw.analysis.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SIMULATED, SUPPORTED
+from wattlaw.analysis.claims.effects import growth
+from wattlaw.analysis.claims.verdicts import (
+    CONTRADICTED,
+    NOT_DECIDABLE,
+    SIMULATED,
+    SUPPORTED,
+    Effect,
+    Within,
+)
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.reference.published import published
@@ -346,3 +354,10 @@ def test_the_numbers_in_claims_are_the_published_ones() -> None:
     remark = BY_NAME["clocks-move-alpha-not-beta"].evaluate(EMPTY).evidence
     assert clocks == {135: 0.97, 735: 0.90, 1380: 0.82}
     assert all(f"{value:.2f}" in remark and f"{mhz:g}" in remark for mhz, value in clocks.items())
+
+
+@pytest.mark.parametrize(("error", "high"), [(0.01, "+8.5%"), (9.0, "more than +1000.0%")])
+def test_a_change_of_many_digits_is_only_said_to_be_large(error, high):
+    check = Within("rate", "rate", Effect(0.1, error, 20), show=growth, shape="{:+.1%}")
+    assert f" to {high})" in check.evidence()
+    assert check.numbers()["rate_high"] == growth(check.effect.bounds(0.05)[1])

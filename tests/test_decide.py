@@ -211,6 +211,21 @@ def test_a_deadline_that_no_setting_meets_is_said(write, tmp_path, capsys, deadl
     assert ("meets the constraints" in "".join(capsys.readouterr())) == is_missed
 
 
+def test_an_energy_budget_is_not_checked_without_energy(write, tmp_path):
+    asked = {"minimize": "edp", "energy_budget": "1J", "epochs": 5, "budget": {"runs": 4}}
+    header, *rows = [line.split(",") for line in table().splitlines()]
+    power = header.index("power_per_gpu_w")
+    for row in rows:
+        row[power] = ""
+    without = "\n".join(map(",".join, [header, *rows]))
+    outcome = run(write(asked, without), tmp_path / "store")
+    decision = outcome.results.decision
+    assert decision["meets"] is None
+    assert "no-energy" in {item["code"] for item in decision["warnings"]}
+    [question] = decision_result(outcome.results._findings()).to_frame()["question"]
+    assert "GPU-hours replace energy" in question
+
+
 def test_a_setting_that_cannot_run_is_not_decided_for(write, tmp_path):
     # The table has no row of the batch that would be best.
     outcome = run(write(QUESTION, table(batches=(8,))), tmp_path / "store")

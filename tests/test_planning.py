@@ -1,5 +1,7 @@
 """What a decision costs, the value of a measurement, and the choice of the next runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -202,6 +204,19 @@ class TestPlan:
         found = plan(question, [], observed(*GRID))
         assert found.stopped_because in (NOTHING_LEFT, CERTAIN)
         assert found.setting == packed(1, 32.0)
+
+    def test_first_runs_are_of_settings_that_the_question_allows(self):
+        found = plan(replace(self.question, max_gpus=1), CANDIDATES, [], at_once=9)
+        assert {item.candidate.setting.gpus for item in found.proposals} == {1}
+
+    def test_without_energy_the_cost_is_that_of_gpu_hours(self):
+        priced = Question("cost", price_per_kwh=0.3, price_per_gpu_hour=0.01, tolerance=0.05)
+        gpu_hours = Question("gpu_hours", tolerance=0.05)
+        times = np.array([[1.0, 0.6], [1.0, 0.4]])
+        settings = [packed(1, 8.0), packed(2, 8.0)]
+        expected = gpu_hours.regrets(settings, times, None)
+        assert priced.regrets(settings, times, None) == pytest.approx(expected)
+        assert expected[0] == pytest.approx([0, 0.2])
 
     def test_nothing_affordable_is_a_spent_budget(self):
         question = Question("gpu_hours", tolerance=1e-4, confidence=0.999)

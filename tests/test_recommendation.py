@@ -101,6 +101,22 @@ def test_the_next_run_is_of_a_setting_that_may_be_the_best():
     assert plain["gpu_hours"] > 0
 
 
+@pytest.mark.parametrize("measure", [{"measure_steps": 100}, {"measure_seconds": 30.0}])
+def test_the_next_run_of_a_study_of_steps_has_their_number_and_the_warm_up(measure):
+    step_s = {64: 0.1, 128: 0.15}
+    settings = [{"gpus": 2, "global_batch": batch, "local_batch": batch // 2} for batch in step_s]
+    runs, epochs = runs_of(settings, [spread(100 * time_s) for time_s in step_s.values()],
+                           dataset_samples=100_000, warmup_steps=20, launcher="simulated",
+                           **measure)  # fmt: skip
+    epochs = epochs.assign(phase="steps", steps=100, samples=None)
+    result = advice_of((runs, epochs), any_batch=True, epochs_to_train=90)
+    following = result.next_measurement
+    seconds = 20 * step_s[128] + measure.get("measure_seconds", 100 * step_s[128])
+    assert result.unit == "epoch"
+    assert following.option.setting["global_batch"] == 128
+    assert following.gpu_hours == pytest.approx(2 * seconds / 3600, rel=0.01)
+
+
 def test_the_baseline_is_a_setting_of_the_runs():
     tables = caps(spread(100.0), spread(110.0))
     named = {"gpus": 1, "global_batch": 64}
@@ -167,6 +183,15 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
     assert result.any_batch_savings.time.mean == pytest.approx(4**-0.9 - 1, rel=0.01)
     assert result.to_dict()["any_batch"]["source"] == "measured"
     assert any("batch 256 (64 each)" in line for line in results_text(result)[1:])
+    bounded = advice_of(tables, deadline_s=3 * 50.0, epochs_to_train=3)  # none but 4 GPUs meet it
+    larger, nearest = bounded.any_batch, bounded.nearest
+    assert (bounded.recommended, larger.gpus) == (None, 4)
+    assert nearest.is_predicted and nearest.extrapolates
+    saved = larger.train_time_s.mean / nearest.train_time_s.mean - 1
+    assert bounded.any_batch_savings.time.mean == pytest.approx(saved)
+    text = " ".join(results_text(bounded))
+    for words in ("(predicted, outside of", "against the nearest", "it meets the deadline"):
+        assert words in text
     in_use = advice_of(tables, baseline={"gpus": 2})
     assert in_use.recommended.setting["global_batch"] == 128
     every = advice_of(tables, any_batch=True)

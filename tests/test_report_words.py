@@ -12,6 +12,7 @@ from made_tables import frames, run_row, study
 from wattlaw.analysis.batch_effects import NO_FALL
 from wattlaw.analysis.claims import check_claims
 from wattlaw.analysis.claims.verdicts import NOT_DECIDABLE
+from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.result import Caution
 from wattlaw.report.layouts import (
@@ -25,6 +26,8 @@ from wattlaw.report.layouts import (
 )
 from wattlaw.report.tables import Table
 from wattlaw.report.topics.advice import merge_warnings, summary
+from wattlaw.report.topics.decision import result as decision_table
+from wattlaw.report.topics.measured import utilisation_sentences
 from wattlaw.report.topics.verdict import MAX_ROWS, caveats
 
 
@@ -58,6 +61,24 @@ def test_sections_come_in_the_order_of_their_importance():
     assert [section.name for section in shown] == expected
     assert shown[0].state == "screen"
     assert {section.state for section in shown[1:]} == {"folded"}
+
+
+@pytest.mark.parametrize(("launcher", "label"), [("simulated", ""), ("local", " (simulated)")])
+def test_the_title_of_decisions_does_not_repeat_the_source_that_the_page_adds(launcher, label):
+    runs, epochs = study()
+    decision = Decision("s", "digits-cnn", "simulated", {"minimize": "energy"}, None, None, None,
+                        None, 0.02, 0.9, 0.0, None, 0, None)  # fmt: skip
+    findings = analyse(runs.assign(launcher=launcher), epochs, decisions=[decision])
+    assert decision_table(findings).title == f"Decisions of studies with decide{label}"
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"), [((0.9991, 1.0), "100 %"), ((0.5, 0.75), "50 % to 75 %")]
+)
+def test_the_range_of_the_utilisation_is_one_number_if_its_ends_are_shown_alike(shares, text):
+    settings = pd.DataFrame({"sm_util_mean": shares, "mem_util_mean": None})
+    sentences = [*utilisation_sentences(replace(mit_findings(), settings=settings))]
+    assert sentences == [f"SM utilisation is {text} (means of settings)."]
 
 
 def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():

@@ -11,6 +11,14 @@ from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.errors import BadInput
 
+#: With a lower probability that the leading setting meets the constraints, a decision says so.
+LIKELY = 0.5
+NO_ENERGY = Caution(
+    "no-energy",
+    "The runs have no energy: GPU-hours replace it in what is minimized, and an energy budget is "
+    "not checked.",
+)
+
 
 @dataclass(frozen=True)
 class CourseRow(Result):
@@ -53,6 +61,11 @@ class Decision(Result):
         if self.gpu_hours_grid is None:
             return None
         return max(0.0, self.gpu_hours_grid - self.gpu_hours_spent)
+
+    @property
+    def is_without_energy(self) -> bool:
+        """Return whether GPU-hours replace an energy that is not known."""
+        return NO_ENERGY.code in {warning.code for warning in self.warnings}
 
     def after(self, previous: "Decision | None") -> Self:
         """Return the decision with the course of ``previous``, if that is of the same question."""

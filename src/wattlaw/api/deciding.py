@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wattlaw.analysis.decision import Decision
+from wattlaw.analysis.decision import LIKELY, NO_ENERGY, Decision
 from wattlaw.analysis.planning import Candidate, Plan, Proposal, is_long_enough, plan
 from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief
 from wattlaw.analysis.planning.repeats import fit_with_repeats
@@ -30,8 +30,6 @@ _TARGET = "no run reached the target"
 #: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
 #: its time is shorter than measured by this number of standard deviations of a run.
 _HOPELESS, _LOW_END = 0.01, 3.0
-#: With a lower probability that the leading setting meets the constraints, a decision says so.
-_LIKELY = 0.5
 #: Keys of ``decide`` that say how surely and how something is decided, not what.
 _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
 
@@ -255,18 +253,24 @@ class Decider:
 
     def _decision(self, inputs: Inputs, current: Plan, reason: str | None) -> Decision:
         decide = decide_of(self._study)
+        lacks_energy = (
+            inputs.question.needs_energy
+            and inputs.job is not None
+            and not any(item.power_per_gpu_w for item in inputs.job.observations)
+        )
         return replace(
             undecided(self._study),
             setting=current.setting,
             expected_regret=current.expected_regret,
             probability=current.probability,
-            meets=current.meets,
+            meets=None if lacks_energy and decide.energy_budget else current.meets,
             gpu_hours_spent=sum(inputs.hours.values()),
             gpu_hours_grid=self._grid_hours(inputs),
             runs=len(inputs.hours),
             stopped_because=reason,
             warnings=(
                 *self._damage,
+                *((NO_ENERGY,) if lacks_energy else ()),
                 *_missed(current),
                 *_overspent(decide.budget.gpu_hours, sum(inputs.hours.values())),
                 *inputs.warnings,
@@ -279,6 +283,7 @@ class Decider:
             item
             for run_id, item in inputs.candidates.items()
             if run_id not in inputs.hours
+            and inputs.question.allows(item.informs or item.setting)
             and item.setting not in inputs.infeasible.union(inputs.out_of_memory)
         ]
         hours = self._gpu_hours(inputs, left)
@@ -299,11 +304,11 @@ def undecided(study: Study) -> Decision:
 
 
 def _missed(current: Plan) -> Iterator[Caution]:
-    if current.meets is not None and current.meets < _LIKELY:
+    if current.meets is not None and current.meets < LIKELY:
         yield Caution(
             "constraints-missed",
             "The leading setting meets the constraints with a probability of "
-            f"{number(current.meets, 2)}: it is the one that misses them least. Loosen them, or "
+            f"{number(current.meets, 2)}: none is likelier to be right. Loosen them, or "
             "add settings to the sweeps.",
         )
 

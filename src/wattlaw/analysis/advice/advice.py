@@ -12,6 +12,7 @@ from wattlaw.analysis.advice.batches import Batches
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.options import baseline_of, needed_epochs, options_of_runs
 from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
+from wattlaw.analysis.advice.run_hours import run_hours
 from wattlaw.analysis.advice.warnings import collect_warnings
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
 from wattlaw.analysis.footprint import Footprint
@@ -42,7 +43,7 @@ class Advice(Result):
     that exceeds them least. ``probability`` is that of being within the tolerance of the best
     option that is compared; None if the uncertainty is unknown. ``any_batch`` is the option to run
     if the quality at its larger global batch is acceptable, which is not known; its savings are
-    relative to the same baseline.
+    relative to the recommended option, or else to the nearest one.
     """
 
     rows_field = "pareto"
@@ -69,6 +70,7 @@ class Advice(Result):
     worker: str = field(repr=False)  # what a "gpu" is called
     shown: tuple[str, ...] = field(repr=False)  # settings that a label names
     baseline_is_named: bool = field(repr=False)
+    any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
     footprint: Footprint | None = field(repr=False)
     decision: Mapping[str, Any] | None = None  # of the store's study with ``decide``
 
@@ -115,6 +117,7 @@ def advise(
             f"{workload!r} has times of one {job.unit}, so how long a training takes is not known: "
             f"{WHY_NO_EPOCH[job.unit]}"
         )
+    footprint, unpriced = choice.without_electricity(constraints, footprint, job.energy_is)
     models = models_of(table, job)
     options = [
         replace(
@@ -152,26 +155,21 @@ def advise(
     by_energy = any(item.energy_j for item in offered if not item.is_predicted)
     compared = [item for item in offered if item.energy_j or not by_energy]
     base, best = named or choice.fastest(compared), decision.option
+    goal = choice.goal_of(constraints, footprint, by_energy=by_energy)
     is_sure, draws = comparison.Certainty(None, (), None), None
     if best is not None:
-        question = _question(constraints, footprint, choice.fastest(compared))
-        units = (job.rows["train_time_s"] / job.rows["time_s"]).median()
+        question = _question(goal, constraints, footprint, choice.fastest(compared))
         others = [] if base in compared else [base]
         if len(compared) + len(others) > 1:
             draws = comparison.draw([*compared, *others], options)
-        is_sure = comparison.certainty(
-            best, compared, draws, question, float(units) if units > 0 else 1.0
-        )
-    any_option = _with_any_batch(allowed, batches, constraints, job.worker)
-    any_savings = None
-    if any_option is not None:
-        any_draws = comparison.draw([any_option, base], options)
-        any_savings = comparison.savings(any_option, base, any_draws)
+        is_sure = comparison.certainty(best, compared, draws, question, run_hours(job.rows))
+    larger = _with_any_batch(allowed, batches, constraints, job.worker)
+    shown = best or decision.nearest or base
     rests_on = _rests_on(job, epochs, options, compared)
     return Advice(
         workload=workload,
         unit=job.unit,
-        goal=choice.goal_text(choice.goal_of(constraints), job.worker, by_energy=by_energy),
+        goal=choice.goal_text(goal, job.worker, by_energy=by_energy),
         recommended=best,
         reason=decision.reason,
         nearest=decision.nearest,
@@ -183,40 +181,48 @@ def advise(
         rests_on=rests_on,
         next_measurement=is_sure.next_run,
         pareto=tuple(choice.pareto(offered)),
-        any_batch=any_option,
-        any_batch_savings=any_savings,
+        any_batch=larger.option,
+        any_batch_savings=None if larger.option is None else comparison.savings(
+            larger.option, shown, comparison.draw([larger.option, shown], options)
+        ),
         batches_left_out=batches.left_out(allowed),
         warnings=(
-            *batches.warnings(allowed, best), *job.warnings, *needed.warnings,
+            *batches.warnings(allowed, best), *unpriced, *job.warnings, *needed.warnings,
             *collect_warnings(decision, options, offered, job, constraints, rests_on.energy_reason),
         ),
         worker=job.worker,
         shown=tuple(varying_columns(job.rows)),
         baseline_is_named=named is not None,
+        any_batch_meets=larger.meets,
         footprint=footprint,
     )  # fmt: skip
 
 
 def _with_any_batch(
     allowed: Sequence[Option], batches: Batches, constraints: Constraints, worker: str
-) -> Option | None:
-    """Return the option of runs to recommend if every batch without a known fall is acceptable.
+) -> choice.Decision:
+    """Return what to recommend of the runs if every batch without a known fall is acceptable.
 
-    It is None where this is a batch that may be recommended anyway.
+    It has no option where this is a batch that may be recommended anyway.
     """
     possible = [item for item in allowed if not item.falls or batches.allows(item)]
-    option = choice.decide(possible, constraints, worker).option if possible else None
-    return None if option is None or batches.allows(option) else option
+    if possible:
+        decision = choice.decide(possible, constraints, worker)
+        if decision.option is not None and not batches.allows(decision.option):
+            return decision
+    return choice.Decision(None, "")
 
 
-def _question(constraints: Constraints, footprint: Footprint | None, base: Option) -> Question:
+def _question(
+    goal: str, constraints: Constraints, footprint: Footprint | None, base: Option
+) -> Question:
     """Return the question of the constraints; a slow-down is relative to ``base``."""
     factors = footprint or Footprint()
     bounds = [constraints.deadline_s] if constraints.deadline_s is not None else []
     if constraints.max_slowdown is not None:
         bounds.append((1 + constraints.max_slowdown) * base.train_time_s.mean)
     return Question(
-        choice.goal_of(constraints),
+        goal,
         deadline_s=min(bounds, default=None),
         energy_budget_j=constraints.energy_budget_j,
         price_per_kwh=(factors.price_per_kwh or 0.0) * (factors.pue or 1.0),

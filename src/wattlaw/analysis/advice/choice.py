@@ -1,7 +1,7 @@
 """Select the recommended option under constraints, with the reason."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from wattlaw.analysis.advice.option import Option, Quantity
@@ -26,27 +26,48 @@ def check_factors(constraints: Constraints, footprint: Footprint | None) -> None
 
 @dataclass(frozen=True)
 class Decision:
-    """The recommended option, or None and the nearest one; the reason and warnings."""
+    """The recommended option, or None and the nearest one; the reason and warnings.
+
+    ``meets`` is which constraints the option meets; empty without constraints.
+    """
 
     option: Option | None
     reason: str
     nearest: Option | None = None
     warnings: tuple[Caution, ...] = ()
+    meets: str = ""
 
 
-def goal_of(constraints: Constraints) -> str:
+def without_electricity(
+    constraints: Constraints, footprint: Footprint | None, energy_is: str | None
+) -> tuple[Footprint | None, tuple[Caution, ...]]:
+    """Return the factors; those of a cost without known energy are of GPU-hours alone."""
+    if constraints.minimize != "cost" or energy_is is not None or footprint is None:
+        return footprint, ()
+    if None in (footprint.price_per_kwh, footprint.price_per_gpu_hour):
+        return footprint, ()
+    text = "No energy is known: the cost is that of GPU-hours, electricity is not counted."
+    return replace(footprint, price_per_kwh=None), (Caution("electricity-not-counted", text),)
+
+
+def goal_of(constraints: Constraints, footprint: Footprint | None, *, by_energy: bool) -> str:
     """Return what is minimized, one of ``GOALS``; GPU-hours replace an energy that is not known."""
-    if constraints.minimize is not None:
-        return constraints.minimize
-    if constraints.deadline_s is not None or constraints.max_slowdown is not None:
-        return "energy"
-    return "edp" if constraints.energy_budget_j is None else "time"
+    goal = constraints.minimize
+    if goal is None and (
+        constraints.deadline_s is not None or constraints.max_slowdown is not None
+    ):
+        goal = "energy"
+    goal = goal or ("edp" if constraints.energy_budget_j is None else "time")
+    has_energy = goal in ("energy", "carbon") or (
+        goal == "cost" and footprint is not None and footprint.price_per_kwh is not None
+    )
+    return "gpu_hours" if has_energy and not by_energy else goal
 
 
 def goal_text(goal: str, worker: str, *, by_energy: bool) -> str:
     """Return what is minimized in words: ``energy x time``."""
     energy = "energy" if by_energy else f"{worker}-hours"
-    texts = {"energy": energy, "edp": f"{energy} x time", "gpu_hours": f"{worker}-hours"}
+    texts = {"edp": f"{energy} x time", "gpu_hours": f"{worker}-hours"}
     return texts.get(goal, goal)
 
 
@@ -89,25 +110,26 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
         )
         return Decision(None, f"No setting {' and '.join(phrases)}.", nearest)
     group = min(groups)
-    goal = goal_of(constraints)
+    goal = goal_of(constraints, options[0].footprint, by_energy=by_energy)
     cost = partial(goal_value, goal, by_energy=by_energy)
     best = min(groups[group], key=lambda item: (cost(item), item.train_time_s.mean, item.gpus))
     text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
     warnings = (Caution("only-the-mean-meets", text),) if group in (3, 4) else ()
     name = goal_text(goal, worker, by_energy=by_energy)
     reason = f"least {name} of {plural(len(groups[group]), f'{best.source} setting')}"
+    meets = " and ".join(phrases)
     if phrases:
-        reason += f", each of which {' and '.join(phrases)}"
-    return Decision(best, reason, None, warnings)
+        reason += f", each of which {meets}"
+    return Decision(best, reason, None, warnings, f"only its mean {meets}" if warnings else meets)
 
 
 def goal_value(goal: str, option: Option, *, by_energy: bool) -> float:
     """Return the mean of what is minimized; infinite if it is not known."""
-    energy = option.train_energy_j if by_energy else option.gpu_hours
     if goal == "edp":
+        energy = option.train_energy_j if by_energy else option.gpu_hours
         return _mean(energy) * option.train_time_s.mean
     quantities = {
-        "energy": energy, "time": option.train_time_s, "gpu_hours": option.gpu_hours,
+        "energy": option.train_energy_j, "time": option.train_time_s, "gpu_hours": option.gpu_hours,
         "cost": option.cost, "carbon": option.co2_kg,
     }  # fmt: skip
     return _mean(quantities[goal])

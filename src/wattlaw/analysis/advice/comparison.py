@@ -5,7 +5,7 @@ correlation of time and energy are those of all settings with repeats, pooled; w
 those of the prediction model. Predicted options are drawn together from the posterior of the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any
@@ -230,13 +230,19 @@ def _cost(option: Option, hours: Floats | None, energies: Floats | None) -> Floa
 
 @dataclass(frozen=True)
 class Tie(Result):
-    """An option that may be as good as the recommended one.
+    """An option that may be as good as the recommended one, or is probably better.
 
     ``probability_better`` is the probability that it is better.
     """
 
     option: Option
     probability_better: float
+    is_near: bool  # their regrets differ by no more than the tolerance
+
+    @property
+    def is_better(self) -> bool:
+        """Return whether the option is probably better, and by more than the tolerance."""
+        return not self.is_near and self.probability_better > 1 - TIE
 
     def to_dict(self) -> dict[str, Any]:
         """Return the option's values and the probability."""
@@ -277,14 +283,14 @@ class Certainty:
 
 def certainty(
     best: Option, options: Sequence[Option], draws: Draws | None, question: Question,
-    run_units: float,
+    run_hours: Callable[[Option], float],
 ) -> Certainty:  # fmt: skip
     """Return how sure it is that an option is within the tolerance of the best one.
 
-    ``best`` is one of ``options``, which the first columns of the draws are of. ``run_units`` is
-    the number of units of a run, for the GPU-hours of the next one.
+    ``best`` is one of ``options``, which the first columns of the draws are of. ``run_hours``
+    returns the GPU-hours of a run of an option.
     """
-    repeat = NextRun(best, _run_hours(best, run_units), None, None)
+    repeat = NextRun(best, run_hours(best), None, None)
     is_needed = best.repeats < 2 or not repeat.is_repeat
     if len(options) == 1 or draws is None:
         return Certainty(None, (), repeat if is_needed or draws is None else None)
@@ -297,7 +303,7 @@ def certainty(
     means = regrets.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance
     ties = [
-        Tie(item, float(better[index]))
+        Tie(item, float(better[index]), bool(is_near[index]))
         for index, item in enumerate(options)
         if index != at and (better[index] > TIE or is_near[index])
     ]
@@ -310,7 +316,7 @@ def certainty(
         power, power_noise = np.log(energies), draws.energy_noise[:count]
     outcomes = Outcomes(np.log(times), draws.time_noise[:count], power, power_noise)
     now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
-    hours = np.array([_run_hours(item, run_units) for item in options])
+    hours = np.array([run_hours(item) for item in options])
     # Where no single run is expected to help, the uncertainty of what it shows decides.
     gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
     chosen = int((gain / hours).argmax())
@@ -318,7 +324,3 @@ def certainty(
         chosen = options.index(ties[0].option)
     run = NextRun(options[chosen], float(hours[chosen]), now, float(after[chosen]))
     return Certainty(probability, tuple(ties), run)
-
-
-def _run_hours(option: Option, units: float) -> float:
-    return option.gpus * option.time_s.mean * units / HOUR_S

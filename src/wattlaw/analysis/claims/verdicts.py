@@ -34,6 +34,8 @@ SIMULATED = "simulated"
 MIT, KIT = "mit-2022", "kit-2025"
 #: The evidence of a claim names at most this number of workloads; ``workloads`` has all.
 _MAX_LISTED = 3
+#: A larger change has so wide an interval that its digits say nothing.
+_MOST_CHANGE = 10.0
 
 Numbers = dict[str, Any]
 
@@ -94,7 +96,7 @@ class Within:
 
     def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
-        estimate, low, high = (self.shape.format(value) for value in self._shown())
+        estimate, low, high = map(self._text, self._shown())
         about = f", {self.effect.about}" if self.effect.about else ""
         return f"{self.label}: {estimate} (90 % interval {low} to {high}{about})"
 
@@ -102,6 +104,11 @@ class Within:
         """Return the effect and its 90 % interval, as shown."""
         names = (self.name, f"{self.name}_low", f"{self.name}_high")
         return dict(zip(names, map(plain, self._shown()), strict=True))
+
+    def _text(self, value: float) -> str:
+        if self.shape.endswith("%}") and value > _MOST_CHANGE:
+            return f"more than {self.shape.format(_MOST_CHANGE)}"
+        return self.shape.format(value)
 
     def _shown(self) -> list[float]:
         return [self.show(value) for value in (self.effect.estimate, *self.effect.bounds(ERROR))]

@@ -107,7 +107,8 @@ def plan(
         for setting in dict.fromkeys([*(item.informs or item.setting for item in possible), *seen])
         if question.allows(setting) and _can_run(setting, failed)
     ]
-    first = first_runs(possible, seen)
+    allowed = [item for item in possible if question.allows(item.informs or item.setting)]
+    first = first_runs(allowed or possible, seen)
     if not observations:
         reason = None if first else NOTHING_LEFT
         start = tuple(Proposal(item, None, None) for item in first[:at_once])
@@ -146,7 +147,7 @@ def plan(
     chosen = _different(affordable, at_once)
     after = expected_regrets(regrets, belief.outcomes([item.setting for item in chosen]), seed)
     proposals = (
-        Proposal(item, hours[item], float(regret))
+        Proposal(item, hours[item], min(float(regret), float(means[best])))
         for item, regret in zip(chosen, after, strict=True)
     )
     return Plan(*state, tuple(proposals), None)

@@ -88,15 +88,14 @@ class Question(Constraints):
         """Return the regret of choosing each of some allowed settings, in each draw.
 
         It is the goal over that of the best setting, minus 1; and twice the share by which a
-        constraint is missed. ``time_s`` and ``energy_j`` are of one sample, shape (draws,
+        constraint is missed. GPU-hours replace an energy that is not known; an energy budget is
+        then not checked. ``time_s`` and ``energy_j`` are of one sample, shape (draws,
         settings).
         """
         gpus = np.array([item.gpus for item in settings], dtype=float)
         samples = np.array([self._samples(item) for item in settings])
         times = time_s * samples
-        # GPU-hours replace an energy that is not known.
-        energies = times * gpus if energy_j is None else energy_j * samples
-        goal = self._goal(times, energies, gpus)
+        goal = self._goal(times, None if energy_j is None else energy_j * samples, gpus)
         missed = self.missed(settings, time_s, energy_j)
         meets = missed <= 0
         best = np.where(meets, goal, np.inf).min(1)
@@ -135,8 +134,12 @@ class Question(Constraints):
     def _samples(self, setting: TrainingSetting) -> float:
         return self.samples_by_batch.get(setting.global_batch or 0.0, self.samples or 1.0)
 
-    def _goal(self, times: Floats, energies: Floats, gpus: Floats) -> Floats:
-        hours = times * gpus / 3600
+    def _goal(self, times: Floats, energies: Floats | None, gpus: Floats) -> Floats:
+        gpu_s = times * gpus
+        if energies is None:
+            instead = {"time": times, "edp": gpu_s * times}
+            return instead.get(self.minimize, gpu_s)  # the price of GPU-hours is proportional
+        hours = gpu_s / 3600
         goals: dict[str, Callable[[], Floats]] = {
             "energy": lambda: energies,
             "carbon": lambda: energies,  # proportional to it

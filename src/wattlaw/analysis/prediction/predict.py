@@ -184,14 +184,20 @@ class MeasuredRange:
         return tuple(outside)
 
 
+def _limits(setting: TrainingSetting) -> tuple[float | None, float | None]:
+    return setting.power_limit_w, setting.clock_limit_mhz
+
+
 def _warnings(
     posterior: Posterior, setting: TrainingSetting, unknown: set[str]
 ) -> tuple[Caution, ...]:
-    precisions = {item.setting.precision for item in posterior.observations}
+    seen = [item.setting for item in posterior.observations]
+    precisions = {item.precision for item in seen}
+    limits = {_limits(item) for item in seen}
     conditions = (
         ("between-nodes-assumed", "network between nodes" in unknown),
         ("inside-node-assumed", "network inside a node" in unknown),
-        ("limits-assumed", "clock" in unknown),
+        ("limits-assumed", len(limits) == 1 and _limits(setting) not in limits),
         ("placement-unknown", setting.gpus_per_node is None and setting.gpus > 1),
         ("batch-unknown", setting.local_batch is None),
         ("precision-assumed", setting.precision not in precisions),
@@ -203,7 +209,8 @@ _TEXTS = {
     "between-nodes-assumed": "No run used several nodes. The time of the network between nodes is "
     "assumed from other clusters; measure 2 GPUs on two nodes.",
     "inside-node-assumed": "No run used several GPUs of a node. Their communication is assumed.",
-    "limits-assumed": "No run had a power or clock limit. The effect of limits is assumed.",
+    "limits-assumed": "All runs had the same power and clock limits, or none. The effect of others "
+    "is assumed; measure a second limit.",
     "placement-unknown": "The runs do not say on how many nodes they were. The number of GPUs of a "
     "node is one of the unknowns; set --gpus-per-node if it is known.",
     "batch-unknown": "The local batch is not known. Each GPU is assumed to do the same work in all "

@@ -22,10 +22,13 @@ def summary(advice: Advice) -> tuple[str, ...]:
     option, known = advice.recommended, _caveats(advice)
     caveats = f" ({'; '.join(known)})" if known else ""
     if option is None:
-        listed = "".join(f" ({caveat})" for caveat in known)
-        lines = [f"Nothing to recommend for {advice.workload}: {advice.reason}{listed}"]
-        if advice.nearest is not None:
-            lines += [f"Nearest: {advice.label(advice.nearest)}.", _takes(advice, advice.nearest)]
+        lines = [f"Nothing to recommend for {advice.workload}{caveats}: {advice.reason}"]
+        if (nearest := advice.nearest) is not None:
+            known_by = ""
+            if nearest.is_predicted:
+                beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
+                known_by = f" (predicted{beyond})"
+            lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
         return (*lines, *_with_any_batch(advice), _basis(advice))
     return (
         f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}{caveats}.",
@@ -84,6 +87,7 @@ _CAVEATS = {
     "only-the-mean-meets": "only the mean meets the constraints",
     "energy-estimated": "energies are estimated from CPU use, not measured",
     "no-energy": "energy is not known",
+    "electricity-not-counted": "electricity is not counted",
 }
 
 
@@ -116,15 +120,22 @@ def hours(advice: Advice, option: Option) -> tuple[float, str]:
 def _with_any_batch(advice: Advice) -> Iterator[str]:
     """Yield what is recommended if the quality at a larger global batch is acceptable."""
     if (option := advice.any_batch) is not None:
-        parts = [advice.label(option)]
-        if (savings := advice.any_batch_savings) is not None:
-            parts.append(_listed(advice, savings, ("energy", "time"), intervals=False))
-        yield f"If quality allows a larger batch: {', '.join(parts)}."
+        text = advice.label(option)
+        savings, nearest = advice.any_batch_savings, advice.nearest
+        if savings is not None and (nearest is None or option.setting != nearest.setting):
+            text += f", {_listed(advice, savings, ('energy', 'time'), intervals=False)} against "
+            text += "the nearest setting" if advice.recommended is None else "this setting"
+        meets = advice.any_batch_meets
+        if meets and not meets.startswith("only"):  # as the recommended setting does
+            meets = f"it {meets}" if advice.recommended is None else ""
+        yield f"If quality allows a larger batch: {text}{f'; {meets}' if meets else ''}."
 
 
 def _saves(advice: Advice, option: Option) -> str:
     base = advice.baseline
-    named = "the baseline" if advice.baseline_is_named else "the fastest setting compared"
+    named = "the baseline"
+    if base is not None and not advice.baseline_is_named:
+        named = f"the fastest {base.source} setting"
     if base is None or option.setting == base.setting:
         return f"It is {named}, so it saves nothing."
     return f"{changes(advice)} against {advice.label(base)} ({named})."
@@ -181,10 +192,13 @@ def _sure(advice: Advice) -> str:
 def _ties(advice: Advice) -> str:
     if not advice.ties:
         return "no other setting ties with it"
-    shown = advice.ties[:_MAX_TIES]
-    texts = [_difference(advice, tie.option) for tie in shown]
-    more = len(advice.ties) - len(shown)
-    return f"tied with {' and '.join(texts)}" + (f", and {more} more" if more else "")
+    parts = []
+    for name, is_better in (("probably better:", True), ("tied with", False)):
+        if ties := [tie for tie in advice.ties if tie.is_better == is_better]:
+            shown = [_difference(advice, tie.option) for tie in ties[:_MAX_TIES]]
+            more = f", and {len(ties) - len(shown)} more" if len(ties) > len(shown) else ""
+            parts.append(f"{name} {' and '.join(shown)}{more}")
+    return "; ".join(parts)
 
 
 def _difference(advice: Advice, option: Option) -> str:

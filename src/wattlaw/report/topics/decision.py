@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from wattlaw import formatting as fmt
+from wattlaw.analysis.decision import LIKELY
 from wattlaw.report import tables
 from wattlaw.report.topics.prediction import label
 
@@ -22,7 +23,7 @@ _GOALS = {
 _CONSTRAINTS: dict[str, Callable[[Any], str]] = {
     "deadline": lambda value: f"within {fmt.duration_text(value)}",
     "max_slowdown": lambda value: f"at most {fmt.percent(value)} slower than the fastest",
-    "energy_budget": lambda value: f"with at most {fmt.energy_text(value)}",
+    "energy_budget": lambda value: f"at most {fmt.energy_text(value)}",
     "max_gpus": lambda value: f"at most {fmt.plural(value, 'GPU')}",
     "max_global_batch": lambda value: f"global batch at most {fmt.number(value, 9)}",
     "target": lambda value: f"to {fmt.number(value)} of the metric",
@@ -37,12 +38,14 @@ def decision_text(decision: Decision) -> str:
         text = (
             f"decision: {label(decision.setting)}: within {100 * decision.tolerance:g} % of the "
             f"best with probability {decision.probability:.2f}, expected regret "
-            f"{fmt.percent(decision.expected_regret, 2)}; {fmt.number(decision.gpu_hours_spent)} "
-            "GPU-hours"
+            f"{fmt.percent(decision.expected_regret, 2)}"
         )
+        if decision.meets is not None and decision.meets < LIKELY:
+            text += f", meets the constraints with probability {decision.meets:.2f}"
     if decision.gpu_hours_saved is not None:
+        spent = fmt.number(decision.gpu_hours_spent)
         saved, grid = fmt.number(decision.gpu_hours_saved), fmt.number(decision.gpu_hours_grid)
-        text += f" spent, {saved} of {grid} saved"
+        text += f"; {spent} GPU-hours spent, {saved} of {grid} saved"
     return (
         text if decision.stopped_because is None else f"{text}; stops: {decision.stopped_because}"
     )
@@ -54,7 +57,9 @@ def goal_text(decision: Decision) -> str:
     goal = str(question.get("minimize"))
     numbers = {name: value for name, value in question.items() if isinstance(value, int | float)}
     constraints = [text(numbers[name]) for name, text in _CONSTRAINTS.items() if name in numbers]
-    return ", ".join([_GOALS.get(goal, goal), *constraints])
+    is_replaced = decision.is_without_energy and goal not in ("time", "gpu_hours")
+    instead = " (GPU-hours replace energy)" if is_replaced else ""
+    return ", ".join([_GOALS.get(goal, goal) + instead, *constraints])
 
 
 def result(findings: Findings) -> tables.Table | None:
@@ -65,6 +70,7 @@ def result(findings: Findings) -> tables.Table | None:
         tables.text("question", goal_text),
         tables.text("setting", lambda row: row.setting and label(row.setting)),
         tables.Column("probability", lambda row: fmt.percent(row.probability, 2)),
+        tables.Column("meets the constraints", lambda row: fmt.percent(row.meets, 2)),
         tables.Column("expected regret", lambda row: fmt.percent(row.expected_regret, 2)),
         tables.number("runs", attrgetter("runs")),
         tables.number("GPU-hours", attrgetter("gpu_hours_spent")),
@@ -72,7 +78,8 @@ def result(findings: Findings) -> tables.Table | None:
         tables.text("measuring", _progress),
     ]
     title = "Decisions of studies with decide"
-    if origins := {item.origin for item in findings.decisions} - {fmt.MEASURED}:
+    origins = {item.origin for item in findings.decisions} - {fmt.MEASURED}
+    if origins and not findings.sources_label:  # which the page adds to every title
         title += f" ({' and '.join(sorted(origins))})"
     note = (
         "Probability: that the setting is within the tolerance of the best. Saved: predicted "
@@ -87,10 +94,12 @@ def sentences(findings: Findings) -> Iterator[str]:
         if item.setting is None or item.gpu_hours_grid is None:
             continue
         origin = "" if item.origin == fmt.MEASURED else f" ({item.origin})"
+        is_likely = item.meets is None or item.meets >= LIKELY
+        missed = "" if is_likely else f" (it meets the constraints with {item.meets:.2f})"
         yield (
-            f"{item.study}{origin}: {goal_text(item)} with {label(item.setting)}, within "
+            f"{item.study}{origin}: {goal_text(item)}: {label(item.setting)}, within "
             f"{fmt.percent(item.tolerance)} of the best with probability "
-            f"{fmt.number(item.probability, 2)}, after {fmt.plural(item.runs, 'run')} and "
+            f"{fmt.number(item.probability, 2)}{missed}, after {fmt.plural(item.runs, 'run')} and "
             f"{fmt.number(item.gpu_hours_spent)} of {fmt.number(item.gpu_hours_grid)} GPU-hours."
         )
 

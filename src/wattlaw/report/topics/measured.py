@@ -75,7 +75,8 @@ def utilisation_sentences(findings: Findings) -> Iterator[str]:
         shares = findings.settings[column].dropna()
         if len(shares):
             low, high = fmt.percent(shares.min(), 2), fmt.percent(shares.max(), 2)
-            yield f"{name} utilisation is {low} to {high} (means of settings)."
+            text = low if low == high else f"{low} to {high}"
+            yield f"{name} utilisation is {text} (means of settings)."
 
 
 def interruption_note(findings: Findings) -> str:

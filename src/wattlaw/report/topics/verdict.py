@@ -78,7 +78,9 @@ def settings(advice: Advice) -> tables.Table | None:
     named = (
         ("recommended", [advice.recommended]), ("baseline", [advice.baseline]),
         (LARGER_BATCH, [advice.any_batch]),
-        ("ties", [tie.option for tie in advice.ties]), ("Pareto front", advice.pareto),
+        ("ties", [tie.option for tie in advice.ties if not tie.is_better]),
+        ("probably better", [tie.option for tie in advice.ties if tie.is_better]),
+        ("Pareto front", advice.pareto),
     )  # fmt: skip
     for role, of_role in named:
         for option in of_role:
@@ -139,7 +141,7 @@ def _change(row: _Row) -> str:
 def _probability(row: _Row) -> str | None:
     if row.advice.probability is None:
         return None
-    ties = len(row.advice.ties)
+    ties = sum(not tie.is_better for tie in row.advice.ties)
     return text.percent(row.advice.probability) + (f" ({fmt.plural(ties, 'tie')})" if ties else "")
 
 
