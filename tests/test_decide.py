@@ -575,10 +575,11 @@ def test_the_report_shows_the_decision_and_its_course(write, tmp_path, monkeypat
     frame = table.to_frame()
     assert list(frame["setting"]) == ["1 GPU on 1 node, batch 32 each"]
     assert list(frame["runs"]) == ["3"]
-    assert "replayed" in table.title
     opened.report(tmp_path / "report.html", figures=folder, kinds="svg")
     assert (folder / "decision.svg").exists()
-    assert 'id="decision"' in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="decision"' in page
+    assert f"{table.title} (replayed)" in page
 
     run(write(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
     plain = results.open(tmp_path / "plain")._findings()

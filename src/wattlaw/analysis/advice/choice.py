@@ -20,8 +20,8 @@ def check_factors(constraints: Constraints, footprint: Footprint | None) -> None
         "carbon": factors.grid_g_per_kwh is not None,
     }
     if not known.get(constraints.minimize or "", True):
-        needed = "a price" if constraints.minimize == "cost" else "the carbon intensity (grid)"
-        raise BadInput(f"minimize: given {constraints.minimize} without {needed}; allowed: with it")
+        needed = "price or price_per_gpu_hour" if constraints.minimize == "cost" else "grid"
+        raise BadInput(f"minimize: given {constraints.minimize}; allowed: together with {needed}")
 
 
 @dataclass(frozen=True)

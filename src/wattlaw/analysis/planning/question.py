@@ -66,7 +66,7 @@ class Question(Constraints):
             if not 0 < getattr(self, name) < 1:
                 raise BadInput(f"{name}: given {getattr(self, name)!r}; allowed: above 0, below 1")
         if self.minimize == "cost" and not self.price_per_kwh + self.price_per_gpu_hour > 0:
-            raise BadInput("minimize: given cost without a price; allowed: with one")
+            raise BadInput("minimize: given cost; allowed: together with a price above 0")
 
     @property
     def needs_energy(self) -> bool:
