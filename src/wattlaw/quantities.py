@@ -44,12 +44,12 @@ def duration_s(name: str, value: str | float | timedelta | None) -> float | None
 def share(name: str, value: str | float | None) -> float | None:
     """Return a share: ``"5%"`` and ``0.05`` are the same; None for None.
 
-    Raises ``BadInput`` if it is not a share, or a text of 1 or more without the per cent sign.
+    Raises ``BadInput`` if it is not a share, or 1 or more without the per cent sign.
     """
     if value is None:
         return None
     if not isinstance(value, str):
-        if 0 <= value < math.inf:
+        if 0 <= value < 1:
             return float(value)
     elif (match := re.fullmatch(rf"{_NUMBER}\s*(%?)", value.strip())) is not None:
         number = float(match[1])

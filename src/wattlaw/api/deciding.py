@@ -179,11 +179,11 @@ class Decider:
         hours_left = None if decide.budget.gpu_hours is None else decide.budget.gpu_hours - spent
         if decide.budget.runs is not None:
             count = min(count, decide.budget.runs - len(inputs.hours) - len(active))
+        job, choices = inputs.job, list(dict.fromkeys(_of(inputs, possible)))
         current = plan(
-            inputs.question, list(dict.fromkeys(_of(inputs, possible))),
-            [] if inputs.job is None else inputs.job.observations,
-            host=None if inputs.job is None else inputs.job.host, failed=inputs.out_of_memory,
-            unmodelled=inputs.sharing_cores,
+            inputs.question, choices, [] if job is None else job.observations,
+            host=None if job is None else job.host, failed=inputs.out_of_memory,
+            unmodelled=[item.setting for item in choices if job and job.shares_cores(item.setting)],
             hours_left=hours_left, at_once=max(count, 1), seed=decide.seed,
         )  # fmt: skip
         if count < 1:

@@ -47,8 +47,7 @@ class Inputs:
 
     ``job`` has the measured runs; ``candidates`` and ``hours`` are by run id; ``done`` are the runs
     that are done, maybe by another campaign. Settings ``out_of_memory`` and ``infeasible`` cannot
-    run, those of ``to_retry`` failed once and were never done. The workers of those in
-    ``sharing_cores`` have fewer cores than threads. Of the global batches ``untried``
+    run, those of ``to_retry`` failed once and were never done. Of the global batches ``untried``
     the epochs to the target are unknown.
     """
 
@@ -59,7 +58,6 @@ class Inputs:
     out_of_memory: tuple[TrainingSetting, ...]
     infeasible: frozenset[TrainingSetting]
     to_retry: frozenset[TrainingSetting]
-    sharing_cores: frozenset[TrainingSetting]
     hours: Mapping[str, float]
     untried: frozenset[float | None]
     warnings: tuple[Caution, ...]
@@ -188,7 +186,6 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     return Inputs(
         question, job, candidates, done_runs, tuple(memory), frozenset(infeasible),
         frozenset(set(tries) - infeasible - done - memory),
-        frozenset(filter(job.shares_cores, settings.values())) if job else frozenset(),
         {name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
         untried, warnings,
     )  # fmt: skip

@@ -34,13 +34,6 @@ def _parsed(parse: Callable[[str, Any], Any]) -> PlainValidator:
     return PlainValidator(validate)
 
 
-def _slowdown(name: str, given: Any) -> float | None:
-    """Return a slowdown; as for ``advise``, a number of 1 or more lacks its per cent sign."""
-    if isinstance(given, int | float) and given >= 1:
-        raise BadInput(f"{name}: given {given}; allowed: {_SLOWDOWN}")
-    return share(name, given)
-
-
 def _inner_share(name: str, given: Any) -> float:
     value = share(name, given)
     if value is None or not 0 < value < 1:
@@ -69,7 +62,7 @@ class Decide(Model):
         "energy", "energy, time, gpu_hours, edp, cost or carbon"
     )
     deadline: Annotated[Any, _parsed(duration_s)] = field(None, _DURATION)
-    max_slowdown: Annotated[Any, _parsed(_slowdown)] = field(None, _SLOWDOWN)
+    max_slowdown: Annotated[Any, _parsed(share)] = field(None, _SLOWDOWN)
     energy_budget: Annotated[Any, _parsed(energy_j)] = field(None, _ENERGY)
     max_gpus: Count | None = field(None, "a whole number >= 1, or null")
     max_global_batch: Count | None = field(None, "a whole number >= 1, or null")

@@ -95,7 +95,9 @@ def sentences(findings: Findings) -> Iterator[str]:
             continue
         origin = "" if item.origin == fmt.MEASURED else f" ({item.origin})"
         is_likely = item.meets is None or item.meets >= LIKELY
-        missed = "" if is_likely else f" (it meets the constraints with {item.meets:.2f})"
+        missed = (
+            "" if is_likely else f" (it meets the constraints with probability {item.meets:.2f})"
+        )
         yield (
             f"{item.study}{origin}: {goal_text(item)}: {label(item.setting)}, within "
             f"{fmt.percent(item.tolerance)} of the best with probability "
