@@ -113,6 +113,9 @@ _SIZES = (
 _REPEATS = 0.5
 #: Observations from which the sizes are learned.
 _MOST = 120
+#: Draws that show which sizes are possible: those whose log posterior is less than this below the
+#: highest in any of them.
+_TRIAL, _UNLIKELY = 100, 9.0
 
 
 class _Sizes(NamedTuple):
@@ -238,15 +241,27 @@ def _choose(
     """Return the index of the sizes of each draw, in proportion to their posterior."""
     count = residuals.shape[1]
     few = np.unique(np.linspace(0, count - 1, _MOST).round().astype(int))
-    near = parts.of(few)
-    scores = np.empty((len(sizes), residuals.shape[0]))
-    for index, (each, weight) in enumerate(sizes):
-        noise = np.diag((each.noise * shares[few]) ** 2 + 1e-9)
-        root = np.linalg.cholesky(near.covariance(each) + noise)
-        scaled = np.linalg.inv(root) @ residuals[:, few].T
-        likelihood = -np.log(np.diag(root)).sum() - 0.5 * (scaled**2).sum(0)
-        scores[index] = np.log(weight) + likelihood
-    chosen: Indices = np.argmax(scores + dice.gumbel(size=scores.shape), axis=0)
+    near, shown = parts.of(few), np.ascontiguousarray(residuals[:, few].T)
+    covariances = [
+        near.covariance(each) + np.diag((each.noise * shares[few]) ** 2 + 1e-9) for each, _ in sizes
+    ]
+    roots = np.linalg.cholesky(covariances)
+    inverses = np.linalg.inv(roots)
+    constants = np.log([weight for _, weight in sizes])
+    constants -= np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
+
+    def scores(which: Indices, residuals: Floats) -> Floats:
+        found = np.empty((which.size, residuals.shape[1]))
+        for row, index in zip(found, which, strict=True):
+            scaled = inverses[index] @ residuals
+            row[:] = constants[index] - 0.5 * np.einsum("ij,ij->j", scaled, scaled)
+        return found
+
+    # Most sizes are unlikely in all draws, which some of the draws show.
+    trial = scores(np.arange(len(sizes)), shown[:, :: max(1, shown.shape[1] // _TRIAL)])
+    likely = np.flatnonzero((trial > trial.max(0) - _UNLIKELY).any(1))
+    values = scores(likely, shown)
+    chosen: Indices = likely[np.argmax(values + dice.gumbel(size=values.shape), axis=0)]
     return chosen
 
 

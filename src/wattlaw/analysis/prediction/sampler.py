@@ -31,7 +31,7 @@ CHAINS, LENGTH = 200, 12
 #: The last stage is longer, so that its draws are good; every so-manieth particle is kept.
 _LAST = 4
 #: Prior draws among which the starts are, relative to the particles of a stage.
-_FIRST = 4
+_FIRST = 1
 #: Correlations of proposals with the present particle, by turns.
 _CORRELATIONS = (0.3, 0.8, 0.95)
 _MOST_STAGES = 60
@@ -159,32 +159,32 @@ def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
     The points move together by BFGS (Nocedal and Wright 2006, algorithm 6.1), with central
     differences for gradients and the best of a few step sizes in each iteration.
     """
-    count, size = starts.shape
-    at, values = starts, log_density(starts)
+    size = starts.shape[1]
+    at, values = starts.copy(), log_density(starts)
     gradients, identity = _gradients(log_density, at), np.eye(size)
-    inverse = np.tile(identity, (count, 1, 1))
-    is_reset = np.ones(count, dtype=bool)
+    inverse = np.tile(identity, (len(at), 1, 1))
+    is_reset = np.ones(len(at), dtype=bool)
+    going = np.arange(len(at))
     for _ in range(_ITERATIONS):
-        direction = np.einsum("kij,kj->ki", inverse, gradients)
+        direction = np.einsum("kij,kj->ki", inverse[going], gradients[going])
         length = np.linalg.norm(direction, axis=1, keepdims=True)
         direction *= _FARTHEST / np.maximum(length, _FARTHEST)
-        tried = at[:, None] + _STEPS[:, None] * direction[:, None]
-        heights = log_density(tried.reshape(-1, size)).reshape(count, -1)
-        best = heights.argmax(1)
-        rises = heights.max(1) > values + _RISE
-        if not (rises | ~is_reset).any():
+        tried = at[going, None] + _STEPS[:, None] * direction[:, None]
+        heights = log_density(tried.reshape(-1, size)).reshape(going.size, -1)
+        rises = heights.max(1) > values[going] + _RISE
+        moved, risen, stayed = tried[rises, heights[rises].argmax(1)], going[rises], going[~rises]
+        # A point that does not rise tries its gradient next, and has arrived if that was it.
+        going = going[rises | ~is_reset[going]]
+        inverse[stayed], is_reset[stayed], is_reset[risen] = identity, True, False
+        if not going.size:
             break
-        moved = np.where(rises[:, None], tried[np.arange(count), best], at)
-        values = np.where(rises, heights.max(1), values)
-        steps, before = moved - at, gradients
-        at, gradients = moved, _gradients(log_density, moved)
-        for index in range(count):
-            change, step = before[index] - gradients[index], steps[index]
+        steps, before = moved - at[risen], gradients[risen]
+        at[risen], values[risen] = moved, heights[rises].max(1)
+        if risen.size:
+            gradients[risen] = _gradients(log_density, moved)
+        for index, step, change in zip(risen, steps, before - gradients[risen], strict=True):
             product = step @ change
-            is_reset[index] = not rises[index]
-            if not rises[index]:
-                inverse[index] = identity
-            elif product > 1e-10:
+            if product > 1e-10:
                 left = identity - np.outer(step, change) / product
                 inverse[index] = left @ inverse[index] @ left.T + np.outer(step, step) / product
     order = np.argsort(-values, kind="stable")
