@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from wattlaw.analysis.prediction import TrainingSetting, model_error
 from wattlaw.analysis.prediction.layout import Layout, Reference
-from wattlaw.analysis.prediction.model_error import draw_errors
+from wattlaw.analysis.prediction.model_error import Errors, draw_errors
 from wattlaw.analysis.prediction.settings import Observation
 
 USUAL = 0.02
@@ -93,3 +94,29 @@ def test_what_an_allocation_adds_is_shared_by_the_settings_of_a_placement(monkey
     errors, _ = errors_of(seen, wanted, [0.1], luck=luck, placements=places)
     assert errors.mean(0) == pytest.approx([0.1, 0.0], abs=0.004)
     assert errors.std(0) == pytest.approx([0.0, 0.05], abs=0.003)
+
+
+def test_the_density_of_errors_is_that_of_a_mixture_of_normal_distributions():
+    seen = [packed(1, 16), packed(1, 64), packed(4, 64), packed(4, 64)]
+    reference = Reference.of([Observation(item, 1.0) for item in seen])
+    residuals = np.array([[0.0, 0.01, -0.02, 0.01], [0.1, 0.1, 0.12, 0.1]])
+    found = Errors.of(Layout.of(seen, reference), USUAL).log_density(residuals)
+
+    gpus, nodes, batch = (
+        np.log([getattr(item, name) for item in seen]) / reach
+        for name, reach in (("gpus", 1.4), ("nodes", 1.4), ("local_batch", 0.7))
+    )
+
+    def kernel(values):
+        return np.exp(-((values[:, None] - values) ** 2) / 2)
+
+    placement, load = kernel(gpus) * kernel(nodes), kernel(batch)
+    same = np.array([[item == other for other in seen] for item in seen])
+    shape = placement + load + 0.25 * placement * load + 0.0625 * same
+    noise = np.diag([(0.5 * USUAL) ** 2 / item.gpus for item in seen])
+    parts = [
+        stats.multivariate_normal(cov=(size * USUAL) ** 2 * shape + noise).logpdf(residuals)
+        for size in (0.2, 0.5, 1.0, 2.0, 4.0)
+    ]
+    expected = special.logsumexp(parts, axis=0)
+    assert np.diff(found) == pytest.approx(np.diff(expected))

@@ -17,6 +17,7 @@ from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.analysis.planning.question import Question
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets
 from wattlaw.analysis.prediction.job import Job
+from wattlaw.analysis.prediction.model_error import POWER_NOISE
 from wattlaw.analysis.prediction.posterior import fit
 from wattlaw.analysis.prediction.settings import Observation, TrainingSetting
 from wattlaw.analysis.result import Result, plain
@@ -115,7 +116,7 @@ class _Spread:
             return None
         values = fit(model.observations).values
         sd = float(np.median(np.hypot(values["noise"], values["session"])))
-        energy_sd = float(np.hypot(sd, np.median(values["power_noise"])))
+        energy_sd = float(np.hypot(sd, POWER_NOISE))
         return cls(sd, energy_sd, sd / energy_sd, np.inf)
 
 

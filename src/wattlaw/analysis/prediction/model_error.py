@@ -25,6 +25,8 @@ from wattlaw.analysis.prediction.settings import Floats
 
 #: Standard deviations, in logs, of the model's error of times and of powers.
 TIME_ERROR, POWER_ERROR = 0.02, 0.025
+#: Standard deviation, in logs, of the power of a run around that of its setting.
+POWER_NOISE = 0.006
 #: Distances, in logs, at which the correlation is exp(-1/2).
 _GPUS, _BATCH, _LIMIT = 0.7, 0.7, 0.3
 #: No limit counts as this times the highest limit or power.
@@ -116,6 +118,42 @@ _MOST = 120
 #: Draws that show which sizes are possible: those whose log posterior is less than this below the
 #: highest in any of them.
 _TRIAL, _UNLIKELY = 100, 9.0
+
+
+#: How large the errors of a job may be, relative to the usual ones, all equally likely; and the
+#: parts of them that change with placement and load, and with the setting.
+_SCALES, _BOTH, _OWN = (0.2, 0.5, 1.0, 2.0, 4.0), 0.5, 0.25
+
+
+class Errors(NamedTuple):
+    """The distribution of the model's errors of observations: of unknown size, and correlated.
+
+    A mixture of normal distributions, one for each size. Errors that similar settings share say
+    little about the parameters, and differences between them much.
+    """
+
+    constants: Floats  # of the log densities
+    inverses: Floats  # of the roots of the covariances, shape (sizes, observations, observations)
+
+    @classmethod
+    def of(cls, layout: Layout, usual: float) -> "Errors":
+        """Return the errors of observations; ``usual`` is their usual standard deviation."""
+        (rows,) = features(layout)
+        _, which = np.unique(rows, axis=0, return_inverse=True)
+        place, load = rows[:, _PLACEMENT] / _REACH, rows[:, _LOAD]
+        placement, load = correlation(place, place), correlation(load, load)
+        both, own = placement * load, which.ravel()[:, None] == which.ravel()
+        shape = placement + load + _BOTH**2 * both + _OWN**2 * own
+        noise = np.diag((_REPEATS * usual) ** 2 / layout.gpus)
+        roots = np.linalg.cholesky([(size * usual) ** 2 * shape + noise for size in _SCALES])
+        constants = -np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
+        return cls(constants, np.linalg.inv(roots))
+
+    def log_density(self, residuals: Floats) -> Floats:
+        """Return the log density, up to a constant, of each row of residuals."""
+        scaled = residuals @ self.inverses.transpose(0, 2, 1)
+        each = self.constants[:, None] - 0.5 * (scaled**2).sum(2)
+        return np.asarray(np.logaddexp.reduce(each, axis=0))
 
 
 class _Sizes(NamedTuple):

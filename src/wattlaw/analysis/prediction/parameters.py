@@ -134,7 +134,6 @@ POWER = {
     "knee": Prior(0.7, 0.7, "logit"),
     # Standard deviation, in logs, of dynamic power between the phases of a step.
     "phase_spread": Prior(LN(0.35), 0.9),
-    "power_noise": Prior(LN(0.006), 0.8),
 }
 #: With limits, power and several GPUs: the share of the dynamic power of communication, and of
 #: waiting for other ranks, that falls with the clock of the kernels. All switching does, unless a

@@ -75,7 +75,7 @@ class Posterior:
         if near.power is None or near.steps.power_w is None:
             return near.steps, times, None
         power = near.power.correction(near.layout, model_error.POWER_ERROR)
-        noise = np.hypot(self.values["power_noise"], power.spread)
+        noise = np.hypot(model_error.POWER_NOISE, power.spread)
         missed = near.power.values @ power.weights + noise * dice.standard_t(FREEDOM, shape)
         # The time by which a session is slower is spent with waiting.
         waiting = np.minimum(np.asarray(near.steps.waiting_power), 1.0)
@@ -152,8 +152,8 @@ class Posterior:
         measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
         has_power = ~np.isnan(measured)
         missed = np.log(measured[has_power]) - np.log(fitted.power_w[:, has_power])
-        noise_w = float(np.median(self.values["power_noise"]))
-        return replace(near, power=_Residuals(seen.only(has_power), missed, noise_w))
+        power = _Residuals(seen.only(has_power), missed, model_error.POWER_NOISE)
+        return replace(near, power=power)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class _Data:
     layout: Layout
     log_time: Floats
     log_power: Floats | None  # nan where not measured
-    power_weights: Floats  # of the measured powers
+    power_errors: model_error.Errors  # of the measured powers
     sessions: npt.NDArray[np.int64]  # the first observation of each
     parts: Floats  # seconds of each of ``PARTS`` (row), nan where not measured
     part_errors: Floats  # their standard deviations
@@ -304,7 +304,7 @@ class _Data:
             layout,
             np.log(times),
             None if np.isnan(powers).all() else np.log(powers),
-            model_error.independence(layout.only(~np.isnan(powers))),
+            model_error.Errors.of(layout.only(~np.isnan(powers)), model_error.POWER_ERROR),
             np.cumsum([0, *sizes[:-1]]),
             parts,
             np.hypot(_PART_ERROR[0] * parts, _PART_ERROR[1] * times),
@@ -324,9 +324,7 @@ def _log_likelihood(
     if data.log_power is not None and steps.power_w is not None:
         measured = ~np.isnan(data.log_power)
         residual = (data.log_power - np.log(steps.power_w))[:, measured]
-        scale = np.hypot(values["power_noise"], model_error.POWER_ERROR)
-        tail = np.log1p((residual / scale) ** 2 / FREEDOM)
-        total = total - (np.log(scale) + (FREEDOM + 1) / 2 * tail) @ data.power_weights
+        total = total + data.power_errors.log_density(residual)
     for index, name in enumerate(PARTS):
         known = ~np.isnan(data.parts[index])
         if known.any():

@@ -30,8 +30,6 @@ _KEPT = 0.4
 CHAINS, LENGTH = 200, 12
 #: The last stage is longer, so that its draws are good; every so-manieth particle is kept.
 _LAST = 4
-#: Prior draws among which the starts are, relative to the particles of a stage.
-_FIRST = 1
 #: Correlations of proposals with the present particle, by turns.
 _CORRELATIONS = (0.3, 0.8, 0.95)
 _MOST_STAGES = 60
@@ -59,7 +57,7 @@ def sample(log_likelihood: LogLikelihood, size: int, seed: int) -> Floats:
         return density
 
     dice = np.random.default_rng(seed)
-    first = dice.standard_normal((CHAINS * LENGTH * _FIRST, size))
+    first = dice.standard_normal((CHAINS * LENGTH, size))
     starts = first[np.argsort(-log_likelihood(first), kind="stable")[:STARTS]]
     modes = climb(log_posterior, starts)
     path = _Path(log_posterior, _Mixture.around(log_posterior, modes))
