@@ -16,11 +16,11 @@ from wattlaw.analysis.prediction.settings import Floats, Observation, TrainingSe
 from wattlaw.analysis.result import Result
 
 #: Draws of the posterior that values are computed with: many for few settings.
-_DRAWS, _VALUES = 600, 120_000
+_DRAWS, _VALUES = 600, 60_000
 #: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
 #: of all runs: the model's error is the most favourable for the setting that looks the best. In a
 #: small grid, at most this many mean runs, up to a share of it.
-_CHEAP, _CHEAP_RUNS, _CHEAP_OF_FEW = 0.05, 2.0, 0.25
+_CHEAP, _CHEAP_RUNS, _CHEAP_OF_FEW = 0.03, 2.0, 0.25
 #: The same where no run has shown its batch and limit, and of neighbours of which none has: kernels
 #: may suit one batch and not another. A network may suit one placement: the last share is that of
 #: neighbours on other GPUs of which no run has shown the placement.
