@@ -4,6 +4,8 @@ No model of a step is exact, and its error changes little between similar settin
 O'Hagan 2001, doi 10.1111/1467-9868.00294). The error is correlated between settings by their
 distance: predictions near measured settings follow them, and those far away have all of its spread.
 
+A fit takes the errors of measured powers as correlated too (``Errors``).
+
 For ``draw_errors``, the error of a log is a sum of four parts: one that placements share, one that
 batches and limits share, one that changes with both, and one of each setting alone. How large each
 is differs between jobs: a job's kernels may suit one batch and not the next, or its network one
