@@ -99,7 +99,7 @@ def test_what_an_allocation_adds_is_shared_by_the_settings_of_a_placement(monkey
 def test_the_density_of_errors_is_that_of_a_mixture_of_normal_distributions():
     seen = [packed(1, 16), packed(1, 64), packed(4, 64), packed(4, 64)]
     reference = Reference.of([Observation(item, 1.0) for item in seen])
-    residuals = np.array([[0.0, 0.01, -0.02, 0.01], [0.1, 0.1, 0.12, 0.1]])
+    residuals = np.array([[0.0, 0.01, -0.02, 0.01], [0.1, 0.1, 0.09, 0.12]])
     found = Errors.of(Layout.of(seen, reference), USUAL).log_density(residuals)
 
     gpus, nodes, batch = (

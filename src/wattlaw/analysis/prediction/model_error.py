@@ -115,7 +115,7 @@ _SIZES = (
 )
 #: Repeats of a run differ by this share of the usual error; what differs more is of the setting.
 _REPEATS = 0.5
-#: Observations from which the sizes are learned.
+#: Observations from which the sizes are learned, and settings whose powers a fit uses.
 _MOST = 120
 #: Draws that show which sizes are possible: those whose log posterior is less than this below the
 #: highest in any of them.
@@ -131,31 +131,35 @@ class Errors(NamedTuple):
     """The distribution of the model's errors of observations: of unknown size, and correlated.
 
     A mixture of normal distributions, one for each size. Errors that similar settings share say
-    little about the parameters, and differences between them much.
+    little about the parameters, and differences between them much. Of many settings, some are used.
     """
 
-    constants: Floats  # of the log densities
-    inverses: Floats  # of the roots of the covariances, shape (sizes, observations, observations)
+    basis: Floats  # in which errors are independent, shape (observations, settings)
+    variances: Floats  # in that basis, shape (sizes, settings)
 
     @classmethod
     def of(cls, layout: Layout, usual: float) -> "Errors":
         """Return the errors of observations; ``usual`` is their usual standard deviation."""
         (rows,) = features(layout)
-        _, which = np.unique(rows, axis=0, return_inverse=True)
+        _, first, which, repeats = np.unique(
+            rows, axis=0, return_index=True, return_inverse=True, return_counts=True
+        )
+        few = _few(first.size)
+        rows, repeats = rows[first[few]], repeats[few]
+        mean = (which.ravel()[:, None] == few) / repeats
         place, load = rows[:, _PLACEMENT] / _REACH, rows[:, _LOAD]
         placement, load = correlation(place, place), correlation(load, load)
-        both, own = placement * load, which.ravel()[:, None] == which.ravel()
-        shape = placement + load + _BOTH**2 * both + _OWN**2 * own
-        noise = np.diag((_REPEATS * usual) ** 2 / layout.gpus)
-        roots = np.linalg.cholesky([(size * usual) ** 2 * shape + noise for size in _SCALES])
-        constants = -np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
-        return cls(constants, np.linalg.inv(roots))
+        shape = placement + load + _BOTH**2 * placement * load + _OWN**2 * np.eye(few.size)
+        noise = _REPEATS * usual / np.sqrt(layout.gpus[first[few]] * repeats)
+        sizes, vectors = np.linalg.eigh(shape / noise[:, None] / noise)
+        scales = (usual * np.array(_SCALES)[:, None]) ** 2
+        return cls(mean / noise @ vectors, scales * np.maximum(sizes, 0.0) + 1.0)
 
     def log_density(self, residuals: Floats) -> Floats:
         """Return the log density, up to a constant, of each row of residuals."""
-        scaled = residuals @ self.inverses.transpose(0, 2, 1)
-        each = self.constants[:, None] - 0.5 * (scaled**2).sum(2)
-        return np.asarray(np.logaddexp.reduce(each, axis=0))
+        squares = (residuals @ self.basis) ** 2
+        each = squares @ (1 / self.variances).T + np.log(self.variances).sum(1)
+        return np.asarray(np.logaddexp.reduce(-0.5 * each, axis=1))
 
 
 class _Sizes(NamedTuple):
@@ -258,6 +262,11 @@ def draw_errors(
     return errors, shares[1] * float(np.median([sizes[index][0].noise for index in chosen]))
 
 
+def _few(count: int) -> Indices:
+    """Return numbers below a count, evenly, of which there are not too many."""
+    return np.unique(np.linspace(0, max(count - 1, 0), min(count, _MOST)).round().astype(int))
+
+
 def _numbered(names: tuple[Sequence[Hashable], Sequence[Hashable]]) -> Indices:
     """Return a number for each of two lists' items; equal items have the same."""
     numbers = {name: index for index, name in enumerate(dict.fromkeys([*names[0], *names[1]]))}
@@ -279,8 +288,7 @@ def _choose(
     dice: np.random.Generator,
 ) -> Indices:  # fmt: skip
     """Return the index of the sizes of each draw, in proportion to their posterior."""
-    count = residuals.shape[1]
-    few = np.unique(np.linspace(0, count - 1, _MOST).round().astype(int))
+    few = _few(residuals.shape[1])
     near, shown = parts.of(few), np.ascontiguousarray(residuals[:, few].T)
     covariances = [
         near.covariance(each) + np.diag((each.noise * shares[few]) ** 2 + 1e-9) for each, _ in sizes
