@@ -74,8 +74,8 @@ class Decider:
         """
         with decision_lock(self._store):
             previous = self._previous()
-            inputs = self._inputs = read_inputs(self._study, self._runs, self._store)
-            others = self._active_elsewhere(inputs, pending)
+            inputs, others = self._read(pending)
+            self._inputs = inputs
             free = [run for run in pending if run not in others]
             count = self._at_once - len(active)
             current, runs = self._plan(inputs, free, [*active, *others], count)
@@ -87,13 +87,27 @@ class Decider:
         self.warnings = tuple(map(str, decision.warnings))
         return Choice(runs, decision_text(decision), reason)
 
-    def _active_elsewhere(self, inputs: Inputs, pending: Sequence[PlannedRun]) -> list[PlannedRun]:
-        """Return the pending runs that other campaigns execute; the budget includes them."""
-        store = Store(self._store)
-        runs = [run for run in pending if RunLock(store.folder(run.run_id)).is_locked()]
+    def _read(self, pending: Sequence[PlannedRun]) -> tuple[Inputs, list[PlannedRun]]:
+        """Return what is known, and the pending runs that other campaigns execute.
+
+        The budget includes both. A run that ends while results are read is neither, so that they
+        are read again.
+        """
+        others = self._locked(pending)
+        while True:
+            before = others
+            inputs = read_inputs(self._study, self._runs, self._store)
+            others = self._locked(pending)
+            if before <= others:
+                break
+        runs = [run for run in pending if run.run_id in others]
         hours = self._gpu_hours(inputs, [inputs.candidates[run.run_id] for run in runs]) or ()
         self._expected.update(zip((run.run_id for run in runs), hours, strict=False))
-        return runs
+        return inputs, runs
+
+    def _locked(self, runs: Sequence[PlannedRun]) -> set[str]:
+        store = Store(self._store)
+        return {run.run_id for run in runs if RunLock(store.folder(run.run_id)).is_locked()}
 
     def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
         """Return why an active run is not needed to its end, or None.
@@ -142,8 +156,7 @@ class Decider:
         self, pending: Sequence[PlannedRun], count: int
     ) -> tuple[Decision, list[Measurement]]:
         """Return the state of the decision, and the most useful runs beside those that run now."""
-        inputs = read_inputs(self._study, self._runs, self._store)
-        others = self._active_elsewhere(inputs, pending)
+        inputs, others = self._read(pending)
         free = [run for run in pending if run not in others]
         current, runs = self._plan(inputs, free, others, count)
         proposals = {item.candidate: item for item in current.proposals}
