@@ -90,8 +90,8 @@ class Decider:
     def _read(self, pending: Sequence[PlannedRun]) -> tuple[Inputs, list[PlannedRun]]:
         """Return what is known, and the pending runs that other campaigns execute.
 
-        The budget includes both. A run that ends while results are read is neither, so that they
-        are read again.
+        The budget includes both. A run that ends while results are read would be missing from
+        both, so that they are read again.
         """
         others = self._locked(pending)
         while True:

@@ -263,7 +263,7 @@ def draw_errors(
 
 
 def _few(count: int) -> Indices:
-    """Return numbers below a count, evenly, of which there are not too many."""
+    """Return at most ``_MOST`` numbers below a count, evenly spaced."""
     return np.unique(np.linspace(0, max(count - 1, 0), min(count, _MOST)).round().astype(int))
 
 
