@@ -580,6 +580,8 @@ def test_the_report_shows_the_decision_and_its_course(write, tmp_path, monkeypat
     page = (tmp_path / "report.html").read_text()
     assert 'id="decision"' in page
     assert f"{table.title} (replayed)" in page
+    before_decision = page.split('id="decision"')[0]
+    assert "Its setting is 1 GPU on 1 node, batch 32 each" in before_decision
 
     run(write(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
     plain = results.open(tmp_path / "plain")._findings()

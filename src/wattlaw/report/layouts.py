@@ -150,6 +150,7 @@ def _section(name: str, content: Content, layout: Layout) -> Section:
 def _advice(content: Content) -> Parts:
     findings, figures = content.findings, content.figures("advice")
     yield from verdict.sentences(findings)
+    yield from decision.in_brief(findings)
     table, several = verdict.table(findings), len(findings.advice) > 1
     yield from (table, *figures) if several else figures
     if caveats := verdict.caveats(findings)[:MAX_CAVEATS]:

@@ -106,6 +106,16 @@ def sentences(findings: Findings) -> Iterator[str]:
         )
 
 
+def in_brief(findings: Findings) -> Iterator[str]:
+    """Yield the setting of each decision, for readers of an advice that may name another one."""
+    for item in findings.decisions:
+        if item.setting is not None:
+            yield (
+                f"The study {item.study} asks for {goal_text(item)}. Its setting is "
+                f"{label(item.setting)} (see Decision)."
+            )
+
+
 def _saved(decision: Decision) -> str | None:
     saved, grid = decision.gpu_hours_saved, decision.gpu_hours_grid
     if saved is None or not grid:
