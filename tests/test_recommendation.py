@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
@@ -235,7 +236,9 @@ def test_machines_without_gpus_have_workers_and_no_limits():
      ("Intel Xeon E5-2690 v4", "worker"), (None, "worker")],
 )  # fmt: skip
 def test_the_name_of_a_gpu_makes_its_workers_gpus(hardware, worker):
-    assert worker_noun([hardware], has_gpu_data=False) == worker
+    runs = pd.DataFrame({"hardware": [hardware], "sm_util_mean": None, "gpu_energy_j": None})
+    assert worker_noun(runs) == worker
+    assert worker_noun(runs.assign(gpu_energy_j=5.0)) == "GPU"
 
 
 def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation():

@@ -174,10 +174,14 @@ _GPU_NAME = re.compile(
 )
 
 
-def worker_noun(hardware: Iterable[Any], *, has_gpu_data: bool) -> str:
-    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker."""
-    is_gpu = has_gpu_data or any(_GPU_NAME.search(str(name)) for name in hardware)
-    return "GPU" if is_gpu else "worker"
+def worker_noun(runs: Any) -> str:
+    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker.
+
+    ``runs`` is a DataFrame with the columns of metrics.
+    """
+    is_measured = runs[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
+    is_named = any(_GPU_NAME.search(str(name)) for name in runs["hardware"].unique())
+    return "GPU" if is_measured or is_named else "worker"
 
 
 def plural(count: int, noun: str) -> str:

@@ -63,9 +63,7 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows, unit = _one_unit(rows, warnings)
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
-    has_gpu_data = rows[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
-    worker = formatting.worker_noun(rows["hardware"].unique(), has_gpu_data=bool(has_gpu_data))
-    return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings))
+    return ComparableRuns(rows, unit, energy_is, formatting.worker_noun(rows), tuple(warnings))
 
 
 def _one_origin(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:

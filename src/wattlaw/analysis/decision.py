@@ -51,6 +51,7 @@ class Decision(Result):
     gpu_hours_grid: float | None
     runs: int  # that ended
     stopped_because: str | None  # why no run is needed any more; None while runs are
+    worker: str = "GPU"  # what a "gpu" of the runs is called: GPU, or worker on CPUs
     warnings: tuple[Caution, ...] = ()
     #: A row for each number of runs that had ended when runs were chosen, in the order of time.
     course: tuple[CourseRow, ...] = ()

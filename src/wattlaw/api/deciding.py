@@ -281,6 +281,7 @@ class Decider:
             gpu_hours_grid=self._grid_hours(inputs),
             runs=len(inputs.hours),
             stopped_because=reason,
+            worker=inputs.worker,
             warnings=(
                 *self._damage,
                 *((NO_ENERGY,) if lacks_energy else ()),

@@ -20,7 +20,7 @@ from wattlaw.analysis.to_target import time_to_target
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import origin_of
+from wattlaw.formatting import origin_of, worker_noun
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.decide import Decide
@@ -61,6 +61,7 @@ class Inputs:
     hours: Mapping[str, float]
     untried: frozenset[float | None]
     warnings: tuple[Caution, ...]
+    worker: str  # what a "gpu" of the runs is called
 
 
 def decide_of(study: Study) -> Decide:
@@ -187,7 +188,7 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
         question, job, candidates, done_runs, tuple(memory), frozenset(infeasible),
         frozenset(set(tries) - infeasible - done - memory),
         {name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
-        untried, warnings,
+        untried, warnings, "GPU" if rows is None or rows.empty else worker_noun(rows),
     )  # fmt: skip
 
 

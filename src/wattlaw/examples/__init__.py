@@ -27,6 +27,7 @@ def _study(name: str, summary: str, *more_files: str) -> Example:
 EXAMPLES = (
     _study("quickstart", "a small net on real data with 1 and 2 workers; ends in minutes"),
     _study("four-workers", "strong scaling of a small net to 4 workers of one thread each"),
+    _study("decide", "a decision on a small net with part of its 20 runs; ends in minutes"),
     _study("models", "the seven models, at a size that a laptop trains in minutes"),
     _study("own-script", "a sweep over your own training script (DDP)", "own_script.py"),
     _study("mit-2022-all", "Frey et al. 2022: all six models on up to 424 V100, 3,402 runs"),

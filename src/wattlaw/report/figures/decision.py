@@ -41,8 +41,8 @@ def course(findings: Findings) -> Spec | None:
         panels += [
             parts.panel(layers, title, _WIDTH, _HEIGHT, subtitle)
             for layers in (
-                _layers(rows, "regret", "expected regret (%)", 100 * item.tolerance, styles),
-                _layers(rows, "probability", "probability (%)", 100 * item.confidence, styles),
+                _layers(rows, item, "regret", "expected regret (%)", item.tolerance, styles),
+                _layers(rows, item, "probability", "probability (%)", item.confidence, styles),
             )
         ]
     notes = [
@@ -56,7 +56,7 @@ def course(findings: Findings) -> Spec | None:
 def _table(decision: Decision) -> pd.DataFrame:
     """Return hours, regret and probability in percent, and leading setting of each row."""
     rows = [
-        (row.gpu_hours_spent, 100 * regret, 100 * probability, label(setting))
+        (row.gpu_hours_spent, 100 * regret, 100 * probability, label(setting, decision.worker))
         for row in decision.course
         if (setting := row.setting) is not None
         and (regret := row.expected_regret) is not None
@@ -65,17 +65,19 @@ def _table(decision: Decision) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["hours", "regret", "probability", "setting"])
 
 
-def _layers(rows: pd.DataFrame, column: str, title: str, level: float, styles: Any) -> list[Any]:
-    hours = rows["hours"]
+def _layers(
+    rows: pd.DataFrame, item: Decision, column: str, title: str, share: float, styles: Any
+) -> list[Any]:
+    hours, unit, level = rows["hours"], f"{item.worker}-hours", 100 * share
     is_wide = hours.min() > 0 and hours.max() > _WIDE * hours.min()
-    x = parts.x_axis("hours", "spent (GPU-hours)", hours, log=bool(is_wide), zero=True)
+    x = parts.x_axis("hours", f"spent ({unit})", hours, log=bool(is_wide), zero=True)
     is_log = column == "regret" and rows["regret"].min() > 0
     values = [*rows[column], level] if column == "regret" else [0.0, 100.0]
     y = parts.y_axis(column, title, values, log=bool(is_log), zero=True)
     joined = alt.Chart(parts.compact(rows, "hours", column)).mark_line(
         color=FAINT, strokeWidth=1.2, interpolate="step-after"
     )
-    tooltip = {"line": "leading setting", "hours": "GPU-hours", column: title}
+    tooltip = {"line": "leading setting", "hours": unit, column: title}
     return [
         parts.reference_line(level),
         joined.encode(x=x, y=y),

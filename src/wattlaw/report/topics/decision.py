@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wattlaw import formatting as fmt
 from wattlaw.analysis.decision import LIKELY
 from wattlaw.report import tables
+from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.prediction import label
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ def decision_text(decision: Decision) -> str:
         text = "decision: no setting is known yet"
     else:
         text = (
-            f"decision: {label(decision.setting)}: within {100 * decision.tolerance:g} % of the "
-            f"best with probability {decision.probability:.2f}, expected regret "
+            f"decision: {label(decision.setting, decision.worker)}: within "
+            f"{100 * decision.tolerance:g} % of the best with probability "
+            f"{decision.probability:.2f}, expected regret "
             f"{fmt.percent(decision.expected_regret, 2)}"
         )
         if decision.meets is not None and decision.meets < LIKELY:
@@ -45,7 +47,7 @@ def decision_text(decision: Decision) -> str:
     if decision.gpu_hours_saved is not None:
         spent = fmt.number(decision.gpu_hours_spent)
         saved, grid = fmt.number(decision.gpu_hours_saved), fmt.number(decision.gpu_hours_grid)
-        text += f"; {spent} GPU-hours spent, {saved} of {grid} saved"
+        text += f"; {spent} {decision.worker}-hours spent, {saved} of {grid} saved"
     return (
         text if decision.stopped_because is None else f"{text}; stops: {decision.stopped_because}"
     )
@@ -58,22 +60,24 @@ def goal_text(decision: Decision) -> str:
     numbers = {name: value for name, value in question.items() if isinstance(value, int | float)}
     constraints = [text(numbers[name]) for name, text in _CONSTRAINTS.items() if name in numbers]
     is_replaced = decision.is_without_energy and goal not in ("time", "gpu_hours")
-    instead = " (GPU-hours replace energy)" if is_replaced else ""
-    return ", ".join([_GOALS.get(goal, goal) + instead, *constraints])
+    instead = f" ({decision.worker}-hours replace energy)" if is_replaced else ""
+    text = _GOALS.get(goal, goal).replace("GPU", decision.worker)
+    return ", ".join([text + instead, *constraints])
 
 
 def result(findings: Findings) -> tables.Table | None:
     """Return what each decision is, how sure it is, and what it used and saved."""
+    unit = f"{worker_noun(findings)}-hours"
     columns = [
         tables.text("study", attrgetter("study")),
         tables.text("workload", attrgetter("workload")),
         tables.text("question", goal_text),
-        tables.text("setting", lambda row: row.setting and label(row.setting)),
+        tables.text("setting", lambda row: row.setting and label(row.setting, row.worker)),
         tables.Column("probability", lambda row: fmt.percent(row.probability, 2)),
         tables.Column("meets the constraints", lambda row: fmt.percent(row.meets, 2)),
         tables.Column("expected regret", lambda row: fmt.percent(row.expected_regret, 2)),
         tables.number("runs", attrgetter("runs")),
-        tables.number("GPU-hours", attrgetter("gpu_hours_spent")),
+        tables.number(unit, attrgetter("gpu_hours_spent")),
         tables.Column("saved", _saved),
         tables.text("measuring", _progress),
     ]
@@ -83,7 +87,7 @@ def result(findings: Findings) -> tables.Table | None:
         title += f" ({' and '.join(sorted(origins))})"
     note = (
         "Probability: that the setting is within the tolerance of the best. Saved: predicted "
-        "GPU-hours of the runs that were not needed, and their share of all runs of the study."
+        f"{unit} of the runs that were not needed, and their share of all runs of the study."
     )
     return tables.build("decision", title, columns, findings.decisions, note=note)
 
@@ -99,10 +103,11 @@ def sentences(findings: Findings) -> Iterator[str]:
             "" if is_likely else f" (it meets the constraints with probability {item.meets:.2f})"
         )
         yield (
-            f"{item.study}{origin}: {goal_text(item)}: {label(item.setting)}, within "
+            f"{item.study}{origin}: {goal_text(item)}: {label(item.setting, item.worker)}, within "
             f"{fmt.percent(item.tolerance)} of the best with probability "
             f"{fmt.number(item.probability, 2)}{missed}, after {fmt.plural(item.runs, 'run')} and "
-            f"{fmt.number(item.gpu_hours_spent)} of {fmt.number(item.gpu_hours_grid)} GPU-hours."
+            f"{fmt.number(item.gpu_hours_spent)} of {fmt.number(item.gpu_hours_grid)} "
+            f"{item.worker}-hours."
         )
 
 
@@ -112,7 +117,7 @@ def in_brief(findings: Findings) -> Iterator[str]:
         if item.setting is not None:
             yield (
                 f"The study {item.study} asks for {goal_text(item)}. Its setting is "
-                f"{label(item.setting)} (see Decision)."
+                f"{label(item.setting, item.worker)} (see Decision)."
             )
 
 

@@ -128,9 +128,7 @@ def limit_count(row: dict[str, Any]) -> int:
 
 def worker_noun(findings: Findings) -> str:
     """Return the noun for the workers of the runs: GPU or worker."""
-    runs = findings.runs
-    has_gpu_data = runs[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
-    return fmt.worker_noun(runs["hardware"].unique(), has_gpu_data=bool(has_gpu_data))
+    return fmt.worker_noun(findings.runs)
 
 
 def energy_reasons(findings: Findings, verdict: str) -> list[str]:

@@ -138,9 +138,9 @@ def _listed(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def label(setting: TrainingSetting) -> str:
+def label(setting: TrainingSetting, worker: str = "GPU") -> str:
     """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
-    parts = [fmt.plural(setting.gpus, "GPU")]
+    parts = [fmt.plural(setting.gpus, worker)]
     if setting.nodes is not None:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
     if setting.local_batch is not None:
