@@ -291,6 +291,35 @@ def test_emulated_runs_are_candidates_on_few_gpus_for_the_real_setting(write, tm
         assert candidate.steps == 110
 
 
+def test_a_decision_of_emulated_runs_is_on_the_real_setting(write_study, tmp_path):
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1], "global_batch": [64], "emulate": {"gpus": [2, 8]}}],
+        measure={"epochs": 2, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+        decide={"minimize": "time", "max_global_batch": 64, "tolerance": "10%"},
+    )
+    outcome = run(study, tmp_path / "store")
+    setting = json.loads((tmp_path / "store" / "decision.json").read_text())["setting"]
+    assert outcome.done
+    assert (setting["gpus"], setting["global_batch"]) == (8, 64)
+
+
+def test_a_run_that_was_skipped_is_a_candidate_once_it_can_run(write, tmp_path):
+    store, question = tmp_path / "store", {"minimize": "time"}
+    run(write(question, table(gpus=(1, 2))), store)
+    assert any(status == "skipped" for status, _ in statuses(store))
+    run(write(question), store)
+    assert json.loads((store / "decision.json").read_text())["setting"]["gpus"] == 8
+
+
+def test_the_length_of_a_training_is_that_of_the_sweeps(write, tmp_path):
+    sweeps = [{"gpus": [1], "local_batch": [8], "epochs": 10}]
+    loaded = load_study(write(QUESTION, sweeps=sweeps, measure={"epochs": 3, "warmup_epochs": 1}))
+    inputs = read_inputs(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
+    assert inputs.question.samples == 10 * 1000
+
+
 def test_simulated_runs_are_decided_on(write_study, tmp_path):
     study = write_study(
         workloads=[{"name": "resnet50"}],
@@ -403,6 +432,12 @@ def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_
 BAD = {
     "several workloads": (
         {}, {"workloads": [{"name": "a", "dataset_samples": 1}, {"name": "b"}]}, "decide"),
+    "a target with precisions": (
+        {"target": 0.7},
+        {"sweeps": [{"gpus": [1], "local_batch": [8], "precision": ["fp32", "bf16"]}],
+         "measure": {"epochs": 2, "warmup_epochs": 1, "evaluate": True}},
+        "decide.target",
+    ),
     "a target of steps": ({"target": 0.7}, {}, "decide.target"),
     "a deadline without a length": ({"deadline": "6h"}, {}, "decide.deadline"),
     "a duration": ({"deadline": "soon"}, {}, "decide.deadline"),

@@ -320,3 +320,22 @@ class TestNoiseOfRuns:
             )
         )
         assert rough > 5 * calm > 0
+
+
+def test_only_given_settings_are_decided_for():
+    seen = observed(packed(1), packed(8))
+    question = Question("time", tolerance=0.05)
+    assert plan(question, [], seen).setting == packed(8)
+    assert plan(question, [], seen, settings=[packed(1), packed(4)]).setting == packed(4)
+    assert plan(question, [], seen, settings=[]).stopped_because == NOTHING_LEFT
+
+
+def test_a_setting_that_ran_is_not_taken_to_lack_memory():
+    seen = observed(packed(1, 8.0), packed(1, 32.0))
+    state = plan(Question("gpu_hours"), [], seen, failed=[packed(8, 32.0)])
+    assert state.setting == packed(1, 32.0)
+
+
+def test_runs_of_unknown_length_are_not_all_first_runs():
+    candidates = [Candidate(item, 0.0, 10.0) for item in GRID]
+    assert len(plan(Question(), candidates, [], at_once=99).proposals) < len(GRID) // 2

@@ -9,7 +9,7 @@ import numpy as np
 
 from wattlaw.analysis.decision import LIKELY, NO_ENERGY, Decision
 from wattlaw.analysis.planning import Candidate, Plan, Proposal, is_long_enough, plan
-from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief
+from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief, can_run
 from wattlaw.analysis.planning.repeats import fit_with_repeats
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Caution, Result
@@ -93,10 +93,10 @@ class Decider:
         The budget includes both. A run that ends while results are read would be missing from
         both, so that they are read again.
         """
-        others = self._locked(pending)
+        others, ids = self._locked(pending), {run.run_id for run in pending}
         while True:
             before = others
-            inputs = read_inputs(self._study, self._runs, self._store)
+            inputs = read_inputs(self._study, self._runs, self._store, ids)
             others = self._locked(pending)
             if before <= others:
                 break
@@ -184,8 +184,14 @@ class Decider:
         possible = [
             run
             for run in pending
-            if run.run_id not in inputs.done and candidates[run.run_id].setting not in excluded
+            if run.run_id not in inputs.done
+            and (setting := candidates[run.run_id].setting) not in excluded
+            and can_run(setting, inputs.out_of_memory)
         ]
+        # Runs of other studies inform the model, and those that emulate stand for larger jobs.
+        able = {run.run_id for run in (*possible, *active)} | inputs.done
+        settings = [item.informs or item.setting
+                    for name, item in candidates.items() if name in able]  # fmt: skip
         spent = sum(inputs.hours.values()) + sum(
             self._expected.get(run.run_id, 0.0) for run in active
         )
@@ -195,7 +201,8 @@ class Decider:
         job, choices = inputs.job, list(dict.fromkeys(_of(inputs, possible)))
         current = plan(
             inputs.question, choices, [] if job is None else job.observations,
-            host=None if job is None else job.host, failed=inputs.out_of_memory,
+            host=None if job is None else job.host, settings=settings,
+            failed=inputs.out_of_memory,
             unmodelled=[item.setting for item in choices if job and job.shares_cores(item.setting)],
             hours_left=hours_left, at_once=max(count, 1), seed=decide.seed,
         )  # fmt: skip

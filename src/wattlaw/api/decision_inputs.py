@@ -1,7 +1,7 @@
 """What a decision rests on: its question, its candidates, and the results in a store."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -149,8 +149,13 @@ def emulated_setting(run: PlannedRun, gpus_per_node: int | None) -> TrainingSett
     return replace(setting_of(run), gpus=gpus, nodes=nodes, gpus_per_node=None)
 
 
-def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
-    """Return the state of a decision by the results in a store, which may not exist yet."""
+def read_inputs(
+    study: Study, runs: Sequence[PlannedRun], path: Path, pending: Collection[str] = ()
+) -> Inputs:
+    """Return the state of a decision by the results in a store, which may not exist yet.
+
+    ``pending`` are runs that can be made: an earlier campaign may have skipped them.
+    """
     store = Store(path)
     settings = {run.run_id: setting_of(run) for run in runs}
     records = {
@@ -175,8 +180,11 @@ def read_inputs(study: Study, runs: Sequence[PlannedRun], path: Path) -> Inputs:
     }
     done_runs = frozenset(name for name, record in records.items() if record.status == "done")
     done = {settings[name] for name in done_runs}
-    failed = [record for record in records.values()
-              if record.state in ("failed", "skipped")]  # fmt: skip
+    failed = [
+        record for run_id, record in records.items()
+        if record.state == "failed"
+        or (record.state == "skipped" and (record.attempts or run_id not in pending))
+    ]  # fmt: skip
     memory = {settings[item.run_id] for item in failed if _MEMORY in (item.reason or "")} - done
     tries: Counter[TrainingSetting] = Counter()
     for record in failed:
@@ -265,7 +273,7 @@ def _answered(
         batches = {item.setting.global_batch for item in candidates
                    if item.informs is None and _allows(question, item.setting)}  # fmt: skip
         return question, frozenset(batches - tried), ()
-    length = decide.epochs or study.measure.epochs
+    length = decide.epochs or study.sweeps[0].epochs or study.measure.epochs
     question = replace(
         question,
         samples=decide.total_samples or (length * per_epoch if length else None),

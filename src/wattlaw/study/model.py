@@ -281,6 +281,7 @@ class Study(Model):
             return self
         lengths = {sweep.epochs or self.measure.epochs for sweep in self.sweeps}
         shares = {share for sweep in self.sweeps for share in sweep.dataset_fraction}
+        precisions = {item for sweep in self.sweeps for item in sweep.precision}
         problems = (
             (len(self.workloads) > 1, "decide",
              f"given {len(self.workloads)} workloads; allowed: one workload in a study"),
@@ -290,6 +291,8 @@ class Study(Model):
              "the sweeps differ in dataset_fraction; allowed: one share of the data set"),
             (by_steps and decide.target is not None, "target",
              "given with measure.steps or measure.seconds; allowed: with measure.epochs"),
+            (len(precisions) > 1 and decide.target is not None, "target",
+             "given with several precisions; allowed: with one, since they learn differently"),
             (not self.measure.evaluate and decide.target is not None, "target",
              "given with measure.evaluate false; allowed: with evaluations"),
             *((by_steps and not decide.has_length and getattr(decide, name) is not None, name,

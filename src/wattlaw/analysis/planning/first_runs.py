@@ -48,6 +48,8 @@ def first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) -
 
 def _up_to(share: float, order: Sequence[Candidate], works: Floats) -> list[Candidate]:
     """Return the runs that are at most a share of the work of all."""
+    if not works.any():  # the steps of runs are not known
+        return []
     limit = share * works.sum()
     return [item for item, work in zip(order, works, strict=True) if work <= limit]
 

@@ -63,6 +63,7 @@ def plan(
     observations: Sequence[Observation],
     *,
     host: HostPower | None = None,
+    settings: Collection[TrainingSetting] | None = None,
     failed: Sequence[TrainingSetting] = (),
     unmodelled: Collection[TrainingSetting] = (),
     hours_left: float | None = None,
@@ -82,9 +83,12 @@ def plan(
         The runs that have been made.
     host
         Power of what counts as energy beside GPUs; None if nothing does.
+    settings
+        Those that can be decided for, by default those of candidates and observations.
     failed
         Settings that cannot run, such as for lack of memory. Settings with the same precision and
-        at least as many samples per GPU in a micro-batch are taken not to run either.
+        at least as many samples per GPU in a micro-batch are taken not to run either, unless they
+        have run.
     unmodelled
         Settings that the model of a step does not describe. If one is leading, it is measured
         before a decision, whatever that takes.
@@ -100,12 +104,14 @@ def plan(
     >>> first.proposals[0].candidate.setting.gpus
     1
     """
-    possible = [item for item in candidates if _can_run(item.setting, failed)]
+    possible = [item for item in candidates if can_run(item.setting, failed)]
     seen = [item.setting for item in observations]
+    if settings is None:
+        settings = [*(item.informs or item.setting for item in possible), *seen]
     choices = [
         setting
-        for setting in dict.fromkeys([*(item.informs or item.setting for item in possible), *seen])
-        if question.allows(setting) and _can_run(setting, failed)
+        for setting in dict.fromkeys(settings)
+        if question.allows(setting) and (setting in seen or can_run(setting, failed))
     ]
     allowed = [item for item in possible if question.allows(item.informs or item.setting)]
     first = first_runs(allowed or possible, seen)
@@ -337,7 +343,9 @@ def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
     return [*chosen, *rest[: count - len(chosen)]]
 
 
-def _can_run(setting: TrainingSetting, failed: Sequence[TrainingSetting]) -> bool:
+def can_run(setting: TrainingSetting, failed: Sequence[TrainingSetting]) -> bool:
+    """Return whether a setting may fit into memory, given those that did not."""
+
     def micro(item: TrainingSetting) -> float:
         return (item.local_batch or 0.0) / item.gradient_accumulation
 

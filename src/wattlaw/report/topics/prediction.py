@@ -145,6 +145,8 @@ def label(setting: TrainingSetting, worker: str = "GPU") -> str:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
     if setting.local_batch is not None:
         parts.append(f"batch {fmt.number(setting.local_batch)} each")
+    if setting.precision not in (None, "fp32"):
+        parts.append(str(setting.precision))
     for name in fmt.LIMIT_UNITS:
         value = getattr(setting, name)
         parts += [] if value is None else [fmt.limit_label(name, value)]
