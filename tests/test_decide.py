@@ -380,7 +380,7 @@ def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
     line = ["next", str(store), str(study)]
     assert main([*line, "--json"]) == 0
     captured = capsys.readouterr()
-    assert captured.err.startswith(f"{store} does not exist")
+    assert captured.err.startswith(f"{store} is not a store")
     first = json.loads(captured.out)
     assert first[0]["gpus"] == 1
     assert {item["gpu_hours"] for item in first} == {None}
@@ -409,6 +409,10 @@ def test_next_shows_the_most_useful_measurements(write, tmp_path, capsys):
     assert "GPU-hours" in capsys.readouterr().out
     assert main(["next", str(store), str(write(None))]) == 2
     assert "decide" in capsys.readouterr().err
+    study = str(write(QUESTION))
+    for line in (["next", study, study], ["run", study, "--dry-run", "--store", study]):
+        assert main(line) == 2
+        assert capsys.readouterr().err.startswith(f"wattlaw: {study}: a file")
 
 
 def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_path):
@@ -427,6 +431,24 @@ def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_
     assert set(done["global_batch"]) == {64, 128}
     assert outcome.stopped_because == "certain"
     assert outcome.results.decision["setting"]["global_batch"] in (64, 128)
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"), [(1, "budget spent"), (9, "no run reached the target")]
+)
+def test_why_measuring_ends_without_a_run_that_reached_the_target(
+    write_study, tmp_path, runs, reason
+):
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1, 2], "global_batch": [64, 128]}],
+        measure={"epochs": 2, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": {
+            "hardware": "kit-a100", "critical_batch": 256, "epochs_to_target": 50}},
+        decide={"minimize": "gpu_hours", "target": 0.9, "budget": {"runs": runs}},
+    )  # fmt: skip
+    outcome = run(study, tmp_path / "store")
+    assert (outcome.done, outcome.stopped_because) == (min(runs, 2), reason)
 
 
 BAD = {

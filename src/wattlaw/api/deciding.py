@@ -206,14 +206,14 @@ class Decider:
             unmodelled=[item.setting for item in choices if job and job.shares_cores(item.setting)],
             hours_left=hours_left, at_once=max(count, 1), seed=decide.seed,
         )  # fmt: skip
+        if decide.target is not None and current.setting is None and inputs.job is not None:
+            current = replace(current, stopped_because=None if inputs.untried else _TARGET)
         if count < 1:
             reason = current.stopped_because or (None if active else BUDGET)
             return replace(current, proposals=(), stopped_because=reason), []
         wanted = [item.candidate for item in current.proposals]
         if inputs.untried:
             wanted = self._for_target(inputs, possible, active)[:count] or wanted
-        elif decide.target is not None and current.setting is None and inputs.job is not None:
-            current = replace(current, stopped_because=_TARGET)
         elif (
             not wanted and current.setting in inputs.to_retry and current.stopped_because != BUDGET
         ):

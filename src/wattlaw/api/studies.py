@@ -97,10 +97,15 @@ class Study:
             The folder of results. It does not have to exist.
         assume_tflops
             TFLOP/s per GPU, for the GPU-hours of settings that were not measured yet.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            ``store`` is a file, or ``assume_tflops`` is not a number > 0.
         """
         if not 0 < assume_tflops < float("inf"):
             raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
-        results = Store(Path(store))
+        results = _future_store(Path(store))
         records = results.records_by_id({run.run_id for run in self.plan.runs})
         statuses = planning.statuses(results, self.plan.runs, records)
         left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
@@ -131,14 +136,17 @@ class Study:
         ------
         wattlaw.errors.Refused
             The study has no ``decide``.
+        wattlaw.errors.BadInput
+            ``store`` is a file.
         """
         from wattlaw.api.deciding import Decider
         from wattlaw.api.decision_inputs import decide_of
 
         decide_of(self.plan.study)
         path = Path(store)
-        records = Store(path).records_by_id({run.run_id for run in self.plan.runs})
-        states = planning.statuses(Store(path), self.plan.runs, records)
+        results = _future_store(path)
+        records = results.records_by_id({run.run_id for run in self.plan.runs})
+        states = planning.statuses(results, self.plan.runs, records)
         ended = ("done", "running", "damaged")
         pending = [run for run in self.plan.runs if states[run.run_id] not in ended]
         return Decider(self.plan.study, self.plan.runs, path).next_measurements(pending, count)
@@ -392,6 +400,11 @@ def run(
 def _launcher(study: Study) -> type[Launcher]:
     launcher: type[Launcher] = registry.load(GROUP, study.launcher)
     return launcher
+
+
+def _future_store(path: Path) -> Store:
+    """Return the store at ``path``, which may not exist yet; raise ``BadInput`` if it is a file."""
+    return Store.existing(path) if path.is_file() else Store(path)
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:

@@ -34,8 +34,8 @@ def next_measurements(
     """Show the measurements that would help a decision most now."""
     loaded = studies.load_study(study, launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
-    if not store.exists():
-        print(f"{store} does not exist yet; shown are the first runs", file=sys.stderr)
+    if not (store / "runs").exists():
+        print(f"{store} is not a store yet; shown are the first runs", file=sys.stderr)
     if as_json:
         print(json.dumps([item.to_dict() for item in measurements], allow_nan=False))
         return 0
