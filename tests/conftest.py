@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -97,6 +97,38 @@ def write_study(tmp_path: Path) -> Callable[..., Path]:
     def write(**changes: object) -> Path:
         path = tmp_path / "study.yaml"
         path.write_text(yaml.safe_dump(study_of(**changes)))
+        return path
+
+    return write
+
+
+def decide_table(batches: Iterable[int] = (8, 32), gpus: Iterable[int] = (1, 2, 4, 8)) -> str:
+    """Return measurements in which one GPU with the largest batch uses the fewest GPU-hours."""
+    header = "workload,hardware,gpus,nodes,local_batch,step_time_s,power_per_gpu_w,startup_s"
+    rows = [
+        f"bert,T4,{count},1,{batch},{0.02 + 0.01 * batch + 0.004 * (count > 1)},{60 + batch},20"
+        for count in gpus
+        for batch in batches
+    ]
+    return "\n".join([header, *rows, ""])
+
+
+@pytest.fixture
+def write_decide(tmp_path: Path) -> Callable[..., Path]:
+    """Return a function that writes a study with ``decide`` on a table, and returns its path."""
+
+    def write(decide: object, content: str | None = None, **changes: object) -> Path:
+        (tmp_path / "table.csv").write_text(content or decide_table())
+        study = {
+            "workloads": [{"name": "bert", "dataset_samples": 1000}],
+            "sweeps": [{"gpus": [1, 2, 4, 8], "local_batch": [8, 32]}],
+            "repeats": 2,
+            "measure": {"steps": 100, "warmup_steps": 10},
+            "launch": {"kind": "replay", "table": "table.csv", "gpus_per_node": 8},
+        }
+        values = study | ({} if decide is None else {"decide": decide}) | changes
+        path = tmp_path / "study.yaml"
+        path.write_text(yaml.safe_dump(study_of(**values)))
         return path
 
     return write

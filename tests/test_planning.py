@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from wattlaw.analysis.planning import Candidate, Question, plan
+from wattlaw.analysis.planning import Candidate, Question, may_fit_memory, plan
 from wattlaw.analysis.planning.plan import BUDGET, CERTAIN, NOTHING_LEFT
 from wattlaw.analysis.planning.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
@@ -190,14 +190,12 @@ class TestPlan:
         one, other = (plan(self.question, left(*made), seen, seed=3) for _ in range(2))
         assert one == other
 
-    def test_failed_settings_and_larger_batches_are_not_proposed(self):
-        found = plan(self.question, CANDIDATES, [], failed=[packed(2, 16.0)], at_once=9)
-        assert {item.candidate.setting.local_batch for item in found.proposals} == {8.0}
+    def test_larger_batches_than_one_that_was_out_of_memory_do_not_fit(self):
+        able = [item for item in CANDIDATES if may_fit_memory(item.setting, [packed(2, 16.0)])]
+        assert {item.setting.local_batch for item in able} == {8.0}
 
     def test_no_candidate_is_nothing_left(self):
         assert plan(self.question, [], []).stopped_because == NOTHING_LEFT
-        failed = [item.setting for item in CANDIDATES]
-        assert plan(self.question, CANDIDATES, [], failed=failed).stopped_because == NOTHING_LEFT
 
     def test_all_measured_names_the_best(self):
         question = Question("gpu_hours", tolerance=0.001, confidence=0.999)
@@ -328,12 +326,6 @@ def test_only_given_settings_are_decided_for():
     assert plan(question, [], seen).setting == packed(8)
     assert plan(question, [], seen, settings=[packed(1), packed(4)]).setting == packed(4)
     assert plan(question, [], seen, settings=[]).stopped_because == NOTHING_LEFT
-
-
-def test_a_setting_that_ran_is_not_taken_to_lack_memory():
-    seen = observed(packed(1, 8.0), packed(1, 32.0))
-    state = plan(Question("gpu_hours"), [], seen, failed=[packed(8, 32.0)])
-    assert state.setting == packed(1, 32.0)
 
 
 def test_runs_of_unknown_length_are_not_all_first_runs():

@@ -357,8 +357,10 @@ def test_a_folder_without_runs_is_not_a_store(tmp_path):
 
 def test_a_store_cannot_replace_a_file(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot be a store"):
+    with pytest.raises(BadInput, match="a file"):
         Store(tmp_path / "file").create()
+    with pytest.raises(BadInput, match="cannot be a store"):
+        Store(tmp_path / "file" / "store").create()
 
 
 def test_files_that_do_not_belong_to_a_store_are_left_alone(store):

@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 
 from wattlaw.analysis.decision import LIKELY, NO_ENERGY, Decision
-from wattlaw.analysis.planning import Candidate, Plan, Proposal, is_long_enough, plan
-from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief, can_run
+from wattlaw.analysis.planning import (
+    Candidate,
+    Plan,
+    Proposal,
+    is_long_enough,
+    may_fit_memory,
+    plan,
+)
+from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief
 from wattlaw.analysis.planning.repeats import fit_with_repeats
 from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Caution, Result
@@ -186,7 +193,7 @@ class Decider:
             for run in pending
             if run.run_id not in inputs.done
             and (setting := candidates[run.run_id].setting) not in excluded
-            and can_run(setting, inputs.out_of_memory)
+            and may_fit_memory(setting, inputs.out_of_memory)
         ]
         # Runs of other studies inform the model, and those that emulate stand for larger jobs.
         able = {run.run_id for run in (*possible, *active)} | inputs.done
@@ -202,7 +209,6 @@ class Decider:
         current = plan(
             inputs.question, choices, [] if job is None else job.observations,
             host=None if job is None else job.host, settings=settings,
-            failed=inputs.out_of_memory,
             unmodelled=[item.setting for item in choices if job and job.shares_cores(item.setting)],
             hours_left=hours_left, at_once=max(count, 1), seed=decide.seed,
         )  # fmt: skip

@@ -105,7 +105,7 @@ class Study:
         """
         if not 0 < assume_tflops < float("inf"):
             raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
-        results = _future_store(Path(store))
+        results = Store(Path(store))
         records = results.records_by_id({run.run_id for run in self.plan.runs})
         statuses = planning.statuses(results, self.plan.runs, records)
         left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
@@ -144,7 +144,7 @@ class Study:
 
         decide_of(self.plan.study)
         path = Path(store)
-        results = _future_store(path)
+        results = Store(path)
         records = results.records_by_id({run.run_id for run in self.plan.runs})
         states = planning.statuses(results, self.plan.runs, records)
         ended = ("done", "running", "damaged")
@@ -400,11 +400,6 @@ def run(
 def _launcher(study: Study) -> type[Launcher]:
     launcher: type[Launcher] = registry.load(GROUP, study.launcher)
     return launcher
-
-
-def _future_store(path: Path) -> Store:
-    """Return the store at ``path``, which may not exist yet; raise ``BadInput`` if it is a file."""
-    return Store.existing(path) if path.is_file() else Store(path)
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:

@@ -63,11 +63,6 @@ class Store:
         ``NotPermitted`` if this user may not read it.
         """
         store = cls(path, strict=strict)
-        if path.is_file():
-            raise BadInput(
-                f"{path}: a file, and this command reads the folder of a store; a bundle is read "
-                "by 'wattlaw report', 'fit', 'advise', 'predict', 'claims', 'compare' and 'export'"
-            )
         if not store._runs.is_dir():
             raise BadInput(
                 f"{path}: not a store (a store has a folder 'runs'); 'wattlaw run' makes one"
@@ -78,6 +73,12 @@ class Store:
     def _runs(self) -> Path:
         """Return the folder of runs, of a store that this wattlaw can read."""
         check_version(self.path)
+        if self.path.is_file():
+            raise BadInput(
+                f"{self.path}: a file, and this command needs the folder of a store; a bundle is "
+                "read by 'wattlaw report', 'fit', 'advise', 'predict', 'claims', 'compare' and "
+                "'export'"
+            )
         runs = self.path / "runs"
         if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):
             raise unreadable(runs)

@@ -64,7 +64,6 @@ def plan(
     *,
     host: HostPower | None = None,
     settings: Collection[TrainingSetting] | None = None,
-    failed: Sequence[TrainingSetting] = (),
     unmodelled: Collection[TrainingSetting] = (),
     hours_left: float | None = None,
     at_once: int = 1,
@@ -78,17 +77,13 @@ def plan(
     ----------
     candidates
         The runs that could be made; a setting may be there several times, for repeats. Those that
-        have been made are left out by the caller.
+        have been made, or lack memory (``may_fit_memory``), are left out by the caller.
     observations
         The runs that have been made.
     host
         Power of what counts as energy beside GPUs; None if nothing does.
     settings
         Those that can be decided for, by default those of candidates and observations.
-    failed
-        Settings that cannot run, such as for lack of memory. Settings with the same precision and
-        at least as many samples per GPU in a micro-batch are taken not to run either, unless they
-        have run.
     unmodelled
         Settings that the model of a step does not describe. If one is leading, it is measured
         before a decision, whatever that takes.
@@ -104,17 +99,12 @@ def plan(
     >>> first.proposals[0].candidate.setting.gpus
     1
     """
-    possible = [item for item in candidates if can_run(item.setting, failed)]
     seen = [item.setting for item in observations]
     if settings is None:
-        settings = [*(item.informs or item.setting for item in possible), *seen]
-    choices = [
-        setting
-        for setting in dict.fromkeys(settings)
-        if question.allows(setting) and (setting in seen or can_run(setting, failed))
-    ]
-    allowed = [item for item in possible if question.allows(item.informs or item.setting)]
-    first = first_runs(allowed or possible, seen)
+        settings = [*(item.informs or item.setting for item in candidates), *seen]
+    choices = [setting for setting in dict.fromkeys(settings) if question.allows(setting)]
+    allowed = [item for item in candidates if question.allows(item.informs or item.setting)]
+    first = first_runs(allowed or candidates, seen)
     if not observations:
         reason = None if first else NOTHING_LEFT
         start = tuple(Proposal(item, None, None) for item in first[:at_once])
@@ -122,7 +112,9 @@ def plan(
     if not choices:
         return Plan(None, None, None, None, (), NOTHING_LEFT)
     belief = Belief.of(
-        fit_with_repeats(observations, seed), [*choices, *(item.setting for item in possible)], host
+        fit_with_repeats(observations, seed),
+        [*choices, *(item.setting for item in candidates)],
+        host,
     )
     regrets, missed = belief.regrets(question, choices), belief.missed(question, choices)
     means = regrets.mean(0)
@@ -132,8 +124,8 @@ def plan(
     state = (choices[best], float(means[best]), probability, meets)
     is_sure = not first and probability >= question.confidence
     is_sure = is_sure and means[best] <= question.tolerance
-    hours = belief.gpu_hours(possible)
-    steps = max((item.steps for item in possible), default=0.0)
+    hours = belief.gpu_hours(candidates)
+    steps = max((item.steps for item in candidates), default=0.0)
     spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
     check = None
     if is_sure:
@@ -141,7 +133,7 @@ def plan(
         check = _check(choices[best], choices, seen, hours, spent, is_modelled=is_modelled)
     if is_sure and check is None:
         return Plan(*state, (), CERTAIN)
-    if not possible:
+    if not candidates:
         return Plan(*state, (), NOTHING_LEFT)
     urgent = first if check is None else [check]
     ranked = sorted(
@@ -341,17 +333,3 @@ def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
             chosen.append(item)
     rest = [item for item in ranked if item not in chosen]
     return [*chosen, *rest[: count - len(chosen)]]
-
-
-def can_run(setting: TrainingSetting, failed: Sequence[TrainingSetting]) -> bool:
-    """Return whether a setting may fit into memory, given those that did not."""
-
-    def micro(item: TrainingSetting) -> float:
-        return (item.local_batch or 0.0) / item.gradient_accumulation
-
-    return not any(
-        item == setting
-        or (item.local_batch is not None and item.precision == setting.precision
-            and micro(setting) >= micro(item))
-        for item in failed
-    )  # fmt: skip

@@ -180,3 +180,20 @@ class Candidate:
     def gpu_hours(self, step_time_s: float) -> float:
         """Return the GPU-hours of the run for a time of a step."""
         return self.setting.gpus * (self.startup_s + self.steps * step_time_s) / 3600
+
+
+def may_fit_memory(setting: TrainingSetting, out_of_memory: Sequence[TrainingSetting]) -> bool:
+    """Return whether a setting may fit into memory, given those that did not.
+
+    Settings of the same precision with at least as many samples in a micro-batch of a GPU do not.
+    """
+
+    def micro(item: TrainingSetting) -> float:
+        return (item.local_batch or 0.0) / item.gradient_accumulation
+
+    return not any(
+        item == setting
+        or (item.local_batch is not None and item.precision == setting.precision
+            and micro(setting) >= micro(item))
+        for item in out_of_memory
+    )  # fmt: skip
