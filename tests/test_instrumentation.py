@@ -217,23 +217,13 @@ def test_reading_while_a_script_runs_shows_its_steps(tmp_path):
 
 def test_a_part_of_the_hook_that_fails_says_so_and_the_rest_goes_on(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "from importlib.util import spec_from_loader\n"
-        "class Changed:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name != 'torch.utils.data.dataloader':\n"
-        "            return None\n"
-        "        sys.meta_path.remove(self)\n"
-        "        from importlib.machinery import PathFinder\n"
-        "        spec = PathFinder.find_spec(name, path)\n"
-        "        execute = spec.loader.exec_module\n"
-        "        def exec_module(module):\n"
-        "            execute(module)\n"
-        "            del module._BaseDataLoaderIter._next_index\n"
-        "        spec.loader.exec_module = exec_module\n"
-        "        return spec\n"
-        "sys.meta_path.append(Changed())\n"
-        "sys.meta_path.insert(1, sys.meta_path.pop())\n"
+        "from importlib.machinery import SourceFileLoader as Loader\n"
+        "execute = Loader.exec_module\n"
+        "def exec_module(self, module):\n"
+        "    execute(self, module)\n"
+        "    if module.__name__ == 'torch.utils.data.dataloader':\n"
+        "        del module._BaseDataLoaderIter._next_index\n"
+        "Loader.exec_module = exec_module\n"
     )
     code = (
         "import torch; model = torch.nn.Linear(2, 1)\n"
