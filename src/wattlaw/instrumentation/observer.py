@@ -67,7 +67,9 @@ class StepObserver:
         notes = [*summary.notes, *self._recorded.problems()]
         if not self.part.is_limited:  # with a limit, they are ended before their end
             notes += [
-                f"steps of {p.host}, process {p.pid}: {_NO_END}" for p in processes if not p.is_ended
+                f"steps of {p.host}, process {p.pid}: {_NO_END}"
+                for p in processes
+                if not p.is_ended
             ]
         if summary.workers_work_together is False:
             notes.append(_NOT_TOGETHER)

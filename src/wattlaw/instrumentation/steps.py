@@ -104,7 +104,6 @@ class StepsFolder:
         known = [process for process in processes if process is not None]
         return sorted(known, key=lambda process: (process.host, process.pid))
 
-
     def problems(self) -> list[str]:
         """Return a note for each file without a process, as of one that met a full disk."""
         return [
