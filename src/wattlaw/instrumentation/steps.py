@@ -16,9 +16,10 @@ from wattlaw.instrumentation.step_times import Floats, Mask
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
 _MAX_NUMBER, _MAX_OPTIMIZERS = 2**62, 10_000
-#: Steps whose records are lost, of all processes together: each takes memory, and a record costs
-#: its writer nothing. Lines are at most 8 MiB, so that a damaged one loses less.
-_MAX_LOST_STEPS = 2 * 10**6
+#: Steps whose records are lost, and gaps of such steps, of all processes together: each step takes
+#: memory and each gap a window, while a record costs its writer nothing. Lines are at most 8 MiB,
+#: so that a damaged one loses less.
+_MAX_LOST_STEPS, _MAX_GAPS = 2 * 10**6, 1000
 #: A hundred years: no process counts more. Samples of one step.
 _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
 _TEXTS = ("host", "backend", "parallelism", "precision")
@@ -115,15 +116,17 @@ class StepsFolder:
 
 @dataclass
 class _LostSteps:
-    """The number of steps without a record, of all files together."""
+    """The number of steps without a record, and of gaps, of all files together."""
 
     count: int = 0
+    gaps: int = 0
 
     def add(self, steps: int) -> None:
         """Count lost steps; an exception means that a record claims too many."""
-        if not 0 <= steps <= _MAX_LOST_STEPS - self.count:
+        if not 0 <= steps <= _MAX_LOST_STEPS - self.count or self.gaps + (steps > 0) > _MAX_GAPS:
             raise ValueError
         self.count += steps
+        self.gaps += steps > 0
 
 
 @dataclass
