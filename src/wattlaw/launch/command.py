@@ -224,14 +224,13 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
         if process is None:
             early.append(number)
             return
-        is_second = number == signal.SIGINT and bool(stops)
-        if process.poll() is None and not _came_from_terminal(number):
+        if process.poll() is None and (number in early or not _came_from_terminal(number)):
             process.send_signal(number)
         if number in _STOPS:
             stops.append((number, time.monotonic()))
             processes.end(all_at_once=False)
-        if is_second and stops[-1][1] - stops[0][1] > _SAME_KEY_S:
-            processes.kill()
+        if number == signal.SIGINT and stops[-1][1] - stops[0][1] > _SAME_KEY_S:
+            processes.kill()  # the second Ctrl-C
 
     handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
     before = {n: signal.signal(n, forward) for n in handled}
@@ -243,8 +242,9 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
                 print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
                 return _Ended(_CANNOT_RUN, time.perf_counter())
             processes.started(process)
-            for number in early:
+            for number in early:  # the terminal has not sent it to the command
                 forward(number, None)
+            early.clear()
             if observer.progress is None and not observer.part.is_limited:
                 code = process.wait()
             else:
