@@ -156,6 +156,32 @@ def test_the_users_sitecustomize_and_path_are_as_without_the_hook(tmp_path):
     assert "mine 5" in hooked
 
 
+def test_a_script_finds_the_import_system_as_without_the_hook(tmp_path):
+    code = (
+        "import importlib.metadata, importlib.machinery, inspect, sys\n"
+        "for moment in ('before', 'after'):\n"
+        "    finder = importlib.machinery.PathFinder\n"
+        "    print(moment, sys.meta_path, 'sitecustomize' in sys.modules, finder.find_spec)\n"
+        "    print(inspect.signature(finder.find_spec), finder.__module__)\n"
+        "    print(importlib.metadata.version('torch'))\n"
+        "    print(importlib.util.find_spec('torch.optim').origin)\n"
+        "    importlib.invalidate_caches()\n"
+        "    import torch.optim.optimizer as optimizer\n"
+        "    print(type(optimizer.__loader__), 'exec_module' in vars(optimizer.__loader__))\n"
+        "import importlib; importlib.reload(optimizer)\n"
+        "try:\n    import sitecustomize\nexcept ImportError as error:\n    print(error)\n"
+    )
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    _, hooked = run(tmp_path, "-c", code)
+    assert hooked == plain.stdout + plain.stderr
+
+
+@pytest.mark.parametrize("option", ["-I", "-S", "-E"])
+def test_python_that_does_not_read_the_hook_runs_as_without_it(tmp_path, option):
+    _, output = run(tmp_path, option, "-c", "import sys; print(len(sys.meta_path))")
+    assert output == "3\n"
+
+
 def test_an_error_of_the_users_sitecustomize_is_shown_as_without_the_hook(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("raise ValueError('broken')\n")
     _, output = run(tmp_path, "-c", "print('ran')", PYTHONPATH=path_with_hook(tmp_path, tmp_path))
@@ -217,23 +243,13 @@ def test_reading_while_a_script_runs_shows_its_steps(tmp_path):
 
 def test_a_part_of_the_hook_that_fails_says_so_and_the_rest_goes_on(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        "from importlib.util import spec_from_loader\n"
-        "class Changed:\n"
-        "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name != 'torch.utils.data.dataloader':\n"
-        "            return None\n"
-        "        sys.meta_path.remove(self)\n"
-        "        from importlib.machinery import PathFinder\n"
-        "        spec = PathFinder.find_spec(name, path)\n"
-        "        execute = spec.loader.exec_module\n"
-        "        def exec_module(module):\n"
-        "            execute(module)\n"
-        "            del module._BaseDataLoaderIter._next_index\n"
-        "        spec.loader.exec_module = exec_module\n"
-        "        return spec\n"
-        "sys.meta_path.append(Changed())\n"
-        "sys.meta_path.insert(1, sys.meta_path.pop())\n"
+        "from importlib.machinery import SourceFileLoader as Loader\n"
+        "execute = Loader.exec_module\n"
+        "def exec_module(self, module):\n"
+        "    execute(self, module)\n"
+        "    if module.__name__ == 'torch.utils.data.dataloader':\n"
+        "        del module._BaseDataLoaderIter._next_index\n"
+        "Loader.exec_module = exec_module\n"
     )
     code = (
         "import torch; model = torch.nn.Linear(2, 1)\n"
@@ -246,3 +262,55 @@ def test_a_part_of_the_hook_that_fails_says_so_and_the_rest_goes_on(tmp_path):
     (process,) = processes(tmp_path).values()
     assert process.steps == result["steps"]
     assert [problem.split(":")[0] for problem in process.problems] == ["loaders.count_samples"]
+
+
+ODD = """
+import threading, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Raises(torch.optim.SGD):
+    def step(self, closure=None):
+        raise ZeroDivisionError
+
+def parameters():
+    return [torch.nn.Parameter(torch.ones(2))]
+
+def closure():
+    loss = (good.param_groups[0]["params"][0] ** 2).sum()
+    loss.backward()
+    return loss
+
+def step(optimizer, count):
+    for _ in range(count):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.ones(2)
+        optimizer.step()
+
+if __name__ == "__main__":
+    good = torch.optim.LBFGS(parameters())
+    never = torch.optim.SGD(parameters(), lr=0.1)
+    step(torch.optim.SGD([{"params": []}], lr=0.1), 9)
+    try:
+        step(Raises(parameters(), lr=0.1), 1)
+    except ZeroDivisionError:
+        print("raised")
+    thread = threading.Thread(target=lambda: step(torch.optim.SGD(parameters(), lr=0.1), 3))
+    thread.start()
+    data = TensorDataset(torch.randn(14, 2))
+    context = "spawn"
+    for _ in DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=context):
+        good.step(closure)
+    thread.join()
+"""
+
+
+def test_odd_optimizers_and_workers_of_loaders_do_not_disturb_the_counted_ones(tmp_path):
+    (tmp_path / "odd.py").write_text(ODD)
+    _, output = run(tmp_path, tmp_path / "odd.py")
+    assert output == "raised\n"
+    (process,) = processes(tmp_path).values()  # the loader's worker records nothing
+    assert process.is_ended
+    assert process.steps in (7, 7 + 3)  # the thread's come before, unless the machine is busy
+    assert process.samples_per_step.sum() == 14
+    assert [problem.split(":")[0] for problem in process.problems] == ["optimizer 0"]

@@ -116,3 +116,40 @@ def test_options_that_cannot_work_start_nothing(tmp_path, options):
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "started").exists()
     assert not (tmp_path / "s").exists()
+
+
+FAULTS = {
+    "closed": "import os; os.closerange(3, 100)",
+    "full": "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))",
+    "removed": "import os, shutil; shutil.rmtree(os.environ['WATTLAW_STEPS'])",
+    "never": "raise SystemExit(5)",
+}
+TRAINING = """
+import time, torch
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+{}
+for number in range(150):
+    optimizer.step()
+    time.sleep(0.01)
+    print(number)
+raise SystemExit(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "steps", "note"),
+    [("closed", 150, None), ("full", None, "the records stop before"), ("removed", None, "folder"),
+     ("never", None, "none of its steps was seen")],
+)  # fmt: skip
+def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(
+    tmp_path, fault, steps, note
+):
+    script = (sys.executable, "-c", TRAINING.format(FAULTS[fault]))
+    found, done = measured(tmp_path, "--", *script)
+    assert (done.returncode, found["exit_code"]) == (5, 5)
+    assert done.stdout.split() == [str(n) for n in range(0 if fault == "never" else 150)]
+    assert "Traceback" not in done.stderr
+    if note is None:
+        assert found["steps"] == steps
+    else:
+        assert [text for text in found["notes"] if note in text]

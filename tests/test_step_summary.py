@@ -1,13 +1,16 @@
 """From records of steps to windows; records that are torn or hostile; progress in output."""
 
 import json
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from wattlaw.errors import BadInput
 from wattlaw.instrumentation.hook._wattlaw.steps import _DeviceTimes
+from wattlaw.instrumentation.observer import StepObserver
 from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.steps import ProcessSteps, StepsFolder
 from wattlaw.instrumentation.summary import MeasuredPart, summarise
@@ -153,7 +156,20 @@ HOSTILE = [
     json.dumps(steps_record(3, [1], 1) | {"waits_us": [-1]}),
     json.dumps(steps_record(3, [1], 7)).replace(": 7", ": 1e999"),
     json.dumps(steps_record(3, [7], 1)).replace("[7]", "[" + "9" * 5000 + "]"),
+    json.dumps(steps_record(2 * 10**6 + 4, [100], 1)),
+    json.dumps(steps_record(3, [2**61], 1)),
+    json.dumps(steps_record(3, [44, 2**61], 1)),
+    json.dumps(steps_record(3, [7], 1)),  # before the step before
+    json.dumps(steps_record(3, [100], 2**61)),
     json.dumps({"type": "facts", "step": 1, "batches": 1, "world_size": 10**30}),
+    *(
+        json.dumps({"type": "device", "optimizer": 0, "first": 1, "us": us, "low_us": low,
+                    "high_us": high})
+        for us, low, high in (
+            ([1e300], 6, 10), ([float("nan")], 6, 10), ([-3.0], 6, 10), ([1e15] * 9, 6, 10),
+            ([3.0], -1e300, 10), ([3.0], 6, float("inf")), ([3.0], 6, float("nan")),
+        )
+    ),
     json.dumps({"type": "device", "optimizer": 0, "first": 1, "us": ["x"], "low_us": 0}),
 ]  # fmt: skip
 
@@ -171,6 +187,43 @@ def test_a_lost_line_loses_times_but_no_steps(tmp_path):
     assert process.steps == 7
     assert np.isnan(process.step_end_s).sum() == 2
     assert summarise([process]).steps == 7
+
+
+def test_steps_that_are_lost_are_bounded_over_all_optimizers_and_processes(tmp_path):
+    """Each record claims a gap that one alone may have: 40 of them would be 60 million steps."""
+    gap, processes = 1_500_000, []
+    for pid in range(4):
+        records = [PROCESS | {"pid": pid}, steps_record(0, [5, 20], optimizer=99)]
+        records += [steps_record(gap, [10**6 + n], optimizer=n) for n in range(10)]
+        lines = "".join(f"{json.dumps(record)}\n" for record in records)
+        (tmp_path / f"steps.node1.{pid}.jsonl").write_text(lines)
+    folder = StepsFolder(tmp_path)
+    for _ in range(2):  # what was read is not counted again
+        processes = folder.read()
+    assert sum(int(np.isnan(process.step_end_s).sum()) for process in processes) <= 2 * 10**6
+    assert sorted(process.steps for process in processes) == [2, 2, 2, gap + 3]
+    assert all(process.problems for process in processes)
+    assert summarise(processes).notes
+
+
+def test_gaps_are_bounded_since_each_divides_a_window(tmp_path):
+    records = [steps_record(3 * n, [100 * n, 10]) for n in range(5000)]
+    (process,) = read(tmp_path, PROCESS, *records)
+    assert np.isnan(process.step_end_s).sum() == 1000
+    assert len(summarise([process]).windows) < 1100
+
+
+def test_a_file_without_a_process_is_a_note(tmp_path):
+    (tmp_path / "steps.node1.8.jsonl").touch()
+    observer = StepObserver(tmp_path, MeasuredPart())
+    read(tmp_path, PROCESS, steps_record())
+    (no_end, empty) = sorted(observer.summary().notes)[-2:]
+    assert "steps.node1.8.jsonl" in no_end or "steps.node1.8.jsonl" in empty
+    assert "process 7" in no_end or "process 7" in empty
+    read(tmp_path, PROCESS, steps_record(), {"type": "end", "time_ns": 1})
+    (tmp_path / "steps.node1.8.jsonl").unlink()
+    notes = StepObserver(tmp_path, MeasuredPart()).summary().notes
+    assert not [note for note in notes if "process 7" in note]
 
 
 def test_a_torn_last_line_is_read_once_it_is_whole(tmp_path):
@@ -217,7 +270,8 @@ class Event:
     times_ms = 0.0
     done_ms = 0.0
 
-    def record(self):
+    def record(self, stream):
+        assert stream == "the stream of cuda:1"
         Event.times_ms += 3.0
         self.time_ms = Event.times_ms
 
@@ -229,9 +283,13 @@ class Event:
 
 
 def test_events_of_a_gpu_are_polled_in_order_and_used_again(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     made = []
-    times = _DeviceTimes(lambda: made.append(Event()) or made[-1])
+    gpu = SimpleNamespace(
+        Event=lambda enable_timing: made.append(Event()) or made[-1],
+        current_stream=lambda device: f"the stream of {device}",
+    )
+    times = _DeviceTimes(gpu, "cuda:1")
     for number in range(20):
         times.mark(number)
         Event.done_ms = max(0.0, Event.times_ms - 6.0)
@@ -269,6 +327,13 @@ def test_steps_that_count_anew_have_no_known_step_in_between():
     assert reader.total_steps() is None
     windows = summarise([reader.process()], MeasuredPart(warmup_steps=1)).windows
     assert [(window["steps"], window["duration_s"]) for window in windows] == [(4, 4.0), (4, 4.0)]
+
+
+def test_lines_that_claim_many_steps_are_bounded_in_total():
+    pieces = [(float(n), b"%d\n" % (9_000_000 * (n % 2))) for n in range(20)]
+    reader = progress(r"(?P<step>\d+)", *pieces)
+    assert reader.process().steps < 10**7 + 100
+    assert reader.has_gaps
 
 
 def test_lines_of_epochs_are_windows():

@@ -204,6 +204,48 @@ def test_nothing_waits_for_the_gpu_inside_a_window_of_steps(tmp_path, monkeypatc
     assert windows(tmp_path)[1]["step_time_mean_s"] == pytest.approx(0.01, rel=0.9)
 
 
+def test_steps_are_timed_and_waited_for_on_the_gpu_that_has_the_model(tmp_path, monkeypatch):
+    """The current device is 0; the model lies on 1, and a part of it on 2."""
+    import torch
+
+    asked = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            self.stream = ""
+
+        def record(self, stream: str) -> None:
+            asked.append(stream)
+
+        def elapsed_time(self, other: "Event") -> float:
+            return 20.0
+
+    fakes = {
+        "is_available": lambda: True, "is_initialized": lambda: True, "Event": Event,
+        "device_count": lambda: 4, "memory_reserved": [0, 9000, 4000, 0].__getitem__,
+        "current_stream": lambda device: f"stream of {device}",
+        "synchronize": lambda device: asked.append(f"end of {device}"),
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    with wattlaw.track("x", tmp_path, steps=2, warmup_steps=2, quiet=True) as run:
+        for _ in range(30):
+            time.sleep(0.01)
+            run.step(loss=torch.tensor(1.0))
+    assert {*asked} == {"stream of 1", "end of 1", "end of 2"}
+    assert windows(tmp_path)[1]["step_time_mean_s"] == pytest.approx(0.02)
+
+
+def test_a_program_on_the_cpu_asks_no_driver(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("the driver was asked"))
+    with wattlaw.track("x", tmp_path, steps=2, warmup_steps=0, quiet=True) as run:
+        for _ in range(5):
+            run.step()
+    assert run.record.status == "done"
+
+
 SCRIPT = """
 import time, wattlaw
 with wattlaw.track("x", steps=1, warmup_steps=0) as run:

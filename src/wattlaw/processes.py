@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 
 
@@ -20,6 +20,11 @@ def end_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans(adopts: bool) -> None:
+    """Have descendants whose parents end become children of this process, or of init (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 
 @contextlib.contextmanager
@@ -58,27 +63,40 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def descendants(root_pid: int) -> list[int]:
-    """Return the pids of a process and its living descendants; empty when it is gone.
+def children(pid: int) -> list[int] | None:
+    """Return the pids of a process's children, zombies included; None when it is gone.
 
     Linux lists the children of each thread (proc(5), ``children``), so that the cost is that of the
     tree; psutil scans all processes of the machine.
     """
     if not _LISTS_CHILDREN:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return [child.pid for child in psutil.Process(pid).children()]
+        return None
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - quicker
+    except OSError:
+        return None
+    pids: list[int] = []
+    for thread in threads:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            path = f"/proc/{pid}/task/{thread}/children"
+            with open(path, "rb") as file:  # noqa: PTH123 - quicker
+                pids += map(int, file.read().split())
+    return pids
+
+
+def descendants(root_pid: int) -> list[int]:
+    """Return the pids of a process and its living descendants; empty when it is gone."""
+    if not _LISTS_CHILDREN:
         return [process.pid for process in process_tree(root_pid)]
     pids, unseen = [], [root_pid]
     while unseen:
         pid = unseen.pop()
-        try:
-            threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 - quicker
-        except OSError:
-            continue
-        pids.append(pid)
-        for thread in threads:
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-                path = f"/proc/{pid}/task/{thread}/children"
-                with open(path, "rb") as file:  # noqa: PTH123 - quicker
-                    unseen += map(int, file.read().split())
+        own = children(pid)
+        if own is not None:
+            pids.append(pid)
+            unseen += own
     return pids
 
 

@@ -22,6 +22,11 @@ _NOT_RECORDED = (
     "no optimizer step was recorded; that takes PyTorch >= 2.0 in a Python that reads PYTHONPATH, "
     "or a progress pattern for the output"
 )
+_NO_END = (
+    "the records stop before the process ended, since it was killed or could not write; later "
+    "steps are not counted"
+)
+_TOO_FAR = "lines of the output are too many steps apart; the times between them are unknown"
 #: What the output cannot show.
 _OF_PROCESSES = (*TRAINING_FACTS, "instrumented", "world_size", "workers_work_together")
 
@@ -57,8 +62,15 @@ class StepObserver:
 
     def summary(self) -> StepSummary:
         """Return the steps of the job, with notes on what is wrong with them."""
-        summary = summarise(self._recorded.read(), self.part)
-        notes = [*summary.notes]
+        processes = self._recorded.read()
+        summary = summarise(processes, self.part)
+        notes = [*summary.notes, *self._recorded.problems()]
+        if not self.part.is_limited:  # with a limit, they are ended before their end
+            notes += [
+                f"steps of {p.host}, process {p.pid}: {_NO_END}"
+                for p in processes
+                if not p.is_ended
+            ]
         if summary.workers_work_together is False:
             notes.append(_NOT_TOGETHER)
         if self.progress is not None:
@@ -66,6 +78,7 @@ class StepObserver:
             if not self.progress.marks:
                 notes.append("no line of the output matches the progress pattern")
             shown = summarise([self.progress.process()], self.part)
+            notes += [_TOO_FAR] if self.progress.has_gaps else []
             summary = replace(
                 shown,
                 **{name: getattr(summary, name) for name in _OF_PROCESSES},

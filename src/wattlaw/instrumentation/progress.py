@@ -19,6 +19,8 @@ from wattlaw.study.command import LogProgress
 
 _MOST_LINE_BYTES = 4096
 _MAX_MARKS, _MAX_COUNT = 10**7, 2**53
+#: Steps between lines, in all: each takes memory, and a line costs its writer nothing.
+_MAX_BETWEEN = 10**7
 #: Longest search in the lines of one piece of output; a longer one ends the search for progress.
 _MATCH_S = 0.5
 
@@ -58,6 +60,7 @@ class ProgressReader:
     pattern: re.Pattern[str]
     marks: list[Mark] = field(default_factory=list)
     problem: str | None = None
+    has_gaps: bool = False  # lines are so many steps apart that the times between are unknown
     _rest: bytes = b""
 
     def feed(self, piece: bytes, time_s: float) -> None:
@@ -81,8 +84,10 @@ class ProgressReader:
 
         The time between two lines is shared by their steps alike. ``samples`` are counted from the
         start, as steps are. Where the number of steps goes back, as at the start of an epoch that
-        counts anew, the steps in between are unknown: they are one step of unknown end (NaN).
+        counts anew, the steps in between are unknown: they are one step of unknown end (NaN). So
+        are those between lines after ``_MAX_BETWEEN`` such steps in all.
         """
+        between = 0
         ends: list[Floats] = [np.empty(0)]
         samples: list[Floats] = [np.empty(0)]
         before: Mark | None = None
@@ -91,10 +96,12 @@ class ProgressReader:
             if before is None:
                 ends.append(np.array([mark.time_s]))
                 samples.append(np.array([np.nan]))
-            elif not 0 <= count <= _MAX_MARKS:
+            elif count < 0 or between + count > _MAX_BETWEEN:
+                self.has_gaps = self.has_gaps or count > 0
                 ends.append(np.array([np.nan, mark.time_s]))
                 samples.append(np.array([np.nan, np.nan]))
             elif count:
+                between += count
                 ends.append(np.linspace(before.time_s, mark.time_s, count + 1)[1:])
                 samples.append(np.full(count, _samples_between(before, mark) / count))
             if count:

@@ -15,7 +15,13 @@ from wattlaw.instrumentation.step_times import Floats, Mask
 
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
-_MAX_NUMBER, _MAX_LOST_STEPS, _MAX_OPTIMIZERS = 2**62, 10**7, 10_000
+_MAX_NUMBER, _MAX_OPTIMIZERS = 2**62, 10_000
+#: Steps whose records are lost, and gaps of such steps, of all processes together: each step takes
+#: memory and each gap a window, while a record costs its writer nothing. Lines are at most 8 MiB,
+#: so that a damaged one loses less.
+_MAX_LOST_STEPS, _MAX_GAPS = 2 * 10**6, 1000
+#: A hundred years: no process counts more. Samples of one step.
+_MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
 _TEXTS = ("host", "backend", "parallelism", "precision")
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
@@ -85,18 +91,42 @@ class StepsFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, _File] = {}
+        self._lost = _LostSteps()
 
     def read(self) -> list[ProcessSteps]:
         """Return all training processes so far, by host and pid."""
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self._folder))[: 2 * _MAX_FILES]:  # noqa: PTH208
                 if _NAME.fullmatch(name) and len(self._files) < _MAX_FILES:
-                    self._files.setdefault(name, _File(self._folder / name))
+                    self._files.setdefault(name, _File(self._folder / name, self._lost))
         for file in self._files.values():
             file.read_new_lines()
         processes = [file.process() for file in self._files.values()]
         known = [process for process in processes if process is not None]
         return sorted(known, key=lambda process: (process.host, process.pid))
+
+    def problems(self) -> list[str]:
+        """Return a note for each file without a process, as of one that met a full disk."""
+        return [
+            f"{name} is incomplete: its process could not write what it recorded"
+            for name, file in sorted(self._files.items())
+            if file.process() is None
+        ]
+
+
+@dataclass
+class _LostSteps:
+    """The number of steps without a record, and of gaps, of all files together."""
+
+    count: int = 0
+    gaps: int = 0
+
+    def add(self, steps: int) -> None:
+        """Count lost steps; an exception means that a record claims too many."""
+        if not 0 <= steps <= _MAX_LOST_STEPS - self.count or self.gaps + (steps > 0) > _MAX_GAPS:
+            raise ValueError
+        self.count += steps
+        self.gaps += steps > 0
 
 
 @dataclass
@@ -106,8 +136,10 @@ class _Optimizer:
     waits_s: list[Floats] = field(default_factory=list)
     evaluated: list[Mask] = field(default_factory=list)
     steps: int = 0
+    end_us: float = 0.0  # of the last step
     device_us: list[Floats] = field(default_factory=list)
     device_steps: int = 0  # with a duration; -1 after a gap
+    device_end_us: float = 0.0  # since the first step
     first_us: float = np.nan  # of the first step, by the GPU
 
     def ends(self) -> Floats:
@@ -124,8 +156,8 @@ class _Optimizer:
 class _File:
     """The file of one process."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._offset = path, 0
+    def __init__(self, path: Path, lost: _LostSteps) -> None:
+        self._path, self._offset, self._lost = path, 0, lost
         self._facts: dict[str, Any] = {}
         self._problems: list[str] = []
         self._optimizers: dict[int, _Optimizer] = {}
@@ -172,7 +204,9 @@ class _File:
                 self._base_ns = _integer(record["base_ns"])
             else:
                 self._facts["batches"] = _integer(record["batches"])
-                self._facts["batches_at_step"] = max(o.steps for o in self._optimizers.values())
+                self._facts["batches_at_step"] = max(
+                    (own.steps for own in self._optimizers.values()), default=0
+                )
         elif kind == "problem":
             self._problem(f"{record['part']}: {record['error']}"[:400])
         elif kind == "end":
@@ -185,17 +219,20 @@ class _File:
         counts = samples if isinstance(samples, list) else [samples] * len(ends_us)
         counted = np.array([np.nan if n is None else _integer(n) for n in counts], float)
         waits_us = _numbers(record["waits_us"])
+        evaluations = [_integer(number) for number in record.get("evaluations", [])]
         lost = _integer(record["first"]) - own.steps
         lengths = {len(ends_us), len(counted), len(waits_us)}
-        if not 0 <= lost <= _MAX_LOST_STEPS or len(lengths) > 1:
+        is_in_time = own.end_us <= ends_us[0] and ends_us[-1] <= _MAX_US >= waits_us.max()
+        if len(lengths) > 1 or not is_in_time or np.nan_to_num(counted).max() > _MAX_SAMPLES:
             raise ValueError
+        self._lost.add(lost)
         if lost:
             self._problem(f"the times of {lost} steps are lost")
+        own.end_us = float(ends_us[-1])
         own.ends_us += [np.full(lost, np.nan), ends_us]
         own.samples += [np.full(lost, np.nan), counted]
         waits_s = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
         own.waits_s += [np.full(lost, np.nan), waits_s]
-        evaluations = [_integer(number) for number in record.get("evaluations", [])]
         numbers = np.arange(own.steps, own.steps + lost + len(ends_us))
         own.evaluated.append(np.isin(numbers, evaluations))
         own.steps += lost + len(ends_us)
@@ -204,12 +241,17 @@ class _File:
         own = self._optimizer(record)
         durations_us = np.array(record["us"], dtype=float)
         low, high = float(record["low_us"]), float(record["high_us"])
-        is_valid = bool(np.isfinite(durations_us).all() and (durations_us >= 0).all())
+        is_valid = (
+            bool((durations_us >= 0).all())
+            and bool(own.device_end_us + durations_us.sum() <= _MAX_US)
+            and all(abs(bound) <= _MAX_US for bound in (low, high))
+        )
         if own.device_steps < 0 or record["first"] != own.device_steps + 1 or not is_valid:
             own.device_steps = -1
             self._problem("the times of the GPU have a gap; those of the host are used")
             return
         own.device_us.append(durations_us)
+        own.device_end_us += float(durations_us.sum())
         own.device_steps += len(durations_us)
         own.first_us = (low + high) / 2 if low <= high else low
 

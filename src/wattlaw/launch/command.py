@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +21,18 @@ from wattlaw.instrumentation.observer import RUN, StepObserver
 from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
 from wattlaw.isolation import user_environment
+from wattlaw.launch.command_processes import CommandProcesses
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.job_step import JobStep
 from wattlaw.launch.node_setup import lease_boards, restore_stale_limits
 from wattlaw.launch.recording import Recording
 from wattlaw.limits.guard import LimitLease
 from wattlaw.limits.requests import Limits
-from wattlaw.processes import process_tree, terminate
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.terminal import escape_invisible
 
 WORKLOAD, KIND = "command", "measure"
 #: Exit codes of a shell: of a command that a signal ended, that cannot be executed, that is absent.
@@ -43,9 +43,12 @@ _FORWARDED = (
 )
 #: Those that stop a command from outside.
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How often steps and output are read, and how long a command may take to end after SIGTERM.
-_POLL_S, _GRACE_S = 0.1, 30.0
+#: How often steps and output are read.
+_POLL_S = 0.1
+#: A second Ctrl-C within this time is the first one, from the terminal and from a parent process.
+_SAME_KEY_S = 0.1
 _PIECE_BYTES = 64 * 1024
+_NO_FOLDER = "the command has removed the folder of its recorded steps, so that they are unknown"
 
 
 class CommandUnusable(BadInput):
@@ -129,16 +132,16 @@ def measure(
                 raise
             print(f"wattlaw: {error}", file=sys.stderr)
             observer = StepObserver(Path(os.devnull), part, progress)
-            code, _ = _run(command, environment, observer)
-            return MeasuredCommand(_exit_code(code), None, None, None)
+            ended = _run(command, environment, observer)
+            return MeasuredCommand(_exit_code(ended.code), None, None, None)
         if applied:
             write_limits(recording.live, recording.host, applied)
         observer = StepObserver(recording.live / "steps", part, progress)
         if instrument:
             environment = instrumented_environment(environment, observer.folder)
         start_ns, start_s = time.time_ns(), time.perf_counter()
-        code, interrupted = _run(command, environment, observer)
-        duration_s = time.perf_counter() - start_s
+        ended = _run(command, environment, observer)
+        duration_s = ended.at_s - start_s
     finally:
         notes = _release(lease)
     recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
@@ -148,9 +151,11 @@ def measure(
         if nodes > 1 and window.get("samples") is not None:
             window["samples"] //= nodes  # every node writes its own part
         recording.window(**window)
-    notes = (*notes, *steps.notes)
-    record = recording.end(_reason(code), notes, interrupted=interrupted)
-    return MeasuredCommand(_exit_code(code), record, recording.folder, steps)
+    notes = (*notes, *ended.notes, *steps.notes)
+    if instrument and not observer.folder.is_dir():
+        notes = (*notes, _NO_FOLDER)
+    record = recording.end(_reason(ended.code), notes, interrupted=ended.interrupted)
+    return MeasuredCommand(_exit_code(ended.code), record, recording.folder, steps)
 
 
 def _reader(part: MeasuredPart, pattern: str | None, *, instrument: bool) -> ProgressReader | None:
@@ -189,13 +194,22 @@ def _release(lease: LimitLease | None) -> tuple[str, ...]:
     return ()
 
 
-def _run(
-    command: Sequence[str], environment: Mapping[str, str], observer: StepObserver
-) -> tuple[int, bool]:
-    """Run a command and forward signals to it; return its code, and whether a user stopped it.
+@dataclass(frozen=True)
+class _Ended:
+    """The end of a command.
 
-    The code, in Popen's convention, is 0 if the command was ended because it has its steps.
+    ``code``, in Popen's convention, is 0 if it was ended because it has its steps. ``at_s`` is of
+    ``perf_counter``. ``interrupted`` says whether a user stopped it.
     """
+
+    code: int
+    at_s: float
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepObserver) -> _Ended:
+    """Run a command and forward signals to it; a signal that stops it ends all its processes."""
     output = None if observer.progress is None else subprocess.PIPE
     if output is not None:
         environment = {"PYTHONUNBUFFERED": "1", **environment}  # lines come when they are printed
@@ -203,53 +217,78 @@ def _run(
     sys.stderr.flush()
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
-    stops: list[int] = []
+    stops: list[tuple[int, float]] = []
+    processes = CommandProcesses()
 
     def forward(number: int, _: object) -> None:
-        if number in _STOPS:
-            stops.append(number)
         if process is None:
             early.append(number)
-        elif process.poll() is None and not _came_from_terminal(number):
+            return
+        if process.poll() is None and (number in early or not _came_from_terminal(number)):
             process.send_signal(number)
+        if number in _STOPS:
+            stops.append((number, time.monotonic()))
+            processes.end(all_at_once=False)
+        if number == signal.SIGINT and stops[-1][1] - stops[0][1] > _SAME_KEY_S:
+            processes.kill()  # the second Ctrl-C
 
     handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
     before = {n: signal.signal(n, forward) for n in handled}
     try:
-        try:
-            process = subprocess.Popen(list(command), env=environment, stdout=output)
-        except OSError as error:
-            print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
-            return _CANNOT_RUN, False
-        for number in early:
-            process.send_signal(number)
-        if observer.progress is None and not observer.part.is_limited:
-            code = process.wait()
-        else:
-            code = 0 if _watch(process, observer) else process.wait()
-        return code, bool(stops)
+        with processes:
+            try:
+                process = subprocess.Popen(list(command), env=environment, stdout=output)
+            except OSError as error:
+                print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+                return _Ended(_CANNOT_RUN, time.perf_counter())
+            processes.started(process)
+            for number in early:  # the terminal has not sent it to the command
+                forward(number, None)
+            early.clear()
+            if observer.progress is None and not observer.part.is_limited:
+                code = process.wait()
+            else:
+                code = 0 if _watch(process, observer, processes) else process.wait()
+            processes.wait_for_end()
+            at_s = time.perf_counter()
+            notes = _end_notes(processes, signal.Signals(stops[0][0]).name if stops else None)
+        return _Ended(code, at_s, bool(stops), notes)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _watch(process: "subprocess.Popen[bytes]", observer: StepObserver) -> bool:
+def _end_notes(processes: CommandProcesses, stop: str | None) -> tuple[str, ...]:
+    """Return what there is to say of the processes after the end of the command; print it."""
+    remaining = processes.remaining()
+    note = None
+    if processes.was_killed:
+        why = "reached its steps" if stop is None else f"got {stop}"
+        note = f"the command did not end within 30 s after it {why}, and was killed"
+    elif remaining is not None:
+        note = f"processes of the command still run: {remaining}"
+    if note is None:
+        return ()
+    print(f"wattlaw: {escape_invisible(note)}", file=sys.stderr)
+    return (note,)
+
+
+def _watch(
+    process: "subprocess.Popen[bytes]", observer: StepObserver, processes: CommandProcesses
+) -> bool:
     """Watch a command to its end; say whether it was ended because it has its steps."""
-    ending: threading.Thread | None = None
+    has_steps = False
     with selectors.DefaultSelector() as output:
         if process.stdout is not None:
             output.register(process.stdout, selectors.EVENT_READ)
         while process.poll() is None:
             _pass_on(output, observer, _POLL_S)
-            if ending is None and observer.is_complete():
-                tree = process_tree(process.pid)
-                ending = threading.Thread(target=terminate, args=(tree, _GRACE_S))
-                ending.start()  # its output is read while it ends
+            if not has_steps and observer.is_complete():
+                has_steps = True
+                processes.end(all_at_once=True)  # in a thread: its output is read while it ends
         while _pass_on(output, observer, 0.0):
             pass
-    if ending is not None:
-        ending.join()
-    return ending is not None
+    return has_steps
 
 
 def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: float) -> bool:

@@ -16,7 +16,9 @@ class Steps:
     """The steps since the start of a window. Nothing here waits for the GPU before its end."""
 
     def __init__(self) -> None:
-        self._clock = StepClock(_gpu_in_use())
+        gpu = _gpu_in_use()
+        devices = [] if gpu is None else _devices_in_use(gpu)
+        self._clock = StepClock(gpu, devices[0] if devices else None)
         self._samples: int | None = 0
         self._loss: Any = 0.0
         self._weight = 0
@@ -133,7 +135,11 @@ def now() -> tuple[int, float]:
     try:
         gpu = _gpu_in_use()
         if gpu is not None:
-            gpu.synchronize()
+            devices = _devices_in_use(gpu)
+            for device in devices:
+                gpu.synchronize(device)
+            if not devices:
+                gpu.synchronize()
     except Exception as error:  # such as during the capture of a CUDA graph
         warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
     return time.time_ns(), time.perf_counter()
@@ -143,6 +149,20 @@ def _gpu_in_use() -> Any | None:
     """Return torch's functions for the GPUs that this process has used, None if it has none."""
     torch = sys.modules.get("torch")
     for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
-        if gpu is not None and gpu.is_available() and gpu.is_initialized():
+        # The first question asks no driver, which a program on the CPU must not start.
+        if gpu is not None and gpu.is_initialized() and gpu.is_available():
             return gpu
     return None
+
+
+def _devices_in_use(gpu: Any) -> list[int]:
+    """Return the GPUs on which this process has memory, that with the most first.
+
+    The parameters are there, whatever the current device is. Empty where torch cannot say.
+    """
+    try:
+        held_bytes = {n: gpu.memory_reserved(n) for n in range(gpu.device_count())}
+    except Exception:  # such as an allocator of the program's own
+        return []
+    used = [number for number, size in held_bytes.items() if size]
+    return sorted(used, key=lambda number: -held_bytes[number])

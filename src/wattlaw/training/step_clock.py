@@ -21,10 +21,12 @@ class StepClock:
     ----------
     gpu
         Torch's functions for the GPU, such as ``torch.cuda``; None if there is none.
+    device
+        The device whose current stream is timed; by default the current device.
     """
 
-    def __init__(self, gpu: Any | None) -> None:
-        self._gpu = gpu
+    def __init__(self, gpu: Any | None, device: Any = None) -> None:
+        self._gpu, self._device = gpu, device
         self._marks: list[Moment] = []
         self.mark()
 
@@ -33,7 +35,10 @@ class StepClock:
         if self._gpu is None:
             return time.perf_counter()
         event = self._gpu.Event(enable_timing=True)
-        event.record()
+        if self._device is None:
+            event.record()
+        else:
+            event.record(self._gpu.current_stream(self._device))
         return event
 
     def mark(self) -> None:

@@ -28,32 +28,40 @@ _OBSERVED = {
 }
 
 
-class _AfterImport:
-    """A finder of modules: it finds what the others find, and sees the import's end."""
+def _watch_imports() -> None:
+    """Have the import of an observed module passed on by the finder that finds it.
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in _OBSERVED:
-            return None
-        for finder in sys.meta_path:
-            find = None if finder is self else getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find else None
-            if spec is not None:
-                _call_after(spec.loader, _OBSERVED[name])
-                return spec
-        return None
+    ``sys.meta_path`` stays as it is: scripts iterate over it, change it and count its finders.
+    """
+    original: Any = PathFinder.find_spec.__func__  # type: ignore[attr-defined]
+
+    def find_spec(cls: Any, fullname: str, path: Any = None, target: Any = None) -> Any:
+        spec = original(cls, fullname, path, target)
+        if fullname in _OBSERVED and spec is not None and spec.loader is not None:
+            _call_after(spec.loader, fullname)
+        return spec
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(find_spec, name, getattr(original, name))
+    find_spec.__annotations__ = {}
+    PathFinder.find_spec = classmethod(find_spec)  # type: ignore[assignment,method-assign]
 
 
-def _call_after(loader: Any, function: str) -> None:
+def _call_after(loader: Any, name: str) -> None:
     """Have the module that a loader executes next passed to a function; then it is as before."""
+    function = _OBSERVED[name]
 
     def exec_module(module: Any) -> None:
-        if "exec_module" in loader.__dict__:
+        if module.__name__ != name:  # a loader of several modules, as of a zip file
+            execute(module)
+            return
+        if loader.__dict__.get("exec_module") is exec_module:
             del loader.exec_module
         execute(module)
         try:
-            part, _, name = function.rpartition(".")
+            part, _, what = function.rpartition(".")
             recorder = _load("steps").recorder
-            getattr(_load(part), name)(module, recorder)
+            getattr(_load(part), what)(module, recorder)
         except Exception as error:  # the script must not notice
             _record_failure(function, error)
 
@@ -88,13 +96,17 @@ def _next_sitecustomize() -> None:
     """Run the user's own sitecustomize in place of this module; its errors are the user's."""
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry) != _HERE]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
-    if spec is not None and spec.loader is not None:
-        from importlib.util import module_from_spec
+    if spec is None or spec.loader is None:  # as without this one; Python ignores it at its start
+        raise ModuleNotFoundError("No module named 'sitecustomize'", name="sitecustomize")
+    from importlib.util import module_from_spec
 
-        module = sys.modules["sitecustomize"] = module_from_spec(spec)
-        spec.loader.exec_module(module)
+    module = sys.modules["sitecustomize"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 if os.environ.get("WATTLAW_STEPS"):
-    sys.meta_path.insert(0, _AfterImport())
+    try:
+        _watch_imports()
+    except Exception:  # another implementation of Python
+        pass
 _next_sitecustomize()

@@ -26,6 +26,12 @@ def process_group() -> dict[str, Any]:
     return {"world_size": None}
 
 
+def devices_of(optimizer: Any) -> list[Any]:
+    """Return the devices of the parameters of an optimizer, in the order of their first one."""
+    parameters = (p for group in optimizer.param_groups for p in group["params"])
+    return list(dict.fromkeys(parameter.device for parameter in parameters))
+
+
 def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
     """Return what the parameters of the optimizers show of the model and of the parallelism."""
     parameters: dict[int, Any] = {}
@@ -70,7 +76,7 @@ def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
     }
 
 
-def _observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) -> None:
+def observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) -> None:
     """Show a method's objects to ``see`` until it returns True; then the method is as before."""
     original = getattr(owner, name)
 
@@ -93,7 +99,7 @@ def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
         _seen.add(kind)
         return True
 
-    return lambda module, recorder: _observe(getattr(module, name), "__init__", recorder, see)
+    return lambda module, recorder: observe(getattr(module, name), "__init__", recorder, see)
 
 
 def see_autocast(module: Any, recorder: Any) -> None:
@@ -104,7 +110,7 @@ def see_autocast(module: Any, recorder: Any) -> None:
             _autocast["dtype"] = str(autocast.fast_dtype).rpartition(".")[2]
         return bool(autocast._enabled)
 
-    _observe(module.autocast, "__enter__", recorder, see)
+    observe(module.autocast, "__enter__", recorder, see)
 
 
 see_ddp = _sees("ddp", "DistributedDataParallel")

@@ -15,7 +15,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from . import loaders, model
@@ -26,7 +25,6 @@ _EXIT_POLL_S = 2.0  # how long the exit waits for the times of the last steps on
 _MAX_FILE_BYTES = 128 * 2**20
 _MAX_OPTIMIZERS = 64  # that live at the same time
 _MAX_PENDING = 10_000  # events of a GPU
-_GPUS = ("cuda", "xpu")  # torch's names of GPUs; cuda includes AMD's
 #: Environment variables of launchers, by what they say.
 _LAUNCHERS = {
     "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
@@ -38,29 +36,44 @@ _LAUNCHERS = {
 }  # fmt: skip
 
 
+_NO_PARAMETERS = "it has no parameters yet; steps without any are not counted"
+_IN_GRAPH = (
+    "a step was captured in a CUDA graph, whose replays run no Python: from then on the steps of "
+    "this optimizer cannot be seen"
+)
+_NO_STEP = (
+    "an optimizer was made, but none of its steps was seen; steps in CUDA graphs, and those of "
+    "engines that do not call torch.optim, cannot be seen"
+)
+_TOO_MANY = f"only {_MAX_OPTIMIZERS} optimizers that live at the same time are recorded"
+
+
 class _Optimizer:
     """The steps of one optimizer."""
 
     def __init__(self, index: int, optimizer: Any, loaded: loaders.LoadedSamples) -> None:
         self.index, self.reference = index, weakref.ref(optimizer)
-        self.steps = 0  # written and unwritten
+        self.is_off = False  # its recording has ended
+        self.steps = self.written = 0  # of all steps, and of those that are written
         self.ends_ns: list[int] = []
         self.samples: list[int | None] = []
         self.waits_us: list[int] = []  # in data loaders; 0 where the samples are unknown
         self.evaluated: list[int] = []  # steps with an evaluation since the step before
         self.total, self.unknown = loaded.samples, loaded.unknown  # at the last step
         self.evaluations, self.waited_ns = loaded.evaluations, loaded.waited_ns
-        parameters = optimizer.param_groups[0]["params"]
-        kind = parameters[0].device.type if parameters else None
-        gpu: Any = getattr(sys.modules["torch"], kind) if kind in _GPUS else None
-        self.device = _DeviceTimes(lambda: gpu.Event(enable_timing=True)) if gpu else None
+        self.devices: list[Any] = []  # of its parameters
+        self.gpu: _DeviceTimes | None = None
 
 
 class _DeviceTimes:
-    """When a GPU has ended each step, by events that are polled later."""
+    """When a GPU has ended each step, by events that are polled later.
 
-    def __init__(self, event: Callable[[], Any]) -> None:
-        self._new = event
+    ``gpu`` is torch's module of that kind of device. Events are recorded in the current stream of
+    ``device``, which need not be the current device.
+    """
+
+    def __init__(self, gpu: Any, device: Any) -> None:
+        self._gpu, self._device = gpu, device
         self._pending: deque[tuple[int, Any]] = deque()
         self._free: list[Any] = []
         self._last: Any = None  # the newest event that has happened
@@ -69,11 +82,16 @@ class _DeviceTimes:
         self.durations_us: list[float] = []  # of the steps that have ended and are not written
         self.written = 0
 
+    def is_capturing(self) -> bool:
+        """Say whether a graph is captured: events must not be used then."""
+        is_capturing = getattr(self._gpu, "is_current_stream_capturing", None)
+        return is_capturing is not None and bool(is_capturing())
+
     def mark(self, now_ns: int) -> None:
         if len(self._pending) >= _MAX_PENDING:
             raise RuntimeError("the GPU is too far behind")
-        event = self._free.pop() if self._free else self._new()
-        event.record()
+        event = self._free.pop() if self._free else self._gpu.Event(enable_timing=True)
+        event.record(self._gpu.current_stream(self._device))
         self._pending.append((now_ns, event))
         self.poll(2)
 
@@ -107,11 +125,13 @@ class _Recorder:
         self.written_bytes = 0
         self.off = set() if os.path.isabs(self.folder) else {"steps"}
         self.problems: list[dict[str, Any]] = []
+        self.noted: set[str] = set()
         self.base_ns = 0  # the wall clock minus the clock of the steps
         self.optimizers: dict[int, _Optimizer] = {}
         self.steps = self.next_index = 0  # of all optimizers
         self.next_flush_ns = self.next_facts = 0
-        self.has_ended = False
+        self.has_ended = self.has_optimizer = False
+        self.gpus: list[Any] = []  # devices of the parameters of all optimizers
         self.parameters: dict[str, Any] = {}
         self.loaded = loaders.LoadedSamples()
 
@@ -119,17 +139,28 @@ class _Recorder:
         """Stop a part of the recording and record why."""
         if part not in self.off:
             self.off |= {part, "steps"} if part == "file" else {part}
-            text = f"{type(error).__name__}: {error}"[:300]
-            self.problems.append({"type": "problem", "part": part, "error": text})
+            self.note(part, error)
+
+    def note(self, part: str, why: object) -> None:
+        """Record what is not recorded, once for each part; never raises."""
+        try:
+            if part not in self.noted:
+                self.noted.add(part)
+                is_error = isinstance(why, BaseException)
+                text = f"{type(why).__name__}: {why}" if is_error else str(why)
+                self.problems.append({"type": "problem", "part": part, "error": text[:300]})
+        except Exception:  # such as an error that cannot be printed
+            self.problems.append({"type": "problem", "part": part, "error": type(why).__name__})
 
     # Steps
 
     def add(self, optimizer: Any) -> _Optimizer | None:
-        if any(known.reference() is None for known in self.optimizers.values()):
+        if any(known.reference() is None for known in [*self.optimizers.values()]):
             self.flush()
-            living = self.optimizers.items()
+            living = [*self.optimizers.items()]
             self.optimizers = {key: own for key, own in living if own.reference() is not None}
         if len(self.optimizers) >= _MAX_OPTIMIZERS:
+            self.note("optimizers", _TOO_MANY)
             return None
         own = _Optimizer(self.next_index, optimizer, self.loaded)
         self.optimizers[id(optimizer)] = own
@@ -141,17 +172,40 @@ class _Recorder:
         own = self.optimizers.get(id(optimizer))
         if own is None or own.reference() is not optimizer:
             own = self.add(optimizer)
-            if own is None:
+        if own is None or own.is_off:
+            return
+        try:
+            self.count(own, optimizer, now_ns)
+        except Exception as error:
+            own.is_off = True
+            self.note(f"optimizer {own.index}", error)
+        if now_ns >= self.next_flush_ns:
+            self.flush()
+            self.next_flush_ns = _clock() + _FLUSH_NS
+
+    def count(self, own: _Optimizer, optimizer: Any, now_ns: int) -> None:
+        """Count a step; an exception ends the recording of the optimizer."""
+        if not own.devices:
+            own.devices = model.devices_of(optimizer)
+            if not own.devices:
+                self.note(f"optimizer {own.index}", _NO_PARAMETERS)
                 return
-        if own.device is not None and "device" not in self.off:
-            if sys.modules["torch"].cuda.is_current_stream_capturing():
-                return
+            self.find_gpu(own)
+        if own.gpu is not None:
             try:
-                own.device.mark(now_ns)
+                if own.gpu.is_capturing():
+                    own.is_off = True
+                    self.note("CUDA graph", _IN_GRAPH)
+                    return
+                own.gpu.mark(now_ns)
             except Exception as error:
-                self.fail("device", error)
+                own.gpu = None  # the times of the host go on
+                self.note("device", error)
         loaded = self.loaded
-        loaded.step()
+        try:
+            loaded.step()
+        except Exception as error:
+            self.fail("samples", error)
         known = loaded.unknown == own.unknown and "samples" not in self.off
         own.samples.append(loaded.samples - own.total if known else None)
         own.waits_us.append((loaded.waited_ns - own.waited_ns) // 1000 if known else 0)
@@ -162,9 +216,17 @@ class _Recorder:
         own.ends_ns.append(now_ns)
         own.steps += 1
         self.steps += 1
-        if now_ns >= self.next_flush_ns:
-            self.flush()
-            self.next_flush_ns = _clock() + _FLUSH_NS
+
+    def find_gpu(self, own: _Optimizer) -> None:
+        """Time an optimizer on the GPU of its first parameter on one.
+
+        Of a model on several GPUs, this is where the backward pass ends. Of parameters on a CPU or
+        the meta device, no GPU is asked.
+        """
+        gpus = [device for device in own.devices if device.type in ("cuda", "xpu")]
+        self.gpus += [device for device in gpus if device not in self.gpus]
+        if gpus:
+            own.gpu = _DeviceTimes(getattr(sys.modules["torch"], gpus[0].type), gpus[0])
 
     # Facts
 
@@ -172,15 +234,16 @@ class _Recorder:
         torch: Any = sys.modules["torch"]
         group = model.process_group()
         if self.next_facts <= 100:
-            self.parameters = model.parameters_of(
-                self.optimizers.values(), group["world_size"] or 1
-            )
+            readable = [own for own in [*self.optimizers.values()] if own.devices]
+            self.parameters = model.parameters_of(readable, group["world_size"] or 1)
         facts = {"type": "facts", "step": self.steps, "batches": self.loaded.batches}
         facts.update({**group, **self.parameters})
-        for kind in _GPUS:
-            gpu = getattr(torch, kind, None)
-            if gpu and gpu.is_available() and gpu.is_initialized():
-                facts["peak_memory_bytes"] = gpu.max_memory_allocated()
+        try:
+            peaks = [getattr(torch, gpu.type).max_memory_allocated(gpu) for gpu in self.gpus]
+            if peaks:
+                facts["peak_memory_bytes"] = max(peaks)
+        except Exception as error:
+            self.note("peak memory", error)
         return facts
 
     # The file
@@ -194,7 +257,7 @@ class _Recorder:
             if self.path == "":
                 self.open()
                 records.append(self.process())
-            for own in self.optimizers.values():
+            for own in [*self.optimizers.values()]:
                 records += self.steps_of(own)
             if "facts" not in self.off and (is_end or self.steps >= self.next_facts):
                 try:
@@ -202,11 +265,12 @@ class _Recorder:
                 except Exception as error:
                     self.fail("facts", error)
                 self.next_facts = min(self.next_facts + 1000, max(2, self.next_facts * 10))
-            records += self.problems
-            self.problems = []
+            problems = len(self.problems)
+            records += self.problems[:problems]
             if is_end:
                 records.append({"type": "end", "time_ns": self.base_ns + _clock()})
             self.write(records)
+            del self.problems[:problems]
         except Exception as error:
             self.fail("file", error)
         finally:
@@ -252,7 +316,7 @@ class _Recorder:
             gaps_us = [after - before for before, after in zip(ends_us, ends_us[1:])]
             samples = own.samples[:count]
             record = {
-                "type": "steps", "optimizer": own.index, "first": own.steps - count,
+                "type": "steps", "optimizer": own.index, "first": own.written,
                 "us": [ends_us[0], *gaps_us],
                 "samples": samples[0] if len(set(samples)) == 1 else samples,
                 "waits_us": own.waits_us[:count],
@@ -260,9 +324,10 @@ class _Recorder:
             if own.evaluated:
                 record["evaluations"], own.evaluated = own.evaluated, []
             records.append(record)
+            own.written += count
             del own.ends_ns[:count], own.samples[:count], own.waits_us[:count]
-        device = own.device
-        if device is not None and device.durations_us and "device" not in self.off:
+        device = own.gpu
+        if device is not None and device.durations_us:
             records.append({
                 "type": "device", "optimizer": own.index, "first": device.written + 1,
                 "us": device.durations_us,
@@ -279,6 +344,11 @@ class _Recorder:
         if self.written_bytes > _MAX_FILE_BYTES:
             data = b'{"type":"problem","part":"file","error":"the file has its largest size"}\n'
             self.off |= {"file", "steps"}
+        if os.write(self.descriptor(), data) < len(data):
+            raise OSError("a record could not be written as a whole; the disk may be full")
+
+    def descriptor(self) -> int:
+        """Return the descriptor of the file, opened again if the script has closed it."""
         try:
             status = os.fstat(self.file)
             is_ours = (status.st_dev, status.st_ino) == self.identity
@@ -286,8 +356,30 @@ class _Recorder:
             is_ours = False
         if not is_ours:  # the script has closed all files, as a daemon does
             self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        if os.write(self.file, data) < len(data):
-            self.off |= {"file", "steps"}
+        return self.file
+
+    def end(self) -> None:
+        """Write the last steps and what is wrong; a second call does nothing."""
+        is_used = self.steps or self.problems or self.has_optimizer
+        if self.has_ended or not is_used or not os.path.isabs(self.folder):
+            return
+        self.has_ended = True
+        stop_s = time.monotonic() + _EXIT_POLL_S
+        for own in [*self.optimizers.values()]:
+            try:
+                while own.gpu is not None and own.gpu.poll(_MAX_PENDING):
+                    if time.monotonic() > stop_s:
+                        break
+                    time.sleep(0.01)
+            except BaseException as error:  # Ctrl-C, or a GPU that has failed
+                own.gpu = None
+                self.note("device", error)
+        if not self.next_index:
+            self.note("steps", _NO_STEP)
+        self.flush(is_end=True)
+        if self.file >= 0 and self.problems:  # the file could not be written, and perhaps can be
+            lines = (f"\n{json.dumps(problem)}" for problem in [*self.problems])
+            os.write(self.descriptor(), ("".join(lines) + "\n").encode())
 
 
 def _first_number(names: tuple[str, ...]) -> int | None:
@@ -304,19 +396,11 @@ os.register_at_fork(after_in_child=recorder.reset)
 
 @atexit.register
 def end() -> None:
-    """Write the last steps; a second call does nothing."""
+    """End the recording of this process."""
     try:
-        if recorder.steps and not recorder.has_ended:
-            recorder.has_ended = True
-            stop_s = time.monotonic() + _EXIT_POLL_S
-            for own in recorder.optimizers.values():
-                while own.device is not None and "device" not in recorder.off:
-                    if not own.device.poll(_MAX_PENDING) or time.monotonic() > stop_s:
-                        break
-                    time.sleep(0.01)
-            recorder.flush(is_end=True)
-    except Exception as error:
-        recorder.fail("end", error)
+        recorder.end()
+    except Exception:  # nothing more can be recorded
+        pass
 
 
 def _after_step(optimizer: Any, _arguments: Any, _named: Any) -> None:
@@ -324,8 +408,7 @@ def _after_step(optimizer: Any, _arguments: Any, _named: Any) -> None:
         try:
             recorder.step(optimizer)
         except Exception as error:
-            recorder.fail("steps", error)
-            recorder.flush()
+            recorder.note("steps", error)
 
 
 _after_step._torchdynamo_disable = True  # type: ignore[attr-defined] # a compiled step calls it
@@ -334,3 +417,9 @@ _after_step._torchdynamo_disable = True  # type: ignore[attr-defined] # a compil
 def count_steps(module: Any, _: _Recorder) -> None:
     """Count the steps of all optimizers (``torch.optim.optimizer``)."""
     module.register_optimizer_step_post_hook(_after_step)
+
+    def see(_: Any) -> bool:
+        recorder.has_optimizer = True
+        return True
+
+    model.observe(module.Optimizer, "__init__", recorder, see)

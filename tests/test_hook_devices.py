@@ -1,0 +1,216 @@
+"""The device on which the hook times a training. No GPU is here: a stand-in notes what is asked."""
+
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from wattlaw.instrumentation.hook._wattlaw import steps as hook
+from wattlaw.instrumentation.steps import StepsFolder
+
+
+class Cuda:
+    """Two GPUs, of which 0 is current; a step of GPU n takes 10 ms * (n + 1)."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.is_capturing = self.is_broken = False
+
+    def is_current_stream_capturing(self) -> bool:
+        self.asked.append(("capturing", ""))
+        return self.is_capturing
+
+    def current_stream(self, device: object) -> str:
+        return f"the stream of {device}"
+
+    def max_memory_allocated(self, device: object) -> int:
+        self.asked.append(("peak", str(device)))
+        return 1000 * (torch.device(device).index + 1)
+
+    def Event(self, *, enable_timing: bool) -> SimpleNamespace:  # noqa: N802 - torch's name
+        assert enable_timing
+        event = SimpleNamespace()
+
+        def record(stream: str) -> None:
+            if self.is_broken:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+            self.asked.append(("record", stream))
+            event.at_ms = 10.0 * (int(stream[-1]) + 1) * len(self.asked)
+
+        event.record, event.query = record, lambda: True
+        event.elapsed_time = lambda other: 10.0
+        return event
+
+
+class Parameter:
+    dtype, requires_grad = torch.float32, True
+
+    def __init__(self, device: str) -> None:
+        self.device = torch.device(device)
+
+    def numel(self) -> int:
+        return 3
+
+    def element_size(self) -> int:
+        return 4
+
+
+class Optimizer:
+    def __init__(self, *groups: list[str]) -> None:
+        self.param_groups = [{"params": [Parameter(d) for d in devices]} for devices in groups]
+
+
+@pytest.fixture
+def cuda(monkeypatch) -> Cuda:
+    found = Cuda()
+    fake = SimpleNamespace(
+        cuda=found, xpu=None, distributed=torch.distributed, __version__="2",
+        backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False))),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return found
+
+
+@pytest.fixture
+def recorder(tmp_path, monkeypatch, cuda) -> hook._Recorder:
+    monkeypatch.setenv("WATTLAW_STEPS", str(tmp_path))
+    return hook._Recorder()
+
+
+def recorded(recorder: hook._Recorder, folder: object) -> object:
+    recorder.end()
+    (process,) = StepsFolder(folder).read()
+    return process
+
+
+@pytest.mark.parametrize(
+    ("groups", "timed", "peak"),
+    [
+        ([["cuda:1"]], "cuda:1", 2000),
+        ([[], ["cuda:1"]], "cuda:1", 2000),
+        ([["cpu", "cuda:1"], ["cuda:0"]], "cuda:1", 2000),
+        ([["cuda:0", "cuda:1"]], "cuda:0", 2000),
+    ],
+)
+def test_steps_are_timed_where_the_parameters_are(tmp_path, cuda, recorder, groups, timed, peak):
+    optimizer = Optimizer(*groups)
+    for _ in range(4):
+        recorder.step(optimizer)
+    process = recorded(recorder, tmp_path)
+    assert {what for name, what in cuda.asked if name == "record"} == {f"the stream of {timed}"}
+    assert process.peak_memory_bytes == peak
+    assert [*(process.step_end_s[1:] - process.step_end_s[:-1]).round(3)] == [0.01] * 3
+    assert process.problems == ()
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_of_parameters_that_are_on_no_gpu_no_gpu_is_asked(tmp_path, cuda, recorder, device):
+    optimizer = Optimizer([device])
+    for _ in range(3):
+        recorder.step(optimizer)
+    process = recorded(recorder, tmp_path)
+    assert cuda.asked == []
+    assert (process.steps, process.peak_memory_bytes, process.problems) == (3, None, ())
+
+
+def test_a_gpu_that_fails_leaves_the_times_of_the_host(tmp_path, cuda, recorder):
+    optimizer, other = Optimizer(["cuda:1"]), Optimizer(["cuda:0"])
+    for number in range(6):
+        cuda.is_broken = number == 3
+        recorder.step(optimizer)
+        cuda.is_broken = False
+        recorder.step(other)
+    process = recorded(recorder, tmp_path)
+    assert process.steps == 6
+    assert [problem.split(":")[0] for problem in process.problems] == ["device"]
+    assert cuda.asked.count(("record", "the stream of cuda:0")) == 6  # the other is not affected
+
+
+def test_an_optimizer_in_a_cuda_graph_ends_its_recording_with_a_note(tmp_path, cuda, recorder):
+    graphed, other = Optimizer(["cuda:1"]), Optimizer(["cpu"])
+    for number in range(8):
+        cuda.is_capturing = number == 3
+        before = len(cuda.asked)
+        if number < 4:  # replays run no Python
+            recorder.step(graphed)
+        if number == 3:
+            assert cuda.asked[before:] == [("capturing", "")]  # events would break the capture
+        recorder.step(other)
+    process = recorded(recorder, tmp_path)
+    assert process.steps == 8
+    assert [problem.split(":")[0] for problem in process.problems] == ["CUDA graph"]
+
+
+def test_the_recording_of_an_optimizer_ends_alone(tmp_path, recorder, monkeypatch):
+    """Whatever is wrong with one of them, the others are counted."""
+
+    class Unprintable(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    class Broken:
+        @property
+        def param_groups(self) -> object:
+            raise Unprintable
+
+    good, late, none = Optimizer(["cpu"]), Optimizer([]), Optimizer([])
+    none.param_groups = None
+    monkeypatch.setattr(hook, "recorder", recorder)
+    for number in range(6):
+        for optimizer in (Broken(), object(), none, good):  # object: without weak references
+            hook._after_step(optimizer, (), {})
+        if number == 3:
+            late.param_groups.append({"params": [Parameter("cpu")]})
+        hook._after_step(late, (), {})
+    process = recorded(recorder, tmp_path)
+    assert process.steps == 6
+    parts = {problem.split(":")[0].split()[0] for problem in process.problems}
+    assert parts == {"optimizer", "steps"}
+    lines = [json.loads(line) for path in tmp_path.iterdir() for line in path.open()]
+    counts = [len(line["us"]) for line in lines if line["type"] == "steps"]
+    assert sum(counts) == 6 + 3  # those of the late one with parameters
+    assert process.is_ended
+
+
+def test_more_optimizers_than_are_recorded_are_noted(tmp_path, recorder):
+    optimizers = [Optimizer(["cpu"]) for _ in range(hook._MAX_OPTIMIZERS + 5)]
+    for _ in range(3):
+        for optimizer in optimizers:
+            recorder.step(optimizer)
+    process = recorded(recorder, tmp_path)
+    assert process.steps == 3
+    assert [problem.split(":")[0] for problem in process.problems] == ["optimizers"]
+
+
+def test_a_record_that_cannot_be_written_is_noted_when_it_can_be_again(
+    tmp_path, recorder, monkeypatch
+):
+    optimizer = Optimizer(["cpu"])
+    recorder.step(optimizer)
+    write, is_full = os.write, [True]
+
+    def full(descriptor: int, data: bytes) -> int:
+        if descriptor == recorder.file and is_full[0]:
+            write(descriptor, data[:10])
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", full)
+    recorder.next_flush_ns = 0
+    recorder.step(optimizer)
+    is_full[0] = False
+    recorder.step(optimizer)
+    process = recorded(recorder, tmp_path)
+    assert process.steps == 1
+    assert not process.is_ended
+    assert any("No space left" in problem for problem in process.problems)
+
+
+def test_an_optimizer_that_never_steps_is_noted(tmp_path, recorder):
+    recorder.has_optimizer = True
+    process = recorded(recorder, tmp_path)
+    assert (process.steps, len(process.problems)) == (0, 1)
+    assert "CUDA graphs" in process.problems[0]

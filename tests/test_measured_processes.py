@@ -1,0 +1,213 @@
+"""``wattlaw measure`` and all processes of its command: signals, terminals, what remains."""
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from conftest import environment, started, wait_for, wattlaw
+from wattlaw.store.store import Store
+
+#: A child in a session of its own, as torchrun's; a grandchild that has lost its parent; a program
+#: whose first process may ignore signals. Each writes its pid.
+TREE = """
+import os, pathlib, signal, subprocess, sys, time
+folder, ignores = pathlib.Path(sys.argv[1]), sys.argv[2:]
+for name in ignores:
+    signal.signal(getattr(signal, name), signal.SIG_IGN)
+note = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+line = [sys.executable, "-c", note]
+subprocess.Popen([*line, str(folder / "session")], start_new_session=True)
+orphaned = "import subprocess, sys; subprocess.Popen(sys.argv[1:], start_new_session=True)"
+subprocess.run([sys.executable, "-c", orphaned, *line, str(folder / "orphan")])
+(folder / "command").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+NAMES = ("session", "orphan", "command")
+
+
+def pids(folder: Path) -> dict[str, int]:
+    """Return the pids of the tree once all of it is there."""
+
+    def found() -> dict[str, int] | None:
+        texts = {n: (folder / n).read_text() for n in NAMES if (folder / n).exists()}
+        return {n: int(t) for n, t in texts.items()} if all(map(texts.get, NAMES)) else None
+
+    return wait_for(found, "the processes of the command")  # type: ignore[return-value]
+
+
+def living(known: dict[str, int]) -> set[str]:
+    def lives(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    return {name for name, pid in known.items() if lives(pid)}
+
+
+def tree(folder: Path, *ignores: str) -> list[object]:
+    return ["measure", "-o", folder / "s", "--", sys.executable, "-c", TREE, folder, *ignores]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_all_processes_of_the_command(tmp_path, number):
+    with started(*tree(tmp_path)) as process:
+        known = pids(tmp_path)
+        process.send_signal(number)
+        assert process.wait(30) in (128 + number, 1)  # Python ends by KeyboardInterrupt
+        assert living(known) == set()
+    (record,) = Store(tmp_path / "s").records()
+    assert record.state == "interrupted"
+
+
+def test_a_shell_that_ends_at_once_leaves_nothing_behind(tmp_path):
+    """A shell that SIGTERM ends does not end what it has started."""
+    line = f"echo $$ > {tmp_path}/command; sleep 600 & echo $! > {tmp_path}/session; sleep 601; :"
+    (tmp_path / "orphan").write_text("999999999")
+    with started("measure", "-o", tmp_path / "s", "--", "sh", "-c", line) as process:
+        known = pids(tmp_path)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 143
+        assert living(known) == set()
+
+
+def test_what_ignores_sigterm_is_killed_after_the_grace_time(tmp_path):
+    with started(*tree(tmp_path, "SIGTERM")) as process:
+        known = pids(tmp_path)
+        begin_s = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        wait_for(lambda: living(known) <= {"command"}, "the end of the others")
+        assert time.monotonic() - begin_s > 15  # a program may save a checkpoint until then
+        assert process.wait(30) == 137
+        assert living(known) == set()
+        assert "killed" in process.stdout.read()
+    (record,) = Store(tmp_path / "s").records()
+    assert [note for note in record.notes if "SIGTERM" in note]
+
+
+def test_a_second_ctrl_c_kills_at_once(tmp_path):
+    with started(*tree(tmp_path, "SIGINT", "SIGTERM")) as process:
+        known = pids(tmp_path)
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        assert "command" in living(known)
+        process.send_signal(signal.SIGINT)
+        begin_s = time.monotonic()
+        assert process.wait(20) == 137
+        assert time.monotonic() - begin_s < 10
+        assert living(known) == set()
+
+
+def test_processes_that_remain_after_a_normal_end_are_named_and_go_on(tmp_path):
+    code = (
+        "import subprocess; no = subprocess.DEVNULL; p = subprocess.Popen(['sleep', '600'], "
+        "start_new_session=True, stdout=no, stderr=no)"
+    )
+    line = (sys.executable, "-c", f"{code}; print(p.pid, flush=True); raise SystemExit(3)")
+    with subprocess.Popen(
+        [sys.executable, "-m", "wattlaw", "measure", "-o", tmp_path, "--", *line],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    ) as process:  # fmt: skip
+        pid = int(process.stdout.readline())
+        error = process.stderr.read()
+    sleeper = psutil.Process(pid)
+    try:
+        assert process.returncode == 3
+        assert f"{pid} (sleep)" in next(t for t in error.splitlines() if t.startswith("wattlaw:"))
+        (record,) = Store(tmp_path).records()
+        assert [note for note in record.notes if f"{pid} (sleep)" in note]
+        assert sleeper.is_running()
+    finally:
+        sleeper.kill()
+
+
+def test_a_command_without_remaining_processes_says_nothing_of_them(tmp_path):
+    done = wattlaw("measure", "-o", tmp_path, "--", "sh", "-c", "(sleep 0.2 &) ; exit 4")
+    assert done.returncode == 4
+    (record,) = Store(tmp_path).records()
+    assert not [note for note in record.notes if "still run" in note]
+
+
+def test_processes_that_lose_their_parent_are_reaped(tmp_path):
+    """A command whose daemons end all the time fills no process table."""
+    look = (
+        "import os, subprocess, time, psutil\n"
+        "for _ in range(5): subprocess.run(['sh', '-c', 'true & true'])\n"
+        "time.sleep(0.5)\n"
+        "states = [p.status() for p in psutil.Process(os.getppid()).children()]\n"
+        "print(states.count('zombie'))"
+    )
+    done = wattlaw("measure", "-o", tmp_path, "--", sys.executable, "-c", look)
+    assert done.stdout == "0\n"
+
+
+class Terminal:
+    """A shell in a terminal of its own, as a person uses it."""
+
+    def __init__(self) -> None:
+        self.pid, self.file = pty.fork()
+        if self.pid == 0:
+            shell = ["bash", "--norc", "-i"]
+            os.execve("/bin/bash", shell, environment() | {"PS1": "PROMPT "})  # noqa: S606
+        self.text = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.file, text.encode())
+
+    def shows(self, pattern: str, seconds: float = 40.0) -> "re.Match[str]":
+        """Wait for output that matches, and forget it."""
+        end_s = time.monotonic() + seconds
+        while not (match := re.search(pattern, self.text)):
+            assert time.monotonic() < end_s, f"{pattern} is not in {self.text!r}"
+            if select.select([self.file], [], [], 0.2)[0]:
+                self.text += os.read(self.file, 4096).decode(errors="replace")
+        self.text = self.text[match.end() :]
+        return match
+
+    def close(self) -> None:
+        family = psutil.Process(self.pid).children(recursive=True)
+        for member in [*family, psutil.Process(self.pid)]:
+            member.kill()
+        os.waitpid(self.pid, 0)
+        os.close(self.file)
+
+
+@pytest.fixture
+def terminal() -> "Callable[[], Terminal]":
+    shell = Terminal()
+    shell.shows("PROMPT ")
+    yield shell
+    shell.close()
+
+
+def test_a_command_reads_from_the_terminal_and_job_control_works(tmp_path, terminal):
+    code = "while True: print('got', input('say: ').upper(), flush=True)"
+    line = f'{sys.executable} -m wattlaw measure -o {tmp_path}/s -- {sys.executable} -c "{code}"'
+    terminal.type(f"{line}\n")
+    terminal.shows("say: ")
+    terminal.type("hello\n")
+    terminal.shows("got HELLO")
+    terminal.type("\x1a")  # Ctrl-Z
+    terminal.shows("Stopped")
+    terminal.shows("PROMPT ")
+    terminal.type("fg\n")
+    terminal.shows("measure.*\r\n")
+    terminal.type("again\n")
+    terminal.shows("got AGAIN")
+    terminal.type("\x03")  # Ctrl-C
+    terminal.shows("KeyboardInterrupt")
+    terminal.shows("PROMPT ")
+    terminal.type("echo code $?\n")
+    terminal.shows(r"code (1|130)\r")
+    (record,) = Store(tmp_path / "s").records()
+    assert record.state == "interrupted"
