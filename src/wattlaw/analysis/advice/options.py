@@ -33,8 +33,9 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     """
     group = group_numbers(job.rows, SETTINGS)
     evaluation = job.rows["eval_time_s"].groupby(group).mean()
+    trained = job.rows["epochs_trained"].groupby(group).max()
     options = []
-    rows = aggregate(job.rows).assign(eval_time_s=evaluation)
+    rows = aggregate(job.rows).assign(eval_time_s=evaluation, epochs_trained=trained)
     by_group = dict(list(job.rows[[TIME, ENERGY]].groupby(group)))
     has_nodes = not are_imported_without_nodes(job.rows)
     spreads = {name: _pooled(own[name] for own in by_group.values()) for name in (TIME, ENERGY)}
@@ -52,6 +53,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
                 training=setting_of_row(row if has_nodes else row | {"nodes": None}, job.unit),
                 runs=own[[TIME, ENERGY]].to_numpy(float),
                 energy_is=job.energy_is if energy else None,
+                epochs_trained=plain(row["epochs_trained"]),
                 eval_time_s=plain(row["eval_time_s"]), metric=plain(row["metric"]),
                 per={name: plain(row[name]) for name in PER},
             )
