@@ -13,6 +13,9 @@ from wattlaw.analysis.result import Result
 
 #: Statuses of runs that have no results although they were started, or were to be.
 _WITHOUT_RESULT = ("failed", "interrupted", "skipped")
+#: Why a setting is not compared.
+UNKNOWN_BATCH, _LOWER_BATCH = "batch of unknown quality", "batch of lower quality"
+_NO_ENERGY = "no comparable energy"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def count_left_out(
     counts = {
         "without a time or the epochs to train": len(job.rows) - _runs(options),
         **{f"with a {reason}": _runs(item for item in allowed if _why(item, batches) == reason)
-           for reason in (_UNKNOWN, _LOWER) if sound},
+           for reason in (UNKNOWN_BATCH, _LOWER_BATCH) if sound},
         f"with {_NO_ENERGY}": _runs(item for item in sound if by_energy and not item.energy_j),
     }  # fmt: skip
     return dict(job.left_out) | {reason: count for reason, count in counts.items() if count > 0}
@@ -73,14 +76,10 @@ def faster_settings(
     return tuple(by_reason.values())
 
 
-_UNKNOWN, _LOWER = "batch of unknown quality", "batch of lower quality"
-_NO_ENERGY = "no comparable energy"
-
-
 def _why(option: Option, batches: Batches) -> str | None:
     if batches.allows(option):
         return None
-    return _LOWER if option.falls else _UNKNOWN
+    return _LOWER_BATCH if option.falls else UNKNOWN_BATCH
 
 
 def _runs(options: Iterable[Option]) -> int:

@@ -42,7 +42,12 @@ def weak_scaling(
     for item in ran:
         counts.setdefault(item.global_batch, set()).add(item.gpus)
         by_local.setdefault(item.setting["local_batch"], []).append(item)
-    if None in counts or None in by_local or any(len(gpus) > 1 for gpus in counts.values()):
+    if (
+        not ran
+        or None in counts
+        or None in by_local
+        or any(len(gpus) > 1 for gpus in counts.values())
+    ):
         return None
     local_batch, own = max(by_local.items(), key=lambda pair: len({item.gpus for item in pair[1]}))
     if len({item.gpus for item in own}) < 2 or local_batch is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
 from wattlaw.analysis.advice.comparison import Savings
+from wattlaw.analysis.advice.left_out import UNKNOWN_BATCH
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.footprint import Footprint
 
@@ -53,7 +54,11 @@ def brief(advice: Advice) -> str:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
     parts = [advice.label(option), changes(advice, ("energy", "time"), intervals=False)]
     if not advice.clearly_best:
-        parts = [_candidates(advice, option).rstrip(".")]
+        ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
+        first = advice.label(option)
+        first += "" if advice.probability is None else f" ({percent(advice.probability)})"
+        others = [f"{_difference(advice, tie.option)} ({percent(tie.probability)})" for tie in ties]
+        parts = [" or ".join([first, *others])]
     elif advice.probability is not None:
         parts.append(f"{percent(advice.probability)} sure")
     elif _is_only(advice):
@@ -66,7 +71,7 @@ def brief(advice: Advice) -> str:
         parts.append("larger batches are left out (--any-batch)")
     if advice.left_out:
         parts.append(f"{fmt.plural(sum(advice.left_out.values()), 'run')} left out")
-    head = "" if advice.clearly_best else "no setting is clearly best. "
+    head = "" if advice.clearly_best else "no setting is clearly best: "
     return f"{advice.workload}: {head}{'; '.join(filter(None, parts))}"
 
 
@@ -153,7 +158,9 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
 
 def _saves(advice: Advice, option: Option) -> Iterator[str]:
     base, named = advice.baseline, "the baseline"
-    faster = [item for item in advice.faster_left_out if item.option != advice.any_batch]
+    # The line on larger batches names the best of them.
+    faster = [item for item in advice.faster_left_out
+              if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
     if base is not None and not advice.baseline_is_named:
         that = " that is compared" if advice.faster_left_out else ""
         named = f"the fastest {base.source} setting{that}"
@@ -274,7 +281,8 @@ def _epochs_differ(advice: Advice, option: Option) -> Iterator[str]:
 
 def _both_scalings(advice: Advice) -> Iterator[str]:
     """Yield the best settings at a constant local and global batch, where these are two answers."""
-    if (both := advice.weak_scaling) is None:
+    both = advice.weak_scaling
+    if both is None or both.at_local_batch is both.at_global_batch is None:
         return
 
     def answer(option: Option | None) -> str:
@@ -308,8 +316,10 @@ def _basis(advice: Advice) -> Iterator[str]:
     energy = basis.energy_is or "not known"
     yield f"Rests on {runs} runs, {repeats} of each setting; energy: {energy}."
     if advice.left_out:
-        parts = "; ".join(f"{count} {reason}" for reason, count in advice.left_out.items())
-        yield f"Left out: {fmt.plural(sum(advice.left_out.values()), 'run')} ({parts})."
+        total = fmt.plural(sum(advice.left_out.values()), "run")
+        parts = [f"{count} {reason}" for reason, count in advice.left_out.items()]
+        shown = f"({'; '.join(parts)})" if len(parts) > 1 else next(iter(advice.left_out))
+        yield f"Left out: {total} {shown}."
 
 
 def _next(advice: Advice) -> str:
