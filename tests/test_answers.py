@@ -1,6 +1,7 @@
 """What changes an answer stands beside it, and nothing is surer than its data."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,20 @@ from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advice.advice import Advice, advise
 from wattlaw.analysis.advice.left_out import runs_without_result
+from wattlaw.analysis.decision import Decision, OtherSetting
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.api import results
 from wattlaw.cli.main import main
+from wattlaw.dashboard.overview import read_overview
+from wattlaw.dashboard.pages import Pages
+from wattlaw.dashboard.results import read_energies, read_results
+from wattlaw.dashboard.tails import Device, Totals
+from wattlaw.dashboard.timeline import timelines
+from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.topics import advice as text
+from wattlaw.report.topics.decision import decision_text
 
 Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
 
@@ -123,6 +135,7 @@ def test_epochs_that_differ_stand_beside_a_deadline():
     assert advice.recommended is None
     assert "4 epochs that it ran" in advice.reason
     assert "totals are for 40 epochs" in shown(advice)
+    assert "for 40 epochs" in text.brief(advice_of(long, short))
     unbound = advice_of(long, short)
     assert unbound.recommended.to_dict()["epochs_trained"] == 4
     assert "This setting ran 4." in shown(unbound)
@@ -253,3 +266,103 @@ def test_predict_exits_with_1_where_the_runs_allow_no_prediction(tmp_path, capsy
     record.write_text(json.dumps(facts))
     assert main(["predict", str(path)]) == 1
     assert "pipeline" in capsys.readouterr().err
+
+
+def energies_by_source(tmp_path: Path) -> Path:
+    """Return a store with 1 kJ or more of each source, and an hour of the runs that have a time."""
+    runs, windows = [], []
+    for launcher, source, joules in (
+        ("local", "counter", 1000.0), ("local", "estimated", 2000.0),
+        ("imported", "integral", 4000.0), ("imported", "estimated", 8000.0),
+        ("simulated", "simulated", 16000.0), ("replay", "replayed", 32000.0),
+    ):  # fmt: skip
+        run_id = f"{launcher}-{source}"
+        runs.append(run_row(run_id, launcher=launcher))
+        energy = {"gpu_energy_j": joules, "energy_source": source, "energy_verdict": "ok"}
+        windows.append(window_row(run_id, 0, **energy))
+    runs.append(run_row("impossible"))
+    windows.append(window_row("impossible", 0, gpu_energy_j=1e9, energy_source="counter",
+                              energy_verdict="implausible"))  # fmt: skip
+    path = write_store(tmp_path / "store", *frames(runs, windows)).path
+    for record in path.glob("runs/*/run.json"):
+        facts = json.loads(record.read_text())
+        facts |= {"started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T01:00:00Z"}
+        record.write_text(json.dumps(facts))
+    return path
+
+
+def test_the_dashboard_adds_no_energy_or_gpu_hours_of_different_sources(tmp_path):
+    path = energies_by_source(tmp_path)
+    assert read_energies([path]) == {
+        "GPUs (measured)": 1000.0, "GPUs (estimated)": 2000.0, "GPUs (imported)": 4000.0,
+        "GPUs (imported estimated)": 8000.0, "GPUs (simulated)": 16000.0,
+        "GPUs (replayed)": 32000.0,
+    }  # fmt: skip
+    state = read_overview([path], StatusPoller())
+    assert state.gpu_hours == {"measured": 3.0, "imported": 2.0}
+    assert state.sources == {"measured": 3, "imported": 2, "simulated": 1, "replayed": 1}
+    pages = Pages((path,))
+    pages._energies._value = read_energies([path])
+    page = pages.overview()["summary"]
+    for name in ("energy of GPUs (simulated)", "GPU-hours, imported runs", "1 simulated"):
+        assert name in page
+
+
+def test_the_report_totals_add_no_sources(tmp_path):
+    path = energies_by_source(tmp_path)
+    opened = results.open(path)
+    totals = analyse(opened.runs, opened.epochs).totals
+    energies = {(row["source"], row["energy_is"]): row["energy_j"]
+                for row in totals.to_dict("records") if row["energy_j"] == row["energy_j"]}  # fmt: skip
+    assert sorted(energies.values()) == [1000.0 * 2**power for power in range(6)]
+    assert {source for source, _ in energies} == {"measured", "imported", "simulated", "replayed"}
+
+
+def test_the_mean_of_many_devices_is_of_one_origin():
+    totals, devices = Totals(), []
+    for number in range(10):
+        device = Device("host", f"d{number}", "gpu")
+        origin = "estimated" if number < 4 else "measured"
+        power = 10.0 if number < 4 else 100.0
+        device.add({"t_ns": 10**10, "power_w": power, "power_source": origin}, totals)
+        devices.append(device)
+    [chart] = [chart for chart in timelines(devices, totals, []) if "Power" in chart.title]
+    names = [name for name, _ in chart.legend]
+    assert "mean of 6 devices" in names and "mean of 4 devices (estimated)" in names
+    assert totals.steps["power_w"][10][0] == 600.0
+    assert totals.steps["power_w (estimated)"][10][0] == 40.0
+
+
+def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
+    parts = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
+             for n in (1, 2, 4)]  # fmt: skip
+    tables = frames([run for runs, _ in parts for run in runs],
+                    [window for _, windows in parts for window in windows])  # fmt: skip
+    path = write_store(tmp_path / "store", *tables).path
+    shown_results = read_results([path])
+    assert shown_results.sentences[0].startswith("Run digits-cnn on 1 GPU")
+    assert any("at local batch 64, 4 GPUs" in line for line in shown_results.sentences)
+    assert any(line.startswith("Left out: 6 runs") for line in shown_results.sentences)
+
+
+DECISION = {
+    "study": "s", "workload": "w", "origin": "measured", "question": {"minimize": "energy"},
+    "setting": TrainingSetting(2, local_batch=8), "expected_regret": 0.1, "probability": 0.3,
+    "meets": 1.0, "tolerance": 0.02, "confidence": 0.9, "gpu_hours_spent": 4.0,
+    "gpu_hours_grid": 16.0, "runs": 3, "stopped_because": None,
+    "others": (OtherSetting(TrainingSetting(4, local_batch=8), 0.25),),
+}  # fmt: skip
+
+
+def test_a_decision_below_50_percent_names_candidates_and_adds_no_predicted_hours():
+    decision = Decision(**DECISION)
+    assert decision.to_dict()["clearly_best"] is False
+    line = decision_text(decision)
+    assert "no setting is clearly best" in line
+    assert "4 GPUs" in line and "0.25" in line
+    assert "4 GPU-hours spent, 12 (predicted)" in line
+    assert "16" not in line
+    assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+    sure = replace(decision, probability=0.95, origin="simulated")
+    assert "no setting is clearly best" not in decision_text(sure)
+    assert "4 simulated GPU-hours spent" in decision_text(sure)

@@ -240,10 +240,11 @@ def _comparisons(
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     """Return the totals of the done runs, without warm-up, interrupted windows and evaluation.
 
-    Columns ``workload, hardware, energy_is, runs, gpu_hours, energy_j`` and, with a footprint,
-    ``co2_kg, cost, counted``.
+    Runs of different sources are never added up. Columns ``workload, hardware, source, energy_is,
+    runs, gpu_hours, energy_j`` and, with a footprint, ``co2_kg, cost, counted``.
     """
-    by, costs = ["workload", "hardware", "energy_is"], ["co2_kg", "cost", "counted"]
+    by, costs = ["workload", "hardware", "source", "energy_is"], ["co2_kg", "cost", "counted"]
+    table = table.assign(source=table["launcher"].map(formatting.source_of))
     rows = []
     for group, rows_of_group in groups(table, by):
         energies = rows_of_group["train_energy_j"]

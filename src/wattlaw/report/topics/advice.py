@@ -69,6 +69,8 @@ def brief(advice: Advice) -> str:
         parts.append(f"or, if quality allows, {label} (--any-batch)")
     elif "batch-quality-unknown" in {warning.code for warning in advice.warnings}:
         parts.append("larger batches are left out (--any-batch)")
+    if "epochs-differ" in {warning.code for warning in advice.warnings}:
+        parts.append(f"for {option.amount.mean:g} epochs (the runs trained different numbers)")
     if advice.left_out:
         parts.append(f"{fmt.plural(sum(advice.left_out.values()), 'run')} left out")
     head = "" if advice.clearly_best else "no setting is clearly best: "
