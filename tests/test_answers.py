@@ -203,6 +203,24 @@ def test_steps_of_an_unknown_batch_have_both_answers_and_none_is_clear():
     assert not advice.clearly_best
 
 
+@pytest.mark.parametrize("are_known", [True, False])
+def test_epochs_that_grow_with_the_workers_are_compared_per_sample(are_known):
+    """The data set grows with the GPUs: epochs take the same time, and samples do not."""
+    grown = [
+        runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64, "launcher": "imported"},
+                near(100 * n**0.1), None, samples=1000 * n if are_known else None, steps=None)
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    advice = advice_of(*grown, any_batch=True)
+    assert advice.unit == "epoch"
+    both = advice.weak_scaling
+    assert (both.at_local_batch.gpus, both.at_global_batch.gpus) == (4, 1)
+    assert not both.is_same_work
+    assert not advice.clearly_best
+    words = "An epoch has more samples" if are_known else "if it has more samples"
+    assert words in shown(advice)
+
+
 def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
     """A row twice as fast has no energy: it is not compared, and it is named."""
     rows = [runs_of({"gpus": 1, "launcher": "imported"}, [100.0]),

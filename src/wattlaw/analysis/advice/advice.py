@@ -98,12 +98,7 @@ class Advice(Result):
     @property
     def clearly_best(self) -> bool:
         """Whether the recommended setting is an instruction, and not one of several candidates."""
-        both = self.weak_scaling
-        if (
-            both is not None
-            and both.local_batch is None
-            and both.at_local_batch != both.at_global_batch
-        ):
+        if self.weak_scaling is not None and not self.weak_scaling.is_decided:
             return False
         if self.recommended is None or self.probability is not None:
             return (self.probability or 0.0) >= CLEAR

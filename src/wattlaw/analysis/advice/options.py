@@ -18,7 +18,7 @@ from wattlaw.analysis.result import Caution, plain
 from wattlaw.analysis.series import are_imported_without_nodes
 from wattlaw.analysis.statistics import Pooled, pool, t_interval
 from wattlaw.analysis.to_target import time_to_target
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import BadInput, NothingToRecommend, Refused
 from wattlaw.formatting import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
@@ -195,7 +195,7 @@ def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> Epoc
         else:
             failed[row["global_batch"]] = str(row["why"])
     if not by_batch:
-        raise Refused(
+        raise NothingToRecommend(
             f"no global batch reached a metric of {target:g} in all runs; train longer or choose "
             "an easier target"
         )

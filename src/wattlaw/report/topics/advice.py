@@ -63,6 +63,8 @@ def brief(advice: Advice) -> str:
         parts.append(f"{percent(advice.probability)} sure")
     elif _is_only(advice):
         parts.append("the only setting that is compared")
+    else:
+        parts.append("how sure is unknown")
     parts.append("" if option.source == fmt.MEASURED else option.source)
     if advice.any_batch is not None:
         label = advice.label(advice.any_batch)
@@ -210,7 +212,7 @@ def _listed(
 
 def _settings(advice: Advice) -> str:
     of = " and ".join(f"{count} {source}" for source, count in advice.rests_on.settings.items())
-    return f"{of} settings"
+    return f"{of} setting{'' if _is_only(advice) else 's'}"
 
 
 def _is_only(advice: Advice) -> bool:
@@ -219,6 +221,8 @@ def _is_only(advice: Advice) -> bool:
 
 def _candidates(advice: Advice, option: Option) -> str:
     """Return the settings that may be the best, each with its probability."""
+    if _is_only(advice):
+        return f"The only setting that is compared: {advice.label(option)}."
     lowest = f"Lowest mean of {_settings(advice)}: {advice.label(option)}"
     if advice.probability is None:
         return f"{lowest}; how probable that is, is unknown."
@@ -296,18 +300,29 @@ def _both_scalings(advice: Advice) -> Iterator[str]:
         size += " (predicted)" if option.is_predicted else ""
         return f"{size}, {' and '.join(amounts)} per {option.unit}"
 
-    if both.local_batch is None:
+    local = "" if both.local_batch is None else f"local batch {both.local_batch}"
+    if both.is_same_work:
         yield (
-            f"If a step has the same samples on any number of {advice.worker}s: "
-            f"{answer(both.at_global_batch)}; if it has more samples on more {advice.worker}s: "
-            f"{answer(both.at_local_batch)}."
+            f"The batch grows with the {advice.worker}s: at {local}, "
+            f"{answer(both.at_local_batch)}; at global batch {both.global_batch}, "
+            f"{answer(both.at_global_batch)}."
         )
-        return
-    yield (
-        f"The batch grows with the {advice.worker}s: at local batch {both.local_batch}, "
-        f"{answer(both.at_local_batch)}; at global batch {both.global_batch}, "
-        f"{answer(both.at_global_batch)}."
-    )
+    else:
+        unit = f"{'an' if advice.unit == 'epoch' else 'a'} {advice.unit}"
+        per_sample_s = both.at_local_batch and both.at_local_batch.per.get("time_per_sample_s")
+        if both.at_local_batch is not None and per_sample_s:
+            size = fmt.plural(both.at_local_batch.gpus, advice.worker)
+            yield (
+                f"{unit.capitalize()} has more samples on more {advice.worker}s: per sample "
+                f"({local}), {size}, {fmt.duration_text(per_sample_s)}; at global batch "
+                f"{both.global_batch}, {answer(both.at_global_batch)}."
+            )
+            return
+        yield (
+            f"If {unit} has the same samples on any number of {advice.worker}s: "
+            f"{answer(both.at_global_batch)}; if it has more samples on more {advice.worker}s"
+            f"{local and f' ({local})'}: {answer(both.at_local_batch)}."
+        )
 
 
 def _basis(advice: Advice) -> Iterator[str]:
