@@ -23,6 +23,7 @@ from wattlaw.dashboard.results import read_energies, read_results
 from wattlaw.dashboard.tails import Device, Totals
 from wattlaw.dashboard.timeline import timelines
 from wattlaw.launch.run_status import StatusPoller
+from wattlaw.report.layouts import Content, Layout, sections
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.decision import decision_text
 
@@ -361,6 +362,9 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
     assert shown_results.sentences[0].startswith("Run digits-cnn on 1 GPU")
     assert any("at local batch 64, 4 GPUs" in line for line in shown_results.sentences)
     assert any(line.startswith("Left out: 6 runs") for line in shown_results.sentences)
+    findings = analyse(*tables)
+    [screen] = sections(Content(findings, (), ()), Layout(("advice",)))
+    assert screen.sentences == text.summary(findings.advice[0])  # none of them is cut
 
 
 DECISION = {
