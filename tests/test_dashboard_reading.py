@@ -146,7 +146,7 @@ def test_energies_that_cannot_be_read_say_why(tmp_path):
     measured = {"gpu_energy_j": 5.0, "energy_source": "counter", "energy_verdict": "ok"}
     windows = [window_row("a", epoch, **measured) for epoch in range(2)]
     store = write_store(tmp_path / "store", *frames([run_row("a")], windows), samples=2).path
-    assert list(read_energies([store]).values()) == [10.0]
+    assert read_energies([store]) == {"GPUs (measured)": 10.0}
     (store / "store.json").write_text("{")
     assert "store.json: not a JSON file" in read_energies([store])
     pages = Pages((store,))

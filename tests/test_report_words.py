@@ -28,6 +28,7 @@ from wattlaw.report.tables import Table
 from wattlaw.report.topics.advice import merge_warnings, summary
 from wattlaw.report.topics.decision import result as decision_table
 from wattlaw.report.topics.measured import utilisation_sentences
+from wattlaw.report.topics.scaling import main_fits, scaling_sentences
 from wattlaw.report.topics.verdict import MAX_ROWS, caveats
 
 
@@ -137,6 +138,11 @@ def test_a_law_has_its_interval_range_runs_and_speedup():
 def test_a_breakpoint_is_in_the_summary():
     text = text_of(mit_findings(), "scaling")
     assert "schnet, local batch 128: the curve flattens beyond 64" in text
+    headline = next(line for line in scaling_sentences(mit_findings()) if "schnet" in line)
+    bend = next(fit.breakpoint for fit in main_fits(mit_findings()) if fit.breakpoint)
+    for beta in (bend.beta_before, bend.beta_after):
+        assert f"{2**-beta:.2f}" in headline
+    assert f"up to {bend.at:g} GPUs" in headline
     assert "resnet50, local batch 256: the curve" not in text
 
 

@@ -33,6 +33,12 @@ class Refused(WattlawError):
     """An analysis that the data cannot support; the text says what is missing."""
 
 
+class NothingToRecommend(Refused):
+    """Runs from which no setting can be recommended or predicted (exit code 1)."""
+
+    exit_code = 1
+
+
 def one_line(error: BaseException) -> str:
     """Return ``Type: text`` of an error on a single line, for reasons and logs."""
     text = " ".join(str(error).split())

@@ -1,6 +1,7 @@
 """Select runs that can be compared: one job and unit, one kind of energy, one origin of values."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
@@ -10,7 +11,7 @@ from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics import SETTINGS, UNITS
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, uncooperative
-from wattlaw.errors import Refused
+from wattlaw.errors import NothingToRecommend, Refused
 
 TIME, ENERGY = "time_s", "energy_j"
 #: Runs that differ in these columns are different jobs: they cannot be compared.
@@ -34,6 +35,7 @@ class ComparableRuns:
     energy_is: str | None
     worker: str  # the noun for what "gpus" counts: GPU or worker
     warnings: tuple[Caution, ...]
+    left_out: Mapping[str, int]  # the number of runs by the reason, a phrase that follows it
 
 
 def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
@@ -44,7 +46,8 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     excluded. The unit of most runs is kept. Of several variants of the job (options, training loop,
     share of the data set, length of a run), the one with the largest share of the data is kept,
     then the one with the most runs. Of energies that count different devices, those of the most
-    settings are kept; the other runs keep their times only. ``warnings`` names what is excluded.
+    settings are kept; the other runs keep their times only. ``warnings`` names what is excluded,
+    and ``left_out`` counts it.
 
     Raises
     ------
@@ -55,18 +58,24 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows = table[table["workload"] == workload]
     if rows.empty:
         workloads = sorted(str(name) for name in table["workload"].dropna().unique())
-        hint = f"there are runs of: {', '.join(workloads)}" if workloads else "no run is done"
-        raise Refused(f"no done runs of workload {workload!r}; {hint}")
+        if not workloads:
+            raise NothingToRecommend(f"no done runs of workload {workload!r}; no run is done")
+        known = ", ".join(workloads)
+        raise Refused(f"no done runs of workload {workload!r}; there are runs of: {known}")
     warnings: list[Caution] = []
-    rows = _one_origin(rows, warnings)
-    rows = _as_stated(rows, warnings)
-    rows, unit = _one_unit(rows, warnings)
-    rows = _one_variant(rows, warnings)
+    left_out: dict[str, int] = {}
+    rows = _one_origin(rows, warnings, left_out)
+    rows = _as_stated(rows, warnings, left_out)
+    rows, unit = _one_unit(rows, warnings, left_out)
+    rows = _one_variant(rows, warnings, left_out)
     rows, energy_is = _one_energy(rows, warnings)
-    return ComparableRuns(rows, unit, energy_is, formatting.worker_noun(rows), tuple(warnings))
+    worker = formatting.worker_noun(rows)
+    return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings), left_out)
 
 
-def _one_origin(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
+def _one_origin(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> pd.DataFrame:
     """Keep the measured runs, else the replayed ones, else the simulated ones."""
     origins = rows["launcher"].map(formatting.origin_of)
     kept = min(origins, key=formatting.ORIGINS.index)
@@ -75,11 +84,14 @@ def _one_origin(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
     for other, count in origins[origins != kept].value_counts().items():
         text = f"{count} {other} runs are excluded; only {kept} runs count."
         warnings.append(Caution(f"{other}-excluded", text))
+        left_out[str(other)] = int(count)
     kept_rows: pd.DataFrame = rows[origins == kept]
     return kept_rows
 
 
-def _as_stated(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
+def _as_stated(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> pd.DataFrame:
     """Leave out emulated runs, and those on several GPUs whose workers do not cooperate."""
     emulated = rows["emulated_gpus"].notna()
     if emulated.any():
@@ -87,20 +99,24 @@ def _as_stated(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
             f"{formatting.plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
         )
         warnings.append(Caution("emulated-excluded", text))
+        left_out["that emulate more GPUs"] = int(emulated.sum())
     alone = uncooperative(rows)
     if alone.any():
         text = formatting.uncooperative_text(int(alone.sum()), set(rows["workload"]))
         warnings.append(Caution(formatting.UNCOOPERATIVE, text))
+        left_out["whose workers do not cooperate"] = int((alone & ~emulated).sum())
     kept = rows[~(emulated | alone)]
     if kept.empty:
-        raise Refused(" ".join(str(warning) for warning in warnings))
+        raise NothingToRecommend(" ".join(str(warning) for warning in warnings))
     for kind in sorted(set(kept["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
         text = f"The runs use {kind} parallelism: laws are for data-parallel jobs, and no other"
         warnings.append(Caution("not-data-parallel", f"{text} GPU count is predicted."))
     return kept
 
 
-def _one_unit(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame, str]:
+def _one_unit(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> tuple[pd.DataFrame, str]:
     """Keep the runs in the unit of most of them."""
     unit = min(UNITS, key=lambda name: (-int((rows["unit"] == name).sum()), UNITS.index(name)))
     kept = rows[rows["unit"] == unit]
@@ -111,6 +127,7 @@ def _one_unit(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame
             f"excluded; this advice is per {unit}."
         )
         warnings.append(Caution("units-differ", text))
+        left_out[f"known per {other} only"] = len(left)
     if unit != "epoch":
         text = f"Times and energies are of one {unit}, not of an epoch: {WHY_NO_EPOCH[unit]}."
         warnings.append(Caution(f"per-{unit}", text))
@@ -124,7 +141,9 @@ def _one_unit(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame
     return kept, unit
 
 
-def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
+def _one_variant(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> pd.DataFrame:
     variants = rows.groupby(list(_JOB), dropna=False).ngroup()
     if variants.nunique() < 2:
         if (share := rows["dataset_fraction"].iloc[0]) < 1:
@@ -156,6 +175,7 @@ def _one_variant(rows: pd.DataFrame, warnings: list[Caution]) -> pd.DataFrame:
         f"advice is for: {labels[0]}. Left out: {others}."
     )
     warnings.append(Caution("variants-excluded", text))
+    left_out[f"of other jobs: {others}"] = int((variants != ranked.index[0]).sum())
     kept: pd.DataFrame = rows[variants == ranked.index[0]]
     return kept
 

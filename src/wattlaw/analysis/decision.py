@@ -11,7 +11,8 @@ from wattlaw.analysis.prediction.settings import TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.errors import BadInput
 
-#: With a lower probability that the leading setting meets the constraints, a decision says so.
+#: With a lower probability that the leading setting is the best, or that it meets the constraints,
+#: a decision says so.
 LIKELY = 0.5
 NO_ENERGY = Caution(
     "no-energy",
@@ -32,8 +33,18 @@ class CourseRow(Result):
 
 
 @dataclass(frozen=True)
+class OtherSetting(Result):
+    """A setting beside the leading one, and the probability that it is within the tolerance."""
+
+    setting: TrainingSetting
+    probability: float
+
+
+@dataclass(frozen=True)
 class Decision(Result):
     """The state of a decision."""
+
+    properties = ("clearly_best",)
 
     study: str
     workload: str
@@ -55,10 +66,16 @@ class Decision(Result):
     warnings: tuple[Caution, ...] = ()
     #: A row for each number of runs that had ended when runs were chosen, in the order of time.
     course: tuple[CourseRow, ...] = ()
+    others: tuple[OtherSetting, ...] = ()  # the likeliest ones beside the leading setting
+
+    @property
+    def clearly_best(self) -> bool:
+        """Return whether the leading setting is more likely than not within the tolerance."""
+        return self.probability is not None and self.probability >= LIKELY
 
     @property
     def gpu_hours_saved(self) -> float | None:
-        """Return the GPU-hours that the decision did without; None before the first run."""
+        """Return the predicted GPU-hours of runs that were not made; None before the first run."""
         if self.gpu_hours_grid is None:
             return None
         return max(0.0, self.gpu_hours_grid - self.gpu_hours_spent)

@@ -11,6 +11,7 @@ import pandas as pd
 from wattlaw import formatting
 from wattlaw.analysis import metrics
 from wattlaw.analysis.advice.advice import Advice, advise
+from wattlaw.analysis.advice.left_out import runs_without_result
 from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.limits import LIMITS, limit_effects, without_limits
@@ -39,6 +40,7 @@ from wattlaw.formatting import plural
 class Findings:
     """Tables and laws; frames have the columns of the functions that made them."""
 
+    stored: pd.DataFrame  # all runs, as in the stores
     statuses: dict[str, int]
     not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
     not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done runs that are in no result
@@ -103,7 +105,14 @@ class Findings:
         advice, refused = [], []
         for workload in sorted(self.runs["workload"].dropna().unique()):
             try:
-                advice.append(advise(self.runs, self.epochs, workload, footprint=self.footprint))
+                advice.append(
+                    advise(
+                        self.runs, self.epochs, workload, footprint=self.footprint,
+                        without_result=runs_without_result(
+                            self.stored, self.runs["run_id"], workload
+                        ),
+                    )
+                )  # fmt: skip
             except Refused as refusal:
                 refused.append((str(workload), str(refusal)))
         return tuple(advice), tuple(refused)
@@ -138,6 +147,7 @@ def analyse(
     with suppress(Refused):
         of_factor = factor_model(without_limits(table))
     return Findings(
+        stored=runs,
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
         not_timed=_not_timed(runs, epochs, table),
@@ -230,10 +240,11 @@ def _comparisons(
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     """Return the totals of the done runs, without warm-up, interrupted windows and evaluation.
 
-    Columns ``workload, hardware, energy_is, runs, gpu_hours, energy_j`` and, with a footprint,
-    ``co2_kg, cost, counted``.
+    Runs of different sources are never added up. Columns ``workload, hardware, source, energy_is,
+    runs, gpu_hours, energy_j`` and, with a footprint, ``co2_kg, cost, counted``.
     """
-    by, costs = ["workload", "hardware", "energy_is"], ["co2_kg", "cost", "counted"]
+    by, costs = ["workload", "hardware", "source", "energy_is"], ["co2_kg", "cost", "counted"]
+    table = table.assign(source=table["launcher"].map(formatting.source_of))
     rows = []
     for group, rows_of_group in groups(table, by):
         energies = rows_of_group["train_energy_j"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wattlaw.analysis.decision import LIKELY, NO_ENERGY, Decision
+from wattlaw.analysis.decision import LIKELY, NO_ENERGY, Decision, OtherSetting
 from wattlaw.analysis.planning import (
     Candidate,
     Plan,
@@ -295,6 +295,7 @@ class Decider:
             runs=len(inputs.hours),
             stopped_because=reason,
             worker=inputs.worker,
+            others=tuple(OtherSetting(*item) for item in current.others),
             warnings=(
                 *self._damage,
                 *((NO_ENERGY,) if lacks_energy else ()),

@@ -38,8 +38,14 @@ class Fits(analysis.SeriesFits):
         """The laws as a table of text, with the intervals to quote; None without any."""
         return text.laws(self)
 
+    @property
+    def breakpoints(self) -> tuple[str, ...]:
+        """A sentence for each series that leaves its power law: one beta holds on neither side."""
+        return tuple(text.breakpoints(self.rows))
+
     def _repr_html_(self) -> str:
         lines = [f"{group_label(group)}: {reason}" for group, reason in self.refusals]
+        lines += self.breakpoints
         table = self.table
         frame = pd.DataFrame() if table is None else table.to_frame()
         return as_html(frame, ["t = α N^−β", *lines])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.analysis.advice import advice as analysis
+from wattlaw.analysis.advice.left_out import runs_without_result
 from wattlaw.api.advice import Advice
 from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.footprint import footprint_of
@@ -117,11 +118,12 @@ class Results(StoreReports):
             from wattlaw.api.predictions import baseline_setting
 
             baseline = baseline_setting(baseline)
+        name = self._workload(workload)
         advice = Advice.of(
             analysis.advise(
                 self.metrics,
                 self.epochs,
-                self._workload(workload),
+                name,
                 minimize=minimize,
                 deadline_s=duration_s("deadline", deadline),
                 max_slowdown=share("max_slowdown", max_slowdown),
@@ -132,6 +134,7 @@ class Results(StoreReports):
                 baseline=baseline,
                 any_batch=any_batch,
                 footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
+                without_result=runs_without_result(self.runs, self.metrics["run_id"], name),
             )
         )
         is_of_workload = (self.decision or {}).get("workload") == advice.workload

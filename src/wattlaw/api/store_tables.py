@@ -14,7 +14,7 @@ from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.groups import aggregate
 from wattlaw.analysis.metrics import run_metrics
 from wattlaw.api.display import as_html
-from wattlaw.errors import BadInput, DamagedFileWarning, Refused
+from wattlaw.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.formatting import origins_label
 from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
@@ -144,7 +144,7 @@ class StoreTables:
 
     def _workload(self, name: str | None) -> str:
         if name is None and not self.workloads:
-            raise Refused("no run is done")
+            raise NothingToRecommend("no run is done")
         if name is None and len(self.workloads) > 1:
             raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
         return self.workloads[0] if name is None else name

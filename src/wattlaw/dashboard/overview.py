@@ -15,7 +15,7 @@ from wattlaw.api.store_tables import stored_decision
 from wattlaw.dashboard.tails import RunTail
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
-from wattlaw.formatting import MEASURED, TITLE_COLUMNS, origin_of, origins_label, run_title
+from wattlaw.formatting import MEASURED, TITLE_COLUMNS, origins_label, run_title, source_of
 from wattlaw.launch.planning import count_statuses
 from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.topics.decision import decision_text
@@ -30,6 +30,8 @@ _LOG_BYTES, _LOG_LINES = 16_384, 40
 #: Ended runs from which the rate of a study is taken.
 _RECENT = 20
 _HOUR_S = 3600.0
+#: Sources of runs that used GPUs, here or elsewhere.
+_USE_GPUS = (MEASURED, "imported")
 #: Active runs whose samples are kept while no page shows them.
 _MOST_TAILS = 64
 _FAILED = ("failed", "skipped", "damaged", "interrupted")
@@ -65,7 +67,8 @@ class Overview:
     running, failed, ended
         Active runs; the last runs that failed, were skipped or are damaged; the last done runs.
     gpu_hours
-        Of all runs that ended and are no simulation; of each run the last attempt.
+        Of the runs that ended, by their source: measured or imported, never added up. Of each run
+        the last attempt. Simulated and replayed runs use no GPUs.
     left_s
         The time until no run is left at the rate of the last runs, None if it is unknown.
     decisions
@@ -76,6 +79,8 @@ class Overview:
         Planned runs that a decision does without.
     origin
         ``simulated`` or ``replayed`` if no run is measured, else empty.
+    sources
+        Runs by source, where there are several.
     """
 
     stores: tuple[str, ...]
@@ -83,12 +88,13 @@ class Overview:
     running: tuple[RunRow, ...]
     failed: tuple[RunRow, ...]
     ended: tuple[RunRow, ...]
-    gpu_hours: float
+    gpu_hours: dict[str, float]
     left_s: float | None
     decisions: tuple[str, ...]
     notes: tuple[str, ...]
     not_needed: int = 0
     origin: str = ""
+    sources: dict[str, int] = field(default_factory=dict)
 
     @property
     def runs(self) -> int:
@@ -127,14 +133,15 @@ def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
     return Overview(
         tuple(map(str, paths)), count_statuses(state.counts.elements()),
         tuple(running[:MOST_ROWS]), tuple(_last(state.failed)), tuple(_last(state.ended)),
-        state.hours, state.left / state.rates if is_known else None, tuple(state.decisions),
+        dict(state.hours), state.left / state.rates if is_known else None, tuple(state.decisions),
         tuple(state.notes), state.not_needed, origins_label(sorted(state.launchers)),
+        state.sources,
     )  # fmt: skip
 
 
 @dataclass
 class _State:
-    """The sums over stores."""
+    """The sums over stores; GPU-hours by source."""
 
     counts: Counter[str] = field(default_factory=Counter)
     running: list[RunRow] = field(default_factory=list)
@@ -142,11 +149,19 @@ class _State:
     ended: list[RunRow] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    hours: float = 0.0
+    hours: Counter[str] = field(default_factory=Counter)
     rates: float = 0.0
     left: int = 0
     not_needed: int = 0
-    launchers: set[str] = field(default_factory=set)
+    launchers: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """The runs by source if there are several sources, else nothing."""
+        counts: Counter[str] = Counter()
+        for launcher, count in self.launchers.items():
+            counts[source_of(launcher)] += count
+        return dict(counts) if len(counts) > 1 else {}
 
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
         """Add a store."""
@@ -169,12 +184,12 @@ class _State:
             [("finished_at", "descending")]
         )
         self.ended += _rows(done.slice(0, MOST_ROWS), index, None, reasons)
-        self.hours += _gpu_hours(table)
+        self.hours.update(_gpu_hours(table))
         self.left += sum(status.states.count(state) for state in ("planned", "running", "queued"))
         not_needed = sum(run.is_not_needed for run in status.not_done)
         self.left -= not_needed
         self.not_needed += not_needed
-        self.launchers.update(pc.unique(table["launcher"].drop_null()).to_pylist())
+        self.launchers.update(table["launcher"].drop_null().to_pylist())
         self.rates += _rate(table)
         try:
             decision = stored_decision(path)
@@ -206,12 +221,13 @@ def _last(rows: Sequence[RunRow]) -> list[RunRow]:
     return sorted(rows, key=lambda row: row.finished_at or oldest, reverse=True)[:MOST_ROWS]
 
 
-def _gpu_hours(table: Any) -> float:
-    """Return the GPU-hours of the last attempt of each run that ended and was measured."""
+def _gpu_hours(table: Any) -> dict[str, float]:
+    """Return the GPU-hours of the last attempt of each run that ended, by source."""
     frame = table.select(["gpus", "started_at", "finished_at", "launcher"]).to_pandas()
-    frame = frame[frame["launcher"].map(origin_of) == MEASURED]
     seconds = (frame["finished_at"] - frame["started_at"]).dt.total_seconds()
-    return float((frame["gpus"] * seconds.clip(lower=0)).sum()) / _HOUR_S
+    hours = (frame["gpus"] * seconds.clip(lower=0) / _HOUR_S).dropna()
+    by_source = hours.groupby(frame["launcher"].map(source_of)).sum()
+    return {name: float(by_source[name]) for name in _USE_GPUS if name in by_source.index}
 
 
 def _rate(table: Any) -> float:

@@ -6,9 +6,12 @@ from pathlib import Path
 
 from wattlaw.api.results import open as open_results
 from wattlaw.errors import one_line
+from wattlaw.formatting import MEASURED, source_of
 from wattlaw.report.figures import GALLERY
+from wattlaw.report.layouts import MAX_CAVEATS
 from wattlaw.report.pictures import Picture, chart_of, draw_charts
 from wattlaw.report.stores import read_findings
+from wattlaw.report.topics import verdict
 from wattlaw.store.store import Store
 
 #: The figures of the page, in its order.
@@ -22,26 +25,38 @@ _ENERGIES = {
 
 @dataclass(frozen=True)
 class Results:
-    """Figures, or why there are none; ``origin`` is empty if all values are measured."""
+    """The answer and figures, or why there are none.
 
+    ``origin`` is empty if all values are measured.
+    """
+
+    sentences: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     pictures: tuple[Picture, ...] = ()
     reason: str | None = None
     origin: str = ""
 
 
 def read_energies(paths: Sequence[Path]) -> dict[str, float] | str:
-    """Return the energy of all windows of the done runs in J, by what it is of; or why not."""
+    """Return the energy of all windows of the done runs in J, by what it is of; or why not.
+
+    Energies of different sources are never added up, and impossible ones are left out.
+    """
     try:
         results = open_results(*paths)
         epochs = results.epochs
-        origin = results.origins_label
-        if not origin and (epochs["energy_source"] == "estimated").any():
-            origin = "estimated in part"
-        marked = f" ({origin})" if origin else ""
-        return {
-            f"{name}{marked}": float(epochs[column].sum())
-            for column, name in _ENERGIES.items() if epochs[column].notna().any()
-        }  # fmt: skip
+        sources = epochs["run_id"].map(results.runs.set_index("run_id")["launcher"].map(source_of))
+        energies: dict[str, float] = {}
+        for column, name in _ENERGIES.items():
+            of_node = "node_" if name == "nodes" else ""
+            known = epochs[column].notna() & (epochs[f"{of_node}energy_verdict"] != "implausible")
+            is_estimated = epochs[f"{of_node}energy_source"] == "estimated"
+            labels = sources.where(~is_estimated, sources.replace(MEASURED, "") + " estimated")
+            sums = epochs.loc[known, column].groupby(labels[known]).sum()
+            energies |= {
+                f"{name} ({str(label).strip()})": float(sum_j) for label, sum_j in sums.items()
+            }
+        return energies
     except Exception as error:  # the page says so, and the next reading may succeed
         return f"the energies cannot be read: {one_line(error)}"
 
@@ -57,6 +72,9 @@ def read_results(paths: Sequence[Path]) -> Results:
         chosen = [figure for name in _FIGURES for figure in GALLERY if figure.name == name]
         charts = (chart_of(figure, findings) for figure in chosen)
         pictures = draw_charts([chart for chart in charts if chart is not None])
-        return Results(pictures, origin=results.origins_label)
+        return Results(
+            tuple(verdict.sentences(findings)), tuple(verdict.caveats(findings)[:MAX_CAVEATS]),
+            pictures, origin=results.origins_label,
+        )  # fmt: skip
     except Exception as error:  # also of data that a figure does not expect: the page says so
         return Results(reason=one_line(error))

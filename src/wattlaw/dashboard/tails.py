@@ -91,7 +91,7 @@ class Device:
             if abs(value) < _HIGHEST:  # neither nan nor a value whose sum is not finite
                 total, count = means.get(name, (0.0, 0))
                 means[name] = total + value, count + 1
-                totals.add(name, step, value)
+                totals.add(self.column(name), step, value)
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
         """Return the mean power since the previous reading of the counter, nan if unknown."""
@@ -105,8 +105,15 @@ class Device:
 
     def title(self, column: str) -> str:
         """Return its name, with the origin of a value that is not measured."""
+        return f"{self.id} on {self.host}" + self.column(column).removeprefix(column)
+
+    def column(self, column: str) -> str:
+        """Return a column with the origin of its values if they are not measured.
+
+        Totals have these names, so that values of different origins are not added up.
+        """
         is_marked = self.origin == "simulated" or (self.origin is not None and column == "power_w")
-        return f"{self.id} on {self.host}" + (f" ({self.origin})" if is_marked else "")
+        return column + (f" ({self.origin})" if is_marked else "")
 
     def series(self, column: str) -> dict[int, float]:
         """Return the mean of each step that has values, by the time of its begin in seconds."""

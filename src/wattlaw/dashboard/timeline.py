@@ -1,5 +1,6 @@
 """Series of a running run as one SVG: a line for each device, its limit, and the windows."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -53,20 +54,21 @@ def _lines(
     if len(devices) <= MOST_LINES:
         return {item.title(column): values
                 for item in devices if (values := item.series(column))}  # fmt: skip
-    steps = sorted(totals.steps.get(column, {}).items())
-    if not steps:
-        return {}
-    origins = sorted({item.origin for item in devices if item.origin})
-    marked = f" ({', '.join(origins)})" if origins else ""
-    seconds = [step * totals.step_s for step, _ in steps]
-    columns = {
-        f"mean of {len(devices)} devices{marked}": [
-            total / count for _, (total, count, _, _) in steps
-        ],
-        "least sample": [each[2] for _, each in steps],
-        "greatest sample": [each[3] for _, each in steps],
-    }
-    return {name: dict(zip(seconds, values, strict=True)) for name, values in columns.items()}
+    lines: dict[str, Mapping[int, float]] = {}
+    for name, count in sorted(Counter(item.column(column) for item in devices).items()):
+        marked = name.removeprefix(column)
+        steps = sorted(totals.steps.get(name, {}).items())
+        columns = {
+            f"mean of {count} devices{marked}": [each[0] / each[1] for _, each in steps],
+            f"least sample{marked}": [each[2] for _, each in steps],
+            f"greatest sample{marked}": [each[3] for _, each in steps],
+        }
+        seconds = [step * totals.step_s for step, _ in steps]
+        if steps:
+            lines |= {
+                line: dict(zip(seconds, values, strict=True)) for line, values in columns.items()
+            }
+    return lines
 
 
 def _chart(

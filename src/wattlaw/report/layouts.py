@@ -31,7 +31,8 @@ from wattlaw.report.topics import (
     verdict,
 )
 
-#: A section has at most this number of sentences; the first screen this number of caveats.
+#: A section below the first screen has at most this number of sentences; the screen this number of
+#: caveats.
 MAX_SENTENCES, MAX_CAVEATS = 8, 5
 
 
@@ -142,7 +143,8 @@ def _section(name: str, content: Content, layout: Layout) -> Section:
     sentences, blocks = [*section.sentences], section.blocks
     if blocks and not sentences:
         sentences = [sentence(getattr(blocks[0], "title", title))]
-    if (more := len(sentences) - MAX_SENTENCES) > 0:
+    # What stands on the first screen changes the answer: none of it is cut.
+    if section.state != "screen" and (more := len(sentences) - MAX_SENTENCES) > 0:
         sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
     return replace(section, sentences=tuple(sentences))
 

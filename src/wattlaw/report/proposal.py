@@ -1,5 +1,6 @@
 """Two pages for a compute-time proposal: scaling, what is planned, and how it was measured."""
 
+from collections import Counter
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -44,8 +45,11 @@ def lead(proposal: Proposal) -> str:
     noun = worker_noun(proposal.findings)
     ran = [item for item in proposal.points if item.runs]
     takes = fmt.estimate_text(_node_hours(proposal), "node-hours")
-    basis = f"{fmt.plural(sum(item.runs for item in ran), f'{ran[0].source} run')} on up to "
-    basis += f"{fmt.plural(ran[-1].setting.gpus, noun)}"
+    runs_by_source = Counter[str]()
+    for item in ran:
+        runs_by_source[item.source] += item.runs
+    counts = [fmt.plural(count, f"{source} run") for source, count in runs_by_source.items()]
+    basis = f"{' and '.join(counts)} on up to {fmt.plural(ran[-1].setting.gpus, noun)}"
     return (
         f"{fmt.plural(runs, 'training')} of {job.workload}, {_training(proposal)}"
         f"{' each' if runs > 1 else ''}, on {fmt.plural(proposal.campaign.nodes, 'node')} "

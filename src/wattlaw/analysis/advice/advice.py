@@ -3,24 +3,34 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.advice import choice, comparison
 from wattlaw.analysis.advice.batches import Batches
+from wattlaw.analysis.advice.left_out import (
+    FasterSetting,
+    count_left_out,
+    faster_settings,
+)
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.advice.options import baseline_of, needed_epochs, options_of_runs
 from wattlaw.analysis.advice.predicted_options import SEPARATE, models_of, predicted_options
 from wattlaw.analysis.advice.run_hours import run_hours
-from wattlaw.analysis.advice.warnings import collect_warnings
+from wattlaw.analysis.advice.warnings import WORK_UNKNOWN, collect_warnings
+from wattlaw.analysis.advice.weak_scaling import WeakScaling, weak_scaling
 from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.planning.question import Constraints, Question
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import varying_columns
-from wattlaw.errors import Refused
+from wattlaw.errors import NothingToRecommend, Refused
 from wattlaw.formatting import source_of
+
+#: A setting that is best with a lower probability is no instruction, but one of the candidates.
+CLEAR = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,13 +51,15 @@ class Advice(Result):
 
     ``recommended`` is None where no option meets the constraints. ``nearest`` is then the option
     that exceeds them least. ``probability`` is that of being within the tolerance of the best
-    option that is compared; None if the uncertainty is unknown. ``any_batch`` is the option to run
-    if the quality at its larger global batch is acceptable, which is not known; its savings are
-    relative to the recommended option, or else to the nearest one.
+    option that is compared; None if the uncertainty is unknown. If it is below 50 %, no setting is
+    ``clearly_best``: the candidates are the recommended option and ``ties``, each with its
+    probability. ``any_batch`` is the option to run if the quality at its larger global batch is
+    acceptable, which is not known; its savings are relative to the recommended option, or else to
+    the nearest one.
     """
 
     rows_field = "pareto"
-    properties = ("simulated",)
+    properties = ("simulated", "clearly_best")
 
     workload: str
     unit: str  # what times and energies are of: epoch | sample | step | run
@@ -58,6 +70,7 @@ class Advice(Result):
     baseline: Option | None
     savings: comparison.Savings | None
     probability: float | None
+    spread_from: str | None  # what tells how much runs vary: repeats | model
     tolerance: float
     ties: tuple[comparison.Tie, ...]
     rests_on: RestsOn
@@ -65,7 +78,10 @@ class Advice(Result):
     pareto: tuple[Option, ...]
     any_batch: Option | None
     any_batch_savings: comparison.Savings | None
+    weak_scaling: WeakScaling | None  # both answers where the batch grows with the workers
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
+    left_out: Mapping[str, int]  # runs of the workload that are not compared, by the reason
+    faster_left_out: tuple[FasterSetting, ...]  # than the baseline, unless that is named
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
     shown: tuple[str, ...] = field(repr=False)  # settings that a label names
@@ -78,6 +94,15 @@ class Advice(Result):
     def simulated(self) -> bool:
         """Whether all runs are simulated."""
         return set(self.rests_on.runs) == {"simulated"}
+
+    @property
+    def clearly_best(self) -> bool:
+        """Whether the recommended setting is an instruction, and not one of several candidates."""
+        if self.weak_scaling is not None and not self.weak_scaling.is_decided:
+            return False
+        if self.recommended is None or self.probability is not None:
+            return (self.probability or 0.0) >= CLEAR
+        return WORK_UNKNOWN not in {warning.code for warning in self.warnings}
 
     def label(self, option: Option) -> str:
         """Return an option's GPUs and batch, and the settings in which options differ."""
@@ -99,11 +124,13 @@ def advise(
     target: float | None = None,
     baseline: Mapping[str, Any] | None = None,
     any_batch: bool = False,
+    without_result: Mapping[str, int] | None = None,
 ) -> Advice:
     """Return the recommended setting for a workload, as ``Results.advise`` explains.
 
     ``table`` is of ``metrics.run_metrics``, and ``epochs`` has the windows of the same runs, for a
-    target. ``comparable_runs`` selects runs of one of the workload's jobs. Settings that did not
+    target. ``without_result`` counts the runs that have none (``left_out.runs_without_result``).
+    ``comparable_runs`` selects runs of one of the workload's jobs. Settings that did not
     run are predicted, and recommended only where no other meets the constraints. Bounds of options
     are 95 % t intervals of the mean over repeats, on logarithms; those of predicted ones 95 %
     intervals of a run.
@@ -126,7 +153,7 @@ def advise(
         for option in options_of_runs(job, needed.for_setting)
     ]
     if not options:
-        raise Refused(f"no setting of {workload!r} has a time and the epochs to train")
+        raise NothingToRecommend(f"no setting of {workload!r} has a time and the epochs to train")
     named = None if baseline is None else baseline_of(options, baseline)
     # Epochs to a target are known where quality is.
     batches = Batches.of(job.rows, options, named, any_batch=any_batch or target is not None)
@@ -143,26 +170,26 @@ def advise(
     offered = [*sound, *map(batches.judged, predicted)] or options
     decision = choice.decide(offered, constraints, job.worker)
     if not sound:
-        least = min(allowed or options, key=lambda item: (item.gpus, item.train_time_s.mean))
-        reason = f"Every setting needs more than {max_gpus} {job.worker}s."
-        if allowed:
-            reason = f"No setting on at most {max_gpus} {job.worker}s has a batch of known quality."
-        decision = choice.Decision(None, reason, least)
+        decision = _none_is_sound(allowed, options, f"{max_gpus} {job.worker}s")
     elif deadline_s is not None and max_gpus is None and decision.option is None:
         far = predicted_options(options, allows, None, far=True)
         offered = [*sound, *map(batches.judged, far)]
         decision = choice.decide(offered, constraints, job.worker)
     by_energy = any(item.energy_j for item in offered if not item.is_predicted)
     compared = [item for item in offered if item.energy_j or not by_energy]
+    if decision.option is None and "epochs-differ" in {item.code for item in needed.warnings}:
+        decision = choice.as_trained(decision, sound, constraints, job.worker)
     base, best = named or choice.fastest(compared), decision.option
+    fastest = choice.fastest(offered)  # which a slow-down is relative to
+    meets = partial(choice.meets, constraints=constraints, base=fastest)
     goal = choice.goal_of(constraints, footprint, by_energy=by_energy)
     is_sure, draws = comparison.Certainty(None, (), None), None
     if best is not None:
-        question = _question(goal, constraints, footprint, choice.fastest(compared))
+        question = _question(goal, constraints, footprint, fastest)
         others = [] if base in compared else [base]
         if len(compared) + len(others) > 1:
             draws = comparison.draw([*compared, *others], options)
-        is_sure = comparison.certainty(best, compared, draws, question, run_hours(job.rows))
+        is_sure = comparison.certainty(best, compared, draws, question, run_hours(job.rows), meets)
     larger = _with_any_batch(allowed, batches, constraints, job.worker)
     shown = best or decision.nearest or base
     rests_on = _rests_on(job, epochs, options, compared)
@@ -176,6 +203,7 @@ def advise(
         baseline=base,
         savings=None if best is None else comparison.savings(best, base, draws),
         probability=is_sure.probability,
+        spread_from=None if draws is None or is_sure.probability is None else draws.spread_from,
         tolerance=Question().tolerance,
         ties=is_sure.ties,
         rests_on=rests_on,
@@ -185,7 +213,18 @@ def advise(
         any_batch_savings=None if larger.option is None else comparison.savings(
             larger.option, shown, comparison.draw([larger.option, shown], options)
         ),
+        weak_scaling=weak_scaling(
+            allowed, [item for item in offered if item.is_predicted],
+            partial(choice.goal_value, goal, by_energy=by_energy), meets,
+        ),
         batches_left_out=batches.left_out(allowed),
+        left_out={
+            **(without_result or {}),
+            **count_left_out(job, options, allowed, batches, by_energy=by_energy),
+        },
+        faster_left_out=() if named else faster_settings(
+            base, options, compared, allowed, batches
+        ),
         warnings=(
             *batches.warnings(allowed, best), *unpriced, *job.warnings, *needed.warnings,
             *collect_warnings(decision, options, offered, job, constraints, rests_on.energy_reason),
@@ -196,6 +235,18 @@ def advise(
         any_batch_meets=larger.meets,
         footprint=footprint,
     )  # fmt: skip
+
+
+def _none_is_sound(
+    allowed: Sequence[Option], options: Sequence[Option], most: str
+) -> choice.Decision:
+    """Return the decision where no setting on at most so many GPUs may be recommended."""
+    least = min(allowed or options, key=lambda item: (item.gpus, item.train_time_s.mean))
+    if allowed:
+        reason = f"No setting on at most {most} has a batch of known quality."
+    else:
+        reason = f"Every setting needs more than {most}."
+    return choice.Decision(None, reason, least)
 
 
 def _with_any_batch(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from wattlaw.analysis.advice.option import Option, Quantity
+from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.planning.question import Constraints
 from wattlaw.analysis.result import Caution
@@ -88,7 +89,7 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
     The first of these groups that has an option is used: options of runs whose 95 % upper bounds
     meet deadline and budget; options that ran once, which have no bounds; predicted options whose
     upper bounds meet them; options of runs, then predicted ones of which only the mean does. A
-    slow-down is a ratio of means.
+    slow-down is a ratio of means to the fastest option of runs, whether its energy is known or not.
     """
     by_energy = any(option.energy_j for option in options if not option.is_predicted)
     if constraints.energy_budget_j is not None and not by_energy:
@@ -97,7 +98,7 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
             min(options, key=lambda option: option.gpu_hours.mean),
         )  # fmt: skip
     usable = [option for option in options if option.energy_j or not by_energy]
-    base = fastest(usable)
+    base = fastest(options)
     groups: dict[int, list[Option]] = {}
     for option in usable:
         if (group := _group(option, constraints, base)) is not None:
@@ -108,7 +109,8 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
             usable,
             key=lambda item: max(q.mean / most for q, most in _bounds(item, constraints, base)),
         )
-        return Decision(None, f"No setting {' and '.join(phrases)}.", nearest)
+        known = " with a known energy" if len(usable) < len(options) else ""
+        return Decision(None, f"No setting{known} {' and '.join(phrases)}.", nearest)
     group = min(groups)
     goal = goal_of(constraints, options[0].footprint, by_energy=by_energy)
     cost = partial(goal_value, goal, by_energy=by_energy)
@@ -123,6 +125,29 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
     return Decision(best, reason, None, warnings, f"only its mean {meets}" if warnings else meets)
 
 
+def as_trained(
+    decision: Decision, options: Sequence[Option], constraints: Constraints, worker: str
+) -> Decision:
+    """Return a decision without an option whose reason names the epochs that do meet the bounds.
+
+    The runs trained different numbers of epochs: a setting may exceed a bound over those of the
+    others, and meet it over its own.
+    """
+    own = [
+        replace(item, amount=Quantity(item.epochs_trained)) for item in options
+        if item.unit == "epoch" and item.epochs_trained
+    ]  # fmt: skip
+    found = decide(own, constraints, worker).option if own else None
+    if found is None:
+        return decision
+    limits = [name for name in LIMITS if found.setting[name] is not None]
+    text = (
+        f"{found.label(worker, limits)} would over the {found.amount.mean:g} epochs that it ran "
+        f"({duration_text(found.train_time_s.mean)})."
+    )
+    return replace(decision, reason=f"{decision.reason} {text}")
+
+
 def goal_value(goal: str, option: Option, *, by_energy: bool) -> float:
     """Return the mean of what is minimized; infinite if it is not known."""
     if goal == "edp":
@@ -133,6 +158,11 @@ def goal_value(goal: str, option: Option, *, by_energy: bool) -> float:
         "cost": option.cost, "carbon": option.co2_kg,
     }  # fmt: skip
     return _mean(quantities[goal])
+
+
+def meets(option: Option, constraints: Constraints, base: Option) -> bool:
+    """Return whether the mean of an option meets the constraints; see ``decide`` for ``base``."""
+    return _group(option, constraints, base) is not None
 
 
 def _group(option: Option, constraints: Constraints, base: Option) -> int | None:

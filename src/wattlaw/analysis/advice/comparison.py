@@ -38,7 +38,8 @@ class Draws:
     """Draws of the time and energy of a training, shape (draws, options).
 
     They are of means; ``energy_j`` is None unless every option has an energy. The noises are the
-    standard deviations of the logarithm of a run, for each option.
+    standard deviations of the logarithm of a run, for each option. ``spread_from`` says what the
+    spread of runs is taken from: ``repeats``, or the prediction ``model``, which assumes it.
     """
 
     options: tuple[Option, ...]
@@ -46,6 +47,7 @@ class Draws:
     energy_j: Floats | None
     time_noise: Floats
     energy_noise: Floats
+    spread_from: str
 
 
 def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
@@ -54,7 +56,7 @@ def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
     The spread of runs is that of ``ran``, all options of the job that ran.
     """
     count, by_energy = _DRAWS, all(item.energy_j for item in options)
-    parts = []
+    parts, spread_from = [], "model"
     predicted: dict[int, list[int]] = {}
     for index, item in enumerate(options):
         if item.is_predicted:
@@ -67,6 +69,7 @@ def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
     if of_runs := [index for index, item in enumerate(options) if not item.is_predicted]:
         if (spread := _Spread.of(ran)) is None:
             return None
+        spread_from = "repeats" if np.isfinite(spread.freedom) else "model"
         parts.append((of_runs, _repeats([options[index] for index in of_runs], spread, count)))
     times, energies = np.full((2, count, len(options)), np.nan)
     noise = np.empty((2, len(options)))
@@ -79,7 +82,7 @@ def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
     by_energy = by_energy and bool(np.isfinite(energies).all())
     return Draws(
         tuple(options), times * amounts, energies * amounts if by_energy else None, noise[0],
-        noise[1],
+        noise[1], spread_from,
     )  # fmt: skip
 
 
@@ -100,10 +103,15 @@ class _Spread:
 
     @classmethod
     def of(cls, options: Sequence[Option]) -> "_Spread | None":
-        """Return the spread by the repeats of options, else by their model; None without both."""
+        """Return the spread by the repeats of options, else by their model; None without both.
+
+        The model assumes runs that were measured in one way. Imported runs may differ in anything
+        that their file does not say, so only their repeats tell how much they vary.
+        """
+        are_imported = any(item.source == "imported" for item in options)
         logs = [np.log(item.runs) for item in options if item.runs is not None]
         time = pool({index: values[:, 0] for index, values in enumerate(logs)})
-        if time.freedom >= _LEAST_FREEDOM:
+        if time.freedom >= (1 if are_imported else _LEAST_FREEDOM):
             known = [values[np.isfinite(values[:, 1])] for values in logs]
             known = [values for values in known if len(values)] or [np.zeros((1, 2))]
             energy = pool({index: values[:, 1] for index, values in enumerate(known)})
@@ -112,7 +120,7 @@ class _Spread:
             rho = float(pairs.prod(1).sum()) / products if products else 0.0
             energy_sd = np.sqrt(energy.variance) if energy.freedom else 0.0
             return cls(float(np.sqrt(time.variance)), float(energy_sd), rho, time.freedom)
-        if (model := options[0].model) is None:
+        if are_imported or (model := options[0].model) is None:
             return None
         values = fit(model.observations).values
         sd = float(np.median(np.hypot(values["noise"], values["session"])))
@@ -233,11 +241,13 @@ def _cost(option: Option, hours: Floats | None, energies: Floats | None) -> Floa
 class Tie(Result):
     """An option that may be as good as the recommended one, or is probably better.
 
-    ``probability_better`` is the probability that it is better.
+    ``probability_better`` is the probability that it is better; ``probability`` that it is within
+    the tolerance of the best option.
     """
 
     option: Option
     probability_better: float
+    probability: float
     is_near: bool  # their regrets differ by no more than the tolerance
 
     @property
@@ -246,8 +256,9 @@ class Tie(Result):
         return not self.is_near and self.probability_better > 1 - TIE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the option's values and the probability."""
-        return self.option.to_dict() | {"probability_better": self.probability_better}
+        """Return the option's values and the probabilities."""
+        own = {name: getattr(self, name) for name in ("probability_better", "probability")}
+        return self.option.to_dict() | own
 
 
 @dataclass(frozen=True)
@@ -284,12 +295,13 @@ class Certainty:
 
 def certainty(
     best: Option, options: Sequence[Option], draws: Draws | None, question: Question,
-    run_hours: Callable[[Option], float],
+    run_hours: Callable[[Option], float], meets: Callable[[Option], bool],
 ) -> Certainty:  # fmt: skip
     """Return how sure it is that an option is within the tolerance of the best one.
 
     ``best`` is one of ``options``, which the first columns of the draws are of. ``run_hours``
-    returns the GPU-hours of a run of an option.
+    returns the GPU-hours of a run of an option, and ``meets`` whether an option meets the
+    constraints: one that does not is never a tie.
     """
     repeat = NextRun(best, run_hours(best), None, None)
     is_needed = best.repeats < 2 or not repeat.is_repeat
@@ -299,14 +311,15 @@ def certainty(
     times = draws.time_s[:, :count]
     energies = None if draws.energy_j is None else draws.energy_j[:, :count]
     regrets = question.regrets([item.training for item in options], times, energies)
-    probability = float((regrets[:, at] <= question.tolerance).mean())
+    probabilities = (regrets <= question.tolerance).mean(0)
+    probability = float(probabilities[at])
     better = (regrets < regrets[:, [at]]).mean(0)
     means = regrets.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance
     ties = [
-        Tie(item, float(better[index]), bool(is_near[index]))
+        Tie(item, float(better[index]), float(probabilities[index]), bool(is_near[index]))
         for index, item in enumerate(options)
-        if index != at and (better[index] > TIE or is_near[index])
+        if index != at and (better[index] > TIE or is_near[index]) and meets(item)
     ]
     ties.sort(key=lambda tie: -tie.probability_better)
     is_sure = probability >= question.confidence

@@ -77,6 +77,7 @@ class Option(Result):
     runs: Floats | None = field(default=None, repr=False, compare=False)
     energy_is: str | None = None
     extrapolates: tuple[str, ...] = ()  # settings outside of the measured range
+    epochs_trained: float | None = None  # by its runs, at most; None where it is not known
     eval_time_s: float | None = None  # of an evaluation; no total includes it
     metric: float | None = None
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
@@ -184,6 +185,6 @@ PER = (
     "energy_per_step_j",
 )  # fmt: skip
 _FACTS = (
-    "source", "repeats", "extrapolates", "energy_is", "eval_time_s", "metric", "quality_known",
-    "quality_warnings",
+    "source", "repeats", "extrapolates", "energy_is", "epochs_trained", "eval_time_s", "metric",
+    "quality_known", "quality_warnings",
 )  # fmt: skip

@@ -18,7 +18,7 @@ from wattlaw.analysis.result import Caution, plain
 from wattlaw.analysis.series import are_imported_without_nodes
 from wattlaw.analysis.statistics import Pooled, pool, t_interval
 from wattlaw.analysis.to_target import time_to_target
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import BadInput, NothingToRecommend, Refused
 from wattlaw.formatting import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
@@ -33,8 +33,9 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
     """
     group = group_numbers(job.rows, SETTINGS)
     evaluation = job.rows["eval_time_s"].groupby(group).mean()
+    trained = job.rows["epochs_trained"].groupby(group).max()
     options = []
-    rows = aggregate(job.rows).assign(eval_time_s=evaluation)
+    rows = aggregate(job.rows).assign(eval_time_s=evaluation, epochs_trained=trained)
     by_group = dict(list(job.rows[[TIME, ENERGY]].groupby(group)))
     has_nodes = not are_imported_without_nodes(job.rows)
     spreads = {name: _pooled(own[name] for own in by_group.values()) for name in (TIME, ENERGY)}
@@ -52,6 +53,7 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
                 training=setting_of_row(row if has_nodes else row | {"nodes": None}, job.unit),
                 runs=own[[TIME, ENERGY]].to_numpy(float),
                 energy_is=job.energy_is if energy else None,
+                epochs_trained=plain(row["epochs_trained"]),
                 eval_time_s=plain(row["eval_time_s"]), metric=plain(row["metric"]),
                 per={name: plain(row[name]) for name in PER},
             )
@@ -193,7 +195,7 @@ def _to_target(job: ComparableRuns, epochs: pd.DataFrame, target: float) -> Epoc
         else:
             failed[row["global_batch"]] = str(row["why"])
     if not by_batch:
-        raise Refused(
+        raise NothingToRecommend(
             f"no global batch reached a metric of {target:g} in all runs; train longer or choose "
             "an easier target"
         )

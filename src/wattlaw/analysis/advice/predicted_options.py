@@ -103,8 +103,8 @@ def _of_model(
             continue
         option = replace(
             first, setting=values, training=setting, source=PREDICTED, repeats=0, runs=None,
-            amount=amount, extrapolates=outside, eval_time_s=None, metric=None, per={},
-            quality_known=False, quality_warnings=(), falls=False,
+            amount=amount, extrapolates=outside, epochs_trained=None, eval_time_s=None, metric=None,
+            per={}, quality_known=False, quality_warnings=(), falls=False,
         )  # fmt: skip
         if allows(option):
             predicted.append(option)

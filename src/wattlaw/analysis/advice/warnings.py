@@ -12,6 +12,8 @@ from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import NOT_DATA_PARALLEL
 from wattlaw.formatting import LIMIT_NAMES
 
+#: The code of the warning that runs may have done different work.
+WORK_UNKNOWN = "work-unknown"
 _MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
 
 
@@ -78,6 +80,14 @@ def _of_data(options: Sequence[Option], job: ComparableRuns) -> Iterator[Caution
         text = f"{without} of {len(options)} settings have no comparable energy"
         yield Caution("energy-incomplete", f"{text} and are not considered.")
     once = sum(item.repeats == 1 for item in options)
+    are_imported = {item.source for item in options} == {"imported"}
+    if job.unit == "run" and are_imported and once == len(options) > 1:
+        text = (
+            f"Whether these {len(options)} runs did the same work is unknown: each is a whole "
+            "process of a setting of its own, and only their names are the same. Repeats of a "
+            "setting would show it."
+        )
+        yield Caution(WORK_UNKNOWN, text)
     if once and once < len(options):
         text = f"{once} of {len(options)} settings ran once and have no interval."
         yield Caution("settings-measured-once", text)

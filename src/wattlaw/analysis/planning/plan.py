@@ -29,6 +29,8 @@ _CHEAP_LOAD, _CHEAP_NEIGHBOUR, _CHEAP_PLACEMENT = 0.1, 0.06, 0.02
 _BATCH_FACTOR = 1.5
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = 0.001
+#: Other settings that are named beside the leading one.
+_OTHERS = 3
 #: Why measuring ends.
 CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
 
@@ -55,6 +57,8 @@ class Plan(Result):
     meets: float | None  # the probability that it meets all constraints
     proposals: tuple[Proposal, ...]
     stopped_because: str | None  # why no run is proposed; None if runs are
+    #: The likeliest other settings, each with its probability to be within the tolerance.
+    others: tuple[tuple[TrainingSetting, float], ...] = ()
 
 
 def plan(
@@ -119,7 +123,10 @@ def plan(
     regrets, missed = belief.regrets(question, choices), belief.missed(question, choices)
     means = regrets.mean(0)
     best = int(means.argmin())
-    probability = float((regrets[:, best] <= question.tolerance).mean())
+    probabilities = (regrets <= question.tolerance).mean(0)
+    probability = float(probabilities[best])
+    likeliest = [at for at in np.argsort(-probabilities, kind="stable") if at != best][:_OTHERS]
+    others = tuple((choices[at], float(probabilities[at])) for at in likeliest)
     meets = float((missed[:, best] <= 0).mean())
     state = (choices[best], float(means[best]), probability, meets)
     is_sure = not first and probability >= question.confidence
@@ -132,23 +139,23 @@ def plan(
         is_modelled = choices[best] not in unmodelled
         check = _check(choices[best], choices, seen, hours, spent, is_modelled=is_modelled)
     if is_sure and check is None:
-        return Plan(*state, (), CERTAIN)
+        return Plan(*state, (), CERTAIN, others)
     if not candidates:
-        return Plan(*state, (), NOTHING_LEFT)
+        return Plan(*state, (), NOTHING_LEFT, others)
     urgent = first if check is None else [check]
     ranked = sorted(
         _ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent
     )
     affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
     if not affordable:
-        return Plan(*state, (), BUDGET)
+        return Plan(*state, (), BUDGET, others)
     chosen = _different(affordable, at_once)
     after = expected_regrets(regrets, belief.outcomes([item.setting for item in chosen]), seed)
     proposals = (
         Proposal(item, hours[item], min(float(regret), float(means[best])))
         for item, regret in zip(chosen, after, strict=True)
     )
-    return Plan(*state, tuple(proposals), None)
+    return Plan(*state, tuple(proposals), None, others)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from wattlaw.analysis.prediction.results import Components, Prediction
 from wattlaw.analysis.prediction.settings import PARTS, Floats, Observation, TrainingSetting
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
-from wattlaw.errors import BadInput, Refused
+from wattlaw.errors import BadInput, NothingToRecommend, Refused
 from wattlaw.machine import cores_of
 
 if TYPE_CHECKING:
@@ -227,7 +227,8 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
     table = table.assign(emulated_gpus=None, dataset_fraction=fraction)
     comparable = comparable_runs(table, workload)
     if other := sorted(set(comparable.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
-        raise Refused(f"{workload}: {other[0]} parallelism; predictions are for data-parallel jobs")
+        text = f"{other[0]} parallelism; predictions are for data-parallel jobs"
+        raise NothingToRecommend(f"{workload}: {text}")
     return [
         job_of(replace(comparable, rows=rows), gpus_per_node)
         for _, rows in comparable.rows.groupby("hardware", dropna=False)

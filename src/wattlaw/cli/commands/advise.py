@@ -9,7 +9,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
-from wattlaw.errors import Refused
+from wattlaw.errors import NothingToRecommend, Refused
 
 
 def advise(
@@ -47,7 +47,10 @@ def advise(
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
 ) -> int:
-    """Recommend a GPU count, power limit, clock and batch size."""
+    """Recommend a GPU count, power limit, clock and batch size.
+
+    The exit code is 1 if there is nothing to recommend.
+    """
     opened = results.open(*stores, strict=strict)
     several = workload is None and len(opened.workloads) > 1
     lines, advices = [], []
@@ -66,10 +69,11 @@ def advise(
         else:
             advices.append(advice)
             lines += [advice.line] if several else advice.summary
+    code = 0 if any(advice.recommended for advice in advices) else NothingToRecommend.exit_code
     if as_json:
         rows = [advice.to_dict() for advice in advices]
         print(json.dumps(rows if several else rows[0], allow_nan=False))
-        return 0
+        return code
     console = Console()
     for line in lines:
         console.print(line)
@@ -77,4 +81,4 @@ def advise(
         console.show(advice.options)
         for line in advice.details:
             console.print(line)
-    return 0
+    return code

@@ -66,6 +66,8 @@ def fit(
         if not console.is_terminal:  # a file or a pager is wide enough
             console = Console(width=_WIDE_COLUMNS)
         console.show(fits.table)
+        for line in fits.breakpoints:
+            console.print(line)
     if fits.laws:
         return 0
     if fits.refusals:

@@ -37,7 +37,10 @@ def predict(
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
 ) -> int:
-    """Predict time, power and energy of settings that were not measured."""
+    """Predict time, power and energy of settings that were not measured.
+
+    The exit code is 1 if the runs do not allow a prediction.
+    """
     predictions = results.open(*stores, strict=strict).predict(
         workload, gpus=parse_counts("--gpus", gpus), nodes=parse_counts("--nodes", nodes),
         gpus_per_node=gpus_per_node, local_batch=parse_counts("--local-batch", local_batch),

@@ -91,7 +91,11 @@ def _summary(overview: Overview) -> Iterator[Text | Padding]:
     )
     if overview.origin:
         yield Text(f"All runs are {overview.origin}: nothing was measured here.")
-    yield Text(f"{fmt.number(overview.gpu_hours)} GPU-hours of measured runs")
+    if overview.sources:
+        counts = ", ".join(f"{count:,} {name}" for name, count in overview.sources.items())
+        yield Text(f"Runs by source: {counts}")
+    for name, hours in overview.gpu_hours.items():
+        yield Text(f"{fmt.number(hours)} GPU-hours of {name} runs")
     for line in (*overview.decisions, *overview.notes):
         yield Text(escape_invisible(line))
 
@@ -121,8 +125,11 @@ def _devices(tails: list[RunTail]) -> Table | Text:
         name, host = escape_invisible(device.id[-24:] + origin), escape_invisible(device.host)
         table.add_row(name, host, *values, _sparkline(device))
     if len(shown) > _MOST_DEVICES:
-        total_w = sum(device.last("power_w") or 0.0 for device in shown)
-        table.add_row(f"{len(shown)} devices", "", fmt.number(total_w))
+        for origin in sorted({device.origin or "" for device in shown}):
+            own = [device for device in shown if (device.origin or "") == origin]
+            total_w = sum(device.last("power_w") or 0.0 for device in own)
+            named = f" ({origin})" if origin else ""
+            table.add_row(f"{len(own)} devices{named}", "", fmt.number(total_w))
     return table
 
 

@@ -19,11 +19,11 @@ from wattlaw.report.figures.labels import shorten_middle, unique_labels
 from wattlaw.report.figures.point_labels import point_labels
 from wattlaw.report.figures.scaling import TIME
 from wattlaw.report.theme import COLOURS, FAINT, Spec
-from wattlaw.report.topics.verdict import LARGER_BATCH
+from wattlaw.report.topics.verdict import LARGER_BATCH, UNCLEAR
 
-_LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _ANY, _BEST = (
+_LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _ANY, _BEST, _UNCLEAR = (
     "a batch left out", "a setting", "Pareto front", "predicted", "baseline",
-    LARGER_BATCH, "recommended",
+    LARGER_BATCH, "recommended", UNCLEAR,
 )  # fmt: skip
 _Look = tuple[str, str, int]
 #: Colour, shape and size of each kind of point, in the order in which they are drawn.
@@ -31,7 +31,7 @@ _KINDS: dict[str, _Look] = {
     _LEFT_OUT: (FAINT, "triangle-down", 26), _SETTING: (COLOURS[4], "circle", 26),
     _PREDICTED: (COLOURS[3], "cross", 46),
     _BASE: (COLOURS[2], "triangle-up", 200), _ANY: (COLOURS[5], "diamond", 160),
-    _BEST: (COLOURS[1], "diamond", 220),
+    _BEST: (COLOURS[1], "diamond", 220), _UNCLEAR: (COLOURS[1], "diamond", 220),
     _FRONT: (COLOURS[0], "square", 46),
 }  # fmt: skip
 _MAX_SETTINGS, _MAX_PANELS = 150, 6
@@ -93,7 +93,7 @@ def _table(findings: Findings, advice: Advice, size: float) -> pd.DataFrame:
     is_left_out = means["global_batch"].isin(advice.batches_left_out)
     settings["line"] = is_left_out.map({True: _LEFT_OUT, False: _SETTING})
     best, base = advice.recommended, advice.baseline
-    chosen = [(best, _BEST)] if best else []
+    chosen = [(best, _BEST if advice.clearly_best else _UNCLEAR)] if best else []
     chosen += [(base, _BASE)] if base and base != best else []
     chosen += [(advice.any_batch, _ANY)] if advice.any_batch else []
     front = sorted(advice.pareto, key=lambda option: option.time_s.mean)

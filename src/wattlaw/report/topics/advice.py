@@ -7,17 +7,20 @@ from collections.abc import Iterator, Sequence
 from wattlaw import formatting as fmt
 from wattlaw.analysis.advice.advice import Advice
 from wattlaw.analysis.advice.comparison import Savings
+from wattlaw.analysis.advice.left_out import UNKNOWN_BATCH
 from wattlaw.analysis.advice.option import Option
 from wattlaw.analysis.footprint import Footprint
 
 _MAX_TIES = 2
+_MAX_CANDIDATES = 3
 _MAX_REASON = 60
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
     """Return what to run, what it takes and saves, how sure that is, and what to measure next.
 
-    These are at most 12 lines of 80 columns, unless names are very long.
+    What changes the answer stands beside it. These are at most 16 lines of 80 columns, unless names
+    are very long.
     """
     option, known = advice.recommended, _caveats(advice)
     caveats = f" ({'; '.join(known)})" if known else ""
@@ -29,11 +32,18 @@ def summary(advice: Advice) -> tuple[str, ...]:
                 beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
                 known_by = f" (predicted{beyond})"
             lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
-        return (*lines, *_with_any_batch(advice), _basis(advice))
+            lines += _epochs_differ(advice, nearest)
+        return (*lines, *_with_any_batch(advice), *_both_scalings(advice), *_basis(advice))
+    if advice.clearly_best:
+        head = f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}"
+        lines = [f"{head}{caveats}."]
+    else:
+        head = f"No setting is clearly best for {advice.workload}, for the lowest {advice.goal}"
+        lines = [f"{head}{caveats}.", _candidates(advice, option)]
     return (
-        f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}{caveats}.",
-        _takes(advice, option), _saves(advice, option),
-        *_with_any_batch(advice), _sure(advice), _basis(advice), _next(advice),
+        *lines, _takes(advice, option), *_epochs_differ(advice, option), *_saves(advice, option),
+        *_with_any_batch(advice), *_both_scalings(advice),
+        *([_sure(advice)] if advice.clearly_best else []), *_basis(advice), _next(advice),
     )  # fmt: skip
 
 
@@ -43,15 +53,30 @@ def brief(advice: Advice) -> str:
     if option is None:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
     parts = [advice.label(option), changes(advice, ("energy", "time"), intervals=False)]
-    if advice.probability is not None:
+    if not advice.clearly_best:
+        ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
+        first = advice.label(option)
+        first += "" if advice.probability is None else f" ({percent(advice.probability)})"
+        others = [f"{_difference(advice, tie.option)} ({percent(tie.probability)})" for tie in ties]
+        parts = [" or ".join([first, *others])]
+    elif advice.probability is not None:
         parts.append(f"{percent(advice.probability)} sure")
+    elif _is_only(advice):
+        parts.append("the only setting that is compared")
+    else:
+        parts.append("how sure is unknown")
     parts.append("" if option.source == fmt.MEASURED else option.source)
     if advice.any_batch is not None:
         label = advice.label(advice.any_batch)
         parts.append(f"or, if quality allows, {label} (--any-batch)")
     elif "batch-quality-unknown" in {warning.code for warning in advice.warnings}:
         parts.append("larger batches are left out (--any-batch)")
-    return f"{advice.workload}: {'; '.join(filter(None, parts))}"
+    if "epochs-differ" in {warning.code for warning in advice.warnings}:
+        parts.append(f"for {option.amount.mean:g} epochs (the runs trained different numbers)")
+    if advice.left_out:
+        parts.append(f"{fmt.plural(sum(advice.left_out.values()), 'run')} left out")
+    head = "" if advice.clearly_best else "no setting is clearly best: "
+    return f"{advice.workload}: {head}{'; '.join(filter(None, parts))}"
 
 
 def details(advice: Advice) -> tuple[str, ...]:
@@ -73,6 +98,9 @@ def _caveats(advice: Advice) -> list[str]:
         source += ", not measured here"
     caveats = [] if source in ("", fmt.MEASURED) else [source]
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
+    if advice.unit == "step" and "batch-unknown" in codes:
+        caveats.append("the batch is unknown, and may differ")
+    caveats += ["the only setting that is compared"] if _is_only(advice) else []
     if "energy-suspect" in codes:
         reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
         if len(reason) > _MAX_REASON:
@@ -84,6 +112,7 @@ def _caveats(advice: Advice) -> list[str]:
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
+    "work-unknown": "whether the runs did the same work is unknown",
     "only-the-mean-meets": "only the mean meets the constraints",
     "energy-estimated": "energies are estimated from CPU use, not measured",
     "no-energy": "energy is not known",
@@ -131,14 +160,21 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
         yield f"If quality allows a larger batch: {text}{f'; {meets}' if meets else ''}."
 
 
-def _saves(advice: Advice, option: Option) -> str:
-    base = advice.baseline
-    named = "the baseline"
+def _saves(advice: Advice, option: Option) -> Iterator[str]:
+    base, named = advice.baseline, "the baseline"
+    # The line on larger batches names the best of them.
+    faster = [item for item in advice.faster_left_out
+              if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
     if base is not None and not advice.baseline_is_named:
-        named = f"the fastest {base.source} setting"
-    if base is None or option.setting == base.setting:
-        return f"It is {named}, so it saves nothing."
-    return f"{changes(advice)} against {advice.label(base)} ({named})."
+        that = " that is compared" if advice.faster_left_out else ""
+        named = f"the fastest {base.source} setting{that}"
+    listed = "; ".join(f"{advice.label(item.option)} ({item.reason})" for item in faster)
+    if base is not None and option.setting != base.setting:
+        yield f"{changes(advice)} against {advice.label(base)} ({named})."
+    elif not _is_only(advice):
+        yield f"It is {named}, so it saves nothing."
+    if faster:
+        yield f"Faster, but left out: {listed}."
 
 
 def changes(
@@ -174,18 +210,48 @@ def _listed(
     return ", ".join(texts)
 
 
-def _sure(advice: Advice) -> str:
+def _settings(advice: Advice) -> str:
     of = " and ".join(f"{count} {source}" for source, count in advice.rests_on.settings.items())
-    if sum(advice.rests_on.settings.values()) == 1:
+    return f"{of} setting{'' if _is_only(advice) else 's'}"
+
+
+def _is_only(advice: Advice) -> bool:
+    return sum(advice.rests_on.settings.values()) == 1
+
+
+def _candidates(advice: Advice, option: Option) -> str:
+    """Return the settings that may be the best, each with its probability."""
+    if _is_only(advice):
+        return f"The only setting that is compared: {advice.label(option)}."
+    lowest = f"Lowest mean of {_settings(advice)}: {advice.label(option)}"
+    if advice.probability is None:
+        return f"{lowest}; how probable that is, is unknown."
+    within = f"to be within {percent(advice.tolerance)} of the best"
+    groups = []
+    for name, is_better in (("probably better", True), ("others", False)):
+        ties = sorted((tie for tie in advice.ties if tie.is_better == is_better),
+                      key=lambda tie: -tie.probability)  # fmt: skip
+        shown = [f"{_difference(advice, tie.option)} ({percent(tie.probability)})"
+                 for tie in ties[:_MAX_CANDIDATES]]  # fmt: skip
+        shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
+        groups += [f"; {name}: {' and '.join(shown)}"] if shown else []
+    return f"{lowest} ({percent(advice.probability)} {within}){''.join(groups)}."
+
+
+def _sure(advice: Advice) -> str:
+    if _is_only(advice):
         left = len(advice.batches_left_out)
         others = f"; {left} other global batches are left out (--any-batch)" if left else ""
-        return f"It is the only setting that is compared{others}."
+        return f"It is the only setting that is compared, so it saves nothing{others}."
     if advice.probability is None:
-        return f"It is the best of {of} settings; with too few repeats to tell how sure that is."
+        few = "with too few repeats to tell how sure that is"
+        return f"It is the best of {_settings(advice)}; {few}."
     sure = f"{percent(advice.probability)} sure"
+    if advice.spread_from == "model":
+        sure += ", if runs vary as the model assumes (too few repeats),"
     return (
         f"{f'In the simulation, {sure}' if advice.simulated else sure} to be within "
-        f"{percent(advice.tolerance)} of the best of {of} settings; {_ties(advice)}."
+        f"{percent(advice.tolerance)} of the best of {_settings(advice)}; {_ties(advice)}."
     )
 
 
@@ -210,13 +276,67 @@ def _difference(advice: Advice, option: Option) -> str:
     return f"{text} (predicted)" if option.is_predicted else text
 
 
-def _basis(advice: Advice) -> str:
+def _epochs_differ(advice: Advice, option: Option) -> Iterator[str]:
+    """Yield for how many epochs totals are, where runs trained different numbers of them."""
+    for warning in advice.warnings:
+        if warning.code in ("epochs-differ", "epochs-unknown"):
+            own = option.epochs_trained
+            ran = "" if own is None or own == option.amount.mean else f" This setting ran {own:g}."
+            yield f"{warning.text}{ran}"
+
+
+def _both_scalings(advice: Advice) -> Iterator[str]:
+    """Yield the best settings at a constant local and global batch, where these are two answers."""
+    both = advice.weak_scaling
+    if both is None or both.at_local_batch is both.at_global_batch is None:
+        return
+
+    def answer(option: Option | None) -> str:
+        if option is None:
+            return "no setting meets the constraints"
+        amounts = [fmt.duration_text(option.time_s.mean)]
+        amounts += [fmt.energy_text(option.energy_j.mean)] if option.energy_j else []
+        size = fmt.plural(option.gpus, advice.worker)
+        size += " (predicted)" if option.is_predicted else ""
+        return f"{size}, {' and '.join(amounts)} per {option.unit}"
+
+    local = "" if both.local_batch is None else f"local batch {both.local_batch}"
+    if both.is_same_work:
+        yield (
+            f"The batch grows with the {advice.worker}s: at {local}, "
+            f"{answer(both.at_local_batch)}; at global batch {both.global_batch}, "
+            f"{answer(both.at_global_batch)}."
+        )
+    else:
+        unit = f"{'an' if advice.unit == 'epoch' else 'a'} {advice.unit}"
+        per_sample_s = both.at_local_batch and both.at_local_batch.per.get("time_per_sample_s")
+        if both.at_local_batch is not None and per_sample_s:
+            size = fmt.plural(both.at_local_batch.gpus, advice.worker)
+            yield (
+                f"{unit.capitalize()} has more samples on more {advice.worker}s: per sample "
+                f"({local}), {size}, {fmt.duration_text(per_sample_s)}; at global batch "
+                f"{both.global_batch}, {answer(both.at_global_batch)}."
+            )
+            return
+        yield (
+            f"If {unit} has the same samples on any number of {advice.worker}s: "
+            f"{answer(both.at_global_batch)}; if it has more samples on more {advice.worker}s"
+            f"{local and f' ({local})'}: {answer(both.at_local_batch)}."
+        )
+
+
+def _basis(advice: Advice) -> Iterator[str]:
     basis = advice.rests_on
     runs = " and ".join(f"{count} {source}" for source, count in basis.runs.items())
     least, most = basis.repeats
     repeats = f"{least}" if least == most else f"{least} to {most}"
     energy = basis.energy_is or "not known"
-    return f"Rests on {runs} runs, {repeats} of each setting; energy: {energy}."
+    yield f"Rests on {runs} runs, {repeats} of each setting; energy: {energy}."
+    if advice.left_out:
+        total = fmt.plural(sum(advice.left_out.values()), "run")
+        parts = [f"{count} {reason}" for reason, count in advice.left_out.items()]
+        shown = f"({'; '.join(parts)})" if len(parts) > 1 else next(iter(advice.left_out))
+        yield f"Left out: {total} {shown}."
 
 
 def _next(advice: Advice) -> str:

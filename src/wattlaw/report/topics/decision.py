@@ -36,21 +36,40 @@ def decision_text(decision: Decision) -> str:
     if decision.setting is None or decision.probability is None or decision.expected_regret is None:
         text = "decision: no setting is known yet"
     else:
+        unclear = "" if decision.clearly_best else "no setting is clearly best; leading: "
         text = (
-            f"decision: {label(decision.setting, decision.worker)}: within "
+            f"decision: {unclear}{label(decision.setting, decision.worker)}: within "
             f"{100 * decision.tolerance:g} % of the best with probability "
-            f"{decision.probability:.2f}, expected regret "
+            f"{decision.probability:.2f}{_others(decision)}, expected regret "
             f"{fmt.percent(decision.expected_regret, 2)}"
         )
         if decision.meets is not None and decision.meets < LIKELY:
             text += f", meets the constraints with probability {decision.meets:.2f}"
     if decision.gpu_hours_saved is not None:
-        spent = fmt.number(decision.gpu_hours_spent)
-        saved, grid = fmt.number(decision.gpu_hours_saved), fmt.number(decision.gpu_hours_grid)
-        text += f"; {spent} {decision.worker}-hours spent, {saved} of {grid} saved"
+        text += f"; {_spent(decision)} spent, {_not_spent(decision)} for all other runs"
     return (
         text if decision.stopped_because is None else f"{text}; stops: {decision.stopped_because}"
     )
+
+
+def _others(decision: Decision) -> str:
+    """Return the other candidates with their probabilities where no setting is clearly best."""
+    if decision.clearly_best or not decision.others:
+        return ""
+    shown = (f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
+             for item in decision.others)  # fmt: skip
+    return f" ({'; '.join(shown)})"
+
+
+def _spent(decision: Decision) -> str:
+    """Return the GPU-hours of the runs that ended, with their origin if that is no measurement."""
+    origin = "" if decision.origin == fmt.MEASURED else f"{decision.origin} "
+    return f"{fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours"
+
+
+def _not_spent(decision: Decision) -> str:
+    """Return the GPU-hours of the other runs, which are predicted and not added to those spent."""
+    return f"{fmt.number(decision.gpu_hours_saved)} (predicted)"
 
 
 def goal_text(decision: Decision) -> str:
@@ -72,13 +91,13 @@ def result(findings: Findings) -> tables.Table | None:
         tables.text("study", attrgetter("study")),
         tables.text("workload", attrgetter("workload")),
         tables.text("question", goal_text),
-        tables.text("setting", lambda row: row.setting and label(row.setting, row.worker)),
+        tables.text("setting", _setting),
         tables.Column("probability", lambda row: fmt.percent(row.probability, 2)),
         tables.Column("meets the constraints", lambda row: fmt.percent(row.meets, 2)),
         tables.Column("expected regret", lambda row: fmt.percent(row.expected_regret, 2)),
         tables.number("runs", attrgetter("runs")),
         tables.number(unit, attrgetter("gpu_hours_spent")),
-        tables.Column("saved", _saved),
+        tables.Column("of all other runs, predicted", _saved),
         tables.text("measuring", _progress),
     ]
     title = "Decisions of studies with decide"
@@ -86,8 +105,8 @@ def result(findings: Findings) -> tables.Table | None:
     if origins and not findings.sources_label:  # which the page adds to every title
         title += f" ({' and '.join(sorted(origins))})"
     note = (
-        "Probability: that the setting is within the tolerance of the best. Saved: predicted "
-        f"{unit} of the runs that were not needed, and their share of all runs of the study."
+        "Probability: that the setting is within the tolerance of the best. Predicted: "
+        f"{unit} of the runs of the study that were not made."
     )
     return tables.build("decision", title, columns, findings.decisions, note=note)
 
@@ -103,11 +122,11 @@ def sentences(findings: Findings) -> Iterator[str]:
             "" if is_likely else f" (it meets the constraints with probability {item.meets:.2f})"
         )
         yield (
-            f"{item.study}{origin}: {goal_text(item)}: {label(item.setting, item.worker)}, within "
+            f"{item.study}{origin}: {goal_text(item)}: {_setting(item)}, within "
             f"{fmt.percent(item.tolerance)} of the best with probability "
-            f"{fmt.number(item.probability, 2)}{missed}, after {fmt.plural(item.runs, 'run')} and "
-            f"{fmt.number(item.gpu_hours_spent)} of {fmt.number(item.gpu_hours_grid)} "
-            f"{item.worker}-hours."
+            f"{fmt.number(item.probability, 2)}{_others(item)}{missed}, after "
+            f"{fmt.plural(item.runs, 'run')} and {_spent(item)}; all other runs would take "
+            f"{_not_spent(item)}."
         )
 
 
@@ -117,15 +136,21 @@ def in_brief(findings: Findings) -> Iterator[str]:
         if item.setting is not None:
             yield (
                 f"The study {item.study} asks for {goal_text(item)}. Its setting is "
-                f"{label(item.setting, item.worker)} (see Decision)."
+                f"{_setting(item)} (see Decision)."
             )
 
 
-def _saved(decision: Decision) -> str | None:
-    saved, grid = decision.gpu_hours_saved, decision.gpu_hours_grid
-    if saved is None or not grid:
+def _setting(decision: Decision) -> str | None:
+    """Return the leading setting, marked where it is not clearly the best."""
+    if decision.setting is None:
         return None
-    return f"{fmt.number(saved)} ({fmt.percent(saved / grid, 2)})"
+    unclear = "" if decision.clearly_best else " (leading, not clearly best)"
+    return label(decision.setting, decision.worker) + unclear
+
+
+def _saved(decision: Decision) -> str | None:
+    saved = decision.gpu_hours_saved
+    return None if saved is None else fmt.number(saved)
 
 
 def _progress(decision: Decision) -> str:

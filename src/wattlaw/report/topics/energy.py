@@ -73,13 +73,14 @@ def factor_terms(findings: Findings) -> tables.Table | None:
 
 
 def totals(findings: Findings) -> tables.Table | None:
-    """Return the totals of the done runs by workload, hardware and kind of energy."""
+    """Return the totals of the done runs by workload, hardware, source and kind of energy."""
     totals, currency = findings.totals, findings.footprint and findings.footprint.currency
     size, unit = fmt.choose_unit(totals["energy_j"], fmt.ENERGY_UNITS)
     totals = totals.assign(energy_is=totals["energy_is"].fillna("not measured"))
     columns = [
         tables.text("workload", "workload"),
         tables.text("hardware", "hardware"),
+        tables.text("values are", "source"),
         tables.number("runs", "runs", 9),
         tables.number(f"{worker_noun(findings)}-hours", "gpu_hours"),
         tables.scaled(f"energy ({unit})", "energy_j", size),
@@ -91,7 +92,7 @@ def totals(findings: Findings) -> tables.Table | None:
         columns.append(tables.number(f"cost ({currency})" if currency else "cost", "cost"))
     return tables.build(
         "totals",
-        "Totals of the measured training windows",
+        "Totals of the training windows, by source",
         columns,
         totals.to_dict("records"),
         note="Training windows after warm-up of the runs that are done. Not included: warm-up, "

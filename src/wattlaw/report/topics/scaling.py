@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -158,9 +158,14 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
     """Yield which series leave their power law, and where; those to quote come first."""
     quoted = main_fits(findings)
-    for fit in [*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)]:
+    yield from breakpoints([*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)])
+
+
+def breakpoints(fits: Iterable[SeriesFit]) -> Iterator[str]:
+    """Yield the breakpoint of each series that has one, as a sentence."""
+    for fit in fits:
         if fit.breakpoint is not None:
-            yield f"{fmt.group_label(fit.group)}: {fit.breakpoint.sentence}."
+            yield f"{fmt.group_label(fit.group) or 'all runs'}: {fit.breakpoint.sentence}."
 
 
 def _speedup_without_law(findings: Findings, noun: str) -> str:
@@ -186,6 +191,14 @@ def _law(fit: SeriesFit, noun: str) -> str:
         return (
             f"{name}: t = {fmt.number(law.alpha)} s per {fit.unit} · "
             f"N^−{fmt.number(law.beta)} ({measured})."
+        )
+    if (point := fit.breakpoint) is not None:
+        # One exponent holds on neither side of it.
+        before, after = (f"{2**-beta:.2f}" for beta in (point.beta_before, point.beta_after))
+        return (
+            f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by {before} up to "
+            f"{point.at:g} {noun}s, and by {after} beyond ({measured}). The power law over all "
+            f"counts (β = {fmt.number(law.beta)}) holds on neither side."
         )
     sentence = (
         f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by {2**-law.beta:.2f} "

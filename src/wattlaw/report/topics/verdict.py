@@ -24,6 +24,10 @@ LARGER_BATCH = "larger batch, quality unknown"
 _COMMAND = "wattlaw advise STORE --workload W"
 
 
+#: The role of the recommended setting where it is only one of several candidates.
+UNCLEAR = "lowest mean, not clearly best"
+
+
 class _Row(NamedTuple):
     advice: Advice
     option: Option
@@ -55,7 +59,7 @@ def table(findings: Findings) -> tables.Table | None:
     rows = [_Row(advice, advice.recommended, ()) for advice in advices if advice.recommended]
     columns = [
         tables.text("workload", lambda row: row.advice.workload),
-        tables.text("run on", lambda row: row.advice.label(row.option)),
+        tables.text("run on", _run_on),
         tables.text(LARGER_BATCH, _any_batch),
         *_amounts(rows),
         tables.text("against the baseline", _change),
@@ -76,7 +80,8 @@ def settings(advice: Advice) -> tables.Table | None:
     roles: dict[int, list[str]] = {}
     options: dict[int, Option] = {}
     named = (
-        ("recommended", [advice.recommended]), ("baseline", [advice.baseline]),
+        ("recommended" if advice.clearly_best else UNCLEAR, [advice.recommended]),
+        ("baseline", [advice.baseline]),
         (LARGER_BATCH, [advice.any_batch]),
         ("ties", [tie.option for tie in advice.ties if not tie.is_better]),
         ("probably better", [tie.option for tie in advice.ties if tie.is_better]),
@@ -126,6 +131,11 @@ def _amounts(rows: list[_Row]) -> list[tables.Column]:
         tables.Column("kg CO2e", lambda row: row.option.co2_kg
                       and fmt.number(row.option.co2_kg.mean)),
     ]  # fmt: skip
+
+
+def _run_on(row: _Row) -> str:
+    label = row.advice.label(row.option)
+    return label if row.advice.clearly_best else f"{label} ({UNCLEAR})"
 
 
 def _any_batch(row: _Row) -> str | None:
