@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -47,7 +48,7 @@ def _bundle(path: Path, members: Mapping[str, bytes], kind: int = zipfile.ZIP_DE
     tables = {f"{name}.parquet": _parquet(_nulls(name, 0)) for name in TABLES}
     with zipfile.ZipFile(path, "w", kind) as file:
         version_of = {"bundle.json": json.dumps(version).encode()}
-        for name, content in (version_of | tables | members).items():
+        for name, content in {**version_of, **tables, **members}.items():
             file.writestr(name, content)
 
 
@@ -98,7 +99,7 @@ def table_of_prefixes(path: Path) -> None:
     path.write_bytes(_parquet(pa.table(table), use_dictionary=False, column_encoding=encoding))
 
 
-def _hdf5(path: Path, fill: Callable[[object], None]) -> None:
+def _hdf5(path: Path, fill: Callable[[Any], None]) -> None:
     import h5py
 
     with h5py.File(path, "w", libver="latest") as file:
@@ -108,7 +109,7 @@ def _hdf5(path: Path, fill: Callable[[object], None]) -> None:
 def hdf5_of_fill_values(path: Path) -> None:
     """60 lists of 8 million numbers, of which none is stored."""
 
-    def fill(file: object) -> None:
+    def fill(file: Any) -> None:
         for number in range(60):
             file.create_dataset(f"a/d{number}", (8 * 10**6,), "f8", chunks=(10**5,), fillvalue=1.0)
 
@@ -118,7 +119,7 @@ def hdf5_of_fill_values(path: Path) -> None:
 def hdf5_of_links(path: Path) -> None:
     """One compressed list under 300 names."""
 
-    def fill(file: object) -> None:
+    def fill(file: Any) -> None:
         ones = np.ones(10**6)
         file.create_dataset("a/d", data=ones, compression="gzip", chunks=(10**6,))
         for number in range(300):
@@ -130,7 +131,7 @@ def hdf5_of_links(path: Path) -> None:
 def hdf5_of_compressed(path: Path) -> None:
     """10 compressed lists of 4 million zeros."""
 
-    def fill(file: object) -> None:
+    def fill(file: Any) -> None:
         for number in range(10):
             zeros = np.zeros(4 * 10**6)
             file.create_dataset(f"a/d{number}", data=zeros, compression="gzip",
@@ -142,7 +143,7 @@ def hdf5_of_compressed(path: Path) -> None:
 def hdf5_of_a_chunk(path: Path) -> None:
     """One number in a compressed chunk of 1 GiB."""
 
-    def fill(file: object) -> None:
+    def fill(file: Any) -> None:
         data = file.create_dataset("a/d", (1,), "f8", maxshape=(None,), chunks=(2**27 - 1,),
                                    compression="gzip", compression_opts=1)  # fmt: skip
         import zlib
