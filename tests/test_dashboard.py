@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -25,6 +25,7 @@ from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.cli.commands.dashboard import _private_folder
 from wattlaw.dashboard.access import Tokens, kept_cookie, private_folder
+from wattlaw.dashboard.connections import MOST_OTHERS
 from wattlaw.errors import NotPermitted
 from wattlaw.store.store import Store
 
@@ -332,13 +333,68 @@ def test_a_connection_that_sends_no_request_is_closed(tmp_path):
             assert line.recv(100) == b""
 
 
-def test_idle_connections_leave_places_for_viewers(tmp_path):
+def open_sockets(url: str) -> tuple[tuple[str, int], Callable[[], int]]:
+    """Return the address of a server, and a function that counts its connections."""
+    host, port = re.match(r"http://([^:/]+):(\d+)", url).groups()
+
+    def count() -> int:
+        return sum(
+            line.status == psutil.CONN_ESTABLISHED and line.laddr.port == int(port)
+            and line.pid not in (None, os.getpid())
+            for line in psutil.net_connections("tcp4")
+        )  # fmt: skip
+
+    return (host, int(port)), count
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
+def test_strangers_connections_are_bounded_and_the_owner_stays(tmp_path, sent):
     with served(made_store(tmp_path / "store")) as url, contextlib.ExitStack() as stack:
         pair = cookie(url)
-        host, port = re.match(r"http://([^:/]+):(\d+)", url).groups()
-        for _ in range(300):
-            stack.enter_context(socket.create_connection((host, int(port)), 30))
+        address, count = open_sockets(url)
+        events = get(url, "/events?page=/", cookie=pair)
+        assert events.readline().startswith(b"data:")
+        for _ in range(600):
+            line = stack.enter_context(socket.create_connection(address, 30))
+            with contextlib.suppress(OSError):
+                line.sendall(sent)
         assert get(url, "/", cookie=pair).status == 200
+        assert count() <= MOST_OTHERS + 2
+        assert events.fp is not None
+        events.fp.raw._sock.settimeout(30)
+        assert events.readline() in (b"\n", b": alive\n")
+        assert events.readline() != b""
+
+
+def test_a_flood_of_connections_does_not_close_those_of_the_owner(tmp_path):
+    with served(made_store(tmp_path / "store")) as url:
+        address, count = open_sockets(url)
+        stop, most = threading.Event(), [0]
+
+        def flood() -> None:
+            lines: list[socket.socket] = []
+            while not stop.is_set() and most[0] < 5000:
+                most[0] += 1
+                with contextlib.suppress(OSError):
+                    lines.append(socket.create_connection(address, 5))
+                if len(lines) > 400:
+                    lines.pop(0).close()
+            for line in lines:
+                line.close()
+
+        threads = [threading.Thread(target=flood) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_for(lambda: most[0] > 300, "connections")
+            pair = cookie(url)  # the token, while others flood
+            for _ in range(5):
+                assert get(url, "/", cookie=pair).status == 200
+                assert count() <= MOST_OTHERS + 2
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")

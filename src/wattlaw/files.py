@@ -17,12 +17,14 @@ from wattlaw.errors import BadInput
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Far larger than any JSON file of a store.
-MAX_TEXT_BYTES = 64 * 2**20
+#: Far larger than any JSON file of a store; in memory it can take thirty times its size.
+MAX_TEXT_BYTES = 16 * 2**20
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 #: ``.NAME.`` and what tempfile.mkstemp adds.
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")
 _DAY_S = 86_400.0
+#: Links of one path, as in Linux (path_resolution(7)).
+_MAX_LINKS = 40
 
 
 def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
@@ -50,6 +52,8 @@ def open_regular(path: Path, *, append: bool = False, follow_links: bool = True)
 
     Raises ``OSError``, which names ``path``, also for a pipe, and for a link if none is followed.
     """
+    if append and follow_links:
+        path, follow_links = resolve_output(path), False
     how = os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
     how |= 0 if follow_links else os.O_NOFOLLOW
     handle = os.open(path, how | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
@@ -103,14 +107,17 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     """Yield a temporary path that replaces ``path`` when the block ends without an error.
 
     Readers see the old file or the new one, never a part of it. ``durable`` also waits for the
-    disk. A link is followed. A special file, such as a pipe, is written to directly. The mode of
-    the file follows from the umask unless ``mode`` is set. Raises ``OSError``, which names
-    ``path``, if it is a folder, its folder is missing, or the disk is full.
+    disk. A link is followed, except as ``resolve_output`` says. A special file, such as a pipe, is
+    written to directly. The mode of a new file follows from the umask unless ``mode`` is set; that
+    of a file that exists becomes no wider. Raises ``OSError``, which names ``path``, if it is a
+    folder, its folder is missing, or the disk is full.
     """
-    path = Path(os.path.realpath(path))
+    path = resolve_output(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not path.is_file():
+    before = path.lstat() if path.exists() else None
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        _refuse_of_others(path, before, "a special file")
         yield path
         return
     try:
@@ -120,7 +127,8 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     try:
         with naming(path, temporary):
             yield temporary
-            temporary.chmod(0o666 & ~_umask() if mode is None else mode)
+            wanted = 0o666 & ~_umask() if mode is None else mode
+            temporary.chmod(wanted if before is None else wanted & _mode_like(handle, before))
             if durable:
                 _sync(temporary)
             temporary.replace(path)
@@ -130,6 +138,61 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
         with contextlib.suppress(OSError):
             temporary.unlink()
         os.close(handle)
+
+
+def resolve_output(path: Path) -> Path:
+    """Return a path for writing without links, as ``os.path.realpath`` does.
+
+    Raises ``PermissionError`` at a link of another user in a folder in which everybody may create
+    files: it can lead to any file of this user. Linux does the same where the setting
+    ``fs.protected_symlinks`` is on.
+    """
+    current, parts, links = Path.cwd() if not path.is_absolute() else Path("/"), [*path.parts], 0
+    while parts:
+        part = parts.pop(0)
+        if part in ("/", ".."):
+            current = Path("/") if part == "/" else current.parent
+            continue
+        entry = current / part
+        try:
+            status = entry.lstat()
+        except OSError:
+            current = entry
+            continue
+        if not stat.S_ISLNK(status.st_mode):
+            current = entry
+            continue
+        _refuse_of_others(entry, status, "a link")
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        parts = [*entry.readlink().parts, *parts]
+    return current
+
+
+def _refuse_of_others(path: Path, status: os.stat_result, what: str) -> None:
+    """Raise ``PermissionError`` at what another user put into a folder that everybody may use."""
+    folder = path.parent.stat()
+    is_shared = folder.st_mode & stat.S_IWOTH or (
+        folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWGRP
+    )
+    if is_shared and status.st_uid not in (os.geteuid(), 0):
+        why = f"{what} of another user (uid {status.st_uid}) in a shared folder; name another file"
+        raise PermissionError(errno.EPERM, why, str(path))
+
+
+def _mode_like(handle: int, before: os.stat_result) -> int:
+    """Return the mode of a file that is replaced, and give the new one its group.
+
+    Without that group the new one has another, which may not read what the old one did not permit.
+    """
+    mode = stat.S_IMODE(before.st_mode)
+    if os.fstat(handle).st_gid != before.st_gid:
+        try:
+            os.fchown(handle, -1, before.st_gid)
+        except OSError:
+            mode &= ~0o070
+    return mode
 
 
 def locked_temporary(path: Path) -> tuple[int, Path]:

@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,23 @@ def run_captured(
         check=False,
         env=env,
     )
+
+
+def confine(memory_bytes: int, file_bytes: int = 0) -> None:
+    """Limit this process for good: more memory than it has now, and the size of each file.
+
+    For a process that reads a file of somebody else; what exceeds a limit is an error in it.
+    """
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    size_bytes = pages * resource.getpagesize()
+    limits = {
+        resource.RLIMIT_AS: size_bytes + memory_bytes,
+        resource.RLIMIT_FSIZE: file_bytes,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, limit in limits.items():
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (min(limit, hard), hard) if hard >= 0 else (limit, limit))
 
 
 def cores() -> int:

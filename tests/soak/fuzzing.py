@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 import typer.main
 
-from soak import fuzz_documents, fuzz_machine, fuzz_stores, fuzz_tables
+from soak import fuzz_bombs, fuzz_documents, fuzz_machine, fuzz_stores, fuzz_tables
 from soak.case import Case
 from soak.judge import MOST_WALL_S, Problem, judge
 from soak.outcome import Outcome
@@ -45,6 +45,7 @@ _WEIGHTED: tuple[tuple[float, Make], ...] = (
     (5, lambda dice, seed, _: fuzz_machine.slurm(dice, seed)),
     (6, lambda dice, seed, _: fuzz_machine.arguments(dice, seed)),
     (3, lambda dice, seed, _: fuzz_machine.drivers(dice, seed)),
+    (1, lambda dice, seed, _: fuzz_bombs.bombs(dice, seed)),
 )
 
 

@@ -6,10 +6,12 @@ import os
 import re
 import resource
 import subprocess
+import threading
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from bombs import Peak, watch
 from soak import parsers
 from soak.case import Case
 from soak.sandbox import Sandbox, changed_environment, command_line
@@ -145,15 +147,30 @@ def _as_process(case: Case, sandbox: Sandbox, environment: dict[str, str]) -> li
     words = [_filled(word, sandbox) for word in case.argv]
     environment |= {"PYTHONIOENCODING": case.encoding} if case.encoding != "utf-8" else {}
 
+    process = subprocess.Popen(
+        command_line(*words), env=environment, cwd=sandbox.work, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    peak = Peak()
+    folders = [sandbox.work, sandbox.tmp]
+    watcher = threading.Thread(target=watch, args=(process.pid, folders, peak), daemon=True)
+    watcher.start()
     try:
-        done = subprocess.run(
-            command_line(*words), env=environment, cwd=sandbox.work, capture_output=True,
-            stdin=subprocess.DEVNULL, timeout=MOST_WALL_S, check=False,
-        )  # fmt: skip
+        said = process.communicate(timeout=MOST_WALL_S)
     except subprocess.TimeoutExpired:
         return [Problem("it does not end", f"after {MOST_WALL_S:.0f} s")]
-    texts = [said.decode(case.encoding, "replace") for said in (done.stdout, done.stderr)]
-    return of_output(done.returncode, *texts, is_coloured=is_coloured(case))
+    finally:
+        process.kill()
+        process.communicate()
+        watcher.join()
+    texts = [text.decode(case.encoding, "replace") for text in said]
+    problems = of_output(process.returncode, *texts, is_coloured=is_coloured(case))
+    for what, used in (("memory", peak.memory), ("disk", peak.disk)):
+        if used > MOST_BYTES:
+            problems.append(Problem(f"it takes too much {what}", f"{used >> 20} MiB"))
+    if "refused" in case.options and process.returncode != 2:
+        problems.append(Problem("a bomb is not refused", f"exit code {process.returncode}"))
+    return problems
 
 
 def is_coloured(case: Case) -> bool:

@@ -4,6 +4,7 @@ Only the standard library is imported before errors and Ctrl-C are caught.
 """
 
 import contextlib
+import os
 import signal
 import sys
 import warnings
@@ -144,6 +145,8 @@ def _describe(error: BaseException) -> tuple[int, str]:
         code, text = error.exit_code, str(error)
     elif isinstance(error, PermissionError):
         code, text = 3, f"no permission: {error.filename or error}"
+        if error.strerror and error.errno and error.strerror != os.strerror(error.errno):
+            text += f": {error.strerror}"  # ours, not the system's
     elif isinstance(error, OSError):
         code, text = 2, f"{error.filename or 'the system'}: {error.strerror or error}"
     elif isinstance(error, UnicodeEncodeError):

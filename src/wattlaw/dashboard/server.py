@@ -5,11 +5,10 @@ import os
 import secrets
 import signal
 import socket
-from collections import deque
 from contextlib import suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import uvicorn
@@ -19,21 +18,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wattlaw.dashboard.access import Guard, Tokens, private_folder
 from wattlaw.dashboard.channels import PROBLEM, Channel, Parts
+from wattlaw.dashboard.connections import BACKLOG, Server
 from wattlaw.dashboard.pages import MAX_ID, Pages, page
 from wattlaw.errors import NoSuchRun, NotAvailable
 
 _ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "text/css"}
 _MOST_CHANNELS, _MOST_COMPARED = 256, 8
-#: Connections that are open at once; later ones are answered 503.
-_MOST_CONNECTIONS = 256
-#: Connections without a request; when there are more, the oldest is closed.
-_MOST_WAITING = _MOST_CONNECTIONS // 4
-#: The longest time that a request may take to arrive.
-_REQUEST_S = 10.0
 #: Longest path of a Unix socket (unix(7)), with its final zero.
 _MAX_SOCKET_PATH = 107
 
@@ -146,7 +139,7 @@ def listen_unix(folder: Path) -> tuple[socket.socket, Path]:
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
     path.chmod(0o600)
-    listening.listen(128)
+    listening.listen(BACKLOG)
     return listening, path
 
 
@@ -162,37 +155,18 @@ def listen_tcp(port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise NotAvailable(f"port {port}: {error.strerror}; choose another one") from None
-    listening.listen(128)
+    listening.listen(BACKLOG)
     return listening
-
-
-class _Protocol(H11Protocol):
-    """Closes a connection whose first request does not arrive in time; each has only one."""
-
-    _latest: ClassVar[deque["_Protocol"]] = deque()
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.loop.call_later(_REQUEST_S, self._close_without_request)
-        # Only a request can have the cookie: others must not take all places with idle connections.
-        self._latest.append(self)
-        if len(self._latest) > _MOST_WAITING:
-            self._latest.popleft()._close_without_request()
-
-    def _close_without_request(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
 
 
 def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None:
     """Serve until SIGINT or SIGTERM."""
     config = uvicorn.Config(
-        Application(pages).app(tokens), http=_Protocol, ws="none", lifespan="off", access_log=False,
-        log_level="critical", server_header=False,
-        limit_concurrency=_MOST_CONNECTIONS, timeout_graceful_shutdown=1, proxy_headers=False,
+        Application(pages).app(tokens), http="h11", ws="none", lifespan="off", access_log=False,
+        log_level="critical", server_header=False, timeout_graceful_shutdown=1, proxy_headers=False,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = Server(config, listening, tokens)
     # uvicorn sends itself the signal again when it has ended: the caller then removes its files.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
-        asyncio.run(server.serve(sockets=[listening]))
+        asyncio.run(server.serve())

@@ -1,7 +1,8 @@
 """HDF5 files as plain data, read by a process of its own.
 
 A damaged file can make the HDF5 library loop without end or crash, and Python cannot interrupt it.
-The process has a time limit. It writes JSON to its output, and a file for each list of numbers.
+A small one can have many gigabytes of values. The process has limits of time, memory and disk. It
+writes a JSON file, and a file for each list of numbers.
 """
 
 import importlib.util
@@ -18,13 +19,22 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.files import read_bytes
 from wattlaw.isolation import isolated_environment, isolated_python
+from wattlaw.processes import confine, run_captured
 
 #: Seconds to read a file: at least, and for each byte.
 _LEAST_S, _S_PER_BYTE = 60.0, 1e-6
-#: Hard links can make a tree of a small file infinite.
 _MAX_NODES, _MAX_DEPTH = 500_000, 16
+#: The values of a file may take so many bytes together: this, or so many times the file's size, up
+#: to the most readings of a file, each with a time.
+_UNLIMITED_BYTES, _MAX_RATIO, _MAX_VALUES_BYTES = 8 * 2**20, 100, 256 * 2**20
+#: Of the JSON file, and of the process while it reads, in addition to the size of the file.
+_MAX_TREE_BYTES, _MEMORY_BYTES = 64 * 2**20, 2**29
+#: Larger attributes are left out.
+_MAX_ATTRIBUTE_BYTES = 2**16
 _TEXT_LENGTH = 200
+_TREE = "tree.json"
 
 
 @dataclass(frozen=True)
@@ -69,14 +79,15 @@ def read_tree(path: Path, most_values: int) -> Node:
     """
     if importlib.util.find_spec("h5py") is None:
         raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')
-    limit_s = _LEAST_S + _S_PER_BYTE * path.stat().st_size
+    size = path.stat().st_size
+    limit_s = _LEAST_S + _S_PER_BYTE * size
+    most_bytes = min(max(_UNLIMITED_BYTES, _MAX_RATIO * size), _MAX_VALUES_BYTES)
+    # Threads of numerical libraries reserve memory that they do not use.
+    environment = isolated_environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="wattlaw-hdf5-") as folder:
-        line = isolated_python("-m", __name__, str(path.absolute()), folder, str(most_values))
+        settings = str(path.absolute()), folder, str(most_values), str(most_bytes)
         try:
-            done = subprocess.run(
-                line, env=isolated_environment(), stdin=subprocess.DEVNULL, capture_output=True,
-                timeout=limit_s, check=False,
-            )  # fmt: skip
+            done = run_captured(isolated_python("-m", __name__, *settings), limit_s, environment)
         except subprocess.TimeoutExpired:
             raise BadInput(
                 f"{path}: damaged: HDF5 did not read it within {limit_s:.0f} s"
@@ -84,8 +95,9 @@ def read_tree(path: Path, most_values: int) -> Node:
         if done.returncode < 0:
             raise BadInput(f"{path}: damaged: HDF5 crashed (signal {-done.returncode})")
         if done.returncode:
-            raise ValueError(done.stderr.decode(errors="replace").strip())
-        return _node("", json.loads(done.stdout), Path(folder))
+            raise ValueError(done.stderr.strip()[-500:])
+        tree = json.loads(read_bytes(Path(folder, _TREE), _MAX_TREE_BYTES))
+        return _node("", tree, Path(folder))
 
 
 def _node(name: str, row: Mapping[str, Any], folder: Path) -> Node:
@@ -99,16 +111,20 @@ def _node(name: str, row: Mapping[str, Any], folder: Path) -> Node:
     )
 
 
-def _write(path: str, folder: str, most_values: str) -> None:
-    """Write the content of a file to standard output and to a folder."""
+def _write(path: str, folder: str, most_values: str, most_bytes: str) -> None:
+    """Write the content of a file to a folder."""
     import h5py
 
-    count = 0
+    seen, left = set[Any](), int(most_bytes)
+    confine(_MEMORY_BYTES + Path(path).stat().st_size, max(left + 2**12, _MAX_TREE_BYTES))
 
     def describe(item: Any, depth: int) -> dict[str, Any]:
-        nonlocal count
-        count += 1
-        if count > _MAX_NODES or depth > _MAX_DEPTH:
+        nonlocal left
+        about = h5py.h5o.get_info(item.id)
+        if (about.fileno, about.addr) in seen:  # a tree of hard links can be infinite
+            raise ValueError(f"{item.name[:100]!a} is a second link to the same object")
+        seen.add((about.fileno, about.addr))
+        if len(seen) > _MAX_NODES or depth > _MAX_DEPTH:
             raise ValueError(f"more than {_MAX_NODES:,} groups, or {_MAX_DEPTH} in each other")
         row: dict[str, Any] = {"attributes": _attributes(item), "members": {}}
         if isinstance(item, h5py.Dataset):
@@ -116,8 +132,12 @@ def _write(path: str, folder: str, most_values: str) -> None:
                 return row | {"refusal": f"is not a list of up to {int(most_values):,} numbers"}
             if item.is_virtual or item.external:
                 return row | {"refusal": "is in another file"}
-            np.save(Path(folder) / f"{count}.npy", item[:].astype(np.float64))
-            return row | {"file": f"{count}.npy"}
+            left -= 8 * item.size
+            if left < 0:
+                raise ValueError(f"its values take more than {int(most_bytes):,} bytes")
+            name = f"{len(seen)}.npy"
+            np.save(Path(folder) / name, item[:].astype(np.float64))
+            return row | {"file": name}
         if isinstance(item, h5py.Group):
             for name in item:
                 if isinstance(item.get(name, getlink=True), h5py.HardLink):
@@ -126,12 +146,16 @@ def _write(path: str, folder: str, most_values: str) -> None:
 
     with h5py.File(path, "r") as file:
         tree = describe(file, 0)
-    json.dump(tree, sys.stdout)
+    with Path(folder, _TREE).open("w", encoding="utf-8") as output:
+        json.dump(tree, output)
 
 
 def _attributes(item: Any) -> dict[str, str | float]:
     kept: dict[str, str | float] = {}
     for name in item.attrs:
+        about = item.attrs.get_id(name)
+        if about.shape or about.get_storage_size() > _MAX_ATTRIBUTE_BYTES:
+            continue
         value = item.attrs[name]
         if isinstance(value, str):
             kept[name] = value[:_TEXT_LENGTH]
@@ -143,5 +167,7 @@ def _attributes(item: Any) -> dict[str, str | float]:
 if __name__ == "__main__":
     try:
         _write(*sys.argv[1:])
+    except MemoryError:
+        sys.exit("its content does not fit in the memory that a file may take")
     except Exception as error:
-        sys.exit(f"{error}")
+        sys.exit(" ".join(str(error).split()) or type(error).__name__)

@@ -18,6 +18,8 @@ from wattlaw.text import quote
 MAX_LINE = 1_000_000
 #: Largest file that is read as one piece.
 MAX_BYTES = 256 * 2**20
+#: Most lists and mappings of a JSON file: each takes up to thirty times its text in memory.
+_MAX_CONTAINERS = 2_000_000
 #: Most readings of one file: eight GPUs, ten times a second, for a day.
 MAX_READINGS = 8_000_000
 #: The range of times: 1970 to 2116, as for our own samples.
@@ -99,9 +101,12 @@ def dict_rows(path: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[s
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise ``BadInput`` if it is none."""
+    """Return the content of a JSON file; raise ``BadInput`` if it is none or very large."""
+    content = read_input(path, MAX_BYTES)
+    if content.count(b"{") + content.count(b"[") > _MAX_CONTAINERS:
+        raise BadInput(f"{path}: more than {_MAX_CONTAINERS:,} lists and objects")
     try:
-        return json.loads(read_input(path, MAX_BYTES).decode("utf-8-sig"))
+        return json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         raise BadInput(f"{path}: not a JSON file in UTF-8") from None
 

@@ -19,6 +19,7 @@ from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts, RunRecord, Site
 from wattlaw.study.identity import ID_DIGITS, canonical
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.telemetry.plausibility import energy_fault, power_fault
 
 #: The launcher of an imported run; no launcher of this name exists.
 KIND = "imported"
@@ -117,6 +118,8 @@ class RunMaker:
                 raise InvalidCell("a window is not between 1970 and 2116, or lasts a century")
             if any((row.get(name) or 0) >= 2**63 for name in ("samples", "steps", "epoch")):
                 raise InvalidCell("a number of samples, steps or epochs is above 2^63")
+        if (fault := _power_fault(spec, rows)) is not None:
+            raise InvalidCell(fault)
         return ImportedRun(record=record, windows=rows, line=line)
 
     def skip(self, values: Mapping[str, Any], measure: Measure = EPOCHS_MEASURE) -> None:
@@ -158,6 +161,14 @@ class RunMaker:
         assumed = [f"{key} {value}" for key, value in _ASSUMED.items() if key not in values]
         note = (f"not in the file and assumed: {', '.join(assumed)}",) if assumed else ()
         return spec, canonical(spec), note
+
+
+def _power_fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return why a power of a run is more than its devices can draw; None if they can."""
+    gpus, limit_w = spec.setting.gpus, spec.setting.power_limit_w
+    faults = (energy_fault(row, row.get("duration_s"), gpus, spec.nodes) for row in rows)
+    of_limit = limit_w and power_fault("power_limit_w", "gpu", limit_w)
+    return of_limit or next(filter(None, faults), None)
 
 
 def _moment(t_ns: int) -> datetime:

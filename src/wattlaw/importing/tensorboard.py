@@ -16,7 +16,7 @@ from typing import Any
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import read_input
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MAX_BYTES, ns_of
+from wattlaw.importing.reading import MAX_BYTES, left_out, ns_of
 from wattlaw.importing.timeseries import run_of_training
 
 _EVALUATION = re.compile(
@@ -25,6 +25,9 @@ _EVALUATION = re.compile(
 _MAX_STEPS = 10**7
 _MAX_SCALARS = 2_000_000
 _MAX_CHECKED = 4096
+#: Records of scalars are smaller than this, and images and graphs may be larger; decoded, a record
+#: can take fifty times its size.
+_MAX_RECORD_BYTES, _LARGE = 4 * 2**20, "records above 4 MiB"
 _FLOAT = 1  # DataType.DT_FLOAT
 
 
@@ -114,19 +117,23 @@ def _scalars(path: Path) -> tuple[list[Scalar], str | None]:
         raise NotAvailable(
             f'{path}: tensorboardX is needed; pip install "wattlaw[import]"'
         ) from None
-    data, at, scalars = read_input(path, MAX_BYTES), 0, list[Scalar]()
+    data, at, scalars, large = read_input(path, MAX_BYTES), 0, list[Scalar](), 0
     while at < len(data):
         try:
             record, end = _record(data, at)
-            scalars += _event(record)
+            if len(record) > _MAX_RECORD_BYTES:
+                large += 1
+            else:
+                scalars += _event(record)
         except (ValueError, struct.error, DecodeError):
             if at == 0:
                 raise BadInput(f"{path}: not an event file: its first record is damaged") from None
-            return scalars, f"damaged or cut off at byte {at:,} of {len(data):,}"
+            damage = f"damaged or cut off at byte {at:,} of {len(data):,}"
+            return scalars, "; ".join([damage, *left_out(**{_LARGE: large})])
         if len(scalars) > _MAX_SCALARS:
             raise BadInput(f"{path}: more than {_MAX_SCALARS:,} scalars")
         at = end
-    return scalars, None
+    return scalars, next(iter(left_out(**{_LARGE: large})), None)
 
 
 def _record(data: bytes, at: int) -> tuple[bytes, int]:

@@ -27,6 +27,7 @@ from wattlaw.study.base import MAX_COUNT
 from wattlaw.study.model import Measure
 from wattlaw.telemetry.device_energy import MIN_COVERAGE
 from wattlaw.telemetry.energy import energy_of_windows
+from wattlaw.telemetry.plausibility import power_fault
 from wattlaw.text import join_names
 
 #: Readings this long before and after a run's windows are kept with it.
@@ -69,8 +70,39 @@ class SampleRows:
             raise BadInput(f"{self._path}: no reading with a time and a value")
         columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
         samples = pa.table(columns, schema=SAMPLES)
+        if (fault := power_fault_of(samples)) is not None:
+            raise BadInput(f"{self._path}: {fault}")
         hardware = next(iter(self.names)) if len(self.names) == 1 else None
         return Readings(samples, self.facts, hardware)
+
+
+def power_fault_of(samples: pa.Table) -> str | None:
+    """Return why the powers of a device are more than it can draw; None if they can be.
+
+    The median decides: a wrong unit changes all readings, and single ones can be wrong for other
+    reasons; the verdict of an energy says so.
+    """
+    keys = ["kind", "host", "device"]
+    medians = [(name, "approximate_median") for name in ("power_w", "power_limit_w")]
+    for row in samples.group_by(keys).aggregate(medians).to_pylist():
+        for name, _ in medians:
+            median_w = row[f"{name}_approximate_median"]
+            what = f"the median {name} of {row['device'][:100]}"
+            if median_w is not None and (fault := power_fault(what, row["kind"], median_w)):
+                return fault
+    counters = samples.filter(pc.is_valid(samples["energy_j"]))
+    for row in counters.group_by(keys).aggregate([]).to_pylist():
+        is_own = [pc.equal(counters[name], row[name]) for name in keys]
+        own = counters.filter(pc.and_(pc.and_(is_own[0], is_own[1]), is_own[2])).sort_by("t_ns")
+        t_ns, gained_j = own["t_ns"].to_numpy(), np.diff(own["energy_j"].to_numpy())
+        # Without the largest increase, which a wrong reading may have caused.
+        gained_j = np.sort(gained_j[gained_j > 0])[:-1]
+        if len(gained_j) and t_ns[-1] > t_ns[0]:
+            mean_w = float(gained_j.sum() / ((t_ns[-1] - t_ns[0]) * 1e-9))
+            what = f"the increase of energy_j of {row['device'][:100]}"
+            if fault := power_fault(what, row["kind"], mean_w):
+                return fault
+    return None
 
 
 _PHASES = (

@@ -12,10 +12,10 @@ import tempfile
 import weakref
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from wattlaw.errors import BadInput, WattlawError
 from wattlaw.store.import_folder import ImportFolder
@@ -29,9 +29,12 @@ MANIFEST = "bundle.json"
 VERSIONS = {"bundle_version": 1, "schema_version": SCHEMA_VERSION}
 #: Members that are not tables and belong to a store: its decision and its study files.
 _DOCUMENT = re.compile(r"decision\.json|studies/[A-Za-z0-9_-][A-Za-z0-9._-]*\.yaml")
-_MAX_MEMBERS, _MAX_DOCUMENT_BYTES = 10_000, 64 * 2**20
-#: Above this size, bytes per compressed byte and bytes of values per byte of a table are limited.
-_UNLIMITED_BYTES, _MAX_RATIO, _MAX_TABLE_RATIO = 100 * 2**20, 100, 1000
+_MAX_MEMBERS = 10_000
+#: Of the manifest, and of all documents together.
+_MAX_MANIFEST_BYTES, _MAX_DOCUMENTS_BYTES = 2**16, 16 * 2**20
+#: The tables may become so large together: this, or so many times the size of the file, up to a
+#: last limit. A member is limited in the same way.
+_UNLIMITED_BYTES, _MAX_RATIO, _MAX_BYTES = 100 * 2**20, 100, 4 * 2**30
 _REPAIR = "copy it again, or write it again with 'wattlaw export STORE bundle'"
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, RuntimeError,
            EOFError, OverflowError, MemoryError, pa.ArrowException)  # fmt: skip
@@ -53,11 +56,14 @@ class Bundle(Store):
             made.mkdir(parents=True)
         try:
             with zipfile.ZipFile(path) as file:
-                for name in _checked_names(file):
-                    if _DOCUMENT.fullmatch(name):
-                        _copy(file, name, folder / name)
-                for table in TABLES:
-                    _copy_table(file, imported.table_path(table))
+                documents = [name for name in _checked_names(file) if _DOCUMENT.fullmatch(name)]
+                copies = {name: folder / name for name in documents}
+                _copy(file, copies, _MAX_DOCUMENTS_BYTES)
+                paths = [imported.table_path(table) for table in TABLES]
+                most_bytes = min(
+                    max(_UNLIMITED_BYTES, _MAX_RATIO * path.stat().st_size), _MAX_BYTES
+                )
+                _copy(file, {each.name: each for each in paths}, most_bytes)
             check_runs(imported.runs)
         except BadInput as error:
             raise self._named(error) from None
@@ -93,17 +99,16 @@ def open_store(path: Path, *, strict: bool = False) -> Store:
     return Store.existing(path, strict=strict)
 
 
-def _copy_table(file: zipfile.ZipFile, path: Path) -> None:
-    _copy(file, path.name, path)
-    metadata, size = pq.read_metadata(path), path.stat().st_size
-    cells = metadata.num_rows * metadata.num_columns
-    if cells * 8 > max(_UNLIMITED_BYTES, _MAX_TABLE_RATIO * size):
-        raise ValueError(f"{path.name}: {cells:,} values in {size:,} bytes are no table of a store")
-
-
-def _copy(file: zipfile.ZipFile, name: str, path: Path) -> None:
-    with file.open(name) as member, path.open("xb") as copy:
-        shutil.copyfileobj(member, copy)
+def _copy(file: zipfile.ZipFile, copies: Mapping[str, Path], most_bytes: int) -> None:
+    """Unpack members; raise ValueError if they are larger than ``most_bytes`` together."""
+    left = most_bytes
+    for name, path in copies.items():
+        with file.open(name) as member, path.open("xb") as copy:
+            while piece := member.read(min(2**20, left + 1)):
+                left -= len(piece)
+                if left < 0:
+                    raise ValueError(f"it unpacks to more than {most_bytes:,} bytes")
+                copy.write(piece)
 
 
 def _checked_names(file: zipfile.ZipFile) -> list[str]:
@@ -118,15 +123,17 @@ def _checked_names(file: zipfile.ZipFile) -> list[str]:
             raise ValueError(f"its member {quote(name)} has a path outside of it")
         if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise ValueError(f"its member {quote(name)} is not a regular file")
+        # zipfile decompresses others without a limit of memory.
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"its member {quote(name)} is compressed in a way other than deflate")
         if member.file_size > max(_UNLIMITED_BYTES, _MAX_RATIO * member.compress_size):
             raise ValueError(f"its member {quote(name)} is compressed more than {_MAX_RATIO} to 1")
-        if _DOCUMENT.fullmatch(name) and member.file_size > _MAX_DOCUMENT_BYTES:
-            raise ValueError(f"{name} is larger than {_MAX_DOCUMENT_BYTES:,} bytes")
     names = [member.filename for member in members]
     if len(set(names)) < len(names):
         raise ValueError("two of its members have the same name")
     try:
-        manifest = json.loads(file.read(MANIFEST)) if MANIFEST in names else {}
+        with file.open(MANIFEST) as member:
+            manifest = json.loads(member.read(_MAX_MANIFEST_BYTES))
         versions = {name: manifest[name] for name in VERSIONS}
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"no member {MANIFEST} with its version") from None

@@ -1,18 +1,22 @@
 """The folder of one import: the tables of its runs."""
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.errors import BadInput
+from wattlaw.store.decoded_size import Decoding, check_decoded_size
 from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import table_fault
 from wattlaw.store.schema import RUNS, TABLES
 
 _REIMPORT = "restore the file, or remove the folder and import again"
+#: The tables of a folder may decode to so many bytes together: this, or so many times the size of
+#: their files, up to a last limit.
+_UNLIMITED_BYTES, _MAX_RATIO, _MAX_BYTES = 100 * 2**20, 1000, 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,7 @@ class ImportFolder:
     @cached_property
     def runs(self) -> pa.Table:
         """The runs, with the schema ``RUNS``; a damaged table raises ``BadInput``."""
+        self._check_size()
         table = read_checked(self.table_path("runs"), RUNS, None, repair=_REIMPORT)
         ids = table["run_id"]
         has_nulls = ids.null_count or table["status"].null_count
@@ -41,6 +46,15 @@ class ImportFolder:
         """Return the file of a table."""
         return self.path / f"{table}.parquet"
 
+    def _check_size(self) -> None:
+        paths = [path for path in map(self.table_path, TABLES) if path.is_file()]
+        states = [(path, path.stat()) for path in paths]
+        try:
+            _check_once(tuple((p, s.st_size, s.st_mtime_ns, s.st_ino) for p, s in states))
+        except ValueError as error:
+            reason = f"not tables of this store: {error}"
+            raise BadInput(f"{self.path}: {reason}; {_REIMPORT}") from None
+
     def damage(self) -> BadInput | None:
         """Return the error of a file whose ends show that it is missing or damaged."""
         for name in ("epochs", "telemetry"):
@@ -53,3 +67,13 @@ class ImportFolder:
         """Return the table ``epochs`` or ``telemetry``; damage raises ``BadInput``."""
         path = self.table_path(table)
         return read_checked(path, TABLES[table], self.run_ids, validate=validate, repair=_REIMPORT)
+
+
+@lru_cache(maxsize=10_000)  # many readers of a store read the same folder
+def _check_once(files: tuple[tuple[Path, int, int, int], ...]) -> None:
+    """Raise ``ValueError`` if tables, with their sizes, times and inodes, decode to too much."""
+    columns = {name for schema in TABLES.values() for name in schema.names}
+    size = sum(each[1] for each in files)
+    most_bytes = min(max(_UNLIMITED_BYTES, _MAX_RATIO * size), _MAX_BYTES)
+    if files:
+        check_decoded_size([path for path, *_ in files], Decoding(columns), most_bytes)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from wattlaw import processes
 from wattlaw.errors import BadInput
+from wattlaw.store.decoded_size import decoded_bytes
 from wattlaw.store.run_folder import REPLACE
 from wattlaw.store.schema import find_faults
 
@@ -27,6 +28,8 @@ _PATTERN = re.compile(r"[\[*?]")
 FOLDER = "parse_filename(parse_dirpath(filename))"
 #: Fewer files are read one by one: that is faster than starting DuckDB.
 _MIN_FILES_FOR_DUCKDB = 50
+#: A file may decode to so many bytes: this, or so many times its size.
+_UNLIMITED_BYTES, _MAX_RATIO = 100 * 2**20, 1000
 #: Parquet's physical and logical type for each Arrow type of a store's tables.
 _KINDS = {
     "string": ("BYTE_ARRAY", "StringType()"),
@@ -163,8 +166,7 @@ def read_checked(
     writes. The text ends with ``repair``.
     """
     with _errors_name_file(path, repair):
-        with pq.ParquetFile(path) as file:  # read_table would import pandas
-            table = _with_schema(schema, file.read())
+        table = _read(path, schema)
         table.validate(full=True)  # also finds text that is not UTF-8
         others = set(table["run_id"].unique().to_pylist()) - {*(run_ids or ()), None}
         if others and run_ids is not None:
@@ -174,6 +176,22 @@ def read_checked(
             row = pc.index(is_bad, value=True).as_py() + 1
             raise pa.ArrowInvalid(f"row {row}: {fault}")
         return table
+
+
+def _read(path: Path, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a file; dictionaries keep a text that every row has in memory once."""
+    with pq.ParquetFile(path) as file:  # read_table would import pandas
+        _with_schema(schema, file.schema_arrow.empty_table())
+        cells = file.metadata.num_rows * len(schema)
+    most_bytes = max(_UNLIMITED_BYTES, _MAX_RATIO * path.stat().st_size)
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
+    if 8 * cells <= most_bytes:
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            table = file.read(schema.names)
+        chunks = [chunk for column in table.columns for chunk in column.chunks]
+        if sum(map(decoded_bytes, chunks)) <= most_bytes:
+            return table.cast(schema)
+    raise pa.ArrowInvalid(f"it decodes to more than {most_bytes:,} bytes")
 
 
 def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from wattlaw.errors import BadInput
+from wattlaw.store.decoded_size import Decoding, check_decoded_size
 from wattlaw.text import quote, shorten
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ MAX_ROWS = 200_000
 MAX_COLUMNS = 100_000
 #: Most characters of a line, or of a cell of several lines.
 _MAX_CHARACTERS = 10_000_000
-#: Largest uncompressed size of a Parquet file.
-_MAX_BYTES = 500_000_000
+#: Largest uncompressed size of a Parquet file, and most cells that are kept of it.
+_MAX_BYTES, _MAX_CELLS = 500_000_000, 5_000_000
 _BATCH_ROWS = 4096
 
 #: A text that a spreadsheet interprets as a formula (OWASP, CSV Injection), or that is one after
@@ -195,11 +196,13 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
                     column = f"column {quote(field.name)} is {shorten(str(field.type), 60)}"
                     allowed = "numbers, texts, dates, true and false"
                     raise BadInput(f"{path}: {column}; allowed: {allowed}")
-            _check_size(path, file.metadata)
+            _check_size(path, file.metadata, len(fields))
+        kept = [field.name for field in fields]
+        check_decoded_size([path], Decoding(kept, _BATCH_ROWS, texts_once=True), _MAX_BYTES)
         texts = [field.name for field in fields if _is_text(field.type)]
         # Dictionaries keep a long text that many rows share in memory once.
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            rows = _bounded(path, _parquet_rows(file, [field.name for field in fields]))
+            rows = _bounded(path, _parquet_rows(file, kept))
     except BadInput:
         raise
     except MemoryError:
@@ -263,8 +266,8 @@ def _is_text(kind: "pa.DataType") -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _check_size(path: Path, metadata: Any) -> None:
-    """Reject a file that is very large uncompressed, before any of it is read.
+def _check_size(path: Path, metadata: Any, columns: int) -> None:
+    """Reject a file that says that it is very large, before any of it is read.
 
     Row groups are counted, not columns: pyarrow aborts on the metadata of a damaged column.
     """
@@ -272,3 +275,5 @@ def _check_size(path: Path, metadata: Any) -> None:
     total = sum(metadata.row_group(group).total_byte_size for group in groups)
     if total > _MAX_BYTES:
         raise BadInput(f"{path}: {total:,} bytes uncompressed; allowed: at most {_MAX_BYTES:,}")
+    if (cells := metadata.num_rows * columns) > _MAX_CELLS:
+        raise BadInput(f"{path}: {cells:,} cells; allowed: at most {_MAX_CELLS:,} in one table")

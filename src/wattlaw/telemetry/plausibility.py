@@ -39,9 +39,54 @@ _AT_LIMIT = 0.05
 #: If timestamps go back by more than this, a clock was set back.
 CLOCK_BACK_S = 0.001
 
+#: Devices of a kind that serve one GPU, or one node without a GPU, at most: eight sockets.
+_MOST_PER_GPU = {"cpu": 8, "dram": 8, "module": 8}
+
 Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]
 Series = tuple[Times, Floats]
+
+
+def power_fault(
+    what: str, kind: str, power_w: float, gpus: int = 1, nodes: int = 1, units: str = "{}W"
+) -> str | None:
+    """Return why a power is more than all devices of a kind can draw; None if they can.
+
+    Parameters
+    ----------
+    what
+        What is said to have this power, such as ``power_w``.
+    kind
+        One of ``MAX_DEVICE_W``.
+    power_w
+        The sum over all devices of the kind.
+    gpus, nodes
+        The GPUs and nodes that have these devices.
+    units
+        The unit that may have been taken for the right one, with a place for its prefix.
+    """
+    count = gpus if kind == "gpu" else max(gpus, nodes)
+    max_w = MAX_DEVICE_W[kind] * count * _MOST_PER_GPU.get(kind, 1)
+    if not power_w > max_w:
+        return None
+    prefix = next((p for p, factor in (("m", 1e-3), ("u", 1e-6)) if power_w * factor <= max_w), "?")
+    devices = f"{count} {kind}{'s' * (count > 1)}"
+    likely = units.replace("{}", prefix)
+    return f"{what} is {power_w:.4g} W; {devices} draw at most {max_w:.4g} W: is it in {likely}?"
+
+
+def energy_fault(
+    energies_j: Mapping[str, Any], duration_s: float | None, gpus: int, nodes: int
+) -> str | None:
+    """Return why energies ``KIND_energy_j`` of a window imply an impossible power, or None."""
+    for kind in MAX_DEVICE_W if duration_s else ():
+        if (energy_j := energies_j.get(f"{kind}_energy_j")) is not None and duration_s:
+            what = f"{kind}_energy_j, {energy_j:.4g} J in {duration_s:.4g} s,"
+            power_w = energy_j / duration_s
+            fault = power_fault(what, kind, power_w, gpus, nodes, "{}J, or the power in {}W")
+            if fault is not None:
+                return fault
+    return None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study, WorkloadSpec
+from wattlaw.telemetry.plausibility import energy_fault
 from wattlaw.text import join_names
 from wattlaw.workloads import catalogue
 
@@ -166,7 +167,11 @@ class Replay:
         total_s = math.fsum(window.duration_s for window in windows)
         if total_s > _MOST_S or max(window.samples or 0 for window in windows) > _MOST_SAMPLES:
             raise NotAvailable(f"{where}: the run takes {total_s:.3g} s; allowed: up to 1e9 s")
-        return cls(row, samples, tuple(windows))
+        replayed, gpus = cls(row, samples, tuple(windows)), spec.setting.gpus
+        energy = replayed._energy(windows[0], gpus)
+        if fault := energy_fault(energy, windows[0].duration_s, gpus, spec.nodes):
+            raise NotAvailable(f"{where}: {fault}")
+        return replayed
 
     @property
     def startup_s(self) -> float:

@@ -23,6 +23,7 @@ from wattlaw.store.fields import (
 )
 from wattlaw.store.rows import Row, read_rows
 from wattlaw.study.model import RunSpec
+from wattlaw.telemetry.plausibility import energy_fault, power_fault
 from wattlaw.text import join_names, quote
 
 #: The columns of which a table has exactly one: the time of a sample, a step or an epoch.
@@ -81,6 +82,8 @@ class Measurement:
             if name not in values:
                 raise InvalidCell(f"{name} is missing")
         values |= {"global_batch": global_batch_of(values), "nodes": _nodes(values)}
+        if (fault := _power_fault(values, time)) is not None:
+            raise InvalidCell(fault)
         return cls(row.line, values.pop(time), values, options)
 
     def fits(self, spec: RunSpec, options: Mapping[str, str]) -> bool:
@@ -96,6 +99,21 @@ class Measurement:
         return all(
             self.values.get(name) in (None, value) for name, value in wanted.items()
         ) and all(options.get(name) == text for name, text in self.options.items())
+
+
+def _power_fault(values: Mapping[str, Any], time: str) -> str | None:
+    """Return why a power of a row is more than a GPU can draw; None if it can, or is unknown."""
+    for name in ("power_limit_w", "power_per_gpu_w"):
+        if (watts := values.get(name)) and (fault := power_fault(name, "gpu", watts)):
+            return fault
+    samples = {"step_time_s": "global_batch", "epoch_time_s": "dataset_samples"}.get(time)
+    count = 1 if samples is None else values.get(samples)
+    sample_j = values.get("energy_per_sample_j")
+    if sample_j is None or count is None:
+        return None
+    energy_j = {"gpu_energy_j": sample_j * count}
+    fault = energy_fault(energy_j, values[time], values["gpus"], values["nodes"] or 1)
+    return fault and f"energy_per_sample_j is {sample_j:.4g}: {fault}"
 
 
 def option_text(value: object) -> str:

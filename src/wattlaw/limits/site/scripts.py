@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from wattlaw.errors import BadInput
+from wattlaw.files import replacing
 
 _MODES = {"prolog.sh": 0o755, "epilog.sh": 0o755, "site.yaml": 0o644, "wattlaw.conf": 0o644}
 #: These characters need no quoting, neither in the shell nor for systemd.
@@ -33,8 +34,8 @@ def write_site_files(folder: Path, python: str) -> list[Path]:
         for path in paths:
             file = resources.files("wattlaw.limits.site").joinpath("slurm", path.name)
             text = file.read_text("utf-8").replace("@PYTHON@", python)
-            path.write_bytes(os.fsencode(text.replace("@PATH@", ":".join(search))))
-            path.chmod(_MODES[path.name])
+            with replacing(path, mode=_MODES[path.name]) as temporary:
+                temporary.write_bytes(os.fsencode(text.replace("@PATH@", ":".join(search))))
     except OSError as error:
         raise BadInput(f"{folder}: cannot be written: {error.strerror}") from None
     return paths

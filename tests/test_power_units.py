@@ -1,0 +1,86 @@
+"""Powers above what a board can draw are refused; the likely cause is their unit."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from wattlaw.api.imports import read_import
+from wattlaw.errors import BadInput
+from wattlaw.launch.replay.table import read_replay_table
+from wattlaw.telemetry.plausibility import MAX_DEVICE_W, energy_fault, power_fault
+
+
+def a_file(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "unit"),
+    [
+        ("step_time_s,power_per_gpu_w", "0.1,{}", "mW"),
+        ("step_time_s,power_per_gpu_w", "0.1,{}e3", "uW"),
+        ("step_time_s,power_limit_w", "0.1,{}", "mW"),
+        ("time_per_sample_s,energy_per_sample_j", "0.001,{}e-3", "mW"),
+        ("step_time_s,global_batch,energy_per_sample_j", "0.1,100,{}e-3", "mW"),
+        ("epoch_time_s,dataset_samples,energy_per_sample_j", "100,100000,{}e-3", "mW"),
+    ],
+)
+def test_a_replay_table_in_another_unit_is_refused(columns, cells, unit, tmp_path):
+    header = f"gpus,{columns}"
+    right = a_file(tmp_path / "w.csv", header, f"1,{cells.format('250')}".replace("e3", ""))
+    if "e-3" in cells:
+        right = a_file(tmp_path / "w.csv", header, f"1,{cells.format('0.25').replace('e-3', '')}")
+    assert len(read_replay_table(right).rows) == 1
+    wrong = a_file(tmp_path / "mw.csv", header, f"1,{cells.format('250000')}")
+    with pytest.raises(BadInput, match=f"line 2: .*{unit}"):
+        read_replay_table(wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "right", "wrong"),
+    [
+        ("power_w", 1600.0, 1_600_000.0),  # of all four GPUs
+        ("power_limit_w", 400.0, 400_000.0),
+        ("gpu_energy_j", 16_000.0, 16_000_000.0),
+        ("cpu_energy_j", 3000.0, 3_000_000.0),
+        ("node_energy_j", 30_000.0, 30_000_000.0),
+    ],
+)
+def test_a_row_in_another_unit_is_left_out_with_the_reason(field, right, wrong, tmp_path):
+    lines = [f"4,10,{right}", f"4,10.5,{wrong}", f"4,11,{right}"]
+    path = a_file(tmp_path / "t.csv", "gpus,t,x", *lines)
+    (file,), runs = (
+        (read := read_import(path, map=f"gpus=gpus,epoch_time_s=t,{field}=x")).files,
+        read.runs,
+    )
+    assert [run.windows[0]["duration_s"] for run in runs] == [10.0, 11.0]
+    (reason,) = file.rejected
+    expected = "gpu_energy_j" if field == "power_w" else field
+    assert re.match(f"line 3: {expected}.* mW", reason)
+
+
+def smi(path: Path, factor: float, glitch: float | None = None) -> Path:
+    power_w = [250 * factor] * 40
+    power_w[9] = glitch or power_w[9]
+    rows = [f"2026/01/31 12:00:{s:02d}.000, 0, {w:.2f}, 90" for s, w in enumerate(power_w)]
+    return a_file(path, "timestamp, index, power.draw [W], utilization.gpu [%]", *rows)
+
+
+def test_a_series_in_another_unit_is_refused_and_one_wrong_reading_is_not(tmp_path):
+    for factor, unit in ((1e3, "mW"), (1e6, "uW")):
+        with pytest.raises(BadInput, match=f"power_w .*{unit}"):
+            read_import(smi(tmp_path / f"{unit}.csv", factor))
+    for glitch in (None, 4294967.3):
+        (run,) = read_import(smi(tmp_path / "right.csv", 1, glitch)).runs
+        assert run.windows[0]["gpu_energy_j"] == pytest.approx(9750)
+
+
+@pytest.mark.parametrize("kind", MAX_DEVICE_W)
+def test_no_device_that_exists_is_above_its_bound(kind):
+    greatest_w = {"gpu": 1400.0, "cpu": 500.0, "dram": 400.0, "module": 2700.0, "node": 14_000.0}
+    assert power_fault("x", kind, 8 * greatest_w[kind], 8, 1) is None
+    assert energy_fault({f"{kind}_energy_j": 80 * greatest_w[kind]}, 10.0, 8, 1) is None
+    assert "mW" in (power_fault("x", kind, 8000 * greatest_w[kind], 8, 1) or "")
+    assert energy_fault({f"{kind}_energy_j": 1e9}, None, 1, 1) is None
