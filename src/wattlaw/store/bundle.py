@@ -64,6 +64,7 @@ class Bundle(Store):
                     max(_UNLIMITED_BYTES, _MAX_RATIO * path.stat().st_size), _MAX_BYTES
                 )
                 _copy(file, {each.name: each for each in paths}, most_bytes)
+            imported.check_size()
             check_runs(imported.runs)
         except BadInput as error:
             raise self._named(error) from None

@@ -1,7 +1,7 @@
 """The folder of one import: the tables of its runs."""
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,7 +28,6 @@ class ImportFolder:
     @cached_property
     def runs(self) -> pa.Table:
         """The runs, with the schema ``RUNS``; a damaged table raises ``BadInput``."""
-        self._check_size()
         table = read_checked(self.table_path("runs"), RUNS, None, repair=_REIMPORT)
         ids = table["run_id"]
         has_nulls = ids.null_count or table["status"].null_count
@@ -46,11 +45,18 @@ class ImportFolder:
         """Return the file of a table."""
         return self.path / f"{table}.parquet"
 
-    def _check_size(self) -> None:
+    def check_size(self) -> None:
+        """Raise ``BadInput`` if the tables decode to too much.
+
+        It takes a process of its own, and is for tables from elsewhere.
+        """
         paths = [path for path in map(self.table_path, TABLES) if path.is_file()]
-        states = [(path, path.stat()) for path in paths]
+        size = sum(path.stat().st_size for path in paths)
+        columns = {name for schema in TABLES.values() for name in schema.names}
+        most_bytes = min(max(_UNLIMITED_BYTES, _MAX_RATIO * size), _MAX_BYTES)
         try:
-            _check_once(tuple((p, s.st_size, s.st_mtime_ns, s.st_ino) for p, s in states))
+            if paths:
+                check_decoded_size(paths, Decoding(columns), most_bytes)
         except ValueError as error:
             reason = f"not tables of this store: {error}"
             raise BadInput(f"{self.path}: {reason}; {_REIMPORT}") from None
@@ -67,13 +73,3 @@ class ImportFolder:
         """Return the table ``epochs`` or ``telemetry``; damage raises ``BadInput``."""
         path = self.table_path(table)
         return read_checked(path, TABLES[table], self.run_ids, validate=validate, repair=_REIMPORT)
-
-
-@lru_cache(maxsize=10_000)  # many readers of a store read the same folder
-def _check_once(files: tuple[tuple[Path, int, int, int], ...]) -> None:
-    """Raise ``ValueError`` if tables, with their sizes, times and inodes, decode to too much."""
-    columns = {name for schema in TABLES.values() for name in schema.names}
-    size = sum(each[1] for each in files)
-    most_bytes = min(max(_UNLIMITED_BYTES, _MAX_RATIO * size), _MAX_BYTES)
-    if files:
-        check_decoded_size([path for path, *_ in files], Decoding(columns), most_bytes)
