@@ -19,6 +19,8 @@ class Sample:
     content: Callable[[], bytes]
     settings: Mapping[str, Any] = field(default_factory=dict)
     runs: int = 1
+    #: Counts the rows of a changed file where they are no lines.
+    count_rows: Callable[[bytes], int] | None = None
 
     def write(self, folder: Path) -> Path:
         path = folder / self.file

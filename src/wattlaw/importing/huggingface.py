@@ -10,7 +10,7 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, number, positive, read_json
+from wattlaw.importing.reading import Source, count, number, positive
 from wattlaw.importing.timeseries import run_of_training
 
 _SPEEDS = (
@@ -29,13 +29,13 @@ class TrainerStateImporter:
         is_json = head.lstrip()[:1] == b"{"
         return is_json and (path.name == "trainer_state.json" or b'"log_history"' in head)
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the run."""
-        state = read_json(path)
+        path, state = source.path, source.json()
         log = state.get("log_history") if isinstance(state, dict) else None
         if not isinstance(log, list):
             raise BadInput(f"{path}: no log_history; not a trainer_state.json")
-        log = [entry for entry in log if isinstance(entry, dict)]
+        log = [entry for _, entry in source.items(log, "record") if isinstance(entry, dict)]
         at = next((i for i, entry in enumerate(log) if positive(entry.get("train_runtime"))), None)
         if at is None:
             raise BadInput(

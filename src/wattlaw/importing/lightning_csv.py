@@ -12,7 +12,7 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, dict_rows, header_of, number
+from wattlaw.importing.reading import Source, count, headers_in, number
 from wattlaw.importing.timeseries import run_of_training
 
 _TRAIN = re.compile(r"train[/|](time|batches|samples|device[/|]samples_per_sec)")
@@ -27,21 +27,27 @@ class MetricsImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has epoch, step and a metric of training or evaluation."""
-        return {"epoch", "step"} <= header_of(head) and not {"start", "end"} <= header_of(head)
+        return any(
+            {"epoch", "step"} <= names and not {"start", "end"} <= names
+            for names in headers_in(head)
+        )
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the run."""
         train: list[dict[str, float]] = []
         evaluations: list[dict[str, float]] = []
-        for _, row in dict_rows(path, ("epoch", "step")):
+        path, account = source.path, source.account
+        for line, row in source.rows(("epoch", "step")):
             known = {
                 name: value for name, cell in row.items() if (value := number(cell)) is not None
             }
             own = {match[1]: known[name] for name in known if (match := _TRAIN.fullmatch(name))}
             if "time" in own and "step" in known:
                 train.append({**own, "step": known["step"]})
+                account.read(line)
             if any(_EVALUATION.fullmatch(name) for name in known):
                 evaluations.append(known)
+                account.read(line)
         window = _block(train)
         if window is None:
             raise BadInput(

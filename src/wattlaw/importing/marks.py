@@ -13,10 +13,9 @@ from typing import Any
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Mark, Options
 from wattlaw.importing.reading import (
+    Source,
     count,
-    dict_rows,
-    header_of,
-    lines_of,
+    headers_in,
     moment,
     moment_ns,
     number,
@@ -51,12 +50,13 @@ class WindowsImporter:
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has ``start`` and ``end``, and other columns of windows only."""
         allowed = {"start", "end", "phase", "warmup", *_COUNTS, *_VALUES}
-        return {"start", "end"} <= header_of(head) <= allowed
+        return any({"start", "end"} <= names <= allowed for names in headers_in(head))
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the windows."""
-        marks = []
-        for line, row in dict_rows(path, ("start", "end")):
+        path, marks = source.path, list[Mark]()
+        for line, row in source.rows(("start", "end")):
+            source.account.read(line)
             phase = row.get("phase") or "run"
             if not _PHASE.fullmatch(phase):
                 raise BadInput(f"{path}: line {line}: phase is {quote(phase)}; allowed: a name")
@@ -92,30 +92,37 @@ class LogImporter:
         """Return False: with ``--pattern``, a log is the file that no other format has."""
         return False
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return a window for each pair of neighbouring lines that match.
 
         With the named group ``step`` a window is a block of steps, otherwise it is an epoch, of the
         number in the group ``epoch``.
         """
+        path = source.path
         try:
             pattern = re.compile(options.pattern or "")
         except (re.error, RecursionError, OverflowError) as error:
             raise BadInput(f"--pattern: not a regular expression: {error}") from None
         if not options.pattern:
             raise BadInput(f"{path}: a log needs --pattern, a regular expression of its lines")
-        matches: list[tuple[int, dict[str, str | None]]] = []
-        for _, line in lines_of(path):
+        account, matches = source.account, list[tuple[int, int, dict[str, str | None]]]()
+        for row, line in source.lines():
             found, time = pattern.search(line[:10_000]), _TIME.search(line[:10_000])
             t_ns = moment_ns(time[0], options.timezone) if found and time else None
             if found and t_ns is not None:
-                matches.append((t_ns, found.groupdict()))
+                matches.append((row, t_ns, found.groupdict()))
                 if len(matches) > _MAX_MARKS:
                     raise BadInput(f"{path}: more than {_MAX_MARKS:,} lines match --pattern")
+            else:
+                why = "matches --pattern but has no time" if found else "does not match --pattern"
+                account.leave_out(why, row)
         marks = []
-        for (before_ns, before), (t_ns, groups) in pairwise(matches):
+        for (first, before_ns, before), (line_number, t_ns, groups) in pairwise(matches):
+            account.read(first)
             if t_ns <= before_ns:
+                account.leave_out("not later than the line before", line_number)
                 continue
+            account.read(line_number)
             steps = [count(each.get("step")) for each in (before, groups)]
             if steps[0] is not None and steps[1] is not None and steps[1] > steps[0]:
                 marks.append(Mark(before_ns, t_ns, "steps", {"steps": steps[1] - steps[0]}))

@@ -17,7 +17,7 @@ import numpy as np
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, left_out, lines_of, number, positive
+from wattlaw.importing.reading import Source, count, number, positive
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import SampleRows, describe, measure_of
 from wattlaw.store.record import Facts
@@ -49,9 +49,9 @@ class TrainingImporter:
         """Say whether there are log lines, and none of a power log."""
         return b":::MLLOG" in head and not _is_power(head)
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the run."""
-        events, torn = _events(path)
+        path, events = source.path, _events(source)
         start, stop = _only(path, events, "run_start"), _only(path, events, "run_stop")
         if stop.t_ms <= start.t_ms:
             raise BadInput(f"{path}: run_stop is not after run_start")
@@ -73,7 +73,7 @@ class TrainingImporter:
         notes = () if status == "success" else ("the run did not reach its target",)
         text = f"MLPerf training log: {values.get('workload', 'unnamed')}, {duration_s:,.1f} s "
         text += f"to train, {len(windows)} windows"
-        return Imported(text, [run], notes=notes + left_out(torn_lines=torn))
+        return Imported(text, [run], notes=notes)
 
 
 class PowerImporter:
@@ -86,9 +86,9 @@ class PowerImporter:
         """Say whether there are lines of a power log."""
         return b":::MLLOG" in head and _is_power(head)
 
-    def read(self, path: Path, options: Options) -> Imported:  # noqa: ARG002 - the protocol's
+    def read(self, source: Source, options: Options) -> Imported:  # noqa: ARG002 - the protocol's
         """Return the readings of the node."""
-        events, torn = _events(path)
+        path, events = source.path, _events(source)
         efficiency = 1.0
         rows, readings_w = SampleRows(path), []
         for event in events:
@@ -104,7 +104,7 @@ class PowerImporter:
             power = {"power_w": efficiency * watts}
             rows.add(host, f"node {host}", "node", t_ms * 10**6, power)
         readings, times_ms = rows.readings(), sorted(t_ms for _, t_ms, _ in readings_w)
-        notes = [*left_out(torn_lines=torn)]
+        notes = []
         if efficiency != 1:
             notes.append(
                 f"conversion efficiency {efficiency:g} is applied to the power of the nodes"
@@ -121,21 +121,22 @@ def _is_power(head: bytes) -> bool:
     return any(key in head for key in (b"power_measurement_start", b'"power_reading"'))
 
 
-def _events(path: Path) -> tuple[list[Event], int]:
-    events, torn = [], 0
-    for _, line in lines_of(path):
+def _events(source: Source) -> list[Event]:
+    path, events = source.path, list[Event]()
+    for row, line in source.lines():
         match = _LINE.fullmatch(line)
         if match is None:
+            source.account.leave_out("no line of MLPerf's logging", row)
             continue
         try:
             data, _ = json.JSONDecoder().raw_decode(match[1])
         except (ValueError, RecursionError):
-            torn += 1
+            source.account.leave_out("a damaged line of MLPerf's logging", row)
             continue
         t_ms = count(data.get("time_ms"), most=2**62 // 10**6 - 1)
         metadata = data.get("metadata")
         if t_ms is None or not isinstance(data.get("key"), str):
-            torn += 1
+            source.account.leave_out("a damaged line of MLPerf's logging", row)
             continue
         metadata = metadata if isinstance(metadata, dict) else {}
         events.append(Event(t_ms, data["key"], data.get("value"), metadata))
@@ -143,7 +144,7 @@ def _events(path: Path) -> tuple[list[Event], int]:
             raise BadInput(f"{path}: more than {_MAX_EVENTS:,} events")
     if not events:
         raise BadInput(f"{path}: no :::MLLOG line")
-    return events, torn
+    return events
 
 
 def _only(path: Path, events: Sequence[Event], key: str) -> Event:

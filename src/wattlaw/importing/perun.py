@@ -17,7 +17,7 @@ import numpy.typing as npt
 from wattlaw.errors import BadInput
 from wattlaw.importing.hdf5 import Node, read_tree
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MAX_READINGS, moment_ns
+from wattlaw.importing.reading import MAX_READINGS, Source, moment_ns
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import SampleRows, gpus_of, measure_of, measured, phase_of
 from wattlaw.store.imports import ImportedRun
@@ -40,8 +40,9 @@ class PerunImporter:
         """Say whether this is an HDF5 file."""
         return head.startswith(_MAGIC)
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each round."""
+        path = source.path
         maker, runs, wraps = RunMaker(path, options), list[ImportedRun](), 0
         apps = read_tree(path, MAX_READINGS).groups
         for app, monitored in ((a, m) for a in apps for m in _nodes(a)):

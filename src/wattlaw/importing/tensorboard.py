@@ -16,7 +16,7 @@ from typing import Any
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import read_input
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MAX_BYTES, ns_of
+from wattlaw.importing.reading import MAX_BYTES, Source, ns_of
 from wattlaw.importing.timeseries import run_of_training
 
 _EVALUATION = re.compile(
@@ -48,8 +48,9 @@ class EventsImporter:
         """Say whether the first record is that of an event file."""
         return b"brain.Event:" in head[:100]
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the run."""
+        path = source.path
         scalars, damage = _scalars(path)
         evaluated = [each for each in scalars if _EVALUATION.search(each.tag)]
         by_tag = Counter(each.tag for each in scalars if not _EVALUATION.search(each.tag))
