@@ -1,0 +1,241 @@
+"""Files of other tools that were read wrongly, each with its right value and a twin of its own."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import import_samples as samples
+from import_samples import mllog
+from wattlaw.api.imports import Import, read_import
+from wattlaw.errors import BadInput
+
+
+def misread(name: str) -> Path:
+    """Return a public file that was misread; skip if it is absent."""
+    default = Path(__file__).parents[1] / "../shared/data"
+    path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / "misread" / name
+    if not path.exists():
+        pytest.skip(f"no {name}; see docs/public-data.md")
+    return path
+
+
+def a_file(path: Path, content: bytes | str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def windows(read: Import, *phases: str) -> list[dict[str, Any]]:
+    """Return the windows of all runs that have one of the phases, or all of them."""
+    rows = [dict(row) for run in read.runs for row in run.windows]
+    return [row for row in rows if not phases or row["phase"] in phases]
+
+
+def left_out(read: Import) -> dict[str, int]:
+    """Return the numbers of rows that are left out, by their reason."""
+    return {each.reason: each.count for file in read.files for each in file.left_out}
+
+
+# MLPerf
+
+
+def test_blocks_that_carry_their_size_are_read():
+    read = read_import(misread("mlperf_flux1_blocks.txt"), map="gpus=@64")
+    blocks = windows(read, "steps")
+    assert [(row["steps"], row["samples"]) for row in blocks] == [(128, 262_144)] * 4
+    assert [row["duration_s"] for row in blocks] == pytest.approx([123.019] * 4)
+    evaluations = windows(read, "evaluate")
+    assert [row["epoch"] for row in evaluations] == [0] * 4  # 1,099,776 samples are an epoch
+    assert [row["metric"] for row in evaluations] == pytest.approx([0.88, 0.78, 0.68, 0.58])
+    assert not left_out(read)
+
+
+T = 1_769_860_000_000
+#: Metadata of three blocks of 10 steps of 50 samples, at their start and end, and of evaluations.
+CONVENTIONS = {
+    "totals": lambda i: ({"samples_count": 500 * i}, {"samples_count": 500 * i + 500}, {}),
+    "sizes and steps": lambda i: (
+        {"samples_count": 500, "step": 10 * i}, {"samples_count": 500, "step": 10 * i + 10},
+        {"samples_count": 500 * i + 500},
+    ),
+    "sizes": lambda i: (
+        {"samples_count": 500}, {"samples_count": 500}, {"samples_count": 500 * i + 500},
+    ),
+    "totals of the end": lambda i: (
+        {"samples_count": 500 * i + 500, "step": 10 * i},
+        {"samples_count": 500 * i + 500, "step": 10 * i + 10}, {},
+    ),
+    "totals in the stop": lambda i: ({}, {"samples_count": 500 * i + 500}, {}),
+    "sizes in the stop": lambda i: ({}, {"samples_count": 500}, {}),
+    "totals in the start": lambda i: (
+        {"samples_count": 500 * i}, {}, {"samples_count": 500 * i + 500},
+    ),
+    "totals of evaluations": lambda i: ({}, {}, {"samples_count": 500 * i + 500}),
+    "steps": lambda i: ({"step": 10 * i}, {"step": 10 * i + 10}, {}),
+    "steps that count samples": lambda i: (
+        {"samples_count": 500 * i, "step": 500 * i},
+        {"samples_count": 500 * i + 500, "step": 500 * i + 500}, {},
+    ),
+    "epoch_num of samples": lambda i: (
+        {"epoch_num": 500 * i}, {"epoch_num": 500 * i + 500}, {"epoch_num": 500 * i + 500},
+    ),
+    "epoch_num of tokens": lambda i: (
+        {"epoch_num": 500 * 64 * i}, {"epoch_num": 500 * 64 * (i + 1)},
+        {"epoch_num": 500 * 64 * (i + 1)},
+    ),
+    "fractions of epochs": lambda i: (
+        {"epoch_num": 500 * i / 600}, {"epoch_num": (500 * i + 500) / 600},
+        {"epoch_num": (500 * i + 500) / 600},
+    ),
+    "first_epoch_num of samples": lambda i: (
+        {"first_epoch_num": 500 * i, "epoch_count": 500}, {"first_epoch_num": 500 * i},
+        {"epoch_num": 500 * i + 500},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_each_convention_of_blocks_gives_their_steps_and_samples(tmp_path, name):
+    lines = [
+        mllog("global_batch_size", T, 50), mllog("train_samples", T, 600), mllog("run_start", T),
+    ]  # fmt: skip
+    if "tokens" in name:
+        lines.append(mllog("max_sequence_length", T, 64))
+    for i in range(3):
+        begin, end, evaluated = CONVENTIONS[name](i)
+        t = T + 20_000 * i
+        lines += [
+            mllog("block_start", t, **begin), mllog("block_stop", t + 15_500, **end),
+            mllog("eval_start", t + 15_500, **evaluated),
+            mllog("eval_accuracy", t + 16_000, 0.5 + i / 10, **evaluated),
+            mllog("eval_stop", t + 16_000, **evaluated),
+        ]  # fmt: skip
+    lines.append(mllog("run_stop", T + 60_000, status="success"))
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    blocks = windows(read, "steps")
+    assert [(row["steps"], row["samples"]) for row in blocks] == [(10, 500)] * 3
+    assert [row["duration_s"] for row in blocks] == pytest.approx([15.5] * 3)
+    evaluations = windows(read, "evaluate")
+    assert [row["metric"] for row in evaluations] == pytest.approx([0.5, 0.6, 0.7])
+    # 500, 1000 and 1500 samples are within the first, second and third epoch of 600.
+    assert [row["epoch"] for row in evaluations] == [0, 1, 2]
+    assert not left_out(read)
+
+
+def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
+    def block(at_s: int, begin: int | None, end: int | None, length_s: int = 10) -> list[str]:
+        return [
+            mllog(f"block_{edge}", T + 1000 * at, **({} if count is None else {"samples_count": count}))
+            for edge, at, count in (("start", at_s, begin), ("stop", at_s + length_s, end))
+        ]  # fmt: skip
+
+    lines = [
+        mllog("global_batch_size", T, 50), mllog("run_start", T),
+        *block(0, 0, 500), *block(10, 500, 500), *block(20, 500, 1000, 0),
+        mllog("block_start", T + 30_000, samples_count=500), *block(40, 500, 1500),
+        mllog("epoch_start", T + 45_000, epoch_num=0), mllog("epoch_stop", T + 55_000, epoch_num=1),
+        *block(60, 1500, 1520), mllog("block_stop", T + 80_000, samples_count=1600),
+        mllog("tracked_stats", T + 81_000, {"throughput": 50.0}),
+        mllog("run_stop", T + 90_000, status="success"),
+    ]  # fmt: skip
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    assert [row["samples"] for row in windows(read)] == [500, 1000]
+    counts = left_out(read)
+    assert sum(counts.values()) == 11
+    for words, count in (
+        ("does not grow", 2), ("not after", 2), ("block_start without", 1), ("overlaps", 2),
+        ("less than one step", 2), ("block_stop without", 1), ("tracked_stats", 1),
+    ):  # fmt: skip
+        assert [number for reason, number in counts.items() if words in reason] == [count], words
+    assert {*(each for file in read.files for each in map(str, file.left_out))} <= {
+        *read.runs[0].record.notes
+    }
+
+
+def epochs_log(start_ms: int, epochs: int, first: int = 0, **end: Any) -> list[str]:
+    """Return a training of epochs of 10 s with a log of 1 s after each, and their evaluation."""
+    lines = [mllog("submission_benchmark", start_ms, "net"), mllog("run_start", start_ms)]
+    for epoch in range(epochs):
+        t = start_ms + 12_000 * epoch
+        lines += [
+            mllog("block_start", t, first_epoch_num=first + epoch, epoch_count=1),
+            mllog("epoch_start", t, epoch_num=first + epoch),
+            mllog("epoch_stop", t + 10_000, epoch_num=first + epoch),
+            mllog("eval_start", t + 10_000, epoch_num=first + epoch),
+            mllog("eval_accuracy", t + 11_000, epoch / 10, epoch_num=first + epoch),
+            mllog("eval_stop", t + 11_000, epoch_num=first + epoch),
+            mllog("block_stop", t + 11_500, first_epoch_num=first + epoch),
+        ]
+    t = start_ms + 12_000 * epochs
+    return [*lines, mllog("run_stop", t, **end)] if end else lines
+
+
+def test_epochs_count_from_0_and_evaluations_have_the_epoch_before_them(tmp_path):
+    for first in (0, 1):
+        lines = epochs_log(T, 3, first, status="success")
+        read = read_import(a_file(tmp_path / f"{first}.txt", "\n".join(lines)), map="gpus=@5")
+        for phase, duration_s in (("train", 10.0), ("evaluate", 1.0)):
+            rows = windows(read, phase)
+            assert [row["epoch"] for row in rows] == [0, 1, 2]
+            assert [row["duration_s"] for row in rows] == [duration_s] * 3
+
+
+def test_trainings_in_one_file_are_runs_and_an_aborted_one_says_so(tmp_path):
+    lines = [
+        *epochs_log(T, 2, status="success"), *epochs_log(T + 10**6, 3), "Killed",
+        *epochs_log(T + 2 * 10**6, 1, status="aborted"),
+    ]  # fmt: skip
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    epochs = [[row["phase"] for row in run.windows].count("train") for run in read.runs]
+    assert epochs == [2, 3, 1]
+    notes = [" ".join(run.record.notes) for run in read.runs]
+    assert ["did not reach its target" in text for text in notes] == [False, True, True]
+    assert "no run_stop" in notes[1]
+
+
+@pytest.mark.parametrize("prefix", ["", "{rank}: ", "[{rank}] "])
+def test_a_training_that_several_ranks_log_counts_once(tmp_path, prefix):
+    one = epochs_log(T, 2, status="success")
+    lines = [
+        prefix.format(rank=rank) + line for line in one for rank in range(2)
+    ]  # fmt: skip
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    (run,) = read.runs
+    assert len(run.windows) == 4
+    (count,) = (n for reason, n in left_out(read).items() if "another rank" in reason)
+    # Without a prefix, a name and two results that are logged twice are read twice.
+    assert count == (len(one) if prefix else len(one) - 3)
+    parts = read_import(a_file(tmp_path / "p.txt", "\n".join([*one, *one])), map="gpus=@5")
+    assert len(parts.runs) == 1
+    assert sum(left_out(parts).values()) == len(one) + 4
+
+
+def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
+    lines = [
+        mllog("run_start", T), mllog("epoch_start", T, epoch_num=0),
+        mllog("epoch_stop", T + 10_000, epoch_num=0),
+        mllog("eval_start", T + 10_001, epoch_num=1),
+        mllog("epoch_start", T + 10_002, epoch_num=1),
+        mllog("eval_accuracy", T + 14_000, 0.5, epoch_num=1),
+        mllog("eval_stop", T + 14_000, epoch_num=1),
+        mllog("epoch_stop", T + 21_002, epoch_num=1), mllog("run_stop", T + 30_000, status="success"),
+    ]  # fmt: skip
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    assert [(row["epoch"], row["duration_s"]) for row in windows(read, "train")] == [
+        (0, 10.0), (1, 11.0),
+    ]  # fmt: skip
+    assert [row["epoch"] for row in windows(read, "evaluate")] == [0]
+    assert "1 evaluation ran beside training" in read.files[0].notes[0]
+
+
+def test_power_readings_without_a_value_are_left_out_and_gaps_are_said(tmp_path):
+    lines = samples.mlperf_power().decode().splitlines()
+    lines[10] = lines[10].replace("5000.0", "null")
+    del lines[20:25]
+    log = a_file(tmp_path / "result_0.txt", samples.mlperf())
+    power = a_file(tmp_path / "node_0.txt", "\n".join(lines))
+    read = read_import([log, power], map="gpus=@8")
+    assert left_out(read)["power_reading without a value"] == 1
+    assert "2 gaps of up to 6 s" in " ".join(read.files[1].notes)
