@@ -1,5 +1,6 @@
 """Files of other tools that were read wrongly, each with its right value and a twin of its own."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -239,3 +240,84 @@ def test_power_readings_without_a_value_are_left_out_and_gaps_are_said(tmp_path)
     read = read_import([log, power], map="gpus=@8")
     assert left_out(read)["power_reading without a value"] == 1
     assert "2 gaps of up to 6 s" in " ".join(read.files[1].notes)
+
+
+# Hugging Face
+
+
+def a_state(path: Path, log: list[dict[str, Any]], **state: Any) -> Path:
+    step = max(entry.get("step", 0) for entry in log)
+    return a_file(
+        path, json.dumps({"global_step": step, "max_steps": step} | state | {"log_history": log})
+    )
+
+
+def losses(*steps: int, loss: float = 2.0) -> list[dict[str, Any]]:
+    return [{"epoch": step / 100, "loss": loss, "step": step} for step in steps]
+
+
+def evaluation(step: int, runtime_s: float, name: str = "") -> dict[str, Any]:
+    return {"epoch": step / 100, "step": step, f"eval_{name}loss": 1.0,
+            f"eval_{name}runtime": runtime_s, f"eval_{name}acc": 0.5}  # fmt: skip
+
+
+def trained(
+    step: int, runtime_s: float, of: int, loss: float = 2.0, batch: int = 16
+) -> dict[str, Any]:
+    """Return the last record of a training, with rates that count ``of`` steps."""
+    return {"epoch": step / 100, "step": step, "train_loss": loss, "train_runtime": runtime_s,
+            "train_steps_per_second": round(of / runtime_s, 3),
+            "train_samples_per_second": round(of * batch / runtime_s, 3)}  # fmt: skip
+
+
+def blocks(read: Import) -> list[tuple[int, float, int | None]]:
+    return [(row["steps"], row["duration_s"], row["samples"]) for row in windows(read, "steps")]
+
+
+def test_each_training_of_a_resumed_state_has_its_own_steps(tmp_path):
+    path = misread("hf_two_trainings/trainer_state.json")
+    read = read_import(path, map="gpus=@1,global_batch=@16")
+    assert blocks(read) == [(100, 50.0, 1600), (100, 55.0, 1600)]
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_trainings_that_continue_a_state_have_the_steps_since(tmp_path, version):
+    log = [
+        *losses(20, 40), evaluation(40, 3.0), trained(40, 20.0, 40), evaluation(40, 5.0),
+        *losses(70, 100, loss=1.0), evaluation(100, 2.0),
+        trained(100, 32.0, 100, 0.6) if version == 4 else trained(100, 32.0, 60, 1.0),
+    ]  # fmt: skip
+    read = read_import(a_state(tmp_path / "trainer_state.json", log), map="gpus=@2")
+    # The evaluation of 5 s follows the first training.
+    assert blocks(read) == [(40, 17.0, 640), (60, 30.0, pytest.approx(960, abs=1))]
+    assert [row["epoch"] for row in windows(read, "evaluate")] == [0, 0, 0]
+    assert not left_out(read)
+
+
+def test_a_training_that_stopped_early_has_the_samples_that_ran(tmp_path):
+    log = [*losses(50, 100, 150), evaluation(150, 10.0, "mnli_"), trained(150, 60.0, 1000)]
+    read = read_import(a_state(tmp_path / "trainer_state.json", log, max_steps=1000), map="gpus=@2")
+    assert blocks(read) == [(150, 50.0, pytest.approx(2400, abs=1))]
+    assert windows(read, "evaluate")[0]["epoch"] == 1
+    assert "150 of 1,000 planned steps" in " ".join(read.runs[0].record.notes)
+    # A rate of 0.001 may be 0.0005: the samples are not known, but those of a batch are.
+    slow = [*losses(50), trained(50, 50_000.0, 70, batch=1)]
+    path = a_state(tmp_path / "slow" / "trainer_state.json", slow, max_steps=70)
+    assert blocks(read_import(path, map="gpus=@1")) == [(50, 50_000.0, None)]
+    assert blocks(read_import(path, map="gpus=@1,global_batch=@8")) == [(50, 50_000.0, 400)]
+
+
+def test_steps_before_a_checkpoint_do_not_count(tmp_path):
+    newer = [*losses(50, 100, 150, 200), trained(200, 55.0, 80)]
+    read = read_import(a_state(tmp_path / "trainer_state.json", newer), map="gpus=@2")
+    assert blocks(read) == [(80, 55.0, pytest.approx(1280, abs=1))]
+    assert windows(read)[0]["from_step"] == 120
+    # Rates of all 200 steps, and a mean loss of 80 of them, divided by 200.
+    older = [*losses(50, 100, 150, 200), trained(200, 55.0, 200, loss=2.0 * 80 / 200)]
+    path = a_state(tmp_path / "older" / "trainer_state.json", older)
+    with pytest.raises(BadInput, match="went on from a checkpoint"):
+        read_import(path, map="gpus=@2")
+    both = [*older, *losses(250, 300), trained(300, 50.0, 300, loss=2.0 / 3), *losses(350)]
+    read = read_import(a_state(path, both), map="gpus=@2")
+    assert blocks(read) == [(100, 50.0, pytest.approx(1600, abs=1))]
+    assert sorted(left_out(read).values()) == [1, 1]
