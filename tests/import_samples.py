@@ -290,17 +290,49 @@ def perun(wrap_uj: int = 2**32) -> bytes:
         return path.read_bytes()
 
 
+def count_log_entries(content: bytes) -> int:
+    """Count the records of a ``trainer_state.json``."""
+    return len(json.loads(content)["log_history"])
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the checksum of TFRecords, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def count_events(content: bytes) -> int:
+    """Count the records of an event file; what follows a damaged length is one."""
+    at, records = 0, 0
+    while at < len(content):
+        records += 1
+        head, crc = content[at : at + 8], content[at + 8 : at + 12]
+        if len(crc) < 4 or masked_crc32c(head) != int.from_bytes(crc, "little"):
+            break
+        at += 16 + int.from_bytes(head, "little")
+        if at > len(content):
+            break
+    return records
+
+
 SAMPLES = (
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
     Sample("dcgm", "dcgm.json", dcgm_json),
-    Sample("huggingface", "trainer_state.json", huggingface, {"map": "gpus=@2"}),
+    Sample("huggingface", "trainer_state.json", huggingface, {"map": "gpus=@2"},
+           count_rows=count_log_entries),
     Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
     Sample("perun", "app.hdf5", perun),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json),
-    Sample("tensorboard", "events.out.tfevents.1.host", tensorboard, {"map": "gpus=@2"}),
+    Sample("tensorboard", "events.out.tfevents.1.host", tensorboard, {"map": "gpus=@2"},
+           count_rows=count_events),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
     Sample("codecarbon", "emissions.csv", codecarbon, runs=2),

@@ -321,3 +321,90 @@ def test_steps_before_a_checkpoint_do_not_count(tmp_path):
     read = read_import(a_state(path, both), map="gpus=@2")
     assert blocks(read) == [(100, 50.0, pytest.approx(1600, abs=1))]
     assert sorted(left_out(read).values()) == [1, 1]
+
+
+# TensorBoard
+
+
+def events(folder: Path, points: dict[str, list[tuple[int, float]]]) -> Path:
+    """Write an event file of tags with the steps and times of their values; return the file."""
+    from tensorboardX import SummaryWriter
+
+    before = {*folder.glob("*")}
+    with SummaryWriter(str(folder), filename_suffix=f".{len(before)}") as writer:
+        for time_s, tag, step in sorted(
+            (time_s, tag, step) for tag, own in points.items() for step, time_s in own
+        ):
+            writer.add_scalar(tag, 1.0, step, walltime=T // 1000 + time_s)
+    (path,) = {*folder.glob("*")} - before
+    return path
+
+
+def steps(first: int, last: int, start_s: float, step_s: float = 2.0) -> list[tuple[int, float]]:
+    return [(step, start_s + (step - first) * step_s) for step in range(first, last + 1)]
+
+
+def training_of(read: Import) -> tuple[int, float]:
+    rows = windows(read, "steps")
+    return sum(row["steps"] for row in rows), sum(row["duration_s"] for row in rows)
+
+
+def test_a_pause_and_steps_that_go_back_are_no_training():
+    path = misread("tb_resume")
+    for each in (path, next(path.glob("events*"))):
+        read = read_import(each, map="gpus=@1")
+        count, duration_s = training_of(read)
+        assert duration_s / count == pytest.approx(1.0)
+        assert count == 250  # 0 to 150, and again 100 to 200
+        assert read.runs[0].record.spec.workload.name == "tb_resume"
+
+
+def test_steps_that_go_on_after_a_crash_or_a_pause_take_their_own_time(tmp_path):
+    # Resumed from an older step, and a pause without one.
+    points = [*steps(0, 60, 0), *steps(40, 70, 900), *steps(71, 90, 3000)]
+    path = events(tmp_path / "net", {"loss": points})
+    read = read_import(path, map="gpus=@1")
+    assert training_of(read) == (60 + 30 + 19, pytest.approx(2.0 * (60 + 30 + 19)))
+    assert read.runs[0].record.spec.workload.name == "net"
+    assert "2 intervals with a pause left out" in " ".join(read.runs[0].record.notes)
+
+
+def test_the_files_of_a_folder_are_one_training(tmp_path):
+    folder = tmp_path / "resnet"
+    events(folder, {"loss": steps(1, 20, 0), "lr": steps(1, 20, 0)})
+    events(folder, {"loss": steps(21, 40, 100)})
+    events(folder, {"loss": steps(21, 40, 101)})  # of another process, at the same time
+    events(folder / "validation", {"loss": [(10, 19.0)], "acc": [(10, 19.0)]})
+    events(folder / "other", {"loss": steps(1, 5, 0)})
+    read = read_import(folder, map="gpus=@1")
+    # The interval from step 10 to 11 has the validation.
+    assert training_of(read) == (18 + 19, pytest.approx(2.0 * (18 + 19)))
+    assert [row["loss"] for row in windows(read, "evaluate")] == [1.0]
+    assert read.runs[0].record.spec.workload.name == "resnet"
+    counts = left_out(read)
+    assert counts["written beside another file or part of it"] == 20
+    assert sum(counts.values()) == 20 + 20 + 4  # lr, and the first record of each file
+    with pytest.raises(BadInput, match="is a folder"):
+        read_import(tmp_path, map="gpus=@1")
+
+
+def test_a_damaged_record_is_counted_and_the_others_are_read(tmp_path):
+    path = events(tmp_path / "net", {"loss": steps(0, 50, 0)})
+    content = bytearray(path.read_bytes())
+    value = content.index(b"loss", len(content) // 2)
+    content[value] = ord("L")
+    path.write_bytes(bytes(content) + b"torn")
+    read = read_import(path, map="gpus=@1")
+    assert training_of(read) == (50, pytest.approx(100.0))
+    assert left_out(read)["a record that is damaged or cut off"] == 2
+
+
+def test_epochs_of_keras_are_no_steps(tmp_path):
+    folder = tmp_path / "keras"
+    events(folder / "train", {"epoch_loss": steps(0, 4, 0, 30.0)})
+    read = read_import(folder, map="gpus=@1")
+    assert [row["duration_s"] for row in windows(read, "train")] == pytest.approx([30.0] * 4)
+    assert [row["epoch"] for row in windows(read, "train")] == [1, 2, 3, 4]
+    events(folder / "validation", {"epoch_loss": steps(0, 4, 0.1, 30.0)})
+    with pytest.raises(BadInput, match="log one in each step"):
+        read_import(folder, map="gpus=@1")

@@ -76,6 +76,10 @@ class Account:
         self._set(row, _REJECTED)
         self.rejected.append(RejectedRow(row, reason))
 
+    def is_read(self, row: int) -> bool:
+        """Say whether a row is counted as part of the result."""
+        return row < len(self._states) and self._states[row] == _READ
+
     @property
     def headers(self) -> int:
         """The number of rows that name columns."""

@@ -36,6 +36,8 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
 
     Raises ``BadInput`` if the file cannot be read, no importer recognises it, or several do.
     """
+    if path.is_dir():
+        return _folder_importer(path, name)
     head = _head(path)
     if (encoding := encoding_of(head)) != "utf-8":
         head = head.decode(encoding, "replace").encode()
@@ -59,6 +61,15 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     raise BadInput(
         f"{path}: no known format; allowed: {join_names(list(known))}, named with --from"
     )
+
+
+def _folder_importer(path: Path, name: str | None) -> Importer:
+    """Return the importer that reads a folder as one training."""
+    for each in importers().values():
+        detects = getattr(each, "detect_folder", None)
+        if name in (None, each.name) and detects is not None and detects(path):
+            return each
+    raise BadInput(f"{path}: is a folder; name its files")
 
 
 def _head(path: Path) -> bytes:

@@ -71,7 +71,11 @@ class Imported:
 
 
 class Importer(Protocol):
-    """Reads one format. Registered under the entry point ``wattlaw.importers``."""
+    """Reads one format. Registered under the entry point ``wattlaw.importers``.
+
+    An importer with a method ``detect_folder(path) -> bool`` reads a folder as one training: the
+    path of its ``source`` is then that of the folder.
+    """
 
     #: The name of the format, as in ``--from``.
     name: str

@@ -247,11 +247,12 @@ def run_of_training(
     windows: Sequence[Mapping[str, Any]],
     metrics: Iterable[str],
     notes: Iterable[str] = (),
+    values: Mapping[str, Any] | None = None,
 ) -> ImportedRun:
     """Return the run of one training; of the names of its metrics, the first is the run's."""
     facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
     maker = RunMaker(path, options)
-    return single_run(path, maker, {}, windows, measure, facts=facts, notes=notes)
+    return single_run(path, maker, values or {}, windows, measure, facts=facts, notes=notes)
 
 
 def phase_of(name: str) -> str:
