@@ -21,6 +21,7 @@ from wattlaw.files import read_input
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, ns_of
+from wattlaw.importing.runs import workload_of
 from wattlaw.importing.timeseries import run_of_training
 
 _EVALUATION = re.compile(
@@ -96,10 +97,8 @@ class EventsImporter:
         names = {each.tag for each in evaluated if "loss" not in each.tag.lower()}
         windows += _evaluations(evaluated, min(names, default=None))
         note = f"steps by the times of the scalar {str(tag)[:100]}"
-        folder = path if path.is_dir() else path.absolute().parent
-        folder = folder.parent if _PART.fullmatch(folder.name) else folder
         run = run_of_training(
-            path, options, windows, names, [note, *notes], {"workload": folder.name[:200]}
+            path, options, windows, names, [note, *notes], {"workload": workload_of(path)}
         )
         tags = len({each.tag for each in scalars})
         text = f"TensorBoard events: {len(scalars):,} scalars, {tags} tags, {length} by "
