@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, read_input
 from wattlaw.importing.account import Account
-from wattlaw.text import join_names, quote
+from wattlaw.text import join_names
 
 T = TypeVar("T")
 
@@ -278,14 +278,3 @@ def moment_ns(text: str, zone: tzinfo) -> int | None:
 def ns_of(seconds: float) -> int | None:
     """Return seconds since 1970 as nanoseconds; None outside the range of times."""
     return round(seconds * 1e6) * 1000 if 0 <= seconds < MAX_NS * 1e-9 else None
-
-
-def moment(path: Path, line: int, text: str, zone: tzinfo) -> int:
-    """Return a time as ``moment_ns`` does; raise ``BadInput`` where the text is none."""
-    ns = moment_ns(text, zone)
-    if ns is None:
-        raise BadInput(
-            f"{path}: line {line}: {quote(text)} is no time; allowed: 2026-01-31T12:00:00, with or "
-            "without a zone, or seconds since 1970"
-        )
-    return ns

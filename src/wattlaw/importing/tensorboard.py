@@ -22,7 +22,7 @@ from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, ns_of
 from wattlaw.importing.runs import workload_of
-from wattlaw.importing.timeseries import run_of_training
+from wattlaw.importing.timeseries import are_pauses, run_of_training
 
 _EVALUATION = re.compile(
     r"(?:^|[^a-z])(?:val|valid|validation|eval|evaluation|test)(?:[^a-z]|$)", re.IGNORECASE
@@ -33,8 +33,6 @@ _PART = re.compile(
 _FILES = "*tfevents*"
 #: Keras numbers epochs, not steps, in scalars of this name.
 _OF_EPOCHS = "epoch_"
-#: An interval is a pause if its steps take this many times the usual time, and longer.
-_PAUSE_FACTOR, _MIN_PAUSE_S = 10, 1.0
 _MAX_STEPS = 10**7
 _MAX_SCALARS = 2_000_000
 _MAX_CHECKED = 4096
@@ -149,19 +147,19 @@ def _windows(
     """Return windows of steps without the intervals of evaluations and pauses, and notes."""
     times_s = sorted(each.time_s for each in evaluated)
     pairs = [pair for session in sessions for pair in pairwise(session)]
-    usual_s = sorted(
-        (point.time_s - before.time_s) / (point.step - before.step) for before, point in pairs
+    is_pause = are_pauses(
+        [point.time_s - before.time_s for before, point in pairs],
+        [point.step - before.step for before, point in pairs],
     )
-    most_s = _PAUSE_FACTOR * usual_s[(len(usual_s) - 1) // 2] if usual_s else 0.0
     windows, evaluations_s, pauses_s = list[dict[str, Any]](), list[float](), list[float]()
     pauses_s += [after[0].time_s - before[-1].time_s for before, after in pairwise(sessions)]
     last: Scalar | None = None
-    for before, point in pairs:
+    for (before, point), is_long in zip(pairs, is_pause, strict=True):
         duration_s, steps = point.time_s - before.time_s, point.step - before.step
         first, end = bisect_right(times_s, before.time_s), bisect_left(times_s, point.time_s)
         if end > first:
             evaluations_s.append(duration_s)
-        elif duration_s > max(most_s * steps, _MIN_PAUSE_S):
+        elif is_long:
             pauses_s.append(duration_s)
         elif (start_ns := ns_of(before.time_s)) is not None:
             source.account.read(before.row, point.row)
