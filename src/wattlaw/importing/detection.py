@@ -10,6 +10,7 @@ from wattlaw import registry
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
 from wattlaw.importing.account import Account
+from wattlaw.importing.foreign import refuse_foreign
 from wattlaw.importing.importer import GROUP, Imported, Importer, Options
 from wattlaw.importing.mapping import has_columns
 from wattlaw.importing.reading import Source, encoding_of
@@ -53,6 +54,8 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
         return matching[0]
     if options.pattern is not None and "log" in known:
         return known["log"]
+    if not has_columns(options.mapping):
+        refuse_foreign(path, head.decode("utf-8", "replace"))
     if path.suffix.lower() in _TABLES or has_columns(options.mapping):
         return known["table"]
     for magic, packer in _PACKED.items():
