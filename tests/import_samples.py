@@ -1,5 +1,6 @@
 """A small file of each format that ``wattlaw import`` reads, as its documentation shows it."""
 
+import io
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -320,19 +321,45 @@ def count_events(content: bytes) -> int:
     return records
 
 
+def count_datasets(content: bytes) -> int:
+    """Count the datasets of an HDF5 file, each as often as it is linked."""
+    import h5py
+
+    def count(group: Any) -> int:
+        links = [name for name in group if isinstance(group.get(name, getlink=True), h5py.HardLink)]
+        return sum(
+            count(group[name]) if isinstance(group[name], h5py.Group)
+            else isinstance(group[name], h5py.Dataset)
+            for name in links
+        )  # fmt: skip
+
+    with h5py.File(io.BytesIO(content), "r") as file:
+        return count(file)
+
+
 SAMPLES = (
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
     Sample("dcgm", "dcgm.json", dcgm_json),
-    Sample("huggingface", "trainer_state.json", huggingface, {"map": "gpus=@2"},
-           count_rows=count_log_entries),
+    Sample(
+        "huggingface",
+        "trainer_state.json",
+        huggingface,
+        {"map": "gpus=@2"},
+        count_rows=count_log_entries,
+    ),
     Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
-    Sample("perun", "app.hdf5", perun),
+    Sample("perun", "app.hdf5", perun, count_rows=count_datasets),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json),
-    Sample("tensorboard", "events.out.tfevents.1.host", tensorboard, {"map": "gpus=@2"},
-           count_rows=count_events),
+    Sample(
+        "tensorboard",
+        "events.out.tfevents.1.host",
+        tensorboard,
+        {"map": "gpus=@2"},
+        count_rows=count_events,
+    ),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
     Sample("codecarbon", "emissions.csv", codecarbon, runs=2),

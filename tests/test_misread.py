@@ -127,9 +127,9 @@ def test_each_convention_of_blocks_gives_their_steps_and_samples(tmp_path, name)
 
 
 def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
-    def block(at_s: int, begin: int | None, end: int | None, length_s: int = 10) -> list[str]:
+    def block(at_s: int, begin: int, end: int, length_s: int = 10) -> list[str]:
         return [
-            mllog(f"block_{edge}", T + 1000 * at, **({} if count is None else {"samples_count": count}))
+            mllog(f"block_{edge}", T + 1000 * at, samples_count=count)
             for edge, at, count in (("start", at_s, begin), ("stop", at_s + length_s, end))
         ]  # fmt: skip
 
@@ -222,7 +222,8 @@ def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
         mllog("epoch_start", T + 10_002, epoch_num=1),
         mllog("eval_accuracy", T + 14_000, 0.5, epoch_num=1),
         mllog("eval_stop", T + 14_000, epoch_num=1),
-        mllog("epoch_stop", T + 21_002, epoch_num=1), mllog("run_stop", T + 30_000, status="success"),
+        mllog("epoch_stop", T + 21_002, epoch_num=1),
+        mllog("run_stop", T + 30_000, status="success"),
     ]  # fmt: skip
     read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
     assert [(row["epoch"], row["duration_s"]) for row in windows(read, "train")] == [
@@ -524,7 +525,7 @@ def test_lines_of_several_epochs_are_no_epoch(tmp_path):
 
 def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):
     rows = [
-        (0, 500, "run"), (10, 60, "train"), (60, 120, "train"), (60, 120, "train"),
+        (0, 130, "train"), (0, 500, "run"), (10, 60, "train"), (60, 120, "train"), (60, 120, "train"),
         (100, 130, "train"), (110, 140, "evaluate"), (15, 20, "forward"), (200, 150, "train"),
         (300, 310, "12"), (310, "soon", "train"),
     ]  # fmt: skip
@@ -537,21 +538,59 @@ def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):
     marks = a_file(tmp_path / "windows.csv", "start,end,phase\n" + text)
     read = read_import([gpus, marks])
     assert [(row["phase"], round(row["duration_s"], 6)) for row in windows(read)] == [
-        ("train", 50.0), ("forward", 5.0), ("train", 60.0), ("evaluate", 30.0),
+        ("run", 500.0), ("train", 50.0), ("forward", 5.0), ("train", 60.0), ("evaluate", 30.0),
     ]  # fmt: skip
     assert "1 window of training with an evaluation" in " ".join(read.runs[0].record.notes)
     assert left_out(read) == {
-        "a window that has others within it": 1, "a window that is there twice": 1,
+        "a window that has others of its phase within it": 1, "a window that is there twice": 1,
         "a window that overlaps the one before": 1,
     }  # fmt: skip
     assert [text.split(":")[0] for text in read.files[1].rejected] == [
-        "line 9",
         "line 10",
         "line 11",
+        "line 12",
     ]
     a_file(marks, "start,end\n5,1\n")
     with pytest.raises(BadInput, match="line 2: the window ends before"):
         read_import([gpus, marks])
+
+
+# perun
+
+
+def test_calls_and_sensors_that_are_left_out_are_counted(tmp_path):
+    import h5py
+    import numpy as np
+
+    path = a_file(tmp_path / "app.hdf5", samples.perun())
+    with h5py.File(path, "a") as file:
+        regions = file["app/nodes/2026-01-31T12:00:00/nodes/0/regions"]
+        # All epochs are within one call of train; a step has no end, another one is of one rank.
+        for name, ranks in {"train": [[0, 60], [0, 60]], "step": [[2, 3, 4, 5, 6], [2, 3]],
+                            "val": [[21, 20]]}.items():  # fmt: skip
+            region = regions.create_group(name)
+            region.attrs["id"] = name
+            for rank, edges in enumerate(ranks):
+                region.create_dataset(f"raw_data/{rank}", data=np.array(edges, np.float32))
+        gpu = file["app/nodes/2026-01-31T12:00:00/nodes/0/nodes/host1/nodes/gpu/nodes"]
+        power = gpu["CUDA:0_POWER/raw_data/values"]
+        seconds = gpu["CUDA:0_POWER/raw_data/timesteps"]
+        seconds[5] = -1.0
+        assert len(power) == 61
+    read = read_import(path)
+    assert [row["duration_s"] for row in windows(read, "train")] == pytest.approx(
+        [18.5, 19.5, 19.5]
+    )
+    assert len(windows(read, "steps")) == 1
+    # RAPL's core is a part of the package, and CPU_USAGE has no energy.
+    assert sorted(left_out(read).values()) == [2, 2]
+    notes = " ".join(read.runs[0].record.notes)
+    for words in (
+        "1 call left out: a window that has others", "1 call left out: without an end",
+        "1 call left out: not of all ranks", "1 call left out: it does not end",
+        "1 reading left out: negative",
+    ):  # fmt: skip
+        assert words in notes
 
 
 # Files that are not read
@@ -560,7 +599,7 @@ FOREIGN = {
     "perun.json": ('{"id": "app", "type": 1, "metadata": {}, "nodes": [{}]}', "perun", "hdf5"),
     "bench.json": ('[\n    {\n "name": "app_1 - RUNTIME", "unit": "s"}]', "perun", "hdf5"),
     "perun.csv": (
-        ",run id,hostname,device_group,sensor,unit,magnitude,timestep,value\n0,0,n1,gpu,x,W,1,0,5\n",
+        ",run id,hostname,device_group,sensor,unit,magnitude,timestep,value\n0,0,n1,gpu,x,W\n",
         "perun", "hdf5",
     ),
     "points.txt": ("# made\nPARAMETER p\nPOINTS 4 8\nREGION r\nDATA 1 2\n", "Extra-P", "--map"),

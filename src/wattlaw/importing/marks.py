@@ -18,6 +18,7 @@ from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options
 from wattlaw.importing.log_times import Stamp, days_are_first, find_stamp, stamp_ns
+from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import Source, count, headers_in, moment_ns, number
 from wattlaw.importing.timeseries import are_pauses
 from wattlaw.text import quote
@@ -26,8 +27,6 @@ _COUNTS = ("epoch", "steps", "samples")
 _VALUES = ("loss", "metric")
 _PHASE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}")
 _MAX_MARKS, _MAX_SEARCHED, _MAX_EPOCH = 100_000, 10_000, 10**7
-#: Phases whose times and energies are those of the run.
-_MEASURED = ("train", "steps", "run")
 _ALLOWED_TIMES = "2026-01-31T12:00:00, with or without a zone, or seconds since 1970"
 #: The group of lines of evaluations, and words that they have without it.
 _EVALUATED = "evaluation"
@@ -91,7 +90,8 @@ class WindowsImporter:
             marks[line] = mark
             if len(marks) > _MAX_MARKS:
                 raise BadInput(f"{path}: more than {_MAX_MARKS:,} windows")
-        for line, why in _overlapping(marks).items():
+        spans = [Span(line, mark.phase, mark.start_ns, mark.end_ns) for line, mark in marks.items()]
+        for line, why in overlapping(spans).items():
             account.leave_out(why, line)
             del marks[line]
         if not marks:
@@ -124,32 +124,10 @@ def _mark(row: Mapping[str, str], zone: tzinfo) -> Mark | str:
     return Mark(start_ns, end_ns, phase, columns)
 
 
-def _overlapping(marks: Mapping[int, Mark]) -> dict[int, str]:
-    """Return why windows of training are left out: their time would count twice."""
-    left, before = dict[int, str](), list[tuple[int, Mark]]()
-    trained = [(line, mark) for line, mark in marks.items() if mark.phase in _MEASURED]
-    # Of two windows with one start the longer one is first.
-    for line, mark in sorted(trained, key=lambda each: (each[1].start_ns, -each[1].end_ns)):
-        while before and before[-1][1].end_ns > mark.start_ns:
-            last_line, last = before[-1]
-            if (last.start_ns, last.end_ns) == (mark.start_ns, mark.end_ns):
-                left[line] = "a window that is there twice"
-            elif last.end_ns >= mark.end_ns:
-                left[last_line] = "a window that has others within it"
-                before.pop()
-                continue
-            else:
-                left[line] = "a window that overlaps the one before"
-            break
-        if line not in left:
-            before.append((line, mark))
-    return left
-
-
 def _with_evaluations(marks: Iterable[Mark]) -> list[str]:
     """Return a note of the windows of training in which an evaluation lies."""
     evaluations = sorted(mark.start_ns for mark in marks if mark.phase == "evaluate")
-    trained = [mark for mark in marks if mark.phase in _MEASURED]
+    trained = [mark for mark in marks if mark.phase in ("train", "steps")]
     longer = sum(
         bisect_left(evaluations, mark.start_ns) < bisect_left(evaluations, mark.end_ns)
         for mark in trained
