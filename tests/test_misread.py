@@ -525,7 +525,8 @@ def test_lines_of_several_epochs_are_no_epoch(tmp_path):
 
 def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):
     rows = [
-        (0, 130, "train"), (0, 500, "run"), (10, 60, "train"), (60, 120, "train"), (60, 120, "train"),
+        (0, 130, "train"), (0, 500, "run"), (10, 60, "train"), (60, 120, "train"),
+        (60, 120, "train"),
         (100, 130, "train"), (110, 140, "evaluate"), (15, 20, "forward"), (200, 150, "train"),
         (300, 310, "12"), (310, "soon", "train"),
     ]  # fmt: skip
