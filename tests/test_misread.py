@@ -126,6 +126,22 @@ def test_each_convention_of_blocks_gives_their_steps_and_samples(tmp_path, name)
     assert not left_out(read)
 
 
+def test_steps_decide_where_a_block_ended_early(tmp_path):
+    size = {"samples_count": 500}
+    lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]
+    for i, (begin, end) in enumerate([(0, 10), (10, 20), (20, 24), (24, 24)]):
+        lines += [
+            mllog("block_start", T + 10_000 * i, step=begin, **size),
+            mllog("block_stop", T + 10_000 * i + 9000, step=end, **size),
+        ]
+    lines.append(mllog("run_stop", T + 60_000, status="aborted"))
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    assert [(row["steps"], row["samples"]) for row in windows(read)] == [
+        (10, 500), (10, 500), (4, 200),
+    ]  # fmt: skip
+    assert left_out(read) == {"a block whose number of steps does not grow": 2}
+
+
 def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
     def block(at_s: int, begin: int, end: int, length_s: int = 10) -> list[str]:
         return [
@@ -514,6 +530,17 @@ def test_evaluations_pauses_and_steps_that_go_back_are_no_step_time(tmp_path, is
     notes = " ".join(read.runs[0].record.notes)
     for words in ("with an evaluation", "numbers go back", "with a pause"):
         assert f"1 interval left out: {'in which the ' * words.startswith('n')}{words}" in notes
+
+
+def test_lines_of_evaluations_that_match_are_none_of_training(tmp_path):
+    texts = ["step 10", "step 20", "eval step 1", "eval step 2", "step 30", "step 40"]
+    lines = [f"2026-01-31 12:00:{10 * i:02} {text}" for i, text in enumerate(texts)]
+    read = marked(tmp_path, "\n".join(lines))
+    assert [(row["steps"], row["duration_s"]) for row in windows(read)] == [(10, 10.0)] * 2
+    both = [f"2026-01-31 12:00:{10 * i:02} epoch {i} val_loss 0.5" for i in range(3)]
+    read = marked(tmp_path, "\n".join(both), r"epoch (?P<epoch>\d+)")
+    assert len(windows(read, "train")) == 2
+    assert "all lines have a word of evaluations" in " ".join(read.runs[0].record.notes)
 
 
 def test_lines_of_several_epochs_are_no_epoch(tmp_path):

@@ -44,6 +44,7 @@ class _Line:
     row: int
     stamp: Stamp
     groups: Mapping[str, str | None]
+    is_evaluation: bool  # it has such a word
 
 
 class _Point(NamedTuple):
@@ -164,14 +165,19 @@ class LogImporter:
                 evaluated.append(row)
                 account.leave_out("a line of an evaluation", row)
             elif found and stamp is not None:
-                lines.append(_Line(row, stamp, groups))
+                lines.append(_Line(row, stamp, groups, bool(_EVALUATION.search(text))))
                 if len(lines) > _MAX_MARKS:
                     raise BadInput(f"{path}: more than {_MAX_MARKS:,} lines match --pattern")
             else:
                 why = "matches --pattern but has no time" if found else "does not match --pattern"
                 account.leave_out(why, row)
+        lines, results = _without_evaluations(lines, pattern)
+        account.leave_out("a line of an evaluation", *results)
+        evaluated = sorted([*evaluated, *results])
         points, problem = _points(source, lines, options.timezone)
         marks, notes = _marks(source, points, evaluated, is_steps="step" in pattern.groupindex)
+        if lines and all(line.is_evaluation for line in lines):
+            notes.append("all lines have a word of evaluations, whose time may be in the windows")
         if not marks:
             why = problem or "; ".join(notes) or "fewer than two lines with a time match --pattern"
             raise BadInput(f"{path}: {why}")
@@ -193,6 +199,19 @@ def _pattern(path: Path, options: Options) -> re.Pattern[str]:
             f"number, such as {example}"
         )
     return pattern
+
+
+def _without_evaluations(
+    lines: Sequence[_Line], pattern: re.Pattern[str]
+) -> tuple[Sequence[_Line], list[int]]:
+    """Return the lines of training, and the rows of those that only evaluations have.
+
+    Where all lines have a word such as ``val_loss``, they are those of training.
+    """
+    evaluated = [line.row for line in lines if line.is_evaluation]
+    if _EVALUATED in pattern.groupindex or len(evaluated) == len(lines):
+        return lines, []
+    return [line for line in lines if not line.is_evaluation], evaluated
 
 
 def _points(

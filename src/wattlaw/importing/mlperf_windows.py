@@ -280,8 +280,14 @@ def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale
     samples = _samples(training, totals)
     epochs = _differences(training, totals, "epoch_num")
     numbered = _numbered(training)
+    # ``step`` counts optimizer steps, where it fits a number of samples.
+    fits = any(
+        own is not None and own > 0 and scale.batch and abs(each - own * scale.batch) < scale.batch
+        for own, known in zip(steps, samples, strict=True)
+        for each in known
+    )
     return [
-        _amount(training[i], steps[i], samples[i], epochs[i], numbered[i], scale)
+        _amount(training[i], steps[i], fits, samples[i], epochs[i], numbered[i], scale)
         for i in range(len(training))
     ]
 
@@ -289,6 +295,7 @@ def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale
 def _amount(  # noqa: PLR0911 - a line for each way to count
     interval: Interval,
     steps: float | None,
+    steps_fit: bool,
     samples: Sequence[float],
     epochs: float | None,
     numbered: float | None,
@@ -307,11 +314,12 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
         is_epoch = numbered == 1 and steps is None and not samples
     if is_epoch and in_epochs and number_of_first is not None:
         return Amount(epoch=max(0, int(number_of_first) - scale.first_epoch))
-    if steps is not None and steps > 0 and batch:
+    if steps_fit and steps is not None and steps <= 0:
+        return Amount(reason="whose number of steps does not grow")
+    has_samples = bool(samples) and samples[0] > 0
+    if steps is not None and steps > 0 and batch and (steps_fit or not has_samples):
         fitting = (each for each in samples if abs(each - steps * batch) < batch)
-        known = next(fitting, samples[0] if samples and samples[0] > 0 else steps * batch)
-        is_of_step = abs(known - steps * batch) < batch
-        return Amount(known, steps if is_of_step else known / batch)
+        return Amount(next(fitting, steps * batch), steps)
     known = samples[0] if samples else None
     if known is None:
         unit, trained = scale.epoch_unit, epochs if numbered is None else numbered
@@ -320,7 +328,7 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
         return Amount(reason="whose size is not logged")
     if known is not None and known <= 0 and not (steps or 0) > 0:
         return Amount(reason="whose number of samples does not grow")
-    if steps is not None and steps > 0:
+    if steps is not None and steps > 0 and not batch:
         return Amount(known if known and known > 0 else None, steps)
     if known is None or not batch:
         return Amount(reason="whose steps are not known without global_batch_size")
