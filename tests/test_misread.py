@@ -126,6 +126,18 @@ def test_each_convention_of_blocks_gives_their_steps_and_samples(tmp_path, name)
     assert not left_out(read)
 
 
+def test_sizes_of_blocks_need_not_be_equal(tmp_path):
+    lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]
+    for i, size in enumerate([500, 500, 200]):
+        lines += [
+            mllog("block_start", T + 10_000 * i, samples_count=size),
+            mllog("block_stop", T + 10_000 * i + 9000, samples_count=size),
+        ]
+    lines.append(mllog("run_stop", T + 60_000, status="success"))
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    assert [row["samples"] for row in windows(read)] == [500, 500, 200]
+
+
 def test_steps_decide_where_a_block_ended_early(tmp_path):
     size = {"samples_count": 500}
     lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]

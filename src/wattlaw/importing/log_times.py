@@ -102,11 +102,11 @@ def stamp_ns(stamp: Stamp, zone: tzinfo, *, day_first: bool | None) -> int | str
         return f"a time without a {stamp.without}"
     if stamp.is_ambiguous and day_first is None:
         return AMBIGUOUS
-    year, month, day, *clock = stamp.numbers
+    year, month, day, hour, minute, second = stamp.numbers
     if stamp.is_ambiguous and day_first:
         month, day = day, month
     try:
-        whole = datetime(year, month, day, *clock, tzinfo=stamp.zone or zone)
+        whole = datetime(year, month, day, hour, minute, second, tzinfo=stamp.zone or zone)
         elapsed = whole.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError):
         return "a time that does not exist"

@@ -202,8 +202,8 @@ def _pattern(path: Path, options: Options) -> re.Pattern[str]:
 
 
 def _without_evaluations(
-    lines: Sequence[_Line], pattern: re.Pattern[str]
-) -> tuple[Sequence[_Line], list[int]]:
+    lines: list[_Line], pattern: re.Pattern[str]
+) -> tuple[list[_Line], list[int]]:
     """Return the lines of training, and the rows of those that only evaluations have.
 
     Where all lines have a word such as ``val_loss``, they are those of training.

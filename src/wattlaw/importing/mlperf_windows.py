@@ -320,7 +320,7 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
     if steps is not None and steps > 0 and batch and (steps_fit or not has_samples):
         fitting = (each for each in samples if abs(each - steps * batch) < batch)
         return Amount(next(fitting, steps * batch), steps)
-    known = samples[0] if samples else None
+    known: float | None = samples[0] if samples else None
     if known is None:
         unit, trained = scale.epoch_unit, epochs if numbered is None else numbered
         known = None if unit is None or trained is None else trained * unit
@@ -331,7 +331,7 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
     if steps is not None and steps > 0 and not batch:
         return Amount(known if known and known > 0 else None, steps)
     if known is None or not batch:
-        return Amount(reason="whose steps are not known without global_batch_size")
+        return Amount(reason="whose steps are not known: set --map global_batch=@N")
     return Amount(known, known / batch)
 
 
@@ -365,18 +365,24 @@ def _differences(
 def _samples(training: Sequence[Interval], totals: Sequence[Event]) -> list[list[float]]:
     """Return what ``samples_count`` can mean for each interval, the likeliest first."""
     ends = [(each.begin.count(*_SAMPLES), each.stop.count(*_SAMPLES)) for each in training]
-    known = {count for both in ends for count in both if count is not None}
-    begins, stops = ([both[i] for both in ends if both[i] is not None] for i in (0, 1))
-    is_size = len(known) == 1 and min(known) > 0 and (len(ends) > 1 or bool(begins and stops))
-    # Both ends have the total after the block.
-    is_after = bool(begins) and not is_size and all(b == s for b, s in ends if None not in (b, s))
+    known = [begin if stop is None else stop for begin, stop in ends]
+    counts = [each for each in known if each is not None]
+    changes = [after - before for before, after in pairwise(counts)]
+    has_both = any(None not in both for both in ends)
+    is_equal = min(counts, default=0) > 0 and all(b == s for b, s in ends if None not in (b, s))
+    # Sizes of blocks do not only grow. A stop without a start may have a total that stays.
+    is_size = is_equal and (
+        any(change < 0 for change in changes)
+        or (has_both and any(change == 0 for change in changes))
+        or (not any(changes) and (has_both or bool(changes)))
+    )
+    is_after = is_equal and has_both and not is_size  # both ends have the total after the block
     differences = _differences(training, totals, *_SAMPLES)
     results = list[list[float]]()
-    for index, (difference, (begin, stop)) in enumerate(zip(differences, ends, strict=True)):
-        size = begin if stop is None else stop
-        before = ends[index - 1][1] if index else None
-        since = None if not is_after or stop is None or before is None else stop - before
-        order = [size, difference] if is_size else [since, difference, stop]
+    for index, (difference, count) in enumerate(zip(differences, known, strict=True)):
+        before = known[index - 1] if index else None
+        since = None if not is_after or count is None or before is None else count - before
+        order = [count, difference] if is_size else [since, difference, count]
         results.append([each for each in order if each is not None])
     return results
 
