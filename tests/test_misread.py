@@ -184,6 +184,20 @@ def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
     }
 
 
+def test_a_training_without_blocks_is_one_window_and_says_so(tmp_path):
+    lines = [
+        mllog("run_start", T), mllog("eval_start", T + 9000, samples_count=640),
+        mllog("eval_stop", T + 9500, samples_count=640),
+        mllog("run_stop", T + 20_000, status="success"),
+    ]  # fmt: skip
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    assert [(row["phase"], row["duration_s"]) for row in windows(read)] == [
+        ("run", 20.0), ("evaluate", 0.5),
+    ]  # fmt: skip
+    assert "no epoch or block is read" in read.files[0].notes[0]
+    assert "no epoch or block is read" in " ".join(read.runs[0].record.notes)
+
+
 def epochs_log(start_ms: int, epochs: int, first: int = 0, **end: Any) -> list[str]:
     """Return a training of epochs of 10 s with a log of 1 s after each, and their evaluation."""
     lines = [mllog("submission_benchmark", start_ms, "net"), mllog("run_start", start_ms)]

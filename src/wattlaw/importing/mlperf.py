@@ -212,13 +212,14 @@ def _training(
     sequence = count(known.get("max_sequence_length"), 2, 10**9)
     rows, overlapping = windows_of(source.account, training, batch, dataset, sequence)
     duration_s = (bounds[1] - bounds[0]) * 1e-3
-    if not rows:
-        rows = [{"phase": "run", "start_ns": bounds[0] * 10**6, "duration_s": duration_s}]
+    notes = []
+    if all(row["phase"] == "evaluate" for row in rows):
+        rows.append({"phase": "run", "start_ns": bounds[0] * 10**6, "duration_s": duration_s})
+        notes.append("no epoch or block is read: a window is the whole run with its evaluations")
     rows.sort(key=lambda row: row.get("start_ns", math.inf))
     stop = _other_events(source.account, training)
     own = next((e.value for e in training if e.key in ("status", "run_status")), None)
     status = "no run_stop" if stop is None else stop.metadata.get("status") or own
-    notes = []
     if status != "success":
         aborted = ": it has no run_stop" if stop is None else ""
         notes.append(f"the run did not reach its target{aborted}")
