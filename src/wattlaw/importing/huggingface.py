@@ -104,7 +104,8 @@ class TrainerStateImporter:
         steps, train_s = (sum(block[name] for block in blocks) for name in ("steps", "duration_s"))
         several = f"{len(blocks)} trainings, " if len(blocks) > 1 else ""
         text = f"Hugging Face Trainer: {several}{steps:,} steps in {train_s:.4g} s"
-        return Imported(f"{text}, {plural(len(evaluations), 'evaluation')}", [run])
+        text += f", {plural(len(evaluations), 'evaluation')}"
+        return Imported(text, [run], notes=notes)
 
 
 def _count(source: Source, entries: Sequence[Entry], why: str, *, has_time: bool = True) -> None:

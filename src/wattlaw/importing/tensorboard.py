@@ -224,7 +224,9 @@ def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
                 source.account.leave_out("a record that is damaged or cut off", row)
                 notes.append(f"damaged or cut off at byte {at:,} of {len(data):,}")
                 continue
-            if not own:
+            if not own and at == 0:  # the version of the format
+                source.account.header(row)
+            elif not own:
                 source.account.leave_out("a record without a scalar", row)
             scalars += own
             if len(scalars) > _MAX_SCALARS:
