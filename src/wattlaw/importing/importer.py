@@ -73,8 +73,9 @@ class Imported:
 class Importer(Protocol):
     """Reads one format. Registered under the entry point ``wattlaw.importers``.
 
-    An importer with a method ``detect_folder(path) -> bool`` reads a folder as one training: the
-    path of its ``source`` is then that of the folder.
+    One that reads the folder of a training as a whole has ``detect_folder(path)``, which says
+    whether it is one, and ``files_of(path)``, the files that belong to it. The path of its
+    ``source`` is then that of the folder.
     """
 
     #: The name of the format, as in ``--from``.

@@ -68,7 +68,13 @@ class EventsImporter:
 
     def detect_folder(self, path: Path) -> bool:
         """Say whether a folder has the event files of one training."""
-        return bool(_files(path))
+        return bool(self.files_of(path))
+
+    def files_of(self, path: Path) -> list[Path]:
+        """Return the event files of a training: of its folder, and of ``train`` and the like."""
+        parts = [each for each in sorted(path.iterdir()) if each.is_dir()]
+        folders = [path, *(each for each in parts if _PART.fullmatch(each.name))]
+        return [file for each in folders for file in sorted(each.glob(_FILES)) if file.is_file()]
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return the run."""
@@ -105,15 +111,6 @@ class EventsImporter:
 
 def _is_evaluation(folder: Path) -> bool:
     return bool(_PART.fullmatch(folder.name) and _EVALUATION.search(folder.name))
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the event files of a training: of its folder, and of ``train`` and the like in it."""
-    parts = [each for each in sorted(folder.iterdir()) if each.is_dir()]
-    parts = [each for each in parts if _PART.fullmatch(each.name)]
-    return [
-        file for each in (folder, *parts) for file in sorted(each.glob(_FILES)) if file.is_file()
-    ]
 
 
 def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
@@ -206,7 +203,7 @@ def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
             f'{source.path}: tensorboardX is needed; pip install "wattlaw[import]"'
         ) from None
     path, scalars, notes = source.path, list[Scalar](), list[str]()
-    files = _files(path) if path.is_dir() else [path]
+    files = IMPORTER.files_of(path) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"{path}: a folder without event files")
     for file in files:
