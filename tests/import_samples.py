@@ -1,5 +1,6 @@
 """A small file of each format that ``wattlaw import`` reads, as its documentation shows it."""
 
+import io
 import json
 import tempfile
 from collections.abc import Callable, Mapping
@@ -19,6 +20,8 @@ class Sample:
     content: Callable[[], bytes]
     settings: Mapping[str, Any] = field(default_factory=dict)
     runs: int = 1
+    #: Counts the rows of a changed file where they are no lines.
+    count_rows: Callable[[bytes], int] | None = None
 
     def write(self, folder: Path) -> Path:
         path = folder / self.file
@@ -288,17 +291,75 @@ def perun(wrap_uj: int = 2**32) -> bytes:
         return path.read_bytes()
 
 
+def count_log_entries(content: bytes) -> int:
+    """Count the records of a ``trainer_state.json``."""
+    return len(json.loads(content)["log_history"])
+
+
+def masked_crc32c(data: bytes) -> int:
+    """Return the checksum of TFRecords, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def count_events(content: bytes) -> int:
+    """Count the records of an event file; what follows a damaged length is one."""
+    at, records = 0, 0
+    while at < len(content):
+        records += 1
+        head, crc = content[at : at + 8], content[at + 8 : at + 12]
+        if len(crc) < 4 or masked_crc32c(head) != int.from_bytes(crc, "little"):
+            break
+        at += 16 + int.from_bytes(head, "little")
+        if at > len(content):
+            break
+    return records
+
+
+def count_datasets(content: bytes) -> int:
+    """Count the datasets of an HDF5 file, each as often as it is linked."""
+    import h5py
+
+    def count(group: Any) -> int:
+        links = [name for name in group if isinstance(group.get(name, getlink=True), h5py.HardLink)]
+        return sum(
+            count(group[name]) if isinstance(group[name], h5py.Group)
+            else isinstance(group[name], h5py.Dataset)
+            for name in links
+        )  # fmt: skip
+
+    with h5py.File(io.BytesIO(content), "r") as file:
+        return count(file)
+
+
 SAMPLES = (
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
     Sample("dcgm", "dcgm.json", dcgm_json),
-    Sample("huggingface", "trainer_state.json", huggingface, {"map": "gpus=@2"}),
+    Sample(
+        "huggingface",
+        "trainer_state.json",
+        huggingface,
+        {"map": "gpus=@2"},
+        count_rows=count_log_entries,
+    ),
     Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
-    Sample("perun", "app.hdf5", perun),
+    Sample("perun", "app.hdf5", perun, count_rows=count_datasets),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json),
-    Sample("tensorboard", "events.out.tfevents.1.host", tensorboard, {"map": "gpus=@2"}),
+    Sample(
+        "tensorboard",
+        "events.out.tfevents.1.host",
+        tensorboard,
+        {"map": "gpus=@2"},
+        count_rows=count_events,
+    ),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
     Sample("codecarbon", "emissions.csv", codecarbon, runs=2),

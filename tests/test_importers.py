@@ -17,8 +17,10 @@ from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
 from wattlaw.importing import hdf5
-from wattlaw.importing.detection import HEAD_BYTES, importer_of, importers
+from wattlaw.importing.detection import HEAD_BYTES, importer_of, importers, read_file
 from wattlaw.importing.importer import GROUP, Options
+from wattlaw.importing.mapping import parse_constants
+from wattlaw.importing.reading import encoding_of
 from wattlaw.store.schema import EPOCHS, TELEMETRY, find_faults
 from wattlaw.store.store import Store
 
@@ -163,6 +165,51 @@ def test_damaged_files_are_read_or_refused(tmp_path, sample, monkeypatch) -> Non
             assert not find_faults(table), number
             assert run.record.model_validate_json(run.record.model_dump_json()) == run.record
     assert 0 < refused < inputs
+
+
+def rows_in(sample: Sample, content: bytes) -> int | None:
+    """Count the rows of a file without wattlaw; None where that takes a reader of its format."""
+    if sample.count_rows is not None:
+        return sample.count_rows(content)
+    text = content.decode(encoding_of(content[:1024])).replace("\r\n", "\n").replace("\r", "\n")
+    return sum(bool(line.strip()) for line in text.split("\n"))
+
+
+@every
+def test_each_row_is_read_or_left_out_with_a_reason(tmp_path, sample) -> None:
+    """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
+    inputs = INPUTS or (10 if sample.format == "perun" else 100)
+    path, options = sample.write(tmp_path), options_of(sample)
+    importer, content = importers()[sample.format], sample.content()
+    dice, read = random.Random(zlib.crc32(sample.file.encode()) + 1), 0
+    for number in range(inputs):
+        changed = damaged(dice, content) if number else content
+        path.write_bytes(changed)
+        try:
+            imported, account = read_file(path, importer, options)
+        except BadInput:
+            continue
+        read += 1
+        left_out = sum(each.count for each in account.left_out)
+        rejected = len({row.line for row in account.rejected})
+        assert account.headers + account.rows_read + left_out + rejected == rows_in(sample, changed)
+        assert all(each.reason and each.first >= 1 for each in account.left_out)
+        texts = account.texts()
+        assert all({*texts} <= {*run.record.notes} for run in imported.runs)
+        if number == 0:
+            assert account.rows_read > 0
+            assert not rejected
+    assert read > 1
+
+
+def options_of(sample: Sample) -> Options:
+    """Return the options with which ``wattlaw import`` reads a sample."""
+    mapping, settings = sample.settings.get("map"), sample.settings
+    constants = {} if sample.format == "table" else parse_constants(mapping, {})
+    return Options(
+        "s", mapping=mapping, constants=constants, pattern=settings.get("pattern"),
+        devices=tuple(settings.get("devices", ())),
+    )  # fmt: skip
 
 
 def damaged(dice: random.Random, content: bytes) -> bytes:

@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
-from wattlaw.importing.detection import importer_of, read_file
+from wattlaw.importing.account import LeftOut
+from wattlaw.importing.detection import importer_of, read_file, with_notes
 from wattlaw.importing.importer import Options
 from wattlaw.importing.mapping import parse_constants
 from wattlaw.importing.marks import parse_window
@@ -26,12 +27,14 @@ _MAX_FILES = 10_000
 
 @dataclass(frozen=True)
 class ImportedFile:
-    """One file of an import: its format, what it contains, and its rejected rows."""
+    """One file of an import: its format, what it contains, and what is left out of it."""
 
     path: Path
     format: str
     description: str
     notes: tuple[str, ...]
+    rows_read: int  # lines, records or jobs, without headers and blank lines
+    left_out: tuple[LeftOut, ...]
     rejected: tuple[str, ...]  # such as "line 3: gpus is missing"
 
 
@@ -191,9 +194,14 @@ def read_import(
     parts = []
     for path, importer in zip(paths, importers, strict=True):
         own = replace(options, study=study or slug(path.stem) or "imported", constants=constants)
-        parts.append((path, own, importer, read_file(path, importer, own)))
-    series = next((own for _, own, _, part in parts if part.readings is not None), options)
-    runs, notes = assemble([(path, part) for path, _, _, part in parts], series)
+        parts.append((path, own, importer, *read_file(path, importer, own)))
+    series = next((own for _, own, _, part, _ in parts if part.readings is not None), options)
+    runs, notes = assemble([(path, part) for path, _, _, part, _ in parts], series)
+    runs = with_notes(runs, notes)
+    for path, _, _, part, account in parts:
+        if not part.runs:  # its readings or windows are part of all runs
+            texts = (*part.notes, *account.texts())
+            runs = with_notes(runs, [f"{path.name}: {text}" for text in texts])
     if len({run.record.run_id for run in runs}) < len(runs):
         raise BadInput("two of the files have one name and an equal run; rename one of them")
     read = tuple(
@@ -202,12 +210,14 @@ def read_import(
             importer.name,
             part.description,
             tuple(part.notes),
+            account.rows_read,
+            account.left_out,
             tuple(
-                f"{part.unit} {row.line}: {row.reason}"
-                for row in sorted(part.rejected, key=lambda row: row.line)
+                f"{account.unit} {row.line}: {row.reason}"
+                for row in sorted(account.rejected, key=lambda row: row.line)
             ),
         )
-        for path, _, importer, part in parts
+        for path, _, importer, part, account in parts
     )
     return Import(read, tuple(runs), tuple(notes))
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, dict_rows, header_of, moment_ns, positive, text_in
+from wattlaw.importing.reading import Source, count, headers_in, moment_ns, positive, text_in
 from wattlaw.importing.runs import RunMaker, checked_energy
 from wattlaw.store.fields import InvalidCell
-from wattlaw.store.imports import ImportedRun, RejectedRow
+from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts, Site
 
 _REQUIRED = ("timestamp", "project_name", "duration", "emissions", "energy_consumed")
@@ -39,33 +39,36 @@ class CodeCarbonImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has the columns that all versions write."""
-        return {*_REQUIRED} <= header_of(head)
+        return any({*_REQUIRED} <= names for names in headers_in(head))
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each process, or for the processes of one job."""
         lines: list[Line] = []
-        rejected = []
-        for line, row in dict_rows(path, _REQUIRED):
+        account = source.account
+        for line, row in source.rows(_REQUIRED):
             end_ns = moment_ns(row["timestamp"], options.timezone)
             duration_s = positive(row["duration"])
             start_ns = (
                 -1 if end_ns is None or duration_s is None else end_ns - int(duration_s * 1e9)
             )
             if start_ns < 0 or duration_s is None:
-                rejected.append(RejectedRow(line, "timestamp or duration is missing or invalid"))
+                account.reject(line, "timestamp or duration is missing or invalid")
             else:
                 lines.append((line, row, start_ns, duration_s))
-        lines, updates = _last_of_each(lines)
+        kept = _last_of_each(lines)
+        updates = {line for line, *_ in lines} - {line for line, *_ in kept}
+        account.leave_out("an earlier line of a process with more than one", *updates)
+        lines = kept
         nodes = options.constants.get("nodes", 1)
-        maker, runs, notes = RunMaker(path, options), [], []
-        if updates:
-            notes.append(f"{updates:,} earlier lines of processes with more than one left out")
+        maker, runs, notes = RunMaker(source.path, options), [], []
         for group in _groups(lines):
             try:
                 runs.append(_run(maker, group, nodes, options))
             except InvalidCell as error:
-                rejected += [RejectedRow(line, str(error)) for line, *_ in group]
+                for line, *_ in group:
+                    account.reject(line, str(error))
                 continue
+            account.read(*(line for line, *_ in group))
             if len(group) > nodes:
                 places = ", ".join(str(line) for line, *_ in group[:8])
                 notes.append(
@@ -73,17 +76,17 @@ class CodeCarbonImporter:
                     f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
                 )
         text = f"CodeCarbon: {len(lines):,} processes in {len(runs):,} runs, times in "
-        return Imported(text + options.zone_note, runs, rejected=rejected, notes=notes)
+        return Imported(text + options.zone_note, runs, notes=notes)
 
 
-def _last_of_each(lines: Sequence[Line]) -> tuple[list[Line], int]:
-    """Return the last line of each process, which adds up the ones before, and their number."""
+def _last_of_each(lines: Sequence[Line]) -> list[Line]:
+    """Return the last line of each process, which adds up the ones before."""
     last: dict[str, Line] = {}
     for item in lines:
         key = item[1].get("run_id") or f"line {item[0]}"
         if key not in last or item[3] >= last[key][3]:
             last[key] = item
-    return list(last.values()), len(lines) - len(last)
+    return list(last.values())
 
 
 def _groups(lines: Sequence[Line]) -> list[list[Line]]:

@@ -6,11 +6,12 @@ all of them in one import. A value that DCGM does not have is a blank, such as 9
 
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC
 from pathlib import Path
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import left_out, lines_of, ns_of, number, read_json
+from wattlaw.importing.reading import Source, moment_ns, number
 from wattlaw.importing.runs import HOST
 from wattlaw.importing.timeseries import SampleRows, describe
 
@@ -34,10 +35,9 @@ _METRICS: Mapping[str, tuple[str, float]] = {
 _BLANK_64, _BLANK_32 = 140_737_488_355_328.0, (2_147_483_632.0, 2_147_483_648.0)
 _LINE = re.compile(r"(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(\S+))?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-#: Greater times are milliseconds: the year 5138 in seconds, 1973 in milliseconds.
-_MS_FROM = 1e11
 _MAX_SAMPLES = 2_000_000
-Value = tuple[str, Mapping[str, str], float | None, float | None]  # metric, labels, time, value
+#: Row, metric, labels, time, value.
+Value = tuple[int, str, Mapping[str, str], int | None, float | None]
 
 
 class DcgmImporter:
@@ -50,23 +50,25 @@ class DcgmImporter:
         """Say whether there is a metric of DCGM."""
         return b"DCGM_FI_" in head and (b"{" in head)
 
-    def read(self, path: Path, options: Options) -> Imported:  # noqa: ARG002 - the protocol's
+    def read(self, source: Source, options: Options) -> Imported:  # noqa: ARG002 - the protocol's
         """Return the readings of each GPU."""
-        is_json = next((line for _, line in lines_of(path) if line.strip()), "").startswith("{")
-        values = _of_json(path) if is_json else _of_text(path)
+        path, account = source.path, source.account
+        values = _of_json(source) if source.begins_with("{") else _of_text(source)
         samples: dict[tuple[str, str, int], dict[str, float]] = {}
-        rows, undated, blank = SampleRows(path), 0, 0
-        for metric, labels, time_s, value in values:
+        rows, undated = SampleRows(path), 0
+        for row, metric, labels, t_ns, value in values:
             if metric not in _METRICS:
+                account.leave_out("another metric", row)
                 continue
-            t_ns = None if time_s is None else ns_of(time_s)
             device = labels.get("UUID") or labels.get("gpu") or labels.get("device")
             if t_ns is None or not device:
                 undated += 1
+                account.leave_out("no time or no GPU", row)
                 continue
             if value is None or value >= _BLANK_64 or _BLANK_32[0] <= value < _BLANK_32[1]:
-                blank += 1
+                account.leave_out("a blank value", row)
                 continue
+            account.read(row)
             host = (labels.get("Hostname") or labels.get("instance") or HOST)[:100]
             column, factor = _METRICS[metric]
             own = samples.setdefault((host, device[:100], t_ns), {})
@@ -87,22 +89,20 @@ class DcgmImporter:
         for (host, device, t_ns), own in samples.items():
             rows.add(host, device, "gpu", t_ns, own)
         readings = rows.readings()
-        notes = left_out(values_without_a_time_or_a_GPU=undated, blank_values=blank)
-        return Imported(describe("DCGM metrics", readings), readings=readings, notes=notes)
+        return Imported(describe("DCGM metrics", readings), readings=readings)
 
 
-def _of_text(path: Path) -> Iterator[Value]:
-    for _, line in lines_of(path):
-        if (match := _LINE.fullmatch(line)) is None:
-            continue
-        time = number(match[4]) if match[4] else None
-        if time is not None and time >= _MS_FROM:
-            time /= 1000
-        yield match[1], dict(_LABEL.findall(match[2])), time, number(match[3])
+def _of_text(source: Source) -> Iterator[Value]:
+    for row, line in source.lines():
+        if line.startswith("#"):
+            source.account.leave_out("a comment", row)
+        elif (match := _LINE.fullmatch(line)) is not None:
+            t_ns = moment_ns(match[4], UTC) if match[4] else None
+            yield row, match[1], dict(_LABEL.findall(match[2])), t_ns, number(match[3])
 
 
-def _of_json(path: Path) -> Iterator[Value]:
-    data = read_json(path)
+def _of_json(source: Source) -> Iterator[Value]:
+    path, data = source.path, source.json()
     if not isinstance(data, dict) or data.get("status", "success") != "success":
         raise BadInput(f"{path}: not a successful answer to a range query")
     data = data.get("data", data)
@@ -116,9 +116,9 @@ def _of_json(path: Path) -> Iterator[Value]:
         labels = {str(k): str(v) for k, v in named.items()} if isinstance(named, dict) else {}
         metric = labels.get("__name__", "")
         pairs = result.get("values", [result.get("value")])
-        for pair in pairs if isinstance(pairs, list) else []:
+        for row, pair in source.items(pairs if isinstance(pairs, list) else [], "value"):
             if isinstance(pair, list) and len(pair) == 2:
-                yield metric, labels, number(pair[0]), number(pair[1])
+                yield row, metric, labels, moment_ns(str(pair[0]), UTC), number(pair[1])
 
 
 IMPORTER = DcgmImporter()

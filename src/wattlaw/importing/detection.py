@@ -2,18 +2,28 @@
 
 import errno
 import struct
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from wattlaw import registry
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
+from wattlaw.importing.account import Account
+from wattlaw.importing.foreign import refuse_foreign
 from wattlaw.importing.importer import GROUP, Imported, Importer, Options
 from wattlaw.importing.mapping import has_columns
+from wattlaw.importing.reading import Source, encoding_of
+from wattlaw.store.imports import ImportedRun
 from wattlaw.text import join_names, shorten
 
 HEAD_BYTES = 65_536
 #: What readers raise for damaged content, apart from ``BadInput``.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error)
+_PACKED = {
+    b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}  # fmt: skip
 _TABLES = (".csv", ".jsonl", ".parquet")
 
 
@@ -27,7 +37,11 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
 
     Raises ``BadInput`` if the file cannot be read, no importer recognises it, or several do.
     """
+    if path.is_dir():
+        return _folder_importer(path, name)
     head = _head(path)
+    if (encoding := encoding_of(head)) != "utf-8":
+        head = head.decode(encoding, "replace").encode()
     if name is not None:
         loaded: Importer = registry.load(GROUP, name)
         return loaded
@@ -40,11 +54,25 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
         return matching[0]
     if options.pattern is not None and "log" in known:
         return known["log"]
+    if not has_columns(options.mapping):
+        refuse_foreign(path, head.decode("utf-8", "replace"))
     if path.suffix.lower() in _TABLES or has_columns(options.mapping):
         return known["table"]
+    for magic, packer in _PACKED.items():
+        if head.startswith(magic):
+            raise BadInput(f"{path}: packed with {packer}; unpack it first")
     raise BadInput(
         f"{path}: no known format; allowed: {join_names(list(known))}, named with --from"
     )
+
+
+def _folder_importer(path: Path, name: str | None) -> Importer:
+    """Return the importer that reads a folder as one training."""
+    for each in importers().values():
+        detects = getattr(each, "detect_folder", None)
+        if name in (None, each.name) and detects is not None and detects(path):
+            return each
+    raise BadInput(f"{path}: is a folder; name its files")
 
 
 def _head(path: Path) -> bytes:
@@ -61,10 +89,17 @@ def _head(path: Path) -> bytes:
         raise BadInput(f"{path}: cannot be read: {why}") from None
 
 
-def read_file(path: Path, importer: Importer, options: Options) -> Imported:
-    """Return the content of a file; damaged content is a ``BadInput`` that names the file."""
+def read_file(path: Path, importer: Importer, options: Options) -> tuple[Imported, Account]:
+    """Return the content of a file, and what became of its rows.
+
+    What is left out of the file is in the notes of its runs. Damaged content is a ``BadInput`` that
+    names the file.
+    """
+    source = Source(path)
     try:
-        return importer.read(path, options)
+        imported = importer.read(source, options)
+        texts = source.account.texts()
+        return replace(imported, runs=with_notes(imported.runs, texts)), source.account
     except WattlawError:
         raise
     except MemoryError:
@@ -73,3 +108,11 @@ def read_file(path: Path, importer: Importer, options: Options) -> Imported:
         raise BadInput(
             f"{path}: not a readable file of format {importer.name}: {shorten(one_line(error))}"
         ) from error
+
+
+def with_notes(runs: Sequence[ImportedRun], notes: Sequence[str]) -> list[ImportedRun]:
+    """Return runs with more notes."""
+    if not notes:
+        return [*runs]
+    records = (run.record.model_copy(update={"notes": (*run.record.notes, *notes)}) for run in runs)
+    return [replace(run, record=record) for run, record in zip(runs, records, strict=True)]

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from wattlaw.devices.meter import Facts
-from wattlaw.store.imports import ImportedRun, RejectedRow
+from wattlaw.importing.reading import Source
+from wattlaw.store.imports import ImportedRun
 
 GROUP = "wattlaw.importers"
 
@@ -66,13 +67,16 @@ class Imported:
     runs: Sequence[ImportedRun] = ()
     readings: Readings | None = None
     marks: Sequence[Mark] = ()
-    rejected: Sequence[RejectedRow] = ()
     notes: Sequence[str] = ()  # what the user should know, a line each
-    unit: str = "line"  # what ``RejectedRow.line`` counts
 
 
 class Importer(Protocol):
-    """Reads one format. Registered under the entry point ``wattlaw.importers``."""
+    """Reads one format. Registered under the entry point ``wattlaw.importers``.
+
+    One that reads the folder of a training as a whole has ``detect_folder(path)``, which says
+    whether it is one, and ``files_of(path)``, the files that belong to it. The path of its
+    ``source`` is then that of the folder.
+    """
 
     #: The name of the format, as in ``--from``.
     name: str
@@ -90,8 +94,10 @@ class Importer(Protocol):
             Its first ``detection.HEAD_BYTES`` bytes.
         """
 
-    def read(self, path: Path, options: Options) -> Imported:
-        """Return the content of a file.
+    def read(self, source: Source, options: Options) -> Imported:
+        """Return the content of a file, read with the methods of ``source``.
+
+        ``source.account`` takes what became of each row: ``read``, ``leave_out`` or ``reject``.
 
         Raises
         ------

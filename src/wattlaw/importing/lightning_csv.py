@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import count, dict_rows, header_of, number
+from wattlaw.importing.reading import Source, count, headers_in, number
+from wattlaw.importing.runs import workload_of
 from wattlaw.importing.timeseries import run_of_training
 
 _TRAIN = re.compile(r"train[/|](time|batches|samples|device[/|]samples_per_sec)")
@@ -27,60 +29,75 @@ class MetricsImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has epoch, step and a metric of training or evaluation."""
-        return {"epoch", "step"} <= header_of(head) and not {"start", "end"} <= header_of(head)
+        return any(
+            {"epoch", "step"} <= names and not {"start", "end"} <= names
+            for names in headers_in(head)
+        )
 
-    def read(self, path: Path, options: Options) -> Imported:
-        """Return the run."""
-        train: list[dict[str, float]] = []
+    def read(self, source: Source, options: Options) -> Imported:
+        """Return the run, with a block of steps for each call of ``fit``."""
+        path, account = source.path, source.account
+        train: list[list[dict[str, float]]] = []
         evaluations: list[dict[str, float]] = []
-        for _, row in dict_rows(path, ("epoch", "step")):
+        for line, row in source.rows(("epoch", "step")):
             known = {
                 name: value for name, cell in row.items() if (value := number(cell)) is not None
             }
             own = {match[1]: known[name] for name in known if (match := _TRAIN.fullmatch(name))}
-            if "time" in own and "step" in known:
-                train.append({**own, "step": known["step"]})
-            if any(_EVALUATION.fullmatch(name) for name in known):
+            is_timed = "time" in own and "step" in known
+            is_evaluation = any(_EVALUATION.fullmatch(name) for name in known)
+            if is_timed:
+                point = {**own, "step": known["step"], "line": line}
+                last = train[-1][-1] if train else None
+                # The time starts again with each call of fit.
+                if last and last["time"] < own["time"] and last["step"] <= point["step"]:
+                    train[-1].append(point)
+                else:
+                    train.append([point])
+            if is_evaluation:
                 evaluations.append(known)
-        window = _block(train)
-        if window is None:
+            if is_timed or is_evaluation:
+                account.read(line)
+            else:
+                account.leave_out("neither a time of training nor a validation", line)
+        blocks = []
+        for rows in train:
+            block = _block(rows, options.constants.get("gpus"))
+            if block is not None:
+                blocks.append(block)
+            else:
+                why = "a call of fit with fewer than two steps with a time"
+                account.leave_out(why, *(int(row["line"]) for row in rows))
+        if not blocks:
             raise BadInput(
                 f"{path}: no times of training; log them with Lightning's ThroughputMonitor, or "
                 "import the file with --from table --map"
             )
-        gpus = options.constants.get("gpus")
-        if window["samples"] is not None:  # ThroughputMonitor counts those of one process
-            window["samples"] = window["samples"] * gpus if gpus else None
         names = {name for row in evaluations if (name := _metric_name(row))}
-        run = run_of_training(path, options, [window, *map(_evaluation, evaluations)], names)
-        text = f"Lightning metrics: {window['steps']:,} steps in {window['duration_s']:.4g} s"
-        return Imported(f"{text}, {len(evaluations)} evaluations", [run])
+        rows = [*blocks, *map(_evaluation, evaluations)]
+        run = run_of_training(path, options, rows, names, (), {"workload": workload_of(path)})
+        steps, train_s = (sum(block[name] for block in blocks) for name in ("steps", "duration_s"))
+        several = f"{len(blocks)} calls of fit, " if len(blocks) > 1 else ""
+        text = f"Lightning metrics: {several}{steps:,} steps in {train_s:.4g} s"
+        return Imported(f"{text}, {plural(len(evaluations), 'evaluation')}", [run])
 
 
-def _block(rows: list[dict[str, float]]) -> dict[str, Any] | None:
-    """Return the steps from the first row with a time to the last one; None of fewer than two.
-
-    The time starts again with each call of ``fit``; what was trained before is left out.
-    """
-    begins = max(
-        (i for i in range(1, len(rows)) if rows[i]["time"] < rows[i - 1]["time"]), default=0
-    )
-    rows = rows[begins:]
-    if len(rows) < 2:
-        return None
+def _block(rows: list[dict[str, float]], gpus: int | None) -> dict[str, Any] | None:
+    """Return the steps from the first row with a time to the last one; None of fewer than two."""
     first, last = rows[0], rows[-1]
     steps = count(last["step"] - first["step"], 1, 10**7)
     if steps is None or not last["time"] > first["time"]:
         return None
     samples = None
-    if "samples" in first and "samples" in last:
+    if "samples" in first and "samples" in last and gpus:
         samples = count(last["samples"] - first["samples"], 1, 2**53)
     return {
         "phase": "steps",
         "from_step": count(first["step"]),
         "duration_s": last["time"] - first["time"],
         "steps": steps,
-        "samples": samples,
+        # ThroughputMonitor counts the samples of one process.
+        "samples": samples * gpus if samples is not None and gpus else None,
     }
 
 

@@ -5,29 +5,55 @@ steps, run or another name), ``epoch``, ``steps``, ``samples``, ``loss``, ``metr
 """
 
 import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import tzinfo
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options
-from wattlaw.importing.reading import (
-    count,
-    dict_rows,
-    header_of,
-    lines_of,
-    moment,
-    moment_ns,
-    number,
-)
+from wattlaw.importing.log_times import Stamp, days_are_first, find_stamp, stamp_ns
+from wattlaw.importing.overlap import Span, overlapping
+from wattlaw.importing.reading import Source, count, headers_in, moment_ns, number
+from wattlaw.importing.timeseries import are_pauses
 from wattlaw.text import quote
 
 _COUNTS = ("epoch", "steps", "samples")
 _VALUES = ("loss", "metric")
 _PHASE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}")
-_TIME = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
-_MAX_MARKS = 100_000
+_MAX_MARKS, _MAX_SEARCHED, _MAX_EPOCH = 100_000, 10_000, 10**7
+_ALLOWED_TIMES = "2026-01-31T12:00:00, with or without a zone, or seconds since 1970"
+#: The group of lines of evaluations, and words that they have without it.
+_EVALUATED = "evaluation"
+_EVALUATION = re.compile(
+    r"(?<![a-z])(?:val|valid|validat(?:ion|ing|e)|eval|evaluat(?:ion|ing|e)|"
+    r"test(?:ing)?[ _/](?:acc|loss|set|error|score|step|epoch|result)\w*)(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A line that matches the pattern."""
+
+    row: int
+    stamp: Stamp
+    groups: Mapping[str, str | None]
+    is_evaluation: bool  # it has such a word
+
+
+class _Point(NamedTuple):
+    """A line with its time."""
+
+    row: int
+    t_ns: int
+    step: int | None
+    epoch: int | None
 
 
 def parse_window(text: str, zone: tzinfo) -> Mark:
@@ -51,35 +77,64 @@ class WindowsImporter:
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has ``start`` and ``end``, and other columns of windows only."""
         allowed = {"start", "end", "phase", "warmup", *_COUNTS, *_VALUES}
-        return {"start", "end"} <= header_of(head) <= allowed
+        return any({"start", "end"} <= names <= allowed for names in headers_in(head))
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the windows."""
-        marks = []
-        for line, row in dict_rows(path, ("start", "end")):
-            phase = row.get("phase") or "run"
-            if not _PHASE.fullmatch(phase):
-                raise BadInput(f"{path}: line {line}: phase is {quote(phase)}; allowed: a name")
-            columns: dict[str, Any] = {}
-            for name in (*_COUNTS, *_VALUES):
-                if row.get(name):
-                    value = count(row[name], most=2**53) if name in _COUNTS else number(row[name])
-                    if value is None:
-                        raise BadInput(f"{path}: line {line}: {name} is {quote(row[name])}")
-                    columns[name] = value
-            if row.get("warmup"):
-                columns["warmup"] = row["warmup"].lower() in ("1", "true", "yes")
-            start_ns, end_ns = (
-                moment(path, line, row[name], options.timezone) for name in ("start", "end")
-            )
-            if end_ns <= start_ns:
-                raise BadInput(f"{path}: line {line}: the window ends before it starts")
-            marks.append(Mark(start_ns, end_ns, phase, columns))
+        path, account, marks = source.path, source.account, dict[int, Mark]()
+        for line, row in source.rows(("start", "end")):
+            mark = _mark(row, options.timezone)
+            if isinstance(mark, str):
+                account.reject(line, mark)
+                continue
+            account.read(line)
+            marks[line] = mark
             if len(marks) > _MAX_MARKS:
                 raise BadInput(f"{path}: more than {_MAX_MARKS:,} windows")
+        spans = [Span(line, mark.phase, mark.start_ns, mark.end_ns) for line, mark in marks.items()]
+        for line, why in overlapping(spans).items():
+            account.leave_out(why, line)
+            del marks[line]
         if not marks:
-            raise BadInput(f"{path}: no window")
-        return Imported(f"{len(marks)} windows, times in {options.zone_note}", marks=marks)
+            first = f"; line {account.rejected[0].line}: " if account.rejected else ""
+            reason = account.rejected[0].reason if account.rejected else ""
+            raise BadInput(f"{path}: no window{first}{reason}")
+        text = f"{plural(len(marks), 'window')}, times in {options.zone_note}"
+        return Imported(text, marks=list(marks.values()), notes=_with_evaluations(marks.values()))
+
+
+def _mark(row: Mapping[str, str], zone: tzinfo) -> Mark | str:
+    """Return the window of a row, or what is wrong with it."""
+    phase, columns = row.get("phase") or "run", dict[str, Any]()
+    if not _PHASE.fullmatch(phase):
+        return f"phase is {quote(phase)}; allowed: a name"
+    for name in (*_COUNTS, *_VALUES):
+        if text := row.get(name):
+            value = count(text, most=2**53) if name in _COUNTS else number(text)
+            if value is None:
+                return f"{name} is {quote(text)}; allowed: a number"
+            columns[name] = value
+    if row.get("warmup"):
+        columns["warmup"] = row["warmup"].lower() in ("1", "true", "yes")
+    start_ns, end_ns = (moment_ns(row[name], zone) for name in ("start", "end"))
+    for name, t_ns in (("start", start_ns), ("end", end_ns)):
+        if t_ns is None:
+            return f"{name} is {quote(row[name])}; allowed: {_ALLOWED_TIMES}"
+    if start_ns is None or end_ns is None or end_ns <= start_ns:
+        return "the window ends before it starts"
+    return Mark(start_ns, end_ns, phase, columns)
+
+
+def _with_evaluations(marks: Iterable[Mark]) -> list[str]:
+    """Return a note of the windows of training in which an evaluation lies."""
+    evaluations = sorted(mark.start_ns for mark in marks if mark.phase == "evaluate")
+    trained = [mark for mark in marks if mark.phase in ("train", "steps")]
+    longer = sum(
+        bisect_left(evaluations, mark.start_ns) < bisect_left(evaluations, mark.end_ns)
+        for mark in trained
+    )
+    text = f"{plural(longer, 'window')} of training with an evaluation, whose time counts too"
+    return [text] if longer else []
 
 
 class LogImporter:
@@ -92,40 +147,130 @@ class LogImporter:
         """Return False: with ``--pattern``, a log is the file that no other format has."""
         return False
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return a window for each pair of neighbouring lines that match.
 
-        With the named group ``step`` a window is a block of steps, otherwise it is an epoch, of the
-        number in the group ``epoch``.
+        With the named group ``step`` a window is a block of steps, with ``epoch`` it is an epoch.
+        Lines of evaluations match the group ``evaluation``, or else have such a word.
         """
-        try:
-            pattern = re.compile(options.pattern or "")
-        except (re.error, RecursionError, OverflowError) as error:
-            raise BadInput(f"--pattern: not a regular expression: {error}") from None
-        if not options.pattern:
-            raise BadInput(f"{path}: a log needs --pattern, a regular expression of its lines")
-        matches: list[tuple[int, dict[str, str | None]]] = []
-        for _, line in lines_of(path):
-            found, time = pattern.search(line[:10_000]), _TIME.search(line[:10_000])
-            t_ns = moment_ns(time[0], options.timezone) if found and time else None
-            if found and t_ns is not None:
-                matches.append((t_ns, found.groupdict()))
-                if len(matches) > _MAX_MARKS:
+        path, account, pattern = source.path, source.account, _pattern(source.path, options)
+        lines, evaluated = list[_Line](), list[int]()
+        for row, line in source.lines():
+            text = line[:_MAX_SEARCHED]
+            found = pattern.search(text)
+            stamp, groups = (find_stamp(text), found.groupdict()) if found else (None, {})
+            if groups.get(_EVALUATED) is not None or (
+                not found and _EVALUATED not in pattern.groupindex and _EVALUATION.search(text)
+            ):
+                evaluated.append(row)
+                account.leave_out("a line of an evaluation", row)
+            elif found and stamp is not None:
+                lines.append(_Line(row, stamp, groups, bool(_EVALUATION.search(text))))
+                if len(lines) > _MAX_MARKS:
                     raise BadInput(f"{path}: more than {_MAX_MARKS:,} lines match --pattern")
-        marks = []
-        for (before_ns, before), (t_ns, groups) in pairwise(matches):
-            if t_ns <= before_ns:
-                continue
-            steps = [count(each.get("step")) for each in (before, groups)]
-            if steps[0] is not None and steps[1] is not None and steps[1] > steps[0]:
-                marks.append(Mark(before_ns, t_ns, "steps", {"steps": steps[1] - steps[0]}))
-            elif "step" not in groups:
-                epoch = count(groups.get("epoch"), most=10**7)
-                columns = {} if epoch is None else {"epoch": epoch}
-                marks.append(Mark(before_ns, t_ns, "train", columns))
+            else:
+                why = "matches --pattern but has no time" if found else "does not match --pattern"
+                account.leave_out(why, row)
+        lines, results = _without_evaluations(lines, pattern)
+        account.leave_out("a line of an evaluation", *results)
+        evaluated = sorted([*evaluated, *results])
+        points, problem = _points(source, lines, options.timezone)
+        marks, notes = _marks(source, points, evaluated, is_steps="step" in pattern.groupindex)
+        if lines and all(line.is_evaluation for line in lines):
+            notes.append("all lines have a word of evaluations, whose time may be in the windows")
         if not marks:
-            raise BadInput(f"{path}: fewer than two lines with a time match --pattern")
-        return Imported(f"log: {len(marks)} windows, times in {options.zone_note}", marks=marks)
+            why = problem or "; ".join(notes) or "fewer than two lines with a time match --pattern"
+            raise BadInput(f"{path}: {why}")
+        text = f"log: {plural(len(marks), 'window')}, times in {options.zone_note}"
+        return Imported(text, marks=marks, notes=notes)
+
+
+def _pattern(path: Path, options: Options) -> re.Pattern[str]:
+    example = r"--pattern 'step (?P<step>\d+)' or 'epoch (?P<epoch>\d+)'"
+    if not options.pattern:
+        raise BadInput(f"{path}: a log needs a regular expression of its lines, such as {example}")
+    try:
+        pattern = re.compile(options.pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise BadInput(f"--pattern: not a regular expression: {error}") from None
+    if not {"step", "epoch"} & {*pattern.groupindex}:
+        raise BadInput(
+            "--pattern: has no group step or epoch, so what its lines count is not known; name the "
+            f"number, such as {example}"
+        )
+    return pattern
+
+
+def _without_evaluations(
+    lines: list[_Line], pattern: re.Pattern[str]
+) -> tuple[list[_Line], list[int]]:
+    """Return the lines of training, and the rows of those that only evaluations have.
+
+    Where all lines have a word such as ``val_loss``, they are those of training.
+    """
+    evaluated = [line.row for line in lines if line.is_evaluation]
+    if _EVALUATED in pattern.groupindex or len(evaluated) == len(lines):
+        return lines, []
+    return [line for line in lines if not line.is_evaluation], evaluated
+
+
+def _points(
+    source: Source, lines: Sequence[_Line], zone: tzinfo
+) -> tuple[list[_Point], str | None]:
+    """Return the lines with a time that is certain, and what is wrong with the first other one."""
+    day_first, points, problem = days_are_first(line.stamp for line in lines), list[_Point](), None
+    for line in lines:
+        t_ns = stamp_ns(line.stamp, zone, day_first=day_first)
+        step, epoch = (count(line.groups.get(name)) for name in ("step", "epoch"))
+        if isinstance(t_ns, str):
+            source.account.leave_out(t_ns, line.row)
+            problem = problem or (
+                f"line {line.row} has {t_ns}: {quote(line.stamp.text)}; write times such as "
+                "2026-01-31 12:00:00, or add the date, for instance with: sed 's/^/2026-01-31 /'"
+            )
+        elif "step" in line.groups and step is None:
+            source.account.leave_out("a step that is no whole number", line.row)
+        elif points and t_ns <= points[-1].t_ns and (step, epoch) != points[-1][2:]:
+            source.account.leave_out("not later than the line before", line.row)
+        elif points and (step, epoch) == points[-1][2:] and (step, epoch) != (None, None):
+            source.account.leave_out("the step or epoch of the line before", line.row)
+        else:
+            points.append(_Point(line.row, t_ns, step, epoch))
+    return points, problem
+
+
+def _marks(
+    source: Source, points: Sequence[_Point], evaluated: Sequence[int], *, is_steps: bool
+) -> tuple[list[Mark], list[str]]:
+    """Return the windows between points, and notes of the intervals that are none."""
+    whys = Counter[str]()
+    pairs = list[tuple[_Point, _Point, int]]()
+    for before, point in pairwise(points):
+        first, last = (before.step, point.step) if is_steps else (before.epoch, point.epoch)
+        length = 1 if first is None or last is None else last - first
+        if bisect_left(evaluated, point.row) > bisect_left(evaluated, before.row):
+            whys["with an evaluation"] += 1
+        elif length <= 0:
+            whys["in which the numbers go back"] += 1
+        elif not is_steps and length > 1:
+            whys["of several epochs"] += 1
+        else:
+            pairs.append((before, point, length))
+    durations_s = [(point.t_ns - before.t_ns) * 1e-9 for before, point, _ in pairs]
+    are_long = are_pauses(durations_s, [length for _, _, length in pairs])
+    marks = []
+    for (before, point, length), is_pause in zip(pairs, are_long, strict=True):
+        if is_pause:
+            whys["with a pause"] += 1
+            continue
+        source.account.read(before.row, point.row)
+        number = {} if point.epoch is None or point.epoch > _MAX_EPOCH else {"epoch": point.epoch}
+        columns = {"steps": length} if is_steps else number
+        phase = "steps" if is_steps else "train"
+        marks.append(Mark(before.t_ns, point.t_ns, phase, columns))
+    alone = [point.row for point in points if not source.account.is_read(point.row)]
+    source.account.leave_out("at the edge of no window", *alone)
+    return marks, [f"{plural(times, 'interval')} left out: {why}" for why, times in whys.items()]
 
 
 WINDOWS = WindowsImporter()

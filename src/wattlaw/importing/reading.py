@@ -1,18 +1,23 @@
-"""Reads text files of other tools: lines of bounded length, CSV rows with line numbers, times."""
+"""Reads files of other tools: ``Source`` and its account of rows, numbers and times."""
 
+import codecs
 import csv
 import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, read_input
-from wattlaw.text import quote
+from wattlaw.importing.account import Account
+from wattlaw.text import join_names
+
+T = TypeVar("T")
 
 #: Most characters of a line.
 MAX_LINE = 1_000_000
@@ -25,6 +30,19 @@ MAX_READINGS = 8_000_000
 #: The range of times: 1970 to 2116, as for our own samples.
 MAX_NS = 2**62
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+#: 1e11 s are in the year 5138, 1e11 ms in 1973.
+_EPOCH_SCALES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
+#: Separators of the cells of a CSV file, and the lines among which a header is looked for.
+_DELIMITERS, _HEADER_LINES = (",", ";", "\t"), 20
+_DECIMAL_COMMA = re.compile(r"^([+-]?[0-9]+),([0-9]{1,2}|[0-9]{4,})(?=\s*[A-Za-z%]*$)")
+_BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+OTHER_CELLS = "another number of cells than the header"
 #: Texts of tools for a value that they do not have.
 MISSING = frozenset({
     "", "n/a", "[n/a]", "na", "nan", "none", "null", "[not supported]", "not supported",
@@ -32,83 +50,168 @@ MISSING = frozenset({
 })  # fmt: skip
 
 
-def lines_of(path: Path, *, only_complete: bool = False) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers from 1, without the line's end.
+@dataclass(frozen=True)
+class Line:
+    """A line of a file with a header: its number, its cells, and the columns they belong to."""
 
-    With ``only_complete`` a last line without an end is left out: its writer was killed.
-    Raises ``BadInput`` if the file cannot be read, is not UTF-8 text or has a very long line.
+    number: int
+    header: tuple[str, ...]
+    cells: list[str]
+
+
+class Source:
+    """One file that is imported, and the account of its rows.
+
+    Its methods add each row that they yield to ``account``; the importer says what became of it.
     """
-    try:
-        with open_regular(path) as binary, io.TextIOWrapper(binary, encoding="utf-8-sig") as file:
-            number = 0
-            while line := file.readline(MAX_LINE + 1):
-                number += 1
-                if len(line) > MAX_LINE:
-                    raise BadInput(f"{path}: line {number:,} has more than {MAX_LINE:,} characters")
-                if only_complete and not line.endswith("\n"):
-                    return
-                yield number, line.rstrip("\r\n")
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
 
+    def __init__(self, path: Path) -> None:
+        self.path, self.account = path, Account()
+        self._items = 0
 
-def header_of(head: bytes) -> set[str]:
-    """Return the columns of a CSV file that begins with ``head``."""
-    first = head.decode("utf-8", "replace").lstrip("\ufeff").split("\n", 1)[0]
-    return {cell.strip() for cell in first.split(",")}
+    def lines(self, *, only_complete: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield the lines that are not blank with their numbers from 1, without the line's end.
 
-
-def left_out(**counts: int) -> tuple[str, ...]:
-    """Return a note for each kind of thing that is left out: ``torn_lines=3``."""
-    known = ((what.replace("_", " "), count) for what, count in counts.items() if count)
-    return tuple(f"{count:,} {what} left out" for what, count in known)
-
-
-def csv_rows(
-    path: Path, *, skip: str = "#", only_complete: bool = False
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the cells of each line, stripped; empty lines and comments are left out.
-
-    No cell has a line break, so that a torn line never takes the next one with it.
-    """
-    for number, line in lines_of(path, only_complete=only_complete):
-        if not line.strip() or (skip and line.startswith(skip)):
-            continue
+        The text is UTF-8, or UTF-16 or UTF-32 as its first bytes say. With ``only_complete`` a last
+        line without an end is left out: its writer was killed. Raises ``BadInput`` if the file
+        cannot be read, is no text in these encodings or has a very long line.
+        """
+        path = self.path
         try:
-            (cells,) = csv.reader([line.replace("\0", "")], skipinitialspace=True)
-        except (csv.Error, ValueError):
-            cells = line.split(",")
-        yield number, [cell.strip() for cell in cells]
+            with open_regular(path) as binary:
+                encoding = encoding_of(binary.read(1024))
+                binary.seek(0)
+                with io.TextIOWrapper(binary, encoding=encoding) as file:
+                    yield from self._numbered(file, only_complete)
+        except FileNotFoundError:
+            raise BadInput(f"{path}: no such file") from None
+        except UnicodeError as error:
+            at = f" (byte {error.start:,})" if isinstance(error, UnicodeDecodeError) else ""
+            raise BadInput(
+                f"{path}: not {encoding.removesuffix('-sig').upper()} text{at}; convert it first, "
+                "for instance with: iconv -f WINDOWS-1252 -t UTF-8"
+            ) from None
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
+
+    def _numbered(self, file: io.TextIOWrapper, only_complete: bool) -> Iterator[tuple[int, str]]:
+        number = 0
+        while line := file.readline(MAX_LINE + 1):
+            number += 1
+            if len(line) > MAX_LINE:
+                raise BadInput(
+                    f"{self.path}: line {number:,} has more than {MAX_LINE:,} characters"
+                )
+            if not line.strip():
+                continue
+            self.account.add(number)
+            if only_complete and not line.endswith("\n"):
+                self.account.leave_out("the last line has no end: it is not complete", number)
+                return
+            yield number, line.rstrip("\r\n")
+
+    def table(
+        self, is_header: Callable[[Sequence[str]], bool], *, only_complete: bool = False
+    ) -> Iterator[Line]:
+        """Yield the rows below each line that is a header; separators are ``,``, ``;`` or tabs.
+
+        Cells are stripped, and no cell has a line break, so that a torn line never takes the next
+        one with it. Left out are lines before the first header, comments, and lines with another
+        number of cells than their header. Where ``,`` does not separate cells, it may be a decimal
+        comma: ``12,5`` becomes ``12.5``, and ``12,500`` stays as it is, since it is unclear.
+        """
+        header: tuple[str, ...] | None = None
+        delimiter = ","
+        for number, line in self.lines(only_complete=only_complete):
+            cells = split_cells(line, delimiter)
+            if header is None:
+                for delimiter in _DELIMITERS:
+                    cells = split_cells(line, delimiter)
+                    if is_header(cells):
+                        break
+            if is_header(cells):
+                header = tuple(cells)
+                self.account.header(number)
+            elif header is None:
+                self.account.leave_out("before the header", number)
+            elif line.startswith("#"):
+                self.account.leave_out("a comment", number)
+            elif len(cells) != len(header):
+                self.account.leave_out(OTHER_CELLS, number)
+            else:
+                if delimiter != ",":
+                    cells = [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in cells]
+                yield Line(number, header, cells)
+
+    def rows(self, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+        """Yield the rows below a header that has the ``required`` columns, as mappings.
+
+        Raises ``BadInput`` if there is no such header, or it has a required column twice.
+        """
+        header: tuple[str, ...] | None = None
+        for line in self.table(lambda cells: {*required} <= {*cells}):
+            header = line.header
+            yield line.number, dict(zip(header, line.cells, strict=True))
+            for name in required:
+                if header.count(name) != 1:
+                    raise BadInput(f"{self.path}: column {name} occurs {header.count(name)} times")
+        if header is None and not self.account.headers:
+            raise BadInput(f"{self.path}: no header with the columns {join_names(required)}")
+
+    def begins_with(self, text: str) -> bool:
+        """Say whether the first characters that are no white space are ``text``."""
+        with open_regular(self.path) as file:
+            head = file.read(1024)
+        return head.decode(encoding_of(head), "replace").lstrip().startswith(text)
+
+    def json(self) -> Any:
+        """Return the content of a JSON file; raise ``BadInput`` if it is none or very large.
+
+        Its parts are not rows yet: call ``items`` for the lists that have them.
+        """
+        data = read_input(self.path, MAX_BYTES)
+        if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS:
+            raise BadInput(f"{self.path}: more than {_MAX_CONTAINERS:,} lists and objects")
+        try:
+            return json.loads(data.decode(encoding_of(data[:1024])))
+        except (ValueError, RecursionError):
+            raise BadInput(f"{self.path}: not a JSON file in UTF-8") from None
+
+    def items(self, items: Iterable[T], unit: str) -> Iterator[tuple[int, T]]:
+        """Yield the parts of a file that is no text, numbered from 1 over all calls."""
+        self.account.unit = unit
+        for item in items:
+            self._items += 1
+            self.account.add(self._items)
+            yield self._items, item
 
 
-def dict_rows(path: Path, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the rows of a CSV file with one header as mappings; torn lines are left out.
-
-    Raises ``BadInput`` if the header lacks a required column or has one twice.
-    """
-    rows = csv_rows(path)
-    _, header = next(rows, (0, []))
-    for name in required:
-        if header.count(name) != 1:
-            raise BadInput(f"{path}: column {name} occurs {header.count(name)} times; allowed: 1")
-    for number, cells in rows:
-        if cells != header and len(cells) == len(header):
-            yield number, dict(zip(header, cells, strict=True))
+def encoding_of(head: bytes) -> str:
+    """Return the encoding of a text that begins with ``head``: UTF-8, UTF-16 or UTF-32."""
+    for mark, encoding in _BYTE_ORDER_MARKS:
+        if head.startswith(mark):
+            return encoding
+    # ASCII characters in UTF-16 without a mark: every second byte is 0.
+    zeros = [head[place::2].count(0) for place in (0, 1)]
+    if len(head) >= 8 and max(zeros) > 0.4 * len(head) and not min(zeros):
+        return "utf-16-be" if zeros[0] else "utf-16-le"
+    return "utf-8"
 
 
-def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; raise ``BadInput`` if it is none or very large."""
-    content = read_input(path, MAX_BYTES)
-    if content.count(b"{") + content.count(b"[") > _MAX_CONTAINERS:
-        raise BadInput(f"{path}: more than {_MAX_CONTAINERS:,} lists and objects")
+def split_cells(line: str, delimiter: str = ",") -> list[str]:
+    """Return the cells of a line of CSV, stripped."""
     try:
-        return json.loads(content.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        raise BadInput(f"{path}: not a JSON file in UTF-8") from None
+        (cells,) = csv.reader([line.replace("\0", "")], delimiter=delimiter, skipinitialspace=True)
+    except (csv.Error, ValueError):
+        cells = line.split(delimiter)
+    return [cell.strip() for cell in cells]
+
+
+def headers_in(head: bytes) -> Iterator[set[str]]:
+    """Yield the cells of each of the first lines of a CSV file, the header among them."""
+    for line in head.decode("utf-8-sig", "replace").splitlines()[:_HEADER_LINES]:
+        for delimiter in _DELIMITERS:
+            yield {*split_cells(line[:MAX_LINE], delimiter)}
 
 
 def number(text: Any) -> float | None:
@@ -152,11 +255,12 @@ def moment_ns(text: str, zone: tzinfo) -> int | None:
     """Return a time as nanoseconds since 1970; None where the text is none.
 
     It is ISO 8601 or ``2024/05/31 10:39:13.123``, where ``zone`` is that of a time without one, or
-    a number of seconds since 1970.
+    a number of seconds since 1970; from 1e11, 1e14 and 1e17 on, of milli-, micro- and nanoseconds.
     """
-    seconds = number(text)
-    if seconds is not None:
-        return ns_of(seconds)
+    known = number(text)
+    if known is not None:
+        scale = next((scale for least, scale in _EPOCH_SCALES if known >= least), 1.0)
+        return ns_of(known * scale)
     text = text.strip().replace("/", "-")
     match = re.fullmatch(r"(.{19})([.,]\d{1,9})?\s*(Z|[+-]\d\d:?\d\d)?", text)
     if match is None:
@@ -178,14 +282,3 @@ def moment_ns(text: str, zone: tzinfo) -> int | None:
 def ns_of(seconds: float) -> int | None:
     """Return seconds since 1970 as nanoseconds; None outside the range of times."""
     return round(seconds * 1e6) * 1000 if 0 <= seconds < MAX_NS * 1e-9 else None
-
-
-def moment(path: Path, line: int, text: str, zone: tzinfo) -> int:
-    """Return a time as ``moment_ns`` does; raise ``BadInput`` where the text is none."""
-    ns = moment_ns(text, zone)
-    if ns is None:
-        raise BadInput(
-            f"{path}: line {line}: {quote(text)} is no time; allowed: 2026-01-31T12:00:00, with or "
-            "without a zone, or seconds since 1970"
-        )
-    return ns

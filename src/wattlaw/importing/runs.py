@@ -26,6 +26,10 @@ KIND = "imported"
 HOST = "imported"
 NOT_CHECKED = "measured elsewhere, not checked here"
 NO_ENERGY = {"energy_source": "none", "energy_verdict": "unavailable"}
+_MADE_BY_TOOLS = re.compile(
+    r"version_\d+|checkpoint-\d+|(?:train|training|val|valid|validation|eval|evaluation|test)",
+    re.IGNORECASE,
+)
 #: A window with a time is shorter, as ``store.schema`` checks.
 _MAX_S = 4e9
 #: The option that keeps a workload's original name where it is not a valid workload name.
@@ -181,6 +185,18 @@ def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> Impo
         return maker.run(*args, **settings)
     except InvalidCell as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+def workload_of(path: Path) -> str:
+    """Return the name of a training whose file has the same name in each folder.
+
+    It is that of the folder, or of the one above where a tool makes the folder: ``version_0``,
+    ``checkpoint-500``, ``train``.
+    """
+    folder = path if path.is_dir() else path.absolute().parent
+    while _MADE_BY_TOOLS.fullmatch(folder.name) and folder.parent.name:
+        folder = folder.parent
+    return "".join(c if c.isprintable() else "?" for c in folder.absolute().name)[:200] or KIND
 
 
 def slug(text: str) -> str:

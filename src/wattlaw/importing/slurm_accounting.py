@@ -11,18 +11,17 @@ from typing import Any
 
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import (
+    Source,
     count,
-    lines_of,
     moment_ns,
     number,
     positive,
-    read_json,
     text_in,
 )
 from wattlaw.importing.runs import RunMaker
 from wattlaw.importing.units import quantity
 from wattlaw.store.fields import InvalidCell
-from wattlaw.store.imports import ImportedRun, RejectedRow
+from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Site
 
 _SOURCE = "sacct ConsumedEnergyRaw"
@@ -48,16 +47,18 @@ class SlurmImporter:
         names = head.decode("utf-8", "replace").split("\n", 1)[0].strip("\r|").split("|")
         return "JobID" in names or "JobIDRaw" in names
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each completed job."""
-        is_json = next((line for _, line in lines_of(path) if line.strip()), "").startswith("{")
-        jobs = list(_of_json(path) if is_json else _of_text(path))
-        maker, runs, rejected = RunMaker(path, options), list[ImportedRun](), []
+        account, is_json = source.account, source.begins_with("{")
+        jobs = list(_of_json(source) if is_json else _of_text(source))
+        maker, runs = RunMaker(source.path, options), list[ImportedRun]()
         for line, row in jobs:
             try:
                 runs.append(_run(maker, line, row, options))
             except InvalidCell as error:
-                rejected.append(RejectedRow(line, f"job {_id(row)[:40]}: {error}"))
+                account.reject(line, f"job {_id(row)[:40]}: {error}")
+            else:
+                account.read(line)
         gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
         measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
         text = (
@@ -65,7 +66,7 @@ class SlurmImporter:
             f"{gpu_s / 3600:,.1f} GPU-hours, {measured:,} with an energy, times in "
             f"{options.zone_note}"
         )
-        return Imported(text, runs, rejected=rejected, unit="job" if is_json else "line")
+        return Imported(text, runs)
 
 
 def _run(maker: RunMaker, line: int, row: Mapping[str, str], options: Options) -> ImportedRun:
@@ -126,7 +127,7 @@ def _tres(text: str) -> Iterator[tuple[str, float]]:
             yield name, known
 
 
-def _of_text(path: Path) -> Iterator[Job]:
+def _of_text(source: Source) -> Iterator[Job]:
     """Yield the jobs; without an energy of its own, a job has the greatest of its steps.
 
     The batch step runs as long as the job, on its nodes.
@@ -134,10 +135,11 @@ def _of_text(path: Path) -> Iterator[Job]:
     jobs: list[tuple[int, dict[str, str]]] = []
     of_steps: dict[str, float] = {}
     header: list[str] = []
-    for line, text in lines_of(path):
+    for line, text in source.lines():
         cells = text.split("|")
         if "JobID" in cells or "JobIDRaw" in cells:
             header = cells
+            source.account.header(line)
         elif len(cells) == len(header):
             row = dict(zip(header, cells, strict=True))
             job_id, dot, _ = _id(row).partition(".")
@@ -150,9 +152,8 @@ def _of_text(path: Path) -> Iterator[Job]:
         yield line, {**row, "ConsumedEnergyRaw": str(energy_j)}
 
 
-def _of_json(path: Path) -> Iterator[Job]:
-    jobs = _list(read_json(path), "jobs")
-    for index, job in enumerate(jobs, 1):
+def _of_json(source: Source) -> Iterator[Job]:
+    for index, job in source.items(_list(source.json(), "jobs"), "job"):
         state = _get(job, "state", "current") or _get(job, "state")
         energies = [_plain(_get(step, "statistics", "energy", "consumed")) or 0.0
                     for step in _list(job, "steps")]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MISSING, csv_rows, header_of, left_out, moment_ns, number
+from wattlaw.importing.reading import MISSING, Source, headers_in, moment_ns, number
 from wattlaw.importing.runs import HOST
 from wattlaw.importing.timeseries import SampleRows, describe
 
@@ -43,7 +43,7 @@ class _Header:
         parts = [_HEADER_CELL.fullmatch(cell) for cell in cells]
         names = [match[1] if match else cell for match, cell in zip(parts, cells, strict=True)]
         self.units = [match[2].lower() if match else "" for match in parts]
-        self.size, self.time = len(cells), names.index("timestamp")
+        self.time = names.index("timestamp")
         self.columns: dict[str, int] = {}
         self.facts: dict[str, Any] = {}
         for column, fields in layout.fields.items():
@@ -79,27 +79,23 @@ class SmiImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header has a time and a field of the command."""
-        names = {name.split("[")[0].strip() for name in header_of(head)}
         fields = {field for fields in self._layout.fields.values() for field in fields}
-        is_named = bool(names & {*self._layout.ids}) or "timestamp" in names
-        return is_named and bool(names & fields)
+        headers = ({cell.split("[")[0].strip() for cell in cells} for cells in headers_in(head))
+        named = {*self._layout.ids, "timestamp"}
+        return any(names & named and names & fields for names in headers)
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the readings of each GPU."""
-        rows, header, torn, undated = SampleRows(path), None, 0, 0
+        path, account, rows = source.path, source.account, SampleRows(source.path)
+        names: tuple[str, ...] = ()
         seen: set[int] = set()
-        for line, cells in csv_rows(path, skip="", only_complete=True):
-            if "timestamp" in cells:
-                header = _Header(cells, self._layout)
-                continue
-            if header is None:
-                raise BadInput(f"{path}: line {line}: no header with timestamp; log the time too")
-            if len(cells) != header.size:
-                torn += 1
-                continue
+        for row in source.table(lambda cells: "timestamp" in cells, only_complete=True):
+            line, cells = row.number, row.cells
+            if row.header is not names:
+                names, header = row.header, _Header([*row.header], self._layout)
             t_ns = moment_ns(cells[header.time], options.timezone)
             if t_ns is None:
-                undated += 1
+                account.leave_out("no time", line)
                 continue
             device = cells[header.id] if header.id is not None else "0"
             if header.id is None and t_ns in seen:
@@ -114,8 +110,9 @@ class SmiImporter:
                 or not device.isprintable()
                 or not any(value is not None for value in values.values())
             ):
-                torn += 1
+                account.leave_out("no device or no value", line)
                 continue
+            account.read(line)
             rows.add(HOST, device, "gpu", t_ns, values)
             if (HOST, device) not in rows.facts:
                 rows.facts[HOST, device] = dict(header.facts)
@@ -124,7 +121,8 @@ class SmiImporter:
                     rows.facts[HOST, device]["max_power_limit_w"] = limit
                 if header.name is not None and cells[header.name].lower() not in MISSING:
                     rows.names.add(cells[header.name][:200])
+        if not account.headers:
+            raise BadInput(f"{path}: no header with timestamp; log the time too")
         readings = rows.readings()
-        notes = left_out(torn_or_empty_lines=torn, lines_without_a_time=undated)
         text = describe(self._layout.title, readings, options)
-        return Imported(text, readings=readings, notes=notes)
+        return Imported(text, readings=readings)

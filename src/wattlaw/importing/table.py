@@ -12,6 +12,7 @@ from typing import Any
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.mapping import THROUGHPUT, TOKENS, FieldMap, Getter, is_blank, parse_map
+from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import (
     EPOCHS_MEASURE,
     NO_ENERGY,
@@ -22,7 +23,7 @@ from wattlaw.importing.runs import (
 )
 from wattlaw.scopes import KINDS
 from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
-from wattlaw.store.imports import ImportedRun, RejectedRow
+from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts
 from wattlaw.store.rows import Row, Rows, read_rows
 
@@ -41,8 +42,9 @@ class TableImporter:
         """Return False: a table is the file with its suffix that no other format has."""
         return False
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each row."""
+        path = source.path
         if options.mapping is None:
             raise BadInput(
                 f"{path}: a table needs --map FIELD=COLUMN,..., or --from FORMAT if it is no table"
@@ -52,20 +54,24 @@ class TableImporter:
             {name: options.constants.get(name) for name in ("workload", "hardware")},
         )
         table = read_rows(path, fields.needed)
-        runs, rejected = parse_runs(table, fields, path, options)
+        source.account.unit = table.unit
+        for row in table.rows:
+            source.account.add(row.line)
+        runs = parse_runs(table, fields, source, options)
         text = f"table of {len(table.rows):,} rows"
-        return Imported(text, runs, rejected=rejected, unit=table.unit)
+        return Imported(text, runs)
 
 
 def parse_runs(
-    table: Rows, fields: FieldMap, path: Path, options: Options
-) -> tuple[list[ImportedRun], list[RejectedRow]]:
-    """Return the runs of a table, and the rows that cannot be imported.
+    table: Rows, fields: FieldMap, source: Source, options: Options
+) -> list[ImportedRun]:
+    """Return the runs of a table; rows that cannot be imported are rejected.
 
     Rows of the same setting are numbered as its repeats in their order, rejected ones included,
     unless the field ``repeat`` gives the number. A workload that the table does not name has the
     name of the study.
     """
+    path = source.path
     try:
         getters = fields.getters(table.columns, _first_cells(table.rows))
     except BadInput as error:
@@ -77,7 +83,6 @@ def parse_runs(
     measure = STEPS_MEASURE if fields.time_field == "step_time_s" else EPOCHS_MEASURE
     maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
     runs: list[ImportedRun] = []
-    rejected: list[RejectedRow] = []
     windows = 0
     for row in table.rows:
         spec_values: dict[str, Any] | None = None
@@ -100,13 +105,14 @@ def parse_runs(
             if spec_values is not None:
                 with contextlib.suppress(InvalidCell):
                     maker.skip(spec_values, measure)
-            rejected.append(RejectedRow(row.line, str(error)))
+            source.account.reject(row.line, str(error))
             continue
         windows += len(rows)
         if windows > MAX_WINDOWS:
             raise BadInput(f"{path}: more than {MAX_WINDOWS:,} epochs in one table")
         runs.append(run)
-    return runs, rejected
+        source.account.read(row.line)
+    return runs
 
 
 def is_spec_field(name: str) -> bool:

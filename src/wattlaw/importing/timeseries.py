@@ -38,6 +38,8 @@ _ACTIVE_UTIL, _ACTIVE_POWER = 0.1, 0.25
 _MIN_RANGE = 0.3
 #: Shorter pauses do not end an active phase; shorter phases are none.
 _PAUSE_S, _PHASE_S = 10, 10
+#: An interval is a pause if its steps take this many times the usual time, and longer.
+_LONG_FACTOR, _MIN_LONG_S = 10, 1.0
 
 
 class SampleRows:
@@ -279,11 +281,27 @@ def run_of_training(
     windows: Sequence[Mapping[str, Any]],
     metrics: Iterable[str],
     notes: Iterable[str] = (),
+    values: Mapping[str, Any] | None = None,
 ) -> ImportedRun:
     """Return the run of one training; of the names of its metrics, the first is the run's."""
     facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
     maker = RunMaker(path, options)
-    return single_run(path, maker, {}, windows, measure, facts=facts, notes=notes)
+    return single_run(path, maker, values or {}, windows, measure, facts=facts, notes=notes)
+
+
+def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool]:
+    """Say which intervals are pauses: their steps take far longer than those of most others.
+
+    ``counts`` are the steps, or epochs, of each interval.
+    """
+    per_step = sorted(
+        duration_s / count for duration_s, count in zip(durations_s, counts, strict=True)
+    )
+    most_s = _LONG_FACTOR * per_step[(len(per_step) - 1) // 2] if per_step else 0.0
+    return [
+        duration_s > max(most_s * count, _MIN_LONG_S)
+        for duration_s, count in zip(durations_s, counts, strict=True)
+    ]
 
 
 def phase_of(name: str) -> str:

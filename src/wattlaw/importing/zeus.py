@@ -11,10 +11,8 @@ from typing import Any
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import (
-    csv_rows,
-    dict_rows,
-    header_of,
-    left_out,
+    Source,
+    headers_in,
     moment_ns,
     ns_of,
     number,
@@ -41,18 +39,19 @@ class WindowsImporter:
         """Say whether the header is that of a window log."""
         return head.lstrip(b"\xef\xbb\xbf").startswith(",".join(_COLUMNS).encode())
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each power limit of the optimizer, and one of all other windows."""
-        maker = RunMaker(path, options)
+        path, account, maker = source.path, source.account, RunMaker(source.path, options)
         by_limit: dict[float | None, list[dict[str, Any]]] = {}
-        gpus, torn = 0, 0
-        for line, row in dict_rows(path, _COLUMNS):
+        gpus = 0
+        for line, row in source.rows(_COLUMNS):
             energies = [number(row[name]) for name in row if _GPU.fullmatch(name)]
             gpus = len(energies)
             duration_s, name = positive(row["elapsed_time"]), row["window_name"]
             if duration_s is None or any(each is None for each in energies):
-                torn += 1
+                account.leave_out("no time, or no energy of a GPU", line)
                 continue
+            account.read(line)
             limit = _LIMIT.fullmatch(name)
             power_limit_w = float(limit[1]) if limit else None
             energy_j = sum(each for each in energies if each is not None)
@@ -78,7 +77,7 @@ class WindowsImporter:
         limits = len([limit for limit in by_limit if limit])
         text = f"Zeus window log: {gpus} GPUs, {count:,} windows"
         text += f", {limits} power limits of its optimizer" if limits else ""
-        return Imported(text, runs, notes=left_out(torn_lines=torn))
+        return Imported(text, runs)
 
 
 def _run(
@@ -109,23 +108,21 @@ class PowerImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header is that of a power log."""
-        return header_of(head) == {"Time", "Power"}
+        return {"Time", "Power"} in headers_in(head)
 
-    def read(self, path: Path, options: Options) -> Imported:
+    def read(self, source: Source, options: Options) -> Imported:
         """Return the readings of the GPU."""
-        rows, torn = SampleRows(path), 0
-        for _, cells in csv_rows(path, only_complete=True):
-            if cells == ["Time", "Power"]:
-                continue
-            t_ns = moment_ns(cells[0], options.timezone) if len(cells) == 2 else None
-            milliwatts = number(cells[1]) if len(cells) == 2 else None
+        rows = SampleRows(source.path)
+        for line in source.table(lambda cells: {*cells} == {"Time", "Power"}, only_complete=True):
+            row = dict(zip(line.header, line.cells, strict=True))
+            t_ns, milliwatts = moment_ns(row["Time"], options.timezone), number(row["Power"])
             if t_ns is None or milliwatts is None:
-                torn += 1
+                source.account.leave_out("no time or no power", line.number)
                 continue
             rows.add(HOST, "0", "gpu", t_ns, {"power_w": milliwatts * 1e-3})
+            source.account.read(line.number)
         readings = rows.readings()
-        text = describe("Zeus power log", readings, options)
-        return Imported(text, readings=readings, notes=left_out(torn_lines=torn))
+        return Imported(describe("Zeus power log", readings, options), readings=readings)
 
 
 WINDOWS = WindowsImporter()

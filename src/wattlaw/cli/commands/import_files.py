@@ -65,7 +65,7 @@ def import_files(
     # What the files are, and what of them is left out, before anything is written.
     for file in read.files:
         print(f"{file.path}: {file.description}")
-        for note in file.notes:
+        for note in (*file.notes, *file.left_out):
             print_note(f"{file.path}: {note}")
         _print_rows(str(file.path), file.rejected)
     for note in read.notes:

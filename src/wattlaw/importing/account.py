@@ -1,0 +1,121 @@
+"""What became of each row of an imported file: it was read, or left out with a reason."""
+
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wattlaw.formatting import plural
+from wattlaw.store.imports import RejectedRow
+
+#: The states of a row; reasons why rows are left out are numbered from ``_FIRST_REASON``.
+_NO_ROW, _PENDING, _HEADER, _READ, _REJECTED, _FIRST_REASON = range(6)
+_MAX_REASONS = 256 - _FIRST_REASON
+_UNUSED = "not used by this format"
+_OTHERS = "for other reasons"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows that are left out for one reason."""
+
+    reason: str
+    count: int
+    first: int  # number of the first one, from 1
+    unit: str  # what is counted: line, row, entry, job
+
+    def __str__(self) -> str:
+        if self.count == 1:
+            return f"{self.unit} {self.first:,} left out: {self.reason}"
+        counted = plural(self.count, self.unit)
+        return f"{counted} left out, from {self.unit} {self.first:,} on: {self.reason}"
+
+
+class Account:
+    """Counts the rows of a file that were read and those that were left out.
+
+    The readers of ``Source`` add each line, entry or record that they find. The importer calls
+    ``read`` for each row that is part of its result, and ``leave_out`` or ``reject`` for the
+    others; the last call for a row counts. A row without a call is left out as not used, so that no
+    importer can lose rows unnoticed.
+    """
+
+    def __init__(self) -> None:
+        self.unit = "line"
+        self.rejected: list[RejectedRow] = []
+        self._states = array("B")
+        self._reasons: dict[str, int] = {}
+
+    def add(self, row: int) -> None:
+        """Add a row by its number from 1."""
+        self._set(row, _PENDING)
+
+    def header(self, row: int) -> None:
+        """Add a row that names columns."""
+        self._set(row, _HEADER)
+
+    def read(self, *rows: int) -> None:
+        """Count rows as part of the result."""
+        for row in rows:
+            self._set(row, _READ)
+
+    def leave_out(self, reason: str, *rows: int) -> None:
+        """Count rows as left out.
+
+        ``reason`` is the same text for all rows of a kind, without their values, such as "no time".
+        """
+        if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS - 1:
+            reason = _OTHERS
+        state = self._reasons.setdefault(reason, _FIRST_REASON + len(self._reasons))
+        for row in rows:
+            self._set(row, state)
+
+    def reject(self, row: int, reason: str) -> None:
+        """Count a row as rejected: it should have become a run. The exit code is 1."""
+        self._set(row, _REJECTED)
+        self.rejected.append(RejectedRow(row, reason))
+
+    def is_read(self, row: int) -> bool:
+        """Say whether a row is counted as part of the result."""
+        return row < len(self._states) and self._states[row] == _READ
+
+    @property
+    def headers(self) -> int:
+        """The number of rows that name columns."""
+        return self._count(_HEADER)
+
+    @property
+    def rows_read(self) -> int:
+        """The number of rows that are part of the result."""
+        return self._count(_READ)
+
+    @property
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """The rows that are neither read nor rejected, by reason, in the order of the file."""
+        named = {_UNUSED: _PENDING, **self._reasons}
+        known = (self._kind(reason, state) for reason, state in named.items())
+        return tuple(sorted((each for each in known if each.count), key=lambda each: each.first))
+
+    def texts(self) -> list[str]:
+        """Return a line for each reason, for the notes of the runs; one for all rejected rows."""
+        rejected = sorted(self.rejected, key=lambda row: row.line)
+        count = len({row.line for row in rejected})
+        first = [LeftOut(rejected[0].reason, count, rejected[0].line, self.unit)] if count else []
+        return [str(each) for each in (*self.left_out, *first)]
+
+    def _set(self, row: int, state: int) -> None:
+        missing = row + 1 - len(self._states)
+        if missing > 0:
+            self._states.frombytes(bytes(missing + len(self._states) // 2))
+        self._states[row] = state
+
+    def _array(self) -> Any:
+        return np.frombuffer(self._states, np.uint8)
+
+    def _count(self, state: int) -> int:
+        return int(np.count_nonzero(self._array() == state)) if self._states else 0
+
+    def _kind(self, reason: str, state: int) -> LeftOut:
+        is_kind = self._array() == state if self._states else np.zeros(1, bool)
+        return LeftOut(reason, int(is_kind.sum()), int(is_kind.argmax()), self.unit)

@@ -1,0 +1,77 @@
+"""Files of known tools that are not read: what they are, and what to import instead."""
+
+import re
+from pathlib import Path
+
+from wattlaw.errors import BadInput
+
+_TABLE = "write a table with a run per row, and name its columns with --map"
+_HDF5 = "import the .hdf5 file that perun writes for the same application"
+#: The first characters of a file, what it is, and what to do.
+_FORMATS = tuple(
+    (re.compile(pattern, re.DOTALL), what, remedy)
+    for pattern, what, remedy in (
+        (r'\{\s*"id":\s*"[^"]*",\s*"type":\s*\d+,\s*"metadata":', "perun's JSON export", _HDF5),
+        (
+            r'\[\s*\{\s*"name":\s*"[^"]* - (?:RUNTIME|ENERGY|POWER|\w+_UTIL)"',
+            "perun's benchmark export", _HDF5,
+        ),
+        (
+            r"[^\n]*run id,hostname,device_group,sensor,unit,magnitude,timestep,value",
+            "perun's CSV export, which has no time of its start", _HDF5,
+        ),
+        (r"[-=\s]*PERUN REPORT", "perun's text report", _HDF5),
+        (r"(?:#[^\n]*\n|\s)*PARAMETERS?\s+\w[^\n]*\n.*\b(?:POINTS|METRIC|REGION|DATA)\b",
+         "a text file of Extra-P", _TABLE),
+        (r'\{\s*"params":\s*\{[^{}]*\},.*"value":', "a JSON-lines file of Extra-P", _TABLE),
+        (r'\{\s*"parameters":\s*\[.*"(?:measurements|callpaths?|points)":',
+         "a JSON file of Extra-P", _TABLE),
+        (
+            r"Time,\d\d-\d\d-\d{4} \d\d:\d\d:\d\d(?:\.\d+)?,Watts,",
+            "the log of SPEC's PTDaemon (spl.txt of MLPerf), power of a node",
+            "write a table with a run per row, and its energy as node_energy_j with --map",
+        ),
+        (r"=*\s*MLPerf Results Summary", "a summary of MLPerf Inference", _TABLE),
+        (
+            r'[^\n]*"?Step"?,[^\n]*__MIN"?,[^\n]*__MAX"?',
+            "a chart exported from Weights & Biases",
+            "export the table of runs of the project as CSV, and name its columns with --map",
+        ),
+        (
+            r'\{(?=[^\n]*"_timestamp":)(?=[^\n]*"_(?:step|runtime)":)',
+            "a history of Weights & Biases",
+            "export the table of runs of the project as CSV, and name its columns with --map",
+        ),
+        (
+            r"(?:1\d{12} [-+.\deEnaif]+ \d+\r?\n){2}",
+            "a metric of MLflow",
+            "write the runs with: mlflow experiments csv -x EXPERIMENT; and name its columns with "
+            "--map",
+        ),
+        (
+            r"artifact_uri:|[^\n]*\nartifact_uri:",
+            "the description of a run of MLflow",
+            "write the runs with: mlflow experiments csv -x EXPERIMENT; and name its columns with "
+            "--map",
+        ),
+        (
+            r'\{(?!.*"log_history").*"train_runtime":',
+            "results of Hugging Face's Trainer without their steps",
+            "import trainer_state.json of the same folder",
+        ),
+        (
+            r'"?Wall time"?,"?Step"?,"?Value"?\s',
+            "a scalar downloaded from TensorBoard",
+            "import the event file, or the folder of the training",
+        ),
+    )
+)  # fmt: skip
+_SEARCHED = 4096
+
+
+def refuse_foreign(path: Path, head: str) -> None:
+    """Raise ``BadInput`` with what a file is and a remedy, if it is of a tool that is known."""
+    head = head[:_SEARCHED].lstrip("\ufeff \t\r\n")
+    for pattern, what, remedy in _FORMATS:
+        if pattern.match(head):
+            raise BadInput(f"{path}: {what}, which is not read; {remedy}")

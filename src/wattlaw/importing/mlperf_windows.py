@@ -1,0 +1,528 @@
+"""The windows of an MLPerf training: epochs or blocks of steps, and evaluations.
+
+Logs mark training with ``epoch_start``/``epoch_stop``, ``block_start``/``block_stop``, or both. The
+metadata count it: ``samples_count`` (a running total, or the size of the block), ``step``,
+``epoch_num`` (epochs, or in some benchmarks samples or tokens), or ``first_epoch_num`` and
+``epoch_count``.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+from wattlaw.importing.account import Account
+from wattlaw.importing.reading import number
+
+METRIC = "eval_accuracy"
+OTHER_RANK = "logged by another rank too"
+#: Ranks log an event of their training within this time.
+SKEW_MS = 2000
+#: No training has so many epochs: from here on, ``epoch_num`` counts samples or tokens.
+_MAX_EPOCHS, _MAX_EPOCH_NUMBER = 10_000, 10**7
+#: So do numbers this far from each other, and at least a batch.
+_MIN_GAP = 100
+#: A part of an interval beside evaluations is ignored if it is shorter than this share.
+_MIN_SHARE = 0.01
+_SAMPLES, _STEP = ("samples_count",), ("step", "step_num")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One line of a log."""
+
+    row: int
+    rank: int | None
+    t_ms: int
+    key: str
+    value: Any
+    metadata: Mapping[str, Any]
+
+    def count(self, *names: str) -> float | None:
+        """Return the first number of the metadata that has one of the names."""
+        known = (number(self.metadata.get(name)) for name in names)
+        return next((each for each in known if each is not None and each >= 0), None)
+
+    @property
+    def epoch(self) -> float | None:
+        """The number of the epoch, which old logs have as the value."""
+        known = self.count("epoch_num")
+        return known if known is not None or self.key == METRIC else number(self.value)
+
+    def repeats(self, other: "Event | None") -> bool:
+        """Say whether this is the event ``other``, logged by another rank."""
+        if other is None or self.key != other.key or abs(self.t_ms - other.t_ms) > SKEW_MS:
+            return False
+        mine, others = (
+            {name: each.metadata[name] for name in each.metadata if name not in ("file", "lineno")}
+            for each in (self, other)
+        )
+        return mine == others
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From the start of an epoch, a block or an evaluation to its end."""
+
+    kind: str
+    begin: Event
+    stop: Event
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The lines of its events."""
+        return self.begin.row, self.stop.row
+
+    @property
+    def times(self) -> tuple[int, int]:
+        """Its start and end in milliseconds."""
+        return self.begin.t_ms, self.stop.t_ms
+
+    @property
+    def text(self) -> str:
+        """What it is, for a message."""
+        return "an epoch" if self.kind == "epoch" else f"a {self.kind}"
+
+    def counts(self, *names: str) -> bool:
+        """Say whether the metadata have one of the names."""
+        return any(event.count(*names) is not None for event in (self.begin, self.stop))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the numbers of a log count; None is unknown."""
+
+    batch: float | None  # samples of a step
+    dataset: float | None  # samples of an epoch
+    epoch_unit: float | None  # samples of one in ``epoch_num``
+    first_epoch: int  # the number of the first epoch, 0 or 1
+
+
+@dataclass(frozen=True)
+class Amount:
+    """What was trained in an interval; ``reason`` says why that is unknown."""
+
+    samples: float | None = None
+    steps: float | None = None
+    epoch: int | None = None  # from 0: the interval is this epoch
+    reason: str = ""
+
+
+def windows_of(
+    account: Account,
+    events: Sequence[Event],
+    batch: float | None,
+    dataset: float | None,
+    sequence: float | None,
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the windows of a training, and the number of evaluations that ran beside it.
+
+    ``batch`` has the samples of a step, ``dataset`` those of an epoch, ``sequence`` the tokens of a
+    sample. The events of windows are counted as read, other ones as left out with a reason.
+    """
+    evaluations = _intervals(account, events, "eval")
+    training = _innermost(
+        account, _intervals(account, events, "epoch"), _intervals(account, events, "block")
+    )
+    scale = _scale(events, batch, dataset, sequence)
+    amounts, beside = _amounts(training, events, scale), {each.rows for each in evaluations}
+    end_ms = next((event.t_ms for event in events if event.key == "run_stop"), math.inf)
+    rows, starts = list[dict[str, Any]](), [each.begin.t_ms for each in evaluations]
+    for interval, amount in zip(training, amounts, strict=True):
+        begun = evaluations[
+            bisect_left(starts, interval.begin.t_ms) : bisect_left(starts, interval.stop.t_ms)
+        ]
+        inside = [each for each in begun if _is_within(each, interval, scale)]
+        beside -= {each.rows for each in inside}
+        own = _windows(interval, inside, amount, scale)
+        if isinstance(own, str):
+            account.leave_out(f"{interval.text} {own}", *interval.rows)
+            continue
+        account.read(*interval.rows)
+        # Training stops when the target is reached, which may be within an epoch.
+        is_cut = interval.stop.t_ms >= end_ms
+        rows += [row | {"interrupted": is_cut} if "epoch" in row else row for row in own]
+    if rows and all(row.get("interrupted") for row in rows):
+        for interval in training:
+            account.leave_out("an epoch within which training ended", *interval.rows)
+        rows = []
+    edges = sorted(interval.times for interval in training)
+    overlapping = sum(each.rows in beside and _overlaps(each.times, edges) for each in evaluations)
+    return rows + _evaluations(account, events, evaluations, rows, scale), overlapping
+
+
+def _intervals(account: Account, events: Sequence[Event], kind: str) -> list[Interval]:
+    """Return the intervals of a kind by their time; events that are in none are left out."""
+    begin, end = f"{kind}_start", f"{kind}_stop"
+    intervals = list[Interval]()
+    begun: Event | None = None
+    ended: Event | None = None
+    for event in events:
+        if event.key == begin and event.repeats(begun):
+            account.leave_out(OTHER_RANK, event.row)
+        elif event.key == begin:
+            if begun is not None:
+                account.leave_out(f"a {begin} without its {end}", begun.row)
+            begun = event
+        elif event.key == end and begun is None:
+            is_copy = event.repeats(ended)
+            account.leave_out(OTHER_RANK if is_copy else f"a {end} without its {begin}", event.row)
+        elif event.key == end and begun is not None:
+            if event.t_ms > begun.t_ms:
+                intervals.append(Interval(kind, begun, event))
+            else:
+                account.leave_out(f"a {end} that is not after its {begin}", begun.row, event.row)
+            begun, ended = None, event
+    if begun is not None:
+        account.leave_out(f"a {begin} without its {end}", begun.row)
+    return sorted(intervals, key=lambda each: each.times)
+
+
+def _innermost(
+    account: Account, epochs: Sequence[Interval], blocks: Sequence[Interval]
+) -> list[Interval]:
+    """Return the epochs and blocks that have no others within them and do not overlap."""
+    outer = set[tuple[int, int]]()
+
+    def leave_out(intervals: Iterable[Interval], why: str) -> None:
+        for each in intervals:
+            outer.add(each.rows)
+            account.leave_out(f"{each.text} {why}", *each.rows)
+
+    for epoch in epochs:
+        within = _within(epoch, blocks)
+        if any(block.counts(*_SAMPLES, *_STEP) for block in within):
+            leave_out([epoch], "of blocks, which are read instead")
+        else:
+            leave_out(within, "within an epoch, which is read instead")
+    for block in blocks:
+        if block.rows not in outer and any(
+            epoch.rows not in outer for epoch in _within(block, epochs)
+        ):
+            leave_out([block], "of epochs, which are read instead")
+    disjoint = list[Interval]()
+    for each in sorted((*epochs, *blocks), key=lambda one: one.times):
+        if each.rows in outer:
+            continue
+        if disjoint and each.begin.t_ms < disjoint[-1].stop.t_ms:
+            account.leave_out(f"{each.text} that overlaps the one before", *each.rows)
+        else:
+            disjoint.append(each)
+    return disjoint
+
+
+def _within(outer: Interval, others: Sequence[Interval]) -> list[Interval]:
+    place = bisect_left(others, outer.begin.t_ms, key=lambda each: each.begin.t_ms)
+    end = bisect_left(others, outer.stop.t_ms, key=lambda each: each.begin.t_ms)
+    return [each for each in others[place:end] if each.stop.t_ms <= outer.stop.t_ms]
+
+
+def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
+    """Say whether an interval has a time in common with one of those that are disjoint."""
+    place = bisect_right(edges, times[0], key=lambda each: each[0])
+    return any(
+        begin < times[1] and end > times[0] for begin, end in edges[max(0, place - 1) : place + 1]
+    )
+
+
+def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
+    """Say whether training waits for an evaluation that lies in its interval.
+
+    It does not where the evaluation is of the model before the interval.
+    """
+    if evaluation.stop.t_ms > training.stop.t_ms:
+        return False
+    for names in (_SAMPLES, ("epoch_num",)):
+        evaluated, begun = evaluation.begin.count(*names), training.begin.count(*names)
+        if evaluated is None or begun is None:
+            continue
+        is_size = names is _SAMPLES and training.stop.count(*names) == begun
+        if is_size or evaluated > begun:
+            return True
+        if evaluated < begun or names is _SAMPLES or scale.epoch_unit != scale.dataset:
+            return evaluated == begun == 0
+        # Epoch 2 may be the one that begins here, or the one that was trained.
+        return (
+            training.stop.t_ms - evaluation.stop.t_ms < evaluation.begin.t_ms - training.begin.t_ms
+        )
+    return True
+
+
+def _scale(
+    events: Sequence[Event], batch: float | None, dataset: float | None, sequence: float | None
+) -> Scale:
+    """Return what ``epoch_num`` counts: epochs, samples or tokens."""
+    marks = [event for event in events if event.key.endswith(("_start", "_stop"))]
+    known = [event.count("epoch_num", "first_epoch_num") for event in marks]
+    known += [event.epoch for event in marks if event.key.startswith("epoch_")]
+    places = sorted({each for each in known if each is not None})
+    gaps = [after - before for before, after in pairwise(places)]
+    unit = dataset
+    is_whole = bool(places) and all(place == int(place) for place in places)
+    is_wide = bool(batch and gaps) and min(gaps) >= max(batch or 0, _MIN_GAP)
+    if is_whole and (is_wide or places[-1] >= _MAX_EPOCHS):
+        unit = 1.0
+        if batch and sequence and all(gap % (batch * sequence) == 0 for gap in gaps):
+            unit = 1 / sequence
+    first = next((number(e.value) for e in events if e.key == "first_epoch_num"), None)
+    return Scale(batch, dataset, unit, int((places[0] if places else first or 0) == 1))
+
+
+def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
+    """Return what was trained in each interval."""
+    totals = sorted(
+        (e for e in events if e.key.startswith("eval_") or e.key == "run_stop"),
+        key=lambda event: event.t_ms,
+    )
+    steps = _differences(training, totals, *_STEP)
+    samples = _samples(training, totals)
+    epochs = _differences(training, totals, "epoch_num")
+    numbered = _numbered(training)
+    # ``step`` counts optimizer steps, where it fits a number of samples.
+    fits = any(
+        own is not None and own > 0 and scale.batch and abs(each - own * scale.batch) < scale.batch
+        for own, known in zip(steps, samples, strict=True)
+        for each in known
+    )
+    return [
+        _amount(training[i], steps[i], fits, samples[i], epochs[i], numbered[i], scale)
+        for i in range(len(training))
+    ]
+
+
+def _amount(  # noqa: PLR0911 - a line for each way to count
+    interval: Interval,
+    steps: float | None,
+    steps_fit: bool,
+    samples: Sequence[float],
+    epochs: float | None,
+    numbered: float | None,
+    scale: Scale,
+) -> Amount:
+    """Return what was trained in one interval; the first of ``samples`` is the likeliest."""
+    batch, in_epochs = scale.batch, scale.epoch_unit == scale.dataset
+    first = interval.begin.count("first_epoch_num")
+    number_of_first = interval.begin.epoch if interval.kind == "epoch" else first
+    ends = (interval.begin.epoch, interval.stop.epoch)
+    if interval.kind == "epoch":
+        is_epoch = number_of_first is not None and all(
+            each is None or each == int(each) for each in ends
+        )
+    else:
+        is_epoch = numbered == 1 and steps is None and not samples
+    if is_epoch and in_epochs and number_of_first is not None:
+        return Amount(epoch=max(0, int(number_of_first) - scale.first_epoch))
+    if steps_fit and steps is not None and steps <= 0:
+        return Amount(reason="whose number of steps does not grow")
+    has_samples = bool(samples) and samples[0] > 0
+    if steps is not None and steps > 0 and batch and (steps_fit or not has_samples):
+        fitting = (each for each in samples if abs(each - steps * batch) < batch)
+        return Amount(next(fitting, steps * batch), steps)
+    known: float | None = samples[0] if samples else None
+    if known is None:
+        unit, trained = scale.epoch_unit, epochs if numbered is None else numbered
+        known = None if unit is None or trained is None else trained * unit
+    if known is None and steps is None:
+        return Amount(reason="whose size is not logged")
+    if known is not None and known <= 0 and not (steps or 0) > 0:
+        return Amount(reason="whose number of samples does not grow")
+    if steps is not None and steps > 0 and not batch:
+        return Amount(known if known and known > 0 else None, steps)
+    if known is None or not batch:
+        return Amount(reason="whose steps are not known: set --map global_batch=@N")
+    return Amount(known, known / batch)
+
+
+def _differences(
+    training: Sequence[Interval], totals: Sequence[Event], *names: str
+) -> list[float | None]:
+    """Return the difference of a running total in each interval; None where it is not logged.
+
+    A total that one event lacks is that of its neighbour: the evaluation after a block, the block
+    before it, or 0 at the start.
+    """
+    times = [event.t_ms for event in totals]
+    differences, before = list[float | None](), 0.0
+    for index, interval in enumerate(training):
+        after = interval.stop.count(*names)
+        if after is None and interval.counts(*names) and index + 1 < len(training):
+            after = training[index + 1].begin.count(*names)
+        if after is None:
+            place = bisect_left(times, interval.stop.t_ms)
+            is_last = index + 1 == len(training)
+            until = math.inf if is_last else training[index + 1].stop.t_ms
+            if place < len(times) and times[place] < until:
+                after = totals[place].count(*names)
+        begun = interval.begin.count(*names)
+        begun = before if begun is None else begun
+        differences.append(None if after is None else after - begun)
+        before = begun if after is None else after
+    return differences
+
+
+def _samples(training: Sequence[Interval], totals: Sequence[Event]) -> list[list[float]]:
+    """Return what ``samples_count`` can mean for each interval, the likeliest first."""
+    ends = [(each.begin.count(*_SAMPLES), each.stop.count(*_SAMPLES)) for each in training]
+    known = [begin if stop is None else stop for begin, stop in ends]
+    counts = [each for each in known if each is not None]
+    changes = [after - before for before, after in pairwise(counts)]
+    has_both = any(None not in both for both in ends)
+    is_equal = min(counts, default=0) > 0 and all(b == s for b, s in ends if None not in (b, s))
+    # Sizes of blocks do not only grow. A stop without a start may have a total that stays.
+    is_size = is_equal and (
+        any(change < 0 for change in changes)
+        or (has_both and any(change == 0 for change in changes))
+        or (not any(changes) and (has_both or bool(changes)))
+    )
+    is_after = is_equal and has_both and not is_size  # both ends have the total after the block
+    differences = _differences(training, totals, *_SAMPLES)
+    results = list[list[float]]()
+    for index, (difference, count) in enumerate(zip(differences, known, strict=True)):
+        before = known[index - 1] if index else None
+        since = None if not is_after or count is None or before is None else count - before
+        order = [count, difference] if is_size else [since, difference, count]
+        results.append([each for each in order if each is not None])
+    return results
+
+
+def _numbered(training: Sequence[Interval]) -> list[float | None]:
+    """Return the epochs of each block by ``first_epoch_num`` and ``epoch_count``.
+
+    The count is certain only where the next block begins with the epoch after them.
+    """
+    firsts = [each.begin.count("first_epoch_num") for each in training]
+    counts = [each.begin.count("epoch_count") for each in training]
+    steps: list[float | None] = [
+        after - before if before is not None and after is not None else None
+        for before, after in pairwise(firsts)
+    ]
+    is_certain = all(
+        step is None or count is None or step == count
+        for step, count in zip(steps, counts, strict=False)
+    )
+    last = counts[-1:] if is_certain and firsts and firsts[-1] is not None else [None]
+    return [*(step if step and step > 0 else None for step in steps), *last][: len(training)]
+
+
+def _windows(
+    interval: Interval, inside: Sequence[Interval], amount: Amount, scale: Scale
+) -> list[dict[str, Any]] | str:
+    """Return the windows of an interval without its evaluations, or why there are none."""
+    marks = [
+        interval.begin,
+        *(e for each in inside for e in (each.begin, each.stop)),
+        interval.stop,
+    ]
+    parts = [
+        (first, last) for first, last in zip(marks[::2], marks[1::2], strict=True)
+        if last.t_ms > first.t_ms
+    ]  # fmt: skip
+    trained_ms = sum(last.t_ms - first.t_ms for first, last in parts)
+    parts = [
+        (first, last) for first, last in parts
+        if last.t_ms - first.t_ms >= _MIN_SHARE * trained_ms
+    ]  # fmt: skip
+    whole = [event.epoch for event in marks]
+    has_fraction = any(each is not None and each != int(each) for each in whole)
+    windows = []
+    for first, last in parts:
+        window: dict[str, Any] = {
+            "start_ns": first.t_ms * 10**6, "duration_s": (last.t_ms - first.t_ms) * 1e-3,
+        }  # fmt: skip
+        if amount.epoch is not None and not has_fraction:
+            windows.append(window | {"phase": "train", "epoch": amount.epoch})
+            continue
+        samples, steps = amount.samples, amount.steps
+        if len(parts) > 1 or amount.epoch is not None:
+            samples = _between(first, last, scale)
+            steps = samples / scale.batch if samples is not None and scale.batch else None
+        if steps is not None and round(steps) >= 1:
+            count = None if samples is None else round(samples)
+            windows.append(window | {"phase": "steps", "samples": count, "steps": round(steps)})
+    if windows:
+        return windows
+    if amount.reason or len(parts) > 1:
+        return amount.reason or "whose parts between evaluations have no size"
+    return "of less than one step"
+
+
+def _between(first: Event, last: Event, scale: Scale) -> float | None:
+    """Return the samples between two events; None where the log does not say them."""
+    for names, unit in ((_SAMPLES, 1.0), (("epoch_num",), scale.epoch_unit), (_STEP, scale.batch)):
+        before, after = first.count(*names), last.count(*names)
+        if before is not None and after is not None and unit is not None and after > before:
+            return (after - before) * unit
+    return None
+
+
+def _evaluations(
+    account: Account,
+    events: Sequence[Event],
+    evaluations: Sequence[Interval],
+    training: Sequence[Mapping[str, Any]],
+    scale: Scale,
+) -> list[dict[str, Any]]:
+    """Return the windows of evaluations; a result outside of them is one without a duration."""
+    rows = [
+        {
+            "phase": "evaluate", "start_ns": each.begin.t_ms * 10**6,
+            "duration_s": (each.stop.t_ms - each.begin.t_ms) * 1e-3, "metric": None,
+        }
+        for each in evaluations
+    ]  # fmt: skip
+    places = [each.begin for each in evaluations]
+    starts = [each.begin.t_ms for each in evaluations]
+    for event in (event for event in events if event.key == METRIC):
+        value, index = number(event.value), bisect_right(starts, event.t_ms) - 1
+        if value is None:
+            account.leave_out(f"{METRIC} that is no number", event.row)
+            continue
+        account.read(event.row)
+        late_ms = event.t_ms - evaluations[index].stop.t_ms if index >= 0 else math.inf
+        if late_ms <= 0 or (late_ms < math.inf and rows[index]["metric"] in (None, value)):
+            rows[index]["metric"] = value
+        elif not event.repeats(places[-1] if places else None):
+            rows.append({"phase": "evaluate", "duration_s": None, "metric": value})
+            places.append(event)
+    for each in evaluations:
+        account.read(*each.rows)
+    epochs = _epochs(places, training, scale)
+    return [row | {"epoch": epoch} for row, epoch in zip(rows, epochs, strict=True)]
+
+
+def _epochs(
+    places: Sequence[Event], training: Sequence[Mapping[str, Any]], scale: Scale
+) -> list[int | None]:
+    """Return the number from 0 of the last epoch that was trained, at each evaluation."""
+    ends = sorted(
+        (row["start_ns"] // 10**6 + round(row["duration_s"] * 1e3), row.get("samples") or 0)
+        for row in training
+    )  # fmt: skip
+    totals = [0, *accumulate(samples for _, samples in ends)]
+    trained = sorted(
+        (row["start_ns"] // 10**6 + round(row["duration_s"] * 1e3), row["epoch"])
+        for row in training if "epoch" in row
+    )  # fmt: skip
+    counts = [event.count(*_SAMPLES) for event in places]
+    is_total = len({*counts}) > 1 or len(places) == 1
+    numbers = [event.count("epoch_num") for event in places]
+    is_epoch = scale.epoch_unit == scale.dataset
+    from_0 = is_epoch and min((each for each in numbers if each is not None), default=1) == 0
+    epochs = list[int | None]()
+    for event, count, own in zip(places, counts, numbers, strict=True):
+        if place := bisect_right(trained, event.t_ms, key=lambda end: end[0]):
+            epochs.append(trained[place - 1][1])
+            continue
+        done = None  # epochs
+        if own is not None and is_epoch:
+            done = own + from_0
+        elif own is not None and scale.epoch_unit and scale.dataset:
+            done = own * scale.epoch_unit / scale.dataset
+        elif scale.dataset:
+            past = totals[bisect_right(ends, event.t_ms, key=lambda end: end[0])]
+            done = (count if count is not None and is_total else past) / scale.dataset
+        is_known = done is not None and 0 <= done < _MAX_EPOCH_NUMBER
+        epochs.append(max(0, math.ceil(done - 1e-9) - 1) if done is not None and is_known else None)
+    return epochs
