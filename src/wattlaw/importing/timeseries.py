@@ -63,20 +63,22 @@ class SampleRows:
         for name, column in self._columns.items():
             column.append(row.get(name))
 
-    def readings(self) -> Readings:
-        """Return the readings; raise ``BadInput`` if there are none."""
+    def readings(self, left_out: Sequence[str] = ()) -> Readings:
+        """Return the readings; raise ``BadInput`` if there are none, with what was left out."""
         if not len(self):
-            raise BadInput(f"{self._path}: no reading with a time and a value")
+            why = "; ".join(("no reading with a time and a value", *left_out[:3]))
+            raise BadInput(f"{self._path}: {why}")
         columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
         samples = pa.table(columns, schema=SAMPLES)
         hardware = next(iter(self.names)) if len(self.names) == 1 else None
         return Readings(samples, self.facts, hardware)
 
 
+#: The first phase whose pattern is in a name: ``val_epoch`` is an evaluation, ``train_step`` a step.
 _PHASES = (
+    ("evaluate", re.compile(r"eval|valid|(?<![a-z])(?:val|test(?:ing)?)(?![a-z])", re.IGNORECASE)),
+    ("steps", re.compile(r"step|iter(?!at(?:ed|ive))|batch(?!.?size)", re.IGNORECASE)),
     ("train", re.compile(r"epoch|train", re.IGNORECASE)),
-    ("evaluate", re.compile(r"eval|valid|test", re.IGNORECASE)),
-    ("steps", re.compile(r"step|iter|batch", re.IGNORECASE)),
 )
 
 
@@ -84,7 +86,7 @@ def describe(kind: str, readings: Readings, options: Options | None = None) -> s
     """Return what a time series is: ``nvidia-smi log: 2 GPUs, 1,204 readings over 20 min``."""
     samples = readings.samples
     gpus = gpus_of(samples)
-    others = len(pc.unique(samples["device"])) - len(gpus)
+    others = samples.group_by(["host", "device"]).aggregate([]).num_rows - len(gpus)
     devices = [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"] if gpus else []
     devices += [f"{others} other device{'s' * (others != 1)}"] if others else []
     zone = "" if options is None else f", times in {options.zone_note}"
