@@ -162,6 +162,14 @@ def dcgm_json() -> bytes:
     return json.dumps({"status": "success", "data": data}).encode()
 
 
+def dcgm_values(content: bytes) -> int:
+    """Count the pairs of time and value of an answer to a range query."""
+    data = json.loads(content)
+    results = data.get("data", data)["result"]
+    values = [each.get("values", 0) if isinstance(each, dict) else 0 for each in results]
+    return sum(len(each) if isinstance(each, list) else 1 for each in values)
+
+
 def amd_smi() -> bytes:
     """Return ``amd-smi metric -puE --csv --watch 1``: its energy is in J, its time in s."""
     head = (
@@ -294,7 +302,7 @@ SAMPLES = (
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
-    Sample("dcgm", "dcgm.json", dcgm_json),
+    Sample("dcgm", "dcgm.json", dcgm_json, count_rows=dcgm_values),
     Sample("huggingface", "trainer_state.json", huggingface, {"map": "gpus=@2"}),
     Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
     Sample("perun", "app.hdf5", perun),

@@ -197,9 +197,11 @@ def read_import(
         parts.append((path, own, importer, *read_file(path, importer, own)))
     series = next((own for _, own, _, part, _ in parts if part.readings is not None), options)
     runs, notes = assemble([(path, part) for path, _, _, part, _ in parts], series)
+    runs = with_notes(runs, notes)
     for path, _, _, part, account in parts:
         if not part.runs:  # its readings or windows are part of all runs
-            runs = with_notes(runs, [f"{path.name}: {text}" for text in account.texts()])
+            texts = (*part.notes, *account.texts())
+            runs = with_notes(runs, [f"{path.name}: {text}" for text in texts])
     if len({run.record.run_id for run in runs}) < len(runs):
         raise BadInput("two of the files have one name and an equal run; rename one of them")
     read = tuple(

@@ -14,19 +14,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.errors import BadInput
-from wattlaw.formatting import plural
 from wattlaw.importing.importer import Options, Readings
 from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import HOST
-from wattlaw.text import join_names
 
 #: Rows of one tick are closer than this, and than a third of the time to the next tick.
-_TICK_NS, _TICK_RATIO, _MAX_GPUS = 500_000_000, 3.0, 64
-#: Rows of this share of the ticks are of the same number of GPUs.
+_TICK_NS, _TICK_RATIO, _MAX_GPUS = 500_000_000, 3.0, 16
+#: This share of the ticks, and at least two, have the same number of rows.
 _REGULAR = 0.5
 #: Power of several GPUs in turn: the change from row to row is at least this share of its mean, and
-#: ten times that from one round to the next.
-_CHANGE, _ROUND, _MAX_ROUND = 0.05, 0.1, 8
+#: ten times that from one round to the next. Sensors of one GPU average for longer than its rows.
+_CHANGE, _ROUND, _MAX_ROUND, _QUICK_NS = 0.05, 0.1, 8, 50_000_000
 #: A log appended to another one begins later, apart from changes of the clock.
 _BACK_NS = 10**9
 #: A GPU with two powers at more than this share of its times is two GPUs.
@@ -60,9 +58,10 @@ def _with_ids(source: Source, samples: pa.Table, options: Options) -> pa.Table:
         without = samples.filter(pc.invert(has_id))["line"].to_pylist()
         source.account.leave_out("no index or uuid of the GPU", *without)
         return samples.filter(has_id)
-    sizes = ticks(samples["t_ns"].to_numpy())
+    t_ns = samples["t_ns"].to_numpy()
+    sizes = ticks(t_ns)
     gpus = options.constants.get("gpus", 1)
-    if sizes is None and not _takes_turns(samples["power_w"].to_numpy()):
+    if sizes is None and not _takes_turns(t_ns, samples["power_w"].to_numpy()):
         devices = np.zeros(len(samples), np.int64)
     elif sizes is not None and gpus > 1 and (sizes == gpus).all():
         devices = np.arange(len(samples)) % gpus  # the user says how many
@@ -87,23 +86,22 @@ def ticks(t_ns: Times) -> npt.NDArray[np.int64] | None:
     if len(gaps) < 2:
         return np.array([2]) if len(gaps) and not gaps[0] else None
     ordered = np.sort(gaps)
-    wide = np.flatnonzero(
-        (ordered[1:] > _TICK_RATIO * ordered[:-1]) & (ordered[:-1] < _TICK_NS)
-    )
+    wide = np.flatnonzero((ordered[1:] > _TICK_RATIO * ordered[:-1]) & (ordered[:-1] < _TICK_NS))
     for place in wide[::-1]:
         edges = np.flatnonzero(gaps > ordered[place])
         sizes = np.diff(np.concatenate([[-1], edges, [len(gaps)]]))
         kinds, counts = np.unique(sizes, return_counts=True)
         usual = int(kinds[counts.argmax()])
-        if 1 < usual <= _MAX_GPUS and counts.max() >= _REGULAR * len(sizes):
+        least = max(min(2, len(gaps) - 2), _REGULAR * len(sizes))
+        if 1 < usual <= _MAX_GPUS and counts.max() >= least:
             return sizes
     return np.unique(t_ns, return_counts=True)[1] if not ordered[0] else None
 
 
-def _takes_turns(power_w: npt.NDArray[np.float64]) -> bool:
-    """Say whether the power is that of several GPUs in turn, row by row."""
+def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
+    """Say whether quick rows are those of several GPUs in turn, which have other powers."""
     power_w = power_w[np.isfinite(power_w)]
-    if len(power_w) < 5 * _MAX_ROUND:
+    if len(power_w) < 5 * _MAX_ROUND or np.median(np.diff(t_ns)) >= _QUICK_NS:
         return False
     change = np.abs(np.diff(power_w)).mean()
     rounds = (np.abs(power_w[k:] - power_w[:-k]).mean() for k in range(2, _MAX_ROUND + 1))

@@ -30,7 +30,7 @@ class NvidiaSmiImporter(SmiImporter):
 
 
 def _dmon(source: Source) -> Iterator[Line]:
-    """Yield the rows of ``nvidia-smi dmon -o DT``: its headers have a line of names, one of units."""
+    """Yield the rows of ``dmon -o DT``; a header has a line of names and one of units."""
     account, names, header = source.account, [""], ("",)
     for number, line in source.lines(only_complete=True):
         cells = line.replace(",", " ").lstrip("# ").split()
@@ -38,7 +38,7 @@ def _dmon(source: Source) -> Iterator[Line]:
             account.header(number)
             if "gpu" in cells:
                 names = [_DMON.get(name, name) for name in cells]
-                names[: 2] = ["timestamp", ""] if names[:2] == ["Date", "Time"] else names[:2]
+                names[:2] = ["timestamp", ""] if names[:2] == ["Date", "Time"] else names[:2]
                 header = tuple(names)
             elif len(cells) == len(names):
                 named = zip(names[2:], cells[2:], strict=True)

@@ -46,7 +46,9 @@ class Layout:
     def other(self, head: str) -> str | None:
         """Return which other output of the command a file is; None if it is none."""
         head = head.removeprefix("\ufeff").lstrip()
-        return next((what for what, pattern in self.others.items() if re.match(pattern, head)), None)
+        return next(
+            (what for what, pattern in self.others.items() if re.match(pattern, head)), None
+        )
 
 
 class _Header:

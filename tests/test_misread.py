@@ -1,0 +1,419 @@
+"""Inputs that were once misread without a word, with their right values; and others of each kind.
+
+``misread_file`` has the reported inputs. Those made here have other numbers, so that each kind is
+tested without public data too.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from public_data import misread_file
+from wattlaw.api.imports import Import, read_import
+from wattlaw.cli.main import main
+from wattlaw.errors import BadInput
+
+
+def made(folder: Path, name: str, *lines: str, encoding: str = "utf-8") -> Path:
+    """Write a file of lines."""
+    path = folder / name
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode(encoding))
+    return path
+
+
+def joules(read: Import, column: str = "gpu_energy_j") -> list[float]:
+    """Return the energy of each run, the sum of its windows."""
+    return [sum(row.get(column) or 0.0 for row in run.windows) for run in read.runs]
+
+
+def gpus(read: Import) -> list[int]:
+    return [run.record.spec.setting.gpus for run in read.runs]
+
+
+def verdicts(read: Import) -> set[str]:
+    return {row["energy_verdict"] for run in read.runs for row in run.windows}
+
+
+def left_out(read: Import) -> dict[str, int]:
+    """Return how many rows are left out by reason; the notes of the runs say so too."""
+    notes = {note for run in read.runs for note in run.record.notes}
+    reasons = {}
+    for file in read.files:
+        for each in file.left_out:
+            assert any(note.endswith(str(each)) for note in notes)
+            reasons[each.reason] = each.count
+    return reasons
+
+
+def refusal(path: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the one line with which a file is refused, with exit code 2 and nothing written."""
+    store = path.parent / "refused"
+    assert main(["import", str(path), "--store", str(store), *arguments]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 1
+    assert path.name in told[0]
+    assert not store.exists()
+    return told[0]
+
+
+# nvidia-smi and amd-smi
+
+
+def smi(rows: dict[float, str], *columns: str, sep: str = ", ", at: str = "04:19:") -> list[str]:
+    """Return a log of nvidia-smi: the cells of each row by its seconds."""
+    times = {s: f"2026/09/11 {at[:3]}{19 + int(s // 60):02}:{s % 60:06.3f}" for s in rows}
+    return [sep.join(("timestamp", *columns)), *(times[s] + sep + rows[s] for s in rows)]
+
+
+POWER = "power.draw [W]"
+
+
+def test_two_gpus_in_a_tick_are_never_one(capsys):
+    path = misread_file("smi_two_gpus_no_index.csv")
+    with pytest.raises(BadInput, match="index or uuid"):
+        read_import(path)
+    read = read_import(path, map="gpus=@2")
+    assert (gpus(read), joules(read)) == ([2], [pytest.approx(6002, rel=1e-3)])
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.001, 0.017, 0.09])
+@pytest.mark.parametrize("watts", [(250, 120), (250, 250), (310, 90, 200, 200), (70,) * 8])
+def test_gpus_without_an_id_are_refused_or_as_many_as_the_user_says(
+    tmp_path, capsys, apart_s, watts
+):
+    cells = [f"{each}.00 W" for each in watts]
+    rows = [row for s in range(20) for row in
+            smi({s + apart_s * i: cell for i, cell in enumerate(cells)} if apart_s else {s: ""},
+                POWER)[1:]]  # fmt: skip
+    if not apart_s:
+        rows = [f"2026/09/11 04:19:{s:02}.000, {cell}" for s in range(20) for cell in cells]
+    path = made(tmp_path, "gpu.csv", f"timestamp, {POWER}", *rows)
+    assert "index or uuid" in refusal(path, capsys)
+    assert "index or uuid" in refusal(path, capsys, "--map", "gpus=@1")
+    read = read_import(path, map=f"gpus=@{len(watts)}")
+    assert gpus(read) == [len(watts)]
+    assert joules(read) == [pytest.approx(19 * sum(watts), rel=0.04)]
+
+
+def test_gpus_whose_ticks_follow_each_other_are_seen_by_their_power(tmp_path, capsys):
+    rows = {s / 50: f"{(300, 200)[s % 2] + s % 3}.00 W" for s in range(60)}
+    assert "index or uuid" in refusal(made(tmp_path, "gpu.csv", *smi(rows, POWER)), capsys)
+
+
+TIMES = {
+    "even": [float(s) for s in range(40)],
+    "jitter": [s + 0.3 * ((s * 7919) % 13) / 13 for s in range(40)],
+    "growing": [0.02 * s**2 for s in range(50)],
+    "a pause": [s / 10 + 20 * (s > 50) for s in range(100)],
+    "bursts": [s / 10 + 5 * sum(s > b for b in (7, 30, 71)) for s in range(100)],
+    "some late": [s + (0.9 if s % 7 == 3 else 0.0) for s in range(40)],
+}
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_one_gpu_at_irregular_times_is_one(tmp_path, name):
+    rows = {s: f"{250 + int(20 * (i % 5))}.00 W" for i, s in enumerate(TIMES[name])}
+    assert gpus(read_import(made(tmp_path, "gpu.csv", *smi(rows, POWER)))) == [1]
+
+
+def test_an_id_that_is_missing_throughout_is_none(tmp_path, capsys):
+    rows = {s + i / 200: f"[N/A], {w}.00 W" for s in range(20) for i, w in enumerate((300, 200))}
+    path = made(tmp_path, "gpu.csv", *smi(rows, "serial", POWER))
+    assert "index or uuid" in refusal(path, capsys)
+
+
+def test_a_log_in_utf_16_is_read(tmp_path):
+    assert joules(read_import(misread_file("smi_utf16.csv"))) == [pytest.approx(3300)]
+
+
+WRITTEN = {
+    "UTF-16": ({s: f"0, {s % 2 + 250}.00 W, 95 %" for s in range(21)}, ", ", "utf-16"),
+    "UTF-8 with a mark": ({s: f"0, {s % 2 + 250}.00 W, 95 %" for s in range(21)}, ", ",
+                          "utf-8-sig"),
+    "semicolons": ({s: f"0;{s % 2 + 250},00 W;95 %" for s in range(21)}, ";", "utf-8"),
+    "semicolons, three decimals": ({s: f"0;{s % 2 + 250},000;95" for s in range(21)}, ";", "utf-8"),
+    "tabs": ({s: f"0\t{s % 2 + 250}.00 W\t95 %" for s in range(21)}, "\t", "utf-8"),
+    "decimal commas": ({s: f"0, {s % 2 + 250},00 W, 95 %" for s in range(21)}, ", ", "utf-8"),
+    "quoted decimal commas": ({s: f'0,"{s % 2 + 250},00 W",95 %' for s in range(21)}, ",", "utf-8"),
+    "kilowatts": ({s: f"0, 0.{s % 2 + 250} kW, 95 %" for s in range(21)}, ", ", "utf-8"),
+    "milliwatts": ({s: f"0, {s % 2 + 250}000 mW, 95 %" for s in range(21)}, ", ", "utf-8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("time", ["dot", "comma", "ms", "us", "ns", "s with a comma"])
+@pytest.mark.parametrize("how", WRITTEN)
+def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
+    rows, sep, encoding = WRITTEN[how]
+    lines = smi(rows, "index", POWER, "utilization.gpu [%]", sep=sep)
+    seconds = 1_789_100_341
+    for number, s in enumerate(rows, 1):
+        day, cells = lines[number].split(sep, 1)
+        ms = 1000 * (seconds + int(s)) + 500
+        written = {"dot": day, "comma": day.replace(".", ","), "ms": str(ms), "us": f"{ms}000",
+                   "ns": f"{ms}000000", "s with a comma": f"{ms // 1000},{ms % 1000}"}  # fmt: skip
+        lines[number] = written[time] + sep + cells
+    read = read_import(made(tmp_path, "gpu.csv", *lines, encoding=encoding))
+    assert (gpus(read), verdicts(read)) == ([1], {"ok"})
+    assert joules(read) == [pytest.approx(20 * 250.5, rel=1e-3)]
+
+
+def test_a_banner_and_repeated_headers_are_no_rows():
+    read = read_import(misread_file("amd_smi_watch_banner.csv"))
+    assert gpus(read) == [2]
+    for device, joules_of_it in (("0", 128.075), ("1", 129.505)):
+        alone = read_import(misread_file("amd_smi_watch_banner.csv"), devices=[device])
+        assert joules(alone) == [pytest.approx(joules_of_it, abs=1e-3)]
+
+
+def test_a_banner_of_another_log_is_counted(tmp_path):
+    rows = [row for s in range(12) for row in
+            ("", "timestamp,gpu,socket_power", f"{1_722_959_100 + s},0,200",
+             f"{1_722_959_100 + s},1,300")]  # fmt: skip
+    read = read_import(made(tmp_path, "amd.csv", "Press q to stop", "", "(rocm 6.2)", *rows))
+    assert left_out(read) == {"before the header": 2}
+    assert (gpus(read), joules(read)) == ([2], [pytest.approx(500 * 11)])
+
+
+DMON = (
+    "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk ",
+    "#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MHz    MHz ",
+)
+
+
+@pytest.mark.parametrize("sep", [" ", ", "])
+def test_a_log_of_dmon_with_dates_is_read(tmp_path, sep):
+    rows = [sep.join(f"20260911 04:19:{s:02} {i} {200 + 50 * i} 35 - 90 10 1593 1410".split())
+            for s in range(30) for i in range(2)]  # fmt: skip
+    read = read_import(made(tmp_path, "dmon.log", *DMON, *rows[:20], *DMON, *rows[20:], "2026"))
+    assert (gpus(read), joules(read)) == ([2], [pytest.approx(450 * 29)])
+    assert sum(left_out(read).values()) == 1
+    assert read.runs[0].windows[0]["sm_util_mean"] == pytest.approx(0.9)
+
+
+OTHER_OUTPUTS = {
+    "dmon": ("# gpu    pwr  gtemp  mtemp     sm    mem", "# Idx      W      C      C      %      %",
+             "    0     35     34      -      0      0"),
+    "dmon -o T": ("#Time        gpu    pwr  gtemp", "#HH:MM:SS    Idx      W      C",
+                  " 10:39:13      0     35     34"),
+    "pmon": ("# gpu         pid   type     sm    mem    enc    dec    command",
+             "# Idx           #    C/G      %      %      %      %    name",
+             "    0       1234     C     90     10      -      -    python"),
+    "nvidia-smi": ("Thu Nov 26 11:55:38 2026       ", "+" + "-" * 77 + "+",
+                   "| NVIDIA-SMI 535.104.05   Driver Version: 535.104.05   CUDA Version: 12.2  |"),
+    "-q": ("", "==============NVSMI LOG==============", "", "Timestamp : Fri May 31 10:39:13 2024",
+           "GPU 00000000:01:00.0", "    Power Draw : 35.10 W"),
+    "-q -x": ('<?xml version="1.0" ?>', '<!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">',
+              "<nvidia_smi_log>", "<timestamp>Fri May 31 10:39:13 2024</timestamp>"),
+    "-L": ("GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5a8f)",),
+    "noheader": ("2026/09/11 04:19:41.982, 0, 300.00 W", "2026/09/11 04:19:42.982, 0, 300.00 W"),
+    "noheader, nounits": ("2026/09/11 04:19:41.982, 300.00", "2026/09/11 04:19:42.982, 300.00"),
+    "amd-smi --json": ('[{"gpu": 0, "power": {"socket_power": {"value": 90, "unit": "W"}}}]',),
+    "rocm-smi --csv": ("device,Average Graphics Package Power (W)", "card0,35.0"),
+    "rocm-smi --json": ('{"card0": {"Average Graphics Package Power (W)": "35.0"}}',),
+    "rocm-smi": ("", "============================ ROCm System Management Interface =============",
+                 "GPU  Temp   AvgPwr"),
+    "amd-smi monitor": ("GPU  POWER  GPU_TEMP  MEM_TEMP  GFX_UTIL", "  0  137 W     45 °C"),
+    "amd-smi monitor --watch": ("'CTRL' + 'C' to stop watching output:",
+                                "TIMESTAMP   GPU  POWER  GPU_TEMP", "1722959154  0  137 W   45 °C"),
+    "amd-smi metric": ("GPU: 0", "    POWER:", "        SOCKET_POWER: 90 W"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_OUTPUTS)
+@pytest.mark.parametrize("file", ["gpu.log", "gpu.csv"])
+def test_other_outputs_are_named_with_the_command_that_logs(tmp_path, capsys, name, file):
+    told = refusal(made(tmp_path, file, *OTHER_OUTPUTS[name]), capsys)
+    assert "--csv --watch" in told if "amd" in name or "rocm" in name else "--query-gpu" in told
+    assert "--map" not in told
+
+
+@pytest.mark.parametrize("power", ["[N/A]", "[Not Supported]", "[Unknown Error]", "0.00 W"])
+def test_power_that_is_missing_throughout_is_said_at_once(tmp_path, capsys, power):
+    columns = ("index", POWER, "utilization.gpu [%]")
+    rows = {s + i / 100: f"{i}, {power}, 95 %" for s in range(20) for i in range(2)}
+    path = made(tmp_path, "gpu.csv", *smi(rows, *columns))
+    assert "power.draw.instant" in refusal(path, capsys)
+    rows |= dict.fromkeys(range(20), "0, 300.00 W, 95 %")
+    read = read_import(made(tmp_path, "gpu.csv", *smi(rows, *columns)))
+    assert (gpus(read), verdicts(read)) == ([2], {"partial"})
+    assert any("GPU 1" in note for note in read.runs[0].record.notes)
+    assert joules(read) == [pytest.approx(300 * 19, rel=0.01)]
+    alone = read_import(tmp_path / "gpu.csv", devices=["1"])
+    assert (joules(alone), verdicts(alone)) == ([0.0], {"unavailable"})
+
+
+def test_a_field_that_is_missing_gives_way_to_the_next(tmp_path):
+    rows = dict.fromkeys(range(20), "0, [N/A], 240.00 W")
+    log = smi(rows, "index", "power.draw.instant [W]", POWER)
+    assert joules(read_import(made(tmp_path, "gpu.csv", *log))) == [pytest.approx(240 * 19)]
+
+
+def test_a_second_part_without_power_is_counted(tmp_path):
+    first = smi(
+        dict.fromkeys(range(30), "0, 300.00 W, 95 %"), "index", POWER, "utilization.gpu [%]"
+    )
+    second = smi(dict.fromkeys(range(31, 50), "0, 95 %"), "index", "utilization.gpu [%]")
+    read = read_import(made(tmp_path, "gpu.csv", *first, *second))
+    assert left_out(read) == {"no power": 19}
+    assert joules(read) == [pytest.approx(300 * 29, rel=0.01)]
+
+
+def test_a_second_part_without_utilisation_is_no_lost_phase(tmp_path):
+    first = smi({s: f"0, {300 if s > 4 else 60}.00 W, {95 if s > 4 else 0} %" for s in range(30)},
+                "index", POWER, "utilization.gpu [%]")  # fmt: skip
+    second = smi({s: f"0, {310 if s < 55 else 60}.00 W" for s in range(30, 59)}, "index", POWER)
+    read = read_import(made(tmp_path, "gpu.csv", *first, *second))
+    assert joules(read) == [pytest.approx(300 * 25 + 310 * 25, rel=0.03)]
+
+
+def test_parts_that_name_gpus_in_different_ways_are_not_two_gpus(tmp_path, capsys):
+    first = smi(dict.fromkeys(range(20), "0, 300.00 W"), "index", POWER)
+    second = smi(dict.fromkeys(range(20, 40), "GPU-aa, 300.00 W"), "uuid", POWER)
+    assert "line 23" in refusal(made(tmp_path, "gpu.csv", *first, *second), capsys)
+    third = smi(dict.fromkeys(range(20, 40), "300.00 W"), POWER)
+    read = read_import(made(tmp_path, "gpu.csv", *first, *third))
+    assert (gpus(read), left_out(read)) == ([1], {"no index or uuid of the GPU": 20})
+
+
+def test_logs_of_two_machines_in_one_file_are_not_one_gpu(tmp_path, capsys):
+    first = smi(dict.fromkeys(range(20), "0, 300.00 W"), "index", POWER)
+    second = smi({s + 0.3: "0, 200.00 W" for s in range(20)}, "index", POWER)
+    assert "second log" in refusal(made(tmp_path, "gpu.csv", *first, *second), capsys)
+    files = [made(tmp_path, "a.csv", *first), made(tmp_path, "b.csv", *second)]
+    with pytest.raises(BadInput, match="uuid"):
+        read_import(files)
+    named = [[line.replace(" 0,", f" GPU-{host},") for line in log]
+             for host, log in (("a", first), ("b", second))]  # fmt: skip
+    read = read_import(made(tmp_path, "gpu.csv", *named[0], *named[1]))
+    assert (gpus(read), verdicts(read)) == ([2], {"ok"})
+
+
+def test_a_log_that_is_in_the_file_twice_counts_once(tmp_path):
+    log = smi({s: f"0, {300 + s}.00 W" for s in range(20)}, "index", POWER)
+    once = read_import(made(tmp_path, "gpu.csv", *log))
+    twice = read_import(made(tmp_path, "gpu.csv", *log, *log))
+    assert joules(twice) == joules(once)
+    assert left_out(twice) == {"an equal reading of its time follows": 20}
+
+
+def test_a_clock_that_goes_back_is_never_ok(tmp_path):
+    rows = [f"2026/09/11 04:{19 + s // 60}:{s % 60:02}.000, 0, {300 + s % 2}.00 W"
+            for s in (*range(60), *range(30, 90))]  # fmt: skip
+    rows[60:] = [row.replace(".000,", ".400,") for row in rows[60:]]
+    read = read_import(made(tmp_path, "gpu.csv", f"timestamp, index, {POWER}", *rows))
+    assert (gpus(read), verdicts(read)) == ([1], {"suspect"})
+
+
+def mi250(power: str, gcds: int = 4) -> list[str]:
+    """Return a log of boards whose second GPU has no power of its own."""
+    rows = [f"{1_722_959_100 + s},{i},{95 - i % 2},{power if i % 2 else 500 + i}"
+            for s in range(30) for i in range(gcds)]  # fmt: skip
+    return ["timestamp,gpu,gfx_activity,socket_power", *rows]
+
+
+@pytest.mark.parametrize("power", ["N/A", "0"])
+def test_power_of_a_board_is_not_that_of_one_of_its_gpus(tmp_path, power):
+    path = made(tmp_path, "amd.csv", *mi250(power))
+    known = {"hardware": "AMD Instinct MI250X"}
+    board = read_import(path, **known)
+    assert (gpus(board), verdicts(board)) == ([4], {"ok"})
+    assert joules(board) == [pytest.approx(1002 * 29)]
+    assert verdicts(read_import(path)) == {"partial"}  # no word on the board
+    for settings in (known, {}):
+        first = read_import(path, devices=["0"], **settings)
+        assert (joules(first), verdicts(first)) == ([pytest.approx(500 * 29)], {"suspect"})
+        second = read_import(path, devices=["3"], **settings)
+        assert verdicts(second) == {"unavailable"}
+        assert "GPU 2" in second.runs[0].windows[0]["energy_reason"]
+    only = read_import(made(tmp_path, "one.csv", *mi250("N/A", 1)), **known)
+    assert verdicts(only) == {"suspect"}
+
+
+# DCGM
+
+
+def dcgm(
+    watts: float, seconds: range, uuid: str | None = "GPU-1", metric: str = "POWER_USAGE", **labels
+) -> list[str]:
+    """Return the values of a GPU as lines of Prometheus text."""
+    named = {"gpu": "0", **({"UUID": uuid} if uuid else {}), **labels}
+    text = ",".join(f'{name}="{value}"' for name, value in named.items())
+    time_s = 1_717_920_000
+    return [f"DCGM_FI_DEV_{metric}{{{text}}} {watts} {1000 * (time_s + s)}" for s in seconds]
+
+
+def hosts(read: Import) -> set[str]:
+    return {row["host"] for run in read.runs for row in run.windows}
+
+
+def test_a_gpu_is_one_whatever_its_exporter_is_called():
+    read = read_import(misread_file("dcgm_exporter_restart.txt"))
+    assert "1 GPU, 12 readings" in read.files[0].description
+    assert (gpus(read), len(hosts(read)), verdicts(read)) == ([1], 1, {"ok"})
+    assert joules(read) == [pytest.approx(16_500)]
+    assert read.runs[0].record.spec.nodes == 1
+
+
+def test_nodes_are_those_whose_gpus_differ(tmp_path):
+    # Two nodes of two GPUs; the exporter of the first one restarts and is another pod.
+    lines = [line for uuid, pods in (("GPU-a", ("dx-aaaaa", "dx-ccccc")),
+                                     ("GPU-b", ("dx-aaaaa", "dx-ccccc")),
+                                     ("GPU-c", ("dx-bbbbb",) * 2), ("GPU-d", ("dx-bbbbb",) * 2))
+             for pod, times in zip(pods, (range(0, 60, 5), range(60, 125, 5)), strict=True)
+             for line in dcgm(250, times, uuid, Hostname=pod)]  # fmt: skip
+    read = read_import(made(tmp_path, "dcgm.txt", *lines))
+    assert (gpus(read), len(hosts(read)), read.runs[0].record.spec.nodes) == ([4], 2, 2)
+    assert joules(read) == [pytest.approx(4 * 250 * 120)]
+    # The other metric of its own file knows one of the pods only.
+    files = [made(tmp_path, "one.txt", *lines),
+             made(tmp_path, "other.txt", *dcgm(80, range(60, 125, 5), "GPU-a", "GPU_UTIL",
+                                               Hostname="dx-ccccc"))]  # fmt: skip
+    both = read_import(files)
+    assert (gpus(both), joules(both)) == ([4], [pytest.approx(4 * 250 * 120, rel=0.05)])
+
+
+def test_the_label_of_the_node_names_it(tmp_path):
+    lines = dcgm(250, range(60), Hostname="dx-aaaaa", instance="10.0.0.5:9400", node="n7")
+    assert hosts(read_import(made(tmp_path, "dcgm.txt", *lines))) == {"n7"}
+
+
+def test_gpus_without_a_uuid_are_those_of_their_node(tmp_path, capsys):
+    lines = [line for host in ("n1", "n2") for line in dcgm(250, range(60), None, Hostname=host)]
+    read = read_import(made(tmp_path, "dcgm.txt", *lines))
+    assert (gpus(read), hosts(read)) == ([2], {"n1", "n2"})
+    pods = [*dcgm(250, range(30), None, Hostname="dx-aaaaa"),
+            *dcgm(250, range(30, 60), None, Hostname="dx-bbbbb")]  # fmt: skip
+    assert "UUID" in refusal(made(tmp_path, "pods.txt", *pods), capsys)
+
+
+@pytest.mark.parametrize("other", [{"Hostname": "dx-bbbbb"}, {"pod": "b"}, {"GPU_I_ID": "2"}])
+def test_two_series_of_a_gpu_count_it_once(tmp_path, other):
+    first = {"Hostname": "dx-aaaaa", "GPU_I_ID": "1"} if "GPU_I_ID" in other else {
+        "Hostname": "dx-aaaaa"}  # fmt: skip
+    lines = [*dcgm(250, range(60), **first), *dcgm(250, range(60), **{**first, **other})]
+    read = read_import(made(tmp_path, "dcgm.txt", *lines))
+    assert (gpus(read), len(hosts(read))) == ([1], 1)
+    assert joules(read) == [pytest.approx(250 * 59)]
+    assert verdicts(read) == ({"suspect"} if "GPU_I_ID" in other else {"ok"})
+    assert left_out(read) == {"another series of the same GPU and time": 60}
+
+
+def test_a_counter_that_restarts_is_no_energy(tmp_path):
+    counts = [[line.replace("} 0 ", f"}} {mj} ") for line, mj in
+               zip(dcgm(0, times, metric="TOTAL_ENERGY_CONSUMPTION"), range(start, 10**9, 250_000),
+                   strict=False)]
+              for times, start in ((range(30), 5_000_000), (range(30, 60), 1000))]  # fmt: skip
+    lines = [*counts[0], *counts[1], *dcgm(250, range(60))]
+    read = read_import(made(tmp_path, "dcgm.txt", *lines))
+    assert (joules(read), verdicts(read)) == ([pytest.approx(250 * 59)], {"suspect"})
+
+
+def test_values_that_are_none_are_counted(tmp_path):
+    values = [[1_717_920_000 + s, "NaN" if s % 10 == 3 else "250"] for s in range(60)]
+    metric = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "UUID": "GPU-1", "gpu": "0"}
+    result = [{"metric": metric, "values": values}, "nothing", {"metric": metric, "values": [[1]]}]
+    text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
+    read = read_import(made(tmp_path, "dcgm.json", text))
+    assert left_out(read) == {"a blank value": 6, "no pair of time and value": 2}
+    assert joules(read) == [pytest.approx(250 * 59)]
