@@ -417,3 +417,93 @@ def test_values_that_are_none_are_counted(tmp_path):
     read = read_import(made(tmp_path, "dcgm.json", text))
     assert left_out(read) == {"a blank value": 6, "no pair of time and value": 2}
     assert joules(read) == [pytest.approx(250 * 59)]
+
+
+# CodeCarbon
+
+EMISSIONS = "timestamp,project_name,run_id,duration,emissions,energy_consumed,gpu_energy,gpu_count"
+
+
+def emissions(*rows: tuple[str, str, str, float, float], sep: str = ",") -> list[str]:
+    """Return a file of rows: time, project, run_id, seconds, kWh of the GPUs."""
+    lines = (
+        (f"2026-08-12T{time}", project, run_id, str(s), "0.1", str(kwh), str(kwh), "1")
+        for time, project, run_id, s, kwh in rows
+    )
+    return [EMISSIONS.replace(",", sep), *(sep.join(cells) for cells in lines)]
+
+
+def test_a_run_id_that_is_none_does_not_join_processes():
+    read = read_import(misread_file("codecarbon_run_id_none.csv"))
+    assert sorted(joules(read)) == pytest.approx([18_000, 36_000, 72_000])
+    assert left_out(read) == {}
+
+
+@pytest.mark.parametrize(
+    "run_id", ["None", "", "nan", "null", "0", "job", "my run", "5b0fa12a-3dd7"]
+)
+def test_processes_of_one_run_id_are_those_that_begin_at_other_times(tmp_path, run_id):
+    path = made(tmp_path, "emissions.csv", *emissions(
+        ("10:02:00", "job", run_id, 120.5, 0.02), ("10:04:03", "job", run_id, 121.0, 0.03),
+        ("12:00:00", "job", run_id, 60.0, 0.01)))  # fmt: skip
+    assert sorted(joules(read_import(path))) == pytest.approx([36_000, 72_000, 108_000])
+
+
+def test_updates_of_a_process_count_once_whatever_its_id(tmp_path):
+    for run_id in ("", "x", "5b0fa12a-3dd7-45bb-9766-cc326314d9f1"):
+        path = made(tmp_path, "emissions.csv", *emissions(
+            ("10:02:00", "job", run_id, 60.2, 0.01), ("10:03:00", "job", run_id, 120.3, 0.02),
+            ("10:04:01", "job", run_id, 180.9, 0.03)))  # fmt: skip
+        assert joules(read_import(path)) == [pytest.approx(0.03 * 3.6e6)]
+
+
+def test_tasks_of_a_process_add_up():
+    read = read_import(misread_file("codecarbon_tasks.csv"))
+    assert joules(read) == [pytest.approx(2595.57, abs=0.01)]
+    assert sum(row["duration_s"] for row in read.runs[0].windows) == pytest.approx(90.525, abs=1e-3)
+
+
+@pytest.mark.parametrize("run_id", ["r1", "None", "5b0fa12a-3dd7-45bb-9766-cc326314d9f1"])
+def test_tasks_count_once_beside_their_total(tmp_path, run_id):
+    head, *rows = emissions(
+        ("10:01:00", "job", run_id, 60.0, 0.01), ("10:03:00", "job", run_id, 110.0, 0.02),
+        ("10:03:01", "job", run_id, 0.4, 0.001), ("10:03:05", "job", run_id, 185.0, 0.04),
+        ("11:00:00", "job", run_id, 30.0, 0.005))  # fmt: skip
+    lines = [f"{name},{row}" for name, row in zip(("a", "b", "c", "", "d"), rows, strict=True)]
+    only = read_import(made(tmp_path, "a.csv", f"task_name,{head}", *lines[:3]))
+    assert joules(only) == [pytest.approx(0.031 * 3.6e6)]
+    read = read_import(made(tmp_path, "b.csv", f"task_name,{head}", *lines))
+    assert sorted(joules(read)) == pytest.approx([0.005 * 3.6e6, 0.04 * 3.6e6])
+    assert left_out(read) == {"a task of a process whose total is another line": 3}
+
+
+def test_glued_lines_are_counted_and_named():
+    read = read_import(misread_file("codecarbon_glued_row.csv"))
+    assert left_out(read) == {"another number of cells than the header": 1}
+    assert joules(read) == [pytest.approx(0.04 * 3.6e6)]
+
+
+def test_versions_appended_to_one_file_are_all_read(tmp_path):
+    first = emissions(("10:02:00", "a", "r1", 60.0, 0.01), ("10:05:00", "b", "r2", 60.0, 0.02))
+    head, *second = emissions(("11:02:00", "c", "r3", 60.0, 0.03))
+    torn = first[1].rsplit(",", 2)[0]
+    path = made(tmp_path, "emissions.csv", *first, torn, f"{head},on_cloud", f"{second[0]},N",
+                first[1])  # fmt: skip
+    read = read_import(path)
+    assert joules(read) == pytest.approx([0.01 * 3.6e6, 0.02 * 3.6e6, 0.03 * 3.6e6])
+    assert left_out(read) == {"another number of cells than the header": 2}
+
+
+def test_energies_with_decimal_commas_are_read_and_unclear_ones_rejected(tmp_path):
+    rows = [("10:02:00", "a", "r1", "60,5", "0,011"), ("11:02:00", "b", "r2", "60,123456", "0,2"),
+            ("12:02:00", "c", "r3", "60", "12,500"), ("13:02:00", "d", "r4", "60", "-0,1")]  # fmt: skip
+    read = read_import(made(tmp_path, "emissions.csv", *emissions(*rows, sep=";")))
+    assert joules(read) == pytest.approx([0.011 * 3.6e6, 0.2 * 3.6e6])
+    assert [text.split(":")[0] for text in read.files[0].rejected] == ["line 4", "line 5"]
+
+
+def test_an_energy_of_zero_is_not_measured(tmp_path):
+    rows = [("10:02:00", "a", "r1", 60.0, 0.0), ("11:02:00", "b", "r2", 60.0, 0.01)]
+    read = read_import(made(tmp_path, "emissions.csv", *emissions(*rows)))
+    assert [run.windows[0].get("gpu_energy_j") for run in read.runs] == [None, 36_000]
+    assert read.runs[0].windows[0]["energy_verdict"] == "unavailable"
