@@ -496,7 +496,8 @@ def test_versions_appended_to_one_file_are_all_read(tmp_path):
 
 def test_energies_with_decimal_commas_are_read_and_unclear_ones_rejected(tmp_path):
     rows = [("10:02:00", "a", "r1", "60,5", "0,011"), ("11:02:00", "b", "r2", "60,123456", "0,2"),
-            ("12:02:00", "c", "r3", "60", "12,500"), ("13:02:00", "d", "r4", "60", "-0,1")]  # fmt: skip
+            ("12:02:00", "c", "r3", "60", "12,500"),
+            ("13:02:00", "d", "r4", "60", "-0,1")]  # fmt: skip
     read = read_import(made(tmp_path, "emissions.csv", *emissions(*rows, sep=";")))
     assert joules(read) == pytest.approx([0.011 * 3.6e6, 0.2 * 3.6e6])
     assert [text.split(":")[0] for text in read.files[0].rejected] == ["line 4", "line 5"]
@@ -507,3 +508,118 @@ def test_an_energy_of_zero_is_not_measured(tmp_path):
     read = read_import(made(tmp_path, "emissions.csv", *emissions(*rows)))
     assert [run.windows[0].get("gpu_energy_j") for run in read.runs] == [None, 36_000]
     assert read.runs[0].windows[0]["energy_verdict"] == "unavailable"
+
+
+# Zeus
+
+
+def zeus(*windows: tuple[str, float, float], gpus: int = 1, clock_s: float = 1.7e9) -> list[str]:
+    """Return a log of windows: name, start and seconds; each GPU draws 200 W."""
+    energies = ",".join(f"gpu{i}_energy" for i in range(gpus))
+    head = f"start_time,window_name,elapsed_time,{energies}"
+    return [head, *(f"{clock_s + start},{name},{s}" + f",{200.0 * s}" * gpus
+                    for name, start, s in windows)]  # fmt: skip
+
+
+EPOCHS = [("epoch", 10.0, 50.0), ("epoch", 60.0, 50.0), ("epoch", 110.0, 50.0)]
+
+
+def phases(read: Import) -> list[tuple[str, float]]:
+    return [(row["phase"], row["duration_s"]) for run in read.runs for row in run.windows]
+
+
+@pytest.mark.parametrize("name", ["training", "total", "train", "epochs_all", "whole run"])
+@pytest.mark.parametrize("clock_s", [1.7e9, 5e5])
+def test_an_outer_window_is_no_epoch(tmp_path, name, clock_s):
+    path = made(tmp_path, "z.csv", *zeus(*EPOCHS, (name, 5.0, 160.0), clock_s=clock_s))
+    read = read_import(path)
+    assert phases(read) == [("train", 50.0)] * 3
+    assert [row["epoch"] for row in read.runs[0].windows] == [0, 1, 2]
+    assert joules(read) == [pytest.approx(200 * 150)]
+    assert left_out(read) == {"an outer window: it contains windows that count": 1}
+
+
+def test_windows_inside_epochs_do_not_count_twice(tmp_path):
+    steps = [(f"step_{i}", 10.0 + 5 * i, 4.9) for i in range(30)]
+    steps += [("train_forward", 11.0, 2.0), ("eval", 55.0, 4.0)]
+    read = read_import(made(tmp_path, "z.csv", *zeus(*steps, *EPOCHS)))
+    assert phases(read) == [("train", 50.0)] * 3
+    assert left_out(read) == {"inside a window that counts, or overlaps it": 32}
+
+
+def test_evaluations_between_epochs_are_kept_in_the_order_of_time(tmp_path):
+    windows = [("epoch_1", 60.0, 50.0), ("val_epoch_0", 50.01, 9.0), ("epoch_0", 0.0, 50.02)]
+    read = read_import(made(tmp_path, "z.csv", *zeus(*windows)))
+    assert phases(read) == [("train", 50.02), ("evaluate", 9.0), ("train", 50.0)]
+    assert [row["epoch"] for row in read.runs[0].windows] == [0, 0, 1]
+
+
+def test_steps_inside_an_outer_window_are_the_steps(tmp_path):
+    steps = [(f"train_step_{i}", 10.0 + i, 0.02 if i % 2 else 0.98) for i in range(10)]
+    read = read_import(made(tmp_path, "z.csv", *zeus(*steps, ("training", 9.0, 20.0))))
+    assert {phase for phase, _ in phases(read)} == {"steps"}
+    assert (len(phases(read)), sum(left_out(read).values())) == (10, 1)
+
+
+def test_parts_of_a_process_count_by_their_whole(tmp_path):
+    windows = [("forward", 1.0, 10.0), ("backward", 11.0, 20.0), ("total", 0.0, 40.0)]
+    read = read_import(made(tmp_path, "z.csv", *zeus(*windows)))
+    assert (phases(read), joules(read)) == ([("run", 40.0)], [8000.0])
+
+
+def test_repeated_overlapping_and_torn_windows_are_counted(tmp_path):
+    late = ("epoch", 130.0, 60.0)
+    log = zeus(*EPOCHS, EPOCHS[1], late)
+    read = read_import(made(tmp_path, "z.csv", *log, log[1][:-2].replace("200", "-200"), "1,e"))
+    assert joules(read) == [pytest.approx(200 * 150)]
+    assert sum(left_out(read).values()) == 4
+
+
+def test_windows_of_another_number_of_gpus_are_another_run(tmp_path):
+    log = [*zeus(*EPOCHS), *zeus(("epoch", 500.0, 30.0), gpus=4)]
+    read = read_import(made(tmp_path, "z.csv", *log))
+    assert (gpus(read), joules(read)) == ([1, 4], [30_000.0, 24_000.0])
+
+
+def test_power_logs_of_several_gpus_are_not_one_gpu(tmp_path):
+    files = [made(tmp_path, f"{name}.power.log", "Time,Power",
+                  *(f"2026-01-31 12:00:{s:02}.5,{1000 * watts}" for s in range(30)))
+             for name, watts in (("bs32+gpu0", 200), ("bs32+gpu1", 300))]  # fmt: skip
+    read = read_import(files)
+    assert (gpus(read), joules(read)) == ([2], [pytest.approx(500 * 29)])
+
+
+# Time series of any format
+
+
+def test_what_no_window_covers_is_said(tmp_path):
+    busy = {*range(10, 40), *range(60, 64)}
+    rows = {s: "0, 300.00 W, 95 %" if s in busy else "0, 60.00 W, 0 %" for s in range(80)}
+    path = made(tmp_path, "gpu.csv", *smi(rows, "index", POWER, "utilization.gpu [%]"))
+    read = read_import(path)
+    noted = "\n".join(read.runs[0].record.notes)
+    assert "1 phase of less than 10 s left out" in noted
+    assert "49 readings left out: in no window" in noted
+    at = "2026-09-11T04:"
+    marked = read_import(path, windows=[f"{at}19:10..{at}19:39", f"{at}30:00..{at}31:00"])
+    assert {
+        "gpu.csv: 1 window without a reading",
+        "gpu.csv: 50 readings left out: in no window",
+    } <= {*marked.runs[0].record.notes}
+
+
+def test_devices_that_are_left_out_are_said(tmp_path):
+    lines = [line for i in range(3) for line in dcgm(250, range(60), f"GPU-{i}")]
+    read = read_import(made(tmp_path, "dcgm.txt", *lines), devices=["GPU-1"])
+    (note,) = (note for note in read.runs[0].record.notes if "--device" in note)
+    assert "120 readings left out: of GPU-0, GPU-2" in note
+
+
+def test_two_hosts_have_their_own_phases(tmp_path):
+    lines = [line for host, busy in (("n1", range(10, 40)), ("n2", range(60, 90)))
+             for s in range(100)
+             for line in dcgm(300 if s in busy else 60, range(s, s + 1), None,
+                              Hostname=host)]  # fmt: skip
+    read = read_import(made(tmp_path, "dcgm.txt", *lines))
+    assert {row["start_ns"] for row in read.runs[0].windows} == {
+        1_717_920_010 * 10**9, 1_717_920_060 * 10**9}  # fmt: skip
