@@ -25,7 +25,7 @@ IMPORTER = SmiImporter(
         ids=("gpu",),
         remedy="log with: amd-smi metric --power --energy --usage --csv --watch 1",
         others={
-            "output of amd-smi --json": r"\[\s*\{\s*\"gpu\"\s*:",
+            "output of amd-smi --json": r"\[\s*\{[^\]}]{0,200}\"gpu\"\s*:",
             "output of amd-smi --json ": r"\{\s*\"gpu_data\"\s*:",
             "output of rocm-smi --csv, which has no times": r"(?:[^\n]*\n)?device,",
             "output of rocm-smi --json, which has no times": r"\{\s*\"card\d+\"\s*:",

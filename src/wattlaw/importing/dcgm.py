@@ -104,8 +104,8 @@ class DcgmImporter:
         _refuse_pods(path, seen)
         joined, host_of = joined_hosts(seen), {gpu: host for host, gpu in reversed([*seen])}
         for ((host, gpu), t_ns), known in samples.items():
-            values = {name: value for name, (value, _) in known.items()}
-            rows.add(host or joined[host_of[gpu]], gpu, "gpu", t_ns, values)
+            of_columns = {name: value for name, (value, _) in known.items()}
+            rows.add(host or joined[host_of[gpu]], gpu, "gpu", t_ns, of_columns)
         rows.facts = {
             (host or joined[host_of[gpu]], gpu): known for (host, gpu), known in rows.facts.items()
         }

@@ -18,10 +18,12 @@ from wattlaw.importing.importer import Options, Readings
 from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import HOST
 
-#: Rows of one tick are closer than this, and than a third of the time to the next tick.
-_TICK_NS, _TICK_RATIO, _MAX_GPUS = 500_000_000, 3.0, 16
+#: Rows of one tick are closer than this, and than half of the time to the next tick.
+_TICK_NS, _TICK_RATIO, _MAX_GPUS = 500_000_000, 2.0, 16
 #: This share of the ticks, and at least two, have the same number of rows.
 _REGULAR = 0.5
+#: One GPU has fewer readings of equal times.
+_EQUAL = 0.02
 #: Power of several GPUs in turn: the change from row to row is at least this share of its mean, and
 #: ten times that from one round to the next. Sensors of one GPU average for longer than its rows.
 _CHANGE, _ROUND, _MAX_ROUND, _QUICK_NS = 0.05, 0.1, 8, 50_000_000
@@ -91,11 +93,12 @@ def ticks(t_ns: Times) -> npt.NDArray[np.int64] | None:
         edges = np.flatnonzero(gaps > ordered[place])
         sizes = np.diff(np.concatenate([[-1], edges, [len(gaps)]]))
         kinds, counts = np.unique(sizes, return_counts=True)
-        usual = int(kinds[counts.argmax()])
+        usual = int(kinds[counts == counts.max()].max())
         least = max(min(2, len(gaps) - 2), _REGULAR * len(sizes))
         if 1 < usual <= _MAX_GPUS and counts.max() >= least:
             return sizes
-    return np.unique(t_ns, return_counts=True)[1] if not ordered[0] else None
+    is_often_equal = (gaps == 0).mean() > _EQUAL
+    return np.unique(t_ns, return_counts=True)[1] if is_often_equal else None
 
 
 def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
@@ -123,8 +126,8 @@ def _with_power(
     devices = list(dict.fromkeys(device.tolist()))
     without = [each for each in devices if not is_on[device == each].any()]
     if len(without) == len(devices):
-        what = "0" if is_known.any() else "not available (N/A)"
-        raise BadInput(f"{source.path}: power is {what} throughout; {remedy}")
+        what = "power is 0 throughout" if is_known.any() else "no power, or N/A throughout"
+        raise BadInput(f"{source.path}: {what}; {remedy}")
     failed = np.isin(device, without)
     source.account.leave_out("no power", *samples["line"].to_numpy()[~is_known & ~failed].tolist())
     for name in ("power_w", "energy_j", "power_source"):
@@ -153,7 +156,7 @@ def _facts_of_boards(
     notes = []
     for each in without:
         facts[HOST, each] |= {"kind": "gpu", "failed": "the log has no power of it"}
-        before = str(int(each) - 1) if each.isdigit() and int(each) % 2 else None
+        before = str(int(each) - 1) if each.isdecimal() and int(each) % 2 else ""
         if before not in devices or before in without:
             notes.append(f"GPU {each}: its power is not available or 0 throughout")
             continue
@@ -210,7 +213,7 @@ def _refuse_second_logs(source: Source, samples: pa.Table) -> None:
         section = np.searchsorted(headers, line)
         begins = np.flatnonzero(np.diff(section)) + 1
         back_ns = np.maximum.accumulate(t_ns)[begins - 1] - t_ns[begins]
-        if each.isdigit() and (back_ns > _BACK_NS).any():
+        if each.isdecimal() and (back_ns > _BACK_NS).any():
             place = int((back_ns > _BACK_NS).argmax())
             raise BadInput(
                 f"{source.path}: line {line[begins[place]]}: a second log begins "

@@ -15,7 +15,6 @@ _DMON = {
     "gpu": "index", "pwr": "power.draw", "sm": "utilization.gpu", "mem": "utilization.memory",
     "gtemp": "temperature.gpu", "mclk": "clocks.mem", "pclk": "clocks.sm",
 }  # fmt: skip
-_DMON_HEADER = re.compile(r"#.*\bgpu\b.*\b(?:pwr|sm|mclk|pclk|pid)\b")
 
 
 class NvidiaSmiImporter(SmiImporter):
@@ -31,7 +30,8 @@ class NvidiaSmiImporter(SmiImporter):
 
 def _dmon(source: Source) -> Iterator[Line]:
     """Yield the rows of ``dmon -o DT``; a header has a line of names and one of units."""
-    account, names, header = source.account, [""], ("",)
+    account, names = source.account, [""]
+    header: tuple[str, ...] = ()
     for number, line in source.lines(only_complete=True):
         cells = line.replace(",", " ").lstrip("# ").split()
         if line.startswith("#"):
@@ -43,10 +43,11 @@ def _dmon(source: Source) -> Iterator[Line]:
             elif len(cells) == len(names):
                 named = zip(names[2:], cells[2:], strict=True)
                 header = (*names[:2], *(f"{name} [{unit}]" for name, unit in named))
-        elif len(cells) != len(header) or len(cells[0]) != 8 or header[0] != "timestamp":
+        elif len(cells) != len(header) or header[0] != "timestamp":
             account.leave_out(OTHER_CELLS, number)
         else:
             day, time, *values = cells
+            day = re.sub("[^0-9]", "", day)
             moment = f"{day[:4]}-{day[4:6]}-{day[6:]} {time}"
             values = ["N/A" if value == "-" else value for value in values]
             yield Line(number, header, [moment, "", *values])
@@ -79,8 +80,8 @@ IMPORTER = NvidiaSmiImporter(
                 r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d[.,]\d{3}\s*[,;\t]"
             ),
             "output of nvidia-smi pmon, which has no power of a GPU": r"#.*\bpid\b",
-            "output of nvidia-smi dmon without dates; its option -o DT adds them": (
-                _DMON_HEADER.pattern
+            "output of nvidia-smi dmon without dates or power; its options -o DT -s pu add them": (
+                r"#.*\bgpu\b"
             ),
             "output of nvidia-smi -q -x, which is one moment": (
                 r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE[^>]*>\s*)?<nvidia_smi_log"

@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?
 #: 1e11 s are in the year 5138, 1e11 ms in 1973.
 _EPOCH_SCALES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 #: Separators of the cells of a CSV file, and the lines among which a header is looked for.
-_DELIMITERS, _HEADER_LINES = (",", ";", "\t"), 20
+_DELIMITERS, _HEADER_LINES = (",", ";", "\t"), 50
 #: A comma in a number that cannot be one between thousands, as in ``12,500``.
 _DECIMAL_COMMA = re.compile(
     r"^(?![+-]?[1-9][0-9]{0,2},[0-9]{3}(?![0-9]))([+-]?[0-9]+),([0-9]+)(?=\s*[A-Za-z%]*$)"

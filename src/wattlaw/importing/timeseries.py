@@ -134,7 +134,7 @@ def assemble(
     elif marks:
         runs, how = [_run_of_marks(path, marks, readings, options)], [_windows(len(marks))]
     else:
-        marks, how = _active_phases(readings.samples)
+        marks, how = _active_phases(path, readings.samples)
         runs = [_run_of_marks(path, marks, readings, options)]
     notes = [*notes, *how, *_not_covered(runs, readings.samples)]
     return runs, [f"{path.name}: {note}" for note in notes]
@@ -407,14 +407,16 @@ def _around(windows: Sequence[Mapping[str, Any]], samples: pa.Table) -> pa.Table
     return samples.filter((t_ns >= start_ns) & (t_ns <= end_ns))
 
 
-def _active_phases(samples: pa.Table) -> tuple[list[Mark], list[str]]:
+def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]]:
     """Return the phases in which a GPU is active, and how they were detected."""
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
-        raise BadInput("one reading is no time series; at least two are needed")
+        raise BadInput(f"{path}: one reading is no time series; at least two are needed")
     whole = [Mark(first, last)]
     if (last - first) * 1e-9 > 10 * 366 * 86_400:
-        raise BadInput("the readings are years apart; name a window with --window START..END")
+        raise BadInput(
+            f"{path}: the readings are years apart; name a window with --window START..END"
+        )
     second = ((samples["t_ns"].to_numpy() - first) // 10**9).astype(np.int64)
     active = np.zeros(int(second.max()) + 1, bool)
     by: set[str] = set()

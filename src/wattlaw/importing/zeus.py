@@ -46,7 +46,7 @@ class WindowsImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header is that of a window log."""
-        return head.lstrip(b"\xef\xbb\xbf").startswith(",".join(_COLUMNS).encode())
+        return any({*_COLUMNS} <= names for names in headers_in(head))
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each power limit of the optimizer, and one of all other windows."""
