@@ -623,3 +623,18 @@ def test_two_hosts_have_their_own_phases(tmp_path):
     read = read_import(made(tmp_path, "dcgm.txt", *lines))
     assert {row["start_ns"] for row in read.runs[0].windows} == {
         1_717_920_010 * 10**9, 1_717_920_060 * 10**9}  # fmt: skip
+
+
+def test_power_in_another_unit_is_refused(tmp_path, capsys):
+    log = smi(dict.fromkeys(range(20), "0, 250000"), "index", "power.draw")
+    assert "mW" in refusal(made(tmp_path, "gpu.csv", *log), capsys)
+    log = smi({s: f"0, {250 if s != 7 else 250000}" for s in range(20)}, "index", "power.draw")
+    assert verdicts(read_import(made(tmp_path, "gpu.csv", *log))) == {"implausible"}
+
+
+def test_windows_that_overlap_are_refused(tmp_path):
+    log = smi(dict.fromkeys(range(50), "0, 250.00 W"), "index", POWER)
+    at, path = "2026-09-11T04:19:", made(tmp_path, "gpu.csv", *log)
+    with pytest.raises(BadInput, match="overlap by 10 s"):
+        read_import(path, windows=[f"{at}00..{at}30", f"{at}20..{at}40"])
+    assert joules(read_import(path, windows=[f"{at}00..{at}20", f"{at}20..{at}40"])) == [10_000]

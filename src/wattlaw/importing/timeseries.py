@@ -4,6 +4,7 @@ Energies of windows come from the code that computes those of our own measuremen
 have the same verdicts.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from wattlaw.study.base import MAX_COUNT
 from wattlaw.study.model import Measure
 from wattlaw.telemetry.device_energy import MIN_COVERAGE
 from wattlaw.telemetry.energy import energy_of_windows
+from wattlaw.telemetry.plausibility import MAX_DEVICE_W
 from wattlaw.text import join_names
 
 #: Readings this long before and after a run's windows are kept with it.
@@ -37,6 +39,8 @@ _MARGIN_NS = 10 * 10**9
 _ACTIVE_UTIL, _ACTIVE_POWER = 0.1, 0.25
 #: The range of power of a GPU that is idle and busy, relative to its greatest power.
 _MIN_RANGE = 0.3
+#: Windows that follow each other may overlap by so much: their times may be whole seconds.
+_MAX_OVER_S = 1.0
 #: How the names of GPUs begin that no two GPUs share.
 UUIDS = ("GPU-", "MIG-")
 #: Shorter pauses do not end an active phase; shorter phases are none.
@@ -128,6 +132,8 @@ def assemble(
             raise BadInput("windows without a time series: name the file of the readings too")
         return runs, []
     path = series[0][0]
+    for each, read in series:
+        _refuse_other_units(each, read.samples)
     readings, notes = _selected(_combined(series), options)
     if runs:
         runs, how = _attached(path, runs, readings)
@@ -138,6 +144,20 @@ def assemble(
         runs = [_run_of_marks(path, marks, readings, options)]
     notes = [*notes, *how, *_not_covered(runs, readings.samples)]
     return runs, [f"{path.name}: {note}" for note in notes]
+
+
+def _refuse_other_units(path: Path, samples: pa.Table) -> None:
+    """Refuse a device most of whose readings no such device can draw: they have another unit."""
+    known = samples.filter(pc.field("power_w") > 0)
+    powers = known.group_by(["device", "kind"]).aggregate([("power_w", "approximate_median")])
+    for row in powers.to_pylist():
+        power_w, most_w = row["power_w_approximate_median"], MAX_DEVICE_W.get(row["kind"], math.inf)
+        if power_w > most_w:
+            raise BadInput(
+                f"{path}: {row['device']} draws {power_w:,.0f} W, more than the {most_w:,.0f} W of "
+                "any such device; the unit is probably another one, such as mW: name it in the "
+                "header, as in power.draw [mW]"
+            )
 
 
 def _windows(count: int) -> str:
@@ -329,6 +349,16 @@ def _run_of_marks(
         duration_s = (mark.end_ns - mark.start_ns) * 1e-9
         edges = {"phase": mark.phase, "start_ns": mark.start_ns, "duration_s": duration_s}
         rows.append({**edges, **mark.columns})
+    ends: dict[str, int] = {}  # of the windows of each phase
+    for row in rows:
+        start_ns, phase = row["start_ns"], row["phase"]
+        over_s = (ends.get(phase, start_ns) - start_ns) * 1e-9
+        if over_s > _MAX_OVER_S:
+            raise BadInput(
+                f"{path}: two windows of phase {phase} overlap by {over_s:,.3g} s, so that energy "
+                "would count twice; name windows that follow each other"
+            )
+        ends[phase] = max(ends.get(phase, 0), start_ns + round(row["duration_s"] * 1e9))
     epoch = 0
     for row in rows:
         if row["phase"] == "train":
