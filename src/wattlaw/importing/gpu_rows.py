@@ -152,7 +152,7 @@ def _facts_of_boards(
         for each in devices
     }
     named = str(options.constants.get("hardware") or readings.hardware or "")
-    is_board = any(name in named for name in _BOARDS)
+    is_board = any(name in named.upper() for name in _BOARDS)
     notes = []
     for each in without:
         facts[HOST, each] |= {"kind": "gpu", "failed": "the log has no power of it"}
@@ -193,8 +193,8 @@ def _once(source: Source, samples: pa.Table) -> pa.Table:
     if (~is_equal).sum() > max(1, _TWICE * len(samples)):
         raise BadInput(
             f"{source.path}: line {line[second[~is_equal]].min()}: another reading of a GPU for a "
-            "time that it has a reading of; log the uuid of GPUs, and import logs of several "
-            "machines one by one"
+            "time that it has a reading of: the file has logs of several machines, or a clock was "
+            "set back; log the uuid of GPUs, and import logs of several machines one by one"
         )
     source.account.leave_out("an equal reading of its time follows", *line[first[is_equal]])
     source.account.leave_out("another reading of its time follows", *line[first[~is_equal]])
