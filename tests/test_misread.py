@@ -409,6 +409,13 @@ def test_a_counter_that_restarts_is_no_energy(tmp_path):
     assert (joules(read), verdicts(read)) == ([pytest.approx(250 * 59)], {"suspect"})
 
 
+def test_a_gpu_without_power_is_part_of_no_sum_that_is_ok(tmp_path):
+    lines = [*dcgm(250, range(60)), *dcgm(90, range(60), "GPU-2", "GPU_UTIL")]
+    read = read_import(made(tmp_path, "dcgm.txt", *lines))
+    assert (gpus(read), verdicts(read)) == ([2], {"partial"})
+    assert any("GPU-2" in note for note in read.runs[0].record.notes)
+
+
 def test_values_that_are_none_are_counted(tmp_path):
     values = [[1_717_920_000 + s, "NaN" if s % 10 == 3 else "250"] for s in range(60)]
     metric = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "UUID": "GPU-1", "gpu": "0"}

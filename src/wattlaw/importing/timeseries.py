@@ -39,6 +39,8 @@ _MARGIN_NS = 10 * 10**9
 _ACTIVE_UTIL, _ACTIVE_POWER = 0.1, 0.25
 #: The range of power of a GPU that is idle and busy, relative to its greatest power.
 _MIN_RANGE = 0.3
+#: Most notes of one kind.
+_MAX_NOTES = 20
 #: Windows that follow each other may overlap by so much: their times may be whole seconds.
 _MAX_OVER_S = 1.0
 #: How the names of GPUs begin that no two GPUs share.
@@ -134,7 +136,9 @@ def assemble(
     path = series[0][0]
     for each, read in series:
         _refuse_other_units(each, read.samples)
-    readings, notes = _selected(_combined(series), options)
+    readings, missing = _with_missing_power(_combined(series))
+    readings, notes = _selected(readings, options)
+    notes = [*missing, *notes]
     if runs:
         runs, how = _attached(path, runs, readings)
     elif marks:
@@ -215,6 +219,26 @@ def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
     place = samples.schema.get_field_index("host")
     samples = samples.set_column(place, "host", pa.array(names_of, pa.string()).take(hosts.indices))
     return Readings(samples, facts, next(iter(names)) if len(names) == 1 else None)
+
+
+def _with_missing_power(readings: Readings) -> tuple[Readings, list[str]]:
+    """Return the readings with the fact which GPUs have no power, so that no sum is without them.
+
+    The second GPU of a board has none of its own.
+    """
+    has_power = pc.field("power_w").is_valid() | pc.field("energy_j").is_valid()
+    known = set(gpus_of(readings.samples.filter(has_power)))
+    gpus = gpus_of(readings.samples)
+    if gpus and not known:
+        return readings, ["no power of a GPU, so that windows get no energy from it"]
+    facts, notes = dict(readings.facts), []
+    for host, device in gpus:
+        own = facts.get((host, device), {})
+        if (host, device) not in known and not {"reporter", "failed"} & own.keys():
+            failed = {"kind": "gpu", "failed": "the readings have no power of it"}
+            facts[host, device] = {**own, **failed}
+            notes.append(f"GPU {device}: no power")
+    return replace(readings, facts=facts), notes[:_MAX_NOTES]
 
 
 def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
