@@ -467,6 +467,7 @@ def test_updates_of_a_process_count_once_whatever_its_id(tmp_path):
 def test_tasks_of_a_process_add_up():
     read = read_import(misread_file("codecarbon_tasks.csv"))
     assert joules(read) == [pytest.approx(2595.57, abs=0.01)]
+    assert "1 tracker in 1 run" in read.files[0].description
     assert sum(row["duration_s"] for row in read.runs[0].windows) == pytest.approx(90.525, abs=1e-3)
 
 

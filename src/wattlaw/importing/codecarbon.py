@@ -101,7 +101,10 @@ class CodeCarbonImporter:
                     f"lines {places}: {len(group)} processes at the same time on "
                     f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
                 )
-        text = f"CodeCarbon: {len(kept):,} processes in {len(runs):,} runs, times in "
+        processes = len(kept) + sum(map(bool, tasks.values()))
+        text = (
+            f"CodeCarbon: {plural(processes, 'tracker')} in {plural(len(runs), 'run')}, times in "
+        )
         return Imported(text + options.zone_note, runs, notes=notes)
 
 
