@@ -105,7 +105,7 @@ class CodeCarbonImporter:
         text = (
             f"CodeCarbon: {plural(processes, 'tracker')} in {plural(len(runs), 'run')}, times in "
         )
-        return Imported(text + options.zone_note, runs, notes=notes)
+        return Imported(f"{text}times in {options.zone_note}", runs, notes=notes)
 
 
 def _invalid_energy(row: dict[str, str]) -> str | None:
