@@ -117,6 +117,12 @@ def test_one_gpu_at_irregular_times_is_one(tmp_path, name):
     assert gpus(read_import(made(tmp_path, "gpu.csv", *smi(rows, POWER)))) == [1]
 
 
+def test_gpus_of_two_names_without_an_id_are_not_one(tmp_path, capsys):
+    rows = {s / 2: f"{('A100', 'V100')[s % 2]}, 250.00 W" for s in range(60)}
+    path = made(tmp_path, "gpu.csv", *smi(rows, "name", POWER))
+    assert "index or uuid" in refusal(path, capsys)
+
+
 def test_an_id_that_is_missing_throughout_is_none(tmp_path, capsys):
     rows = {s + i / 200: f"[N/A], {w}.00 W" for s in range(20) for i, w in enumerate((300, 200))}
     path = made(tmp_path, "gpu.csv", *smi(rows, "serial", POWER))
@@ -467,7 +473,7 @@ def test_updates_of_a_process_count_once_whatever_its_id(tmp_path):
 def test_tasks_of_a_process_add_up():
     read = read_import(misread_file("codecarbon_tasks.csv"))
     assert joules(read) == [pytest.approx(2595.57, abs=0.01)]
-    assert "1 tracker in 1 run" in read.files[0].description
+    assert "1 tracker in 1 run, times in UTC" in read.files[0].description
     assert sum(row["duration_s"] for row in read.runs[0].windows) == pytest.approx(90.525, abs=1e-3)
 
 

@@ -102,10 +102,9 @@ class CodeCarbonImporter:
                     f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
                 )
         processes = len(kept) + sum(map(bool, tasks.values()))
-        text = (
-            f"CodeCarbon: {plural(processes, 'tracker')} in {plural(len(runs), 'run')}, times in "
-        )
-        return Imported(f"{text}times in {options.zone_note}", runs, notes=notes)
+        counts = f"{plural(processes, 'tracker')} in {plural(len(runs), 'run')}"
+        text = f"CodeCarbon: {counts}, times in {options.zone_note}"
+        return Imported(text, runs, notes=notes)
 
 
 def _invalid_energy(row: dict[str, str]) -> str | None:

@@ -161,6 +161,8 @@ class SmiImporter:
         if not account.headers:
             what = self._layout.other(source.head()) or "no header with timestamp"
             raise BadInput(f"{path}: {what}; {self._layout.remedy}")
+        if not id_column and len(rows.names) > 1:
+            raise BadInput(f"{path}: rows of several GPUs; log the index or uuid of the GPU too")
         readings, notes = checked(
             source, rows.readings(account.texts()), lines, options, self._layout.remedy
         )
