@@ -46,6 +46,17 @@ def nvidia_smi(seconds: int = 60, gpus: int = 2) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def nvidia_dmon() -> bytes:
+    """Return ``nvidia-smi dmon -s pu -o DT``, with its header again in the middle."""
+    head = [
+        "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem",
+        "#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %",
+    ]
+    rows = [f" 20260131   12:00:{second:02}    {gpu}   300     45      -     90     40"
+            for second in range(30) for gpu in range(2)]  # fmt: skip
+    return "\n".join([*head, *rows[:30], *head, *rows[30:], ""]).encode()
+
+
 def zeus() -> bytes:
     rows = [f"{1769860000 + 40 * i}.5,epoch,{30 + i}.0,{6000 + i},{6100 + i}" for i in range(3)]
     return "\n".join(
@@ -74,6 +85,18 @@ def codecarbon() -> bytes:
         "32,EPYC,2,2 x A100,machine",
     ]
     return "\n".join([head, *rows, ""]).encode()
+
+
+def codecarbon_tasks() -> bytes:
+    """Return the tasks of two processes, and the total of the second one."""
+    head = "task_name,timestamp,project_name,run_id,duration,emissions,energy_consumed,gpu_energy"
+    rows = [
+        "load,2026-01-31T12:01:00,bert,a1,60.0,0.01,0.002,0.002",
+        "train,2026-01-31T12:03:00,bert,a1,118.0,0.01,0.02,0.02",
+        "train,2026-01-31T13:01:00,bert,b1,60.0,0.01,0.01,0.01",
+        ",2026-01-31T13:01:10,bert,b1,75.0,0.01,0.012,0.012",
+    ]
+    return "\n".join([f"{head},gpu_count", *(f"{row},1" for row in rows), ""]).encode()
 
 
 def mllog(key: str, t_ms: int, value: Any = None, **metadata: Any) -> str:
@@ -161,6 +184,14 @@ def dcgm_json() -> bytes:
     result = [{"metric": labels | {"UUID": f"GPU-{gpu}"}, "values": values} for gpu in range(2)]
     data = {"resultType": "matrix", "result": result}
     return json.dumps({"status": "success", "data": data}).encode()
+
+
+def dcgm_values(content: bytes) -> int:
+    """Count the pairs of time and value of an answer to a range query."""
+    data = json.loads(content)
+    results = data.get("data", data)["result"]
+    values = [each.get("values", 0) if isinstance(each, dict) else 0 for each in results]
+    return sum(len(each) if isinstance(each, list) else 1 for each in values)
 
 
 def amd_smi() -> bytes:
@@ -338,10 +369,11 @@ def count_datasets(content: bytes) -> int:
 
 
 SAMPLES = (
+    Sample("nvidia-smi", "dmon.log", nvidia_dmon),
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
-    Sample("dcgm", "dcgm.json", dcgm_json),
+    Sample("dcgm", "dcgm.json", dcgm_json, count_rows=dcgm_values),
     Sample(
         "huggingface",
         "trainer_state.json",
@@ -362,6 +394,7 @@ SAMPLES = (
     ),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
+    Sample("codecarbon", "tasks.csv", codecarbon_tasks, runs=2),
     Sample("codecarbon", "emissions.csv", codecarbon, runs=2),
     Sample("mlperf", "result_0.txt", mlperf, {"map": "gpus=@8"}),
     Sample("mlperf-power", "node_0.txt", mlperf_power),

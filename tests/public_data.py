@@ -45,6 +45,14 @@ def public_file(name: str) -> Path:
     return path
 
 
+def misread_file(name: str) -> Path:
+    """Return an input that was once misread, of the folder ``misread``; skip if it is absent."""
+    path = _folder() / "misread" / name
+    if not path.exists():
+        pytest.skip(f"no {name} (misread inputs); see docs/public-data.md")
+    return path
+
+
 def _folder() -> Path:
     default = Path(__file__).parents[1] / "../shared/data"
     return Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default)

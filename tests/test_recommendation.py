@@ -293,9 +293,7 @@ ASKED: tuple[dict[str, object], ...] = (
 
 
 @pytest.mark.parametrize("asked", ASKED)
-def test_the_first_screen_is_short_and_the_rest_is_on_demand(
-    asked, store, capsys, monkeypatch
-):
+def test_the_first_screen_is_short_and_the_rest_is_on_demand(asked, store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     code = advise_command([store], **asked)
     first = capsys.readouterr().out.splitlines()

@@ -86,6 +86,11 @@ class Account:
         return self._count(_HEADER)
 
     @property
+    def header_rows(self) -> list[int]:
+        """The rows that name columns, by number."""
+        return [int(row) for row in np.flatnonzero(self._array() == _HEADER)]
+
+    @property
     def rows_read(self) -> int:
         """The number of rows that are part of the result."""
         return self._count(_READ)

@@ -5,7 +5,7 @@ all of them in one import. A value that DCGM does not have is a blank, such as 9
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC
 from pathlib import Path
 
@@ -13,7 +13,8 @@ from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, moment_ns, number
 from wattlaw.importing.runs import HOST
-from wattlaw.importing.timeseries import SampleRows, describe
+from wattlaw.importing.timeseries import UUIDS, SampleRows, describe, joined_hosts
+from wattlaw.text import join_names
 
 #: By metric: the column of a sample, and the factor to its unit.
 _METRICS: Mapping[str, tuple[str, float]] = {
@@ -36,6 +37,12 @@ _BLANK_64, _BLANK_32 = 140_737_488_355_328.0, (2_147_483_632.0, 2_147_483_648.0)
 _LINE = re.compile(r"(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(\S+))?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MAX_SAMPLES = 2_000_000
+#: Labels that name the node, the best ones first. ``Hostname`` may be the exporter's pod.
+_NODES = ("node", "kubernetes_node", "nodename", "Hostname", "exported_instance", "instance")
+_POD = re.compile(r"-[a-z0-9]{5}$|^\d+\.\d+\.\d+\.\d+(?::\d+)?$")
+_OTHER_SERIES = "another series of the same GPU and time"
+#: Host and name of a GPU; no host where the name is a UUID.
+Gpu = tuple[str, str]
 #: Row, metric, labels, time, value.
 Value = tuple[int, str, Mapping[str, str], int | None, float | None]
 
@@ -54,29 +61,37 @@ class DcgmImporter:
         """Return the readings of each GPU."""
         path, account = source.path, source.account
         values = _of_json(source) if source.begins_with("{") else _of_text(source)
-        samples: dict[tuple[str, str, int], dict[str, float]] = {}
+        #: By GPU and time: the values by column, and the row of each.
+        samples: dict[tuple[Gpu, int], dict[str, tuple[float, int]]] = {}
         rows, undated = SampleRows(path), 0
+        seen: dict[tuple[str, str], None] = {}  # host and GPU
         for row, metric, labels, t_ns, value in values:
             if metric not in _METRICS:
                 account.leave_out("another metric", row)
                 continue
-            device = labels.get("UUID") or labels.get("gpu") or labels.get("device")
-            if t_ns is None or not device:
+            gpu = _gpu(labels)
+            if t_ns is None or not gpu:
                 undated += 1
                 account.leave_out("no time or no GPU", row)
                 continue
             if value is None or value >= _BLANK_64 or _BLANK_32[0] <= value < _BLANK_32[1]:
                 account.leave_out("a blank value", row)
                 continue
-            account.read(row)
-            host = (labels.get("Hostname") or labels.get("instance") or HOST)[:100]
+            host = next((labels[name] for name in _NODES if labels.get(name)), HOST)[:100]
+            seen[host, gpu] = None
+            key = ("" if gpu.startswith(UUIDS) else host, gpu)
             column, factor = _METRICS[metric]
-            own = samples.setdefault((host, device[:100], t_ns), {})
-            if column not in own or metric.endswith("_INSTANT"):
-                own[column] = value * factor
+            own = samples.setdefault((key, t_ns), {})
+            if column in own and not metric.endswith("_INSTANT"):
+                account.leave_out(_OTHER_SERIES, row)
+                continue
+            if column in own:
+                account.leave_out(_OTHER_SERIES, own[column][1])
+            own[column] = value * factor, row
+            account.read(row)
             if len(samples) > _MAX_SAMPLES:
                 raise BadInput(f"{path}: more than {_MAX_SAMPLES:,} readings")
-            facts = rows.facts.setdefault((host, device[:100]), {"power": "usage"})
+            facts = rows.facts.setdefault(key, {"power": "usage"})
             if labels.get("GPU_I_ID"):
                 facts["is_shared"] = True
             if labels.get("modelName"):
@@ -86,10 +101,32 @@ class DcgmImporter:
                 f"{path}: {undated:,} values without a time or a GPU; save a range query, or text "
                 "with times"
             )
-        for (host, device, t_ns), own in samples.items():
-            rows.add(host, device, "gpu", t_ns, own)
-        readings = rows.readings()
+        _refuse_pods(path, seen)
+        joined, host_of = joined_hosts(seen), {gpu: host for host, gpu in reversed([*seen])}
+        for ((host, gpu), t_ns), known in samples.items():
+            of_columns = {name: value for name, (value, _) in known.items()}
+            rows.add(host or joined[host_of[gpu]], gpu, "gpu", t_ns, of_columns)
+        rows.facts = {
+            (host or joined[host_of[gpu]], gpu): known for (host, gpu), known in rows.facts.items()
+        }
+        readings = rows.readings(account.texts())
         return Imported(describe("DCGM metrics", readings), readings=readings)
+
+
+def _gpu(labels: Mapping[str, str]) -> str:
+    """Return the UUID of a GPU, which is the same in all of its series; else its number."""
+    names = ("UUID", "uuid", "gpu", "device", "gpu_id")
+    return next((labels[name] for name in names if labels.get(name)), "")[:100]
+
+
+def _refuse_pods(path: Path, gpus: Iterable[Gpu]) -> None:
+    """Refuse GPUs without a UUID of several pods: a pod may be another one of the same node."""
+    pods = {host for host, gpu in gpus if not gpu.startswith(UUIDS) and _POD.search(host)}
+    if len(pods) > 1:
+        raise BadInput(
+            f"{path}: the GPUs have no UUID, and their hosts {join_names(sorted(pods))} may be "
+            "pods of an exporter on one node; keep the label UUID, or add one named node"
+        )
 
 
 def _of_text(source: Source) -> Iterator[Value]:
@@ -99,6 +136,8 @@ def _of_text(source: Source) -> Iterator[Value]:
         elif (match := _LINE.fullmatch(line)) is not None:
             t_ns = moment_ns(match[4], UTC) if match[4] else None
             yield row, match[1], dict(_LABEL.findall(match[2])), t_ns, number(match[3])
+        else:
+            source.account.leave_out("no metric of DCGM with labels and a value", row)
 
 
 def _of_json(source: Source) -> Iterator[Value]:
@@ -110,15 +149,16 @@ def _of_json(source: Source) -> Iterator[Value]:
     if not isinstance(results, list):
         raise BadInput(f"{path}: no data.result as in an answer to a range query")
     for result in results:
-        if not isinstance(result, dict):
-            continue
-        named = result.get("metric")
+        known = result if isinstance(result, dict) else {}
+        named = known.get("metric")
         labels = {str(k): str(v) for k, v in named.items()} if isinstance(named, dict) else {}
         metric = labels.get("__name__", "")
-        pairs = result.get("values", [result.get("value")])
-        for row, pair in source.items(pairs if isinstance(pairs, list) else [], "value"):
+        pairs = known.get("values", [known.get("value")])
+        for row, pair in source.items(pairs if isinstance(pairs, list) else [pairs], "value"):
             if isinstance(pair, list) and len(pair) == 2:
                 yield row, metric, labels, moment_ns(str(pair[0]), UTC), number(pair[1])
+            else:
+                source.account.leave_out("no pair of time and value", row)
 
 
 IMPORTER = DcgmImporter()

@@ -33,8 +33,15 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?
 #: 1e11 s are in the year 5138, 1e11 ms in 1973.
 _EPOCH_SCALES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 #: Separators of the cells of a CSV file, and the lines among which a header is looked for.
-_DELIMITERS, _HEADER_LINES = (",", ";", "\t"), 20
-_DECIMAL_COMMA = re.compile(r"^([+-]?[0-9]+),([0-9]{1,2}|[0-9]{4,})(?=\s*[A-Za-z%]*$)")
+_DELIMITERS, _HEADER_LINES = (",", ";", "\t"), 50
+#: A comma in a number that cannot be one between thousands, as in ``12,500``.
+_DECIMAL_COMMA = re.compile(
+    r"^(?![+-]?[1-9][0-9]{0,2},[0-9]{3}(?![0-9]))([+-]?[0-9]+),([0-9]+)(?=\s*[A-Za-z%]*$)"
+)
+#: A time with a decimal comma at the beginning of a line of CSV.
+_TIME_COMMA = re.compile(
+    r"^(\s*(?:\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d|\d{9,10})),(\d{1,9})(?=\s*,)"
+)
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
@@ -117,8 +124,8 @@ class Source:
 
         Cells are stripped, and no cell has a line break, so that a torn line never takes the next
         one with it. Left out are lines before the first header, comments, and lines with another
-        number of cells than their header. Where ``,`` does not separate cells, it may be a decimal
-        comma: ``12,5`` becomes ``12.5``, and ``12,500`` stays as it is, since it is unclear.
+        number of cells than their header. A ``,`` in a cell may be a decimal comma: ``12,5``
+        becomes ``12.5``, and ``12,500`` stays as it is, since it is unclear.
         """
         header: tuple[str, ...] | None = None
         delimiter = ","
@@ -136,10 +143,13 @@ class Source:
                 self.account.leave_out("before the header", number)
             elif line.startswith("#"):
                 self.account.leave_out("a comment", number)
-            elif len(cells) != len(header):
-                self.account.leave_out(OTHER_CELLS, number)
             else:
-                if delimiter != ",":
+                if len(cells) != len(header) and delimiter == ",":
+                    cells = _with_decimal_commas(line, len(header))
+                if len(cells) != len(header):
+                    self.account.leave_out(OTHER_CELLS, number)
+                    continue
+                if any("," in cell for cell in cells):
                     cells = [_DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in cells]
                 yield Line(number, header, cells)
 
@@ -158,11 +168,15 @@ class Source:
         if header is None and not self.account.headers:
             raise BadInput(f"{self.path}: no header with the columns {join_names(required)}")
 
+    def head(self, size: int = 65_536) -> str:
+        """Return the first bytes as text, without white space before it."""
+        with open_regular(self.path) as file:
+            head = file.read(size)
+        return head.decode(encoding_of(head), "replace").lstrip()
+
     def begins_with(self, text: str) -> bool:
         """Say whether the first characters that are no white space are ``text``."""
-        with open_regular(self.path) as file:
-            head = file.read(1024)
-        return head.decode(encoding_of(head), "replace").lstrip().startswith(text)
+        return self.head(1024).startswith(text)
 
     def json(self) -> Any:
         """Return the content of a JSON file; raise ``BadInput`` if it is none or very large.
@@ -205,6 +219,13 @@ def split_cells(line: str, delimiter: str = ",") -> list[str]:
     except (csv.Error, ValueError):
         cells = line.split(delimiter)
     return [cell.strip() for cell in cells]
+
+
+def _with_decimal_commas(line: str, count: int) -> list[str]:
+    """Return the cells of a line whose numbers have decimal commas; none unless it is clear."""
+    by_space = [cell.strip() for cell in line.split(", ")]
+    by_time = split_cells(_TIME_COMMA.sub(r"\1.\2", line))
+    return next((cells for cells in (by_space, by_time) if len(cells) == count), [])
 
 
 def headers_in(head: bytes) -> Iterator[set[str]]:

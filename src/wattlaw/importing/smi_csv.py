@@ -2,24 +2,30 @@
 
 Units are in the header, ``power.draw [W]``, in the cells, ``259.97 W``, or those that the command
 documents. Headers may be repeated where a log was appended to, and lines may be torn where the
-command was killed.
+command was killed. Other outputs of the command are named, with the command that logs.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from wattlaw.errors import BadInput
+from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MISSING, Source, headers_in, moment_ns, number
+from wattlaw.importing.reading import MISSING, Line, Source, headers_in, moment_ns, number
 from wattlaw.importing.runs import HOST
 from wattlaw.importing.timeseries import SampleRows, describe
 
 #: Factors of the units that these commands write.
-_UNITS = {"": 1.0, "w": 1.0, "mw": 1e-3, "%": 0.01, "mhz": 1.0, "c": 1.0, "j": 1.0}
-_CELL = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)")
+_UNITS = {
+    "": 1.0, "w": 1.0, "mw": 1e-3, "kw": 1e3, "%": 0.01, "mhz": 1.0, "ghz": 1e3, "c": 1.0,
+    "j": 1.0, "mj": 1e-3, "kj": 1e3,
+}  # fmt: skip
+#: These commands write no separator of thousands, so that a comma is a decimal one.
+_CELL = re.compile(r"([+-]?[0-9.,]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z%]*)")
 _HEADER_CELL = re.compile(r"(.*?)\s*\[([^\]]*)\]")
 _SHARES = ("sm_util", "mem_util")
 
@@ -31,44 +37,74 @@ class Layout:
     title: str
     fields: Mapping[str, tuple[str, ...]]  # by column of a sample, the preferred ones first
     ids: tuple[str, ...]
+    remedy: str  # how to log
     names: tuple[str, ...] = ()
     max_limits: tuple[str, ...] = ()
     instant: tuple[str, ...] = ()  # fields of power that the device does not average
+    others: Mapping[str, str] = field(default_factory=dict)  # patterns by what else a file may be
+
+    def other(self, head: str) -> str | None:
+        """Return which other output of the command a file is; None if it is none."""
+        head = head.removeprefix("\ufeff").lstrip()
+        return next(
+            (what for what, pattern in self.others.items() if re.match(pattern, head)), None
+        )
 
 
 class _Header:
     """The columns of a log from a header on."""
 
-    def __init__(self, cells: list[str], layout: Layout) -> None:
+    def __init__(self, cells: tuple[str, ...], layout: Layout) -> None:
         parts = [_HEADER_CELL.fullmatch(cell) for cell in cells]
         names = [match[1] if match else cell for match, cell in zip(parts, cells, strict=True)]
+        self.cells = cells
         self.units = [match[2].lower() if match else "" for match in parts]
         self.time = names.index("timestamp")
-        self.columns: dict[str, int] = {}
-        self.facts: dict[str, Any] = {}
-        for column, fields in layout.fields.items():
-            if (place := _place(names, fields)) is not None:
-                self.columns[column] = place
-                if column in _SHARES and not self.units[place]:
-                    self.units[place] = "%"
-        if "power_w" in self.columns:
-            is_instant = names[self.columns["power_w"]] in layout.instant
-            self.facts["power"] = "instant" if is_instant else "average"
-        self.id, self.name, self.max_limit = (
-            _place(names, fields) for fields in (layout.ids, layout.names, layout.max_limits)
+        self.ids, self._instant = _places(names, layout.ids), _places(names, layout.instant)
+        self.columns = {column: _places(names, each) for column, each in layout.fields.items()}
+        for place in (place for column in _SHARES for place in self.columns[column]):
+            self.units[place] = self.units[place] or "%"
+        self.name, self.max_limit = (
+            next(iter(_places(names, each)), None) for each in (layout.names, layout.max_limits)
         )
+
+    def device(self, cells: list[str]) -> tuple[str, str]:
+        """Return the name of the column that names a row's GPU, and its name; both may be empty."""
+        for place in self.ids:
+            if cells[place].lower() not in MISSING:
+                return self.cells[place], cells[place]
+        return "", ""
+
+    def facts(self, cells: list[str]) -> dict[str, Any]:
+        """Return what a row says of its GPU and of how its power is measured."""
+        used = (place for place in self.columns["power_w"] if self.value(cells, place) is not None)
+        is_instant = next(used, None) in self._instant
+        facts: dict[str, Any] = {"power": "instant" if is_instant else "average"}
+        if self.max_limit is not None:
+            facts["max_power_limit_w"] = self.value(cells, self.max_limit)
+        return facts
+
+    def values(self, cells: list[str]) -> dict[str, float | None]:
+        """Return the values of a row; of several fields of a column, the first that has one."""
+        return {
+            column: next(
+                (value for at in places if (value := self.value(cells, at)) is not None), None
+            )
+            for column, places in self.columns.items()
+        }
 
     def value(self, cells: list[str], place: int) -> float | None:
         """Return a value in the unit of a sample's column; None for ``[N/A]`` and its like."""
         match = _CELL.fullmatch(cells[place])
         if match is None:
             return None
-        value, unit = number(match[1]), (match[2] or self.units[place]).lower()
+        value = number(match[1].replace(",", "."))
+        unit = (match[2] or self.units[place]).lower()
         return value * _UNITS[unit] if value is not None and unit in _UNITS else None
 
 
-def _place(names: list[str], fields: tuple[str, ...]) -> int | None:
-    return next((names.index(field) for field in fields if field in names), None)
+def _places(names: list[str], fields: tuple[str, ...]) -> list[int]:
+    return [names.index(field) for field in fields if field in names]
 
 
 class SmiImporter:
@@ -78,51 +114,57 @@ class SmiImporter:
         self.name, self.description, self._layout = name, description, layout
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header has a time and a field of the command."""
+        """Say whether the header has a time and a field of the command, or it is other output."""
         fields = {field for fields in self._layout.fields.values() for field in fields}
         headers = ({cell.split("[")[0].strip() for cell in cells} for cells in headers_in(head))
         named = {*self._layout.ids, "timestamp"}
-        return any(names & named and names & fields for names in headers)
+        is_log = any(names & named and names & fields for names in headers)
+        return is_log or self._layout.other(head.decode("utf-8", "replace")) is not None
+
+    def lines(self, source: Source) -> Iterator[Line]:
+        """Yield the rows of the log, with the names and units of a CSV log in their header."""
+        return source.table(lambda cells: "timestamp" in cells, only_complete=True)
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return the readings of each GPU."""
         path, account, rows = source.path, source.account, SampleRows(source.path)
-        names: tuple[str, ...] = ()
-        seen: set[int] = set()
-        for row in source.table(lambda cells: "timestamp" in cells, only_complete=True):
+        lines, header, id_column = array("q"), None, ""
+        for row in self.lines(source):
+            if header is None or row.header is not header.cells:
+                header = _Header(row.header, self._layout)
             line, cells = row.number, row.cells
-            if row.header is not names:
-                names, header = row.header, _Header([*row.header], self._layout)
-            t_ns = moment_ns(cells[header.time], options.timezone)
+            t_ns = moment_ns(cells[header.time].replace(",", "."), options.timezone)
             if t_ns is None:
                 account.leave_out("no time", line)
                 continue
-            device = cells[header.id] if header.id is not None else "0"
-            if header.id is None and t_ns in seen:
-                raise BadInput(
-                    f"{path}: line {line}: two readings of one time; log the index or uuid of the "
-                    "GPU too"
-                )
-            seen.add(t_ns)
-            values = {name: header.value(cells, at) for name, at in header.columns.items()}
-            if (
-                not 0 < len(device) <= 100
-                or not device.isprintable()
-                or not any(value is not None for value in values.values())
-            ):
-                account.leave_out("no device or no value", line)
+            column, device = header.device(cells)
+            values = header.values(cells)
+            if len(device) > 100 or not device.isprintable():
+                account.leave_out("no valid name of a GPU", line)
                 continue
+            if all(value is None for value in values.values()):
+                account.leave_out("no value", line)
+                continue
+            if column and id_column and column != id_column:
+                raise BadInput(
+                    f"{path}: line {line}: its GPU is named by {column}, those before by "
+                    f"{id_column}; import the lines from here on as a file of their own"
+                )
+            id_column = id_column or column
             account.read(line)
             rows.add(HOST, device, "gpu", t_ns, values)
+            lines.append(line)
             if (HOST, device) not in rows.facts:
-                rows.facts[HOST, device] = dict(header.facts)
-                if header.max_limit is not None:
-                    limit = header.value(cells, header.max_limit)
-                    rows.facts[HOST, device]["max_power_limit_w"] = limit
-                if header.name is not None and cells[header.name].lower() not in MISSING:
-                    rows.names.add(cells[header.name][:200])
+                rows.facts[HOST, device] = header.facts(cells)
+            if header.name is not None and cells[header.name].lower() not in MISSING:
+                rows.names.add(cells[header.name][:200])
         if not account.headers:
-            raise BadInput(f"{path}: no header with timestamp; log the time too")
-        readings = rows.readings()
+            what = self._layout.other(source.head()) or "no header with timestamp"
+            raise BadInput(f"{path}: {what}; {self._layout.remedy}")
+        if not id_column and len(rows.names) > 1:
+            raise BadInput(f"{path}: rows of several GPUs; log the index or uuid of the GPU too")
+        readings, notes = checked(
+            source, rows.readings(account.texts()), lines, options, self._layout.remedy
+        )
         text = describe(self._layout.title, readings, options)
-        return Imported(text, readings=readings)
+        return Imported(text, readings=readings, notes=notes)

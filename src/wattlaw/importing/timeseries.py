@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.devices.meter import Facts
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.reading import MAX_READINGS
 from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run
@@ -36,10 +38,19 @@ _MARGIN_NS = 10 * 10**9
 _ACTIVE_UTIL, _ACTIVE_POWER = 0.1, 0.25
 #: The range of power of a GPU that is idle and busy, relative to its greatest power.
 _MIN_RANGE = 0.3
+#: Most notes of one kind.
+_MAX_NOTES = 20
+#: Windows that follow each other may overlap by so much: their times may be whole seconds.
+_MAX_OVER_S = 1.0
+#: How the names of GPUs begin that no two GPUs share.
+UUIDS = ("GPU-", "MIG-")
 #: Shorter pauses do not end an active phase; shorter phases are none.
 _PAUSE_S, _PHASE_S = 10, 10
 #: An interval is a pause if its steps take this many times the usual time, and longer.
 _LONG_FACTOR, _MIN_LONG_S = 10, 1.0
+
+
+Floats = npt.NDArray[np.float64]
 
 
 class SampleRows:
@@ -66,10 +77,11 @@ class SampleRows:
         for name, column in self._columns.items():
             column.append(row.get(name))
 
-    def readings(self) -> Readings:
-        """Return the readings; raise ``BadInput`` if there are none."""
+    def readings(self, left_out: Sequence[str] = ()) -> Readings:
+        """Return the readings; raise ``BadInput`` if there are none, with what was left out."""
         if not len(self):
-            raise BadInput(f"{self._path}: no reading with a time and a value")
+            why = "; ".join(("no reading with a time and a value", *left_out[:3]))
+            raise BadInput(f"{self._path}: {why}")
         columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
         samples = pa.table(columns, schema=SAMPLES)
         if (fault := power_fault_of(samples)) is not None:
@@ -107,10 +119,11 @@ def power_fault_of(samples: pa.Table) -> str | None:
     return None
 
 
+#: The first one whose pattern is in a name: ``val_epoch`` is an evaluation, ``train_step`` a step.
 _PHASES = (
+    ("evaluate", re.compile(r"eval|valid|(?<![a-z])(?:val|test(?:ing)?)(?![a-z])", re.IGNORECASE)),
+    ("steps", re.compile(r"step|iter(?!at(?:ed|ive))|batch(?!.?size)", re.IGNORECASE)),
     ("train", re.compile(r"epoch|train", re.IGNORECASE)),
-    ("evaluate", re.compile(r"eval|valid|test", re.IGNORECASE)),
-    ("steps", re.compile(r"step|iter|batch", re.IGNORECASE)),
 )
 
 
@@ -118,7 +131,7 @@ def describe(kind: str, readings: Readings, options: Options | None = None) -> s
     """Return what a time series is: ``nvidia-smi log: 2 GPUs, 1,204 readings over 20 min``."""
     samples = readings.samples
     gpus = gpus_of(samples)
-    others = len(pc.unique(samples["device"])) - len(gpus)
+    others = samples.group_by(["host", "device"]).aggregate([]).num_rows - len(gpus)
     devices = [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"] if gpus else []
     devices += [f"{others} other device{'s' * (others != 1)}"] if others else []
     zone = "" if options is None else f", times in {options.zone_note}"
@@ -152,30 +165,122 @@ def assemble(
         if marks:
             raise BadInput("windows without a time series: name the file of the readings too")
         return runs, []
-    path, readings = series[0][0], _selected(_combined([each for _, each in series]), options)
+    path = series[0][0]
+    readings, missing = _with_missing_power(_combined(series))
+    readings, notes = _selected(readings, options)
+    notes = [*missing, *notes]
     if runs:
-        return _attached(path, runs, readings)
-    if not marks:
-        marks, how = _active_phases(readings.samples)
+        runs, how = _attached(path, runs, readings)
+    elif marks:
+        runs, how = [_run_of_marks(path, marks, readings, options)], [_windows(len(marks))]
     else:
-        how = f"{len(marks)} windows, as marked"
-    return [_run_of_marks(path, marks, readings, options)], [f"{path.name}: {how}"]
+        marks, how = _active_phases(path, readings.samples)
+        runs = [_run_of_marks(path, marks, readings, options)]
+    notes = [*notes, *how, *_not_covered(runs, readings.samples)]
+    return runs, [f"{path.name}: {note}" for note in notes]
 
 
-def _combined(series: Sequence[Readings]) -> Readings:
+def _windows(count: int) -> str:
+    return f"{plural(count, 'window')}, as marked"
+
+
+def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
+    """Return what of the readings is in no window, and how many windows have no reading."""
+    edges = sorted({
+        (row["start_ns"], row["start_ns"] + round(row["duration_s"] * 1e9))
+        for run in runs for row in run.windows if row.get("start_ns") is not None
+    })  # fmt: skip
+    t_ns = np.sort(samples["t_ns"].to_numpy())
+    is_covered = np.zeros(len(t_ns), bool)
+    empty = 0
+    for start_ns, end_ns in edges:
+        first, last = np.searchsorted(t_ns, start_ns), np.searchsorted(t_ns, end_ns, "right")
+        is_covered[first:last] = True
+        empty += first == last
+    outside = int((~is_covered).sum())
+    notes = [f"{plural(outside, 'reading')} left out: in no window"] if outside else []
+    return notes + ([f"{plural(empty, 'window')} without a reading"] if empty else [])
+
+
+def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
+    """Return the readings of several files; a GPU has its power from one of them at a time."""
     facts: dict[tuple[str, str], Facts] = {}
-    for each in series:
+    spans: dict[tuple[str, str, str], list[tuple[int, int, Path]]] = {}
+    for path, each in series if len(series) > 1 else ():
+        for column in ("power_w", "energy_j"):
+            known = each.samples.filter(pc.field(column).is_valid())
+            table = known.group_by(["host", "device"]).aggregate([("t_ns", "min_max")])
+            for row in table.to_pylist():
+                first, last = row["t_ns_min_max"]["min"], row["t_ns_min_max"]["max"]
+                own = spans.setdefault((column, row["host"], row["device"]), [])
+                for begin, end, other in own:
+                    if first < end and begin < last:
+                        raise BadInput(
+                            f"{path}: has {column.partition('_')[0]} of device {row['device']} at "
+                            f"times at which {other} has it; import files of several machines or "
+                            "GPUs one by one, or log the uuid of GPUs"
+                        )
+                own.append((first, last, path))
+    for _, each in series:
         for key, known in each.facts.items():
             facts[key] = {**facts.get(key, {}), **known}
-    names = {each.hardware for each in series if each.hardware}
-    samples = pa.concat_tables([each.samples for each in series])
+    names = {each.hardware for _, each in series if each.hardware}
+    samples = pa.concat_tables([each.samples for _, each in series])
+    joined = joined_hosts(gpus_of(samples))
+    for (host, device), known in [*facts.items()]:
+        key = joined.get(host, host), device
+        facts[key] = {**facts.get(key, {}), **known}
+    hosts = samples["host"].combine_chunks().dictionary_encode()
+    names_of = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
+    place = samples.schema.get_field_index("host")
+    samples = samples.set_column(place, "host", pa.array(names_of, pa.string()).take(hosts.indices))
     return Readings(samples, facts, next(iter(names)) if len(names) == 1 else None)
 
 
-def _selected(readings: Readings, options: Options) -> Readings:
-    """Return the readings of the devices that the user names."""
+def _with_missing_power(readings: Readings) -> tuple[Readings, list[str]]:
+    """Return the readings with the fact which GPUs have no power, so that no sum is without them.
+
+    The second GPU of a board has none of its own.
+    """
+    has_power = pc.field("power_w").is_valid() | pc.field("energy_j").is_valid()
+    known = set(gpus_of(readings.samples.filter(has_power)))
+    gpus = gpus_of(readings.samples)
+    if gpus and not known:
+        return readings, ["no power of a GPU, so that windows get no energy from it"]
+    facts, notes = dict(readings.facts), []
+    for host, device in gpus:
+        own = facts.get((host, device), {})
+        if (host, device) not in known and not {"reporter", "failed"} & own.keys():
+            failed = {"kind": "gpu", "failed": "the readings have no power of it"}
+            facts[host, device] = {**own, **failed}
+            notes.append(f"GPU {device}: no power")
+    return replace(readings, facts=facts), notes[:_MAX_NOTES]
+
+
+def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return a name for each host, one name for hosts that have a GPU of the same UUID.
+
+    What names a host may be the pod of an exporter, which is another one after a restart.
+    """
+    joined: dict[str, str] = {}
+    first: dict[str, str] = {}  # by UUID, a host that has it
+
+    def root(host: str) -> str:
+        while joined.setdefault(host, host) != host:
+            host = joined[host]
+        return host
+
+    for host, device in gpus:
+        name = root(host)
+        if device.startswith(UUIDS):
+            joined[name] = root(first.setdefault(device, name))
+    return {host: root(host) for host in joined}
+
+
+def _selected(readings: Readings, options: Options) -> tuple[Readings, list[str]]:
+    """Return the readings of the devices that the user names, and what is left out."""
     if not options.devices:
-        return readings
+        return readings, []
     known = pc.unique(readings.samples["device"]).to_pylist()
     for device in options.devices:
         if device not in known:
@@ -183,7 +288,25 @@ def _selected(readings: Readings, options: Options) -> Readings:
     samples = readings.samples.filter(
         pc.is_in(readings.samples["device"], pa.array(options.devices))
     )
-    return replace(readings, samples=samples)
+    facts = {
+        key: _of_part(known, options.devices)
+        for key, known in readings.facts.items() if key[1] in options.devices
+    }  # fmt: skip
+    others = sorted({*known} - {*options.devices})
+    count = len(readings.samples) - len(samples)
+    left_out = f"{plural(count, 'reading')} left out: of {join_names(others)}, not in --device"
+    return replace(readings, samples=samples, facts=facts), [left_out] if others else []
+
+
+def _of_part(facts: Facts, devices: Sequence[str]) -> Facts:
+    """Return the facts of a GPU of a board; its other GPU may not be among the devices."""
+    if facts.get("board") and facts["board"] not in devices:
+        return {**facts, "is_shared": True}
+    if facts.get("reporter") and facts["reporter"] not in devices:
+        return {
+            **facts, "kind": "gpu", "failed": f"GPU {facts['reporter']} has the power of its board"
+        }  # fmt: skip
+    return facts
 
 
 def _attached(
@@ -208,7 +331,7 @@ def _attached(
         )
     if not count:
         raise BadInput(f"{path}: no reading is within a window of the other file")
-    return attached, [f"{path.name}: energy of {count} windows from the other file"]
+    return attached, [f"energy of {plural(count, 'window')} from the other file"]
 
 
 def _node_energy(record: RunRecord, readings: Readings) -> Site | None:
@@ -266,6 +389,16 @@ def _run_of_marks(
         duration_s = (mark.end_ns - mark.start_ns) * 1e-9
         edges = {"phase": mark.phase, "start_ns": mark.start_ns, "duration_s": duration_s}
         rows.append({**edges, **mark.columns})
+    ends: dict[str, int] = {}  # of the windows of each phase
+    for row in rows:
+        start_ns, phase = row["start_ns"], row["phase"]
+        over_s = (ends.get(phase, start_ns) - start_ns) * 1e-9
+        if over_s > _MAX_OVER_S:
+            raise BadInput(
+                f"{path}: two windows of phase {phase} overlap by {over_s:,.3g} s, so that energy "
+                "would count twice; name windows that follow each other"
+            )
+        ends[phase] = max(ends.get(phase, 0), start_ns + round(row["duration_s"] * 1e9))
     epoch = 0
     for row in rows:
         if row["phase"] == "train":
@@ -360,31 +493,28 @@ def _around(windows: Sequence[Mapping[str, Any]], samples: pa.Table) -> pa.Table
     return samples.filter((t_ns >= start_ns) & (t_ns <= end_ns))
 
 
-def _active_phases(samples: pa.Table) -> tuple[list[Mark], str]:
+def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]]:
     """Return the phases in which a GPU is active, and how they were detected."""
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
-        raise BadInput("one reading is no time series; at least two are needed")
+        raise BadInput(f"{path}: one reading is no time series; at least two are needed")
     whole = [Mark(first, last)]
     if (last - first) * 1e-9 > 10 * 366 * 86_400:
-        raise BadInput("the readings are years apart; name a window with --window START..END")
+        raise BadInput(
+            f"{path}: the readings are years apart; name a window with --window START..END"
+        )
     second = ((samples["t_ns"].to_numpy() - first) // 10**9).astype(np.int64)
     active = np.zeros(int(second.max()) + 1, bool)
-    devices = np.asarray(samples["device"].to_pylist(), dtype=object)
-    by = "utilisation"
-    for _, device in gpus_of(samples):
-        own = devices == device
-        util = samples["sm_util"].to_numpy()[own].astype(float)
-        power = samples["power_w"].to_numpy()[own].astype(float)
-        if np.isfinite(util).any():
-            busy = util >= _ACTIVE_UTIL
-        elif np.isfinite(power).any():
-            low, high = np.nanquantile(power, [0.02, 0.98])
-            if high - low < _MIN_RANGE * high:
-                return whole, "one window, all of it: its power does not change much"
-            busy, by = power >= low + _ACTIVE_POWER * (high - low), "power"
-        else:
-            continue
+    by: set[str] = set()
+    for host, device in gpus_of(samples):
+        is_own = pc.and_(pc.equal(samples["host"], host), pc.equal(samples["device"], device))
+        own = is_own.to_numpy()
+        busy, of = _busy(
+            *(samples[name].to_numpy()[own].astype(float) for name in ("sm_util", "power_w"))
+        )
+        if busy is None:
+            return whole, ["one window, all of it: its power does not change much"]
+        by |= of
         active[second[own][busy]] = True
     spans = _spans(np.flatnonzero(active))
     marks = [
@@ -392,14 +522,38 @@ def _active_phases(samples: pa.Table) -> tuple[list[Mark], str]:
         for begin, end in spans
         if end + 1 - begin >= _PHASE_S
     ]
+    short = len(spans) - len(marks)
+    notes = [f"{plural(short, 'phase')} of less than {_PHASE_S} s left out"] if short else []
     if not marks:
-        return whole, "one window, all of it: no active phase was detected"
+        return whole, ["one window, all of it: no active phase was detected"]
     active_s = sum(mark.end_ns - mark.start_ns for mark in marks) * 1e-9
     total_s = (last - first) * 1e-9
-    return marks, (
-        f"{len(marks)} active phase{'s' * (len(marks) != 1)} by {by}, {active_s:.4g} of "
-        f"{total_s:.4g} s; --window START..END marks others"
-    )
+    return marks, [
+        f"{plural(len(marks), 'active phase')} by {' and '.join(sorted(by))}, {active_s:.4g} of "
+        f"{total_s:.4g} s; --window START..END marks others",
+        *notes,
+    ]
+
+
+def _busy(util: Floats, power_w: Floats) -> tuple[Any, set[str]]:
+    """Return in which readings a GPU is active, and by what; None if that cannot be said.
+
+    Readings without a utilisation count by their power: a part of a log may lack a column.
+    """
+    has_util, has_power = np.isfinite(util), np.isfinite(power_w)
+    busy = has_util & (util >= _ACTIVE_UTIL)
+    by_power = has_power & ~has_util
+    if not by_power.any():
+        return busy, {"utilisation"} if has_util.any() else set()
+    low, high = np.nanquantile(power_w, [0.02, 0.98])
+    if high - low >= _MIN_RANGE * high:
+        least = low + _ACTIVE_POWER * (high - low)
+    elif not has_util.any():
+        return None, set()
+    else:  # it is as active as where its utilisation is known
+        least = low if busy.sum() > 0.5 * has_util.sum() else np.inf
+    busy |= by_power & (power_w >= least)
+    return busy, {"utilisation", "power"} if has_util.any() else {"power"}
 
 
 def _spans(seconds: Any) -> list[tuple[int, int]]:

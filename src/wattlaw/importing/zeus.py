@@ -5,8 +5,10 @@ start is a clock of unknown origin in old versions, Unix time in new ones.
 """
 
 import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
@@ -25,6 +27,13 @@ from wattlaw.store.imports import ImportedRun
 _COLUMNS = ("start_time", "window_name", "elapsed_time")
 _GPU = re.compile(r"gpu(\d{1,4})_energy")
 _LIMIT = re.compile(r"__GlobalPowerLimitOptimizer_(\d{1,5})")
+_EPOCH, _MICRO = (re.compile(text, re.IGNORECASE) for text in ("epoch", "micro|mini"))
+#: Windows that follow each other may overlap by so much, in s and as a share of the shorter one.
+_SLACK_S, _SLACK = 0.05, 0.02
+#: Ranks up to the first are of training: epochs, others, and steps. The last one is of the rest.
+_INNERMOST, _LAST = 2, 4
+#: The number of a GPU in the name of a file of the old power monitor.
+_GPU_OF_FILE = re.compile(r"gpu[_-]?(\d{1,3})(?!\d)", re.IGNORECASE)
 #: Earlier starts, 2001, are of a clock that began when the machine was booted.
 _UNIX_S = 1e9
 
@@ -37,67 +46,145 @@ class WindowsImporter:
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header is that of a window log."""
-        return head.lstrip(b"\xef\xbb\xbf").startswith(",".join(_COLUMNS).encode())
+        return any({*_COLUMNS} <= names for names in headers_in(head))
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each power limit of the optimizer, and one of all other windows."""
         path, account, maker = source.path, source.account, RunMaker(source.path, options)
-        by_limit: dict[float | None, list[dict[str, Any]]] = {}
-        gpus = 0
+        windows: list[_Window] = []
         for line, row in source.rows(_COLUMNS):
             energies = [number(row[name]) for name in row if _GPU.fullmatch(name)]
-            gpus = len(energies)
-            duration_s, name = positive(row["elapsed_time"]), row["window_name"]
-            if duration_s is None or any(each is None for each in energies):
+            known = [each for each in energies if each is not None and each >= 0]
+            start_s, duration_s = number(row["start_time"]), positive(row["elapsed_time"])
+            if start_s is None or duration_s is None or len(known) < len(energies) or not known:
                 account.leave_out("no time, or no energy of a GPU", line)
                 continue
-            account.read(line)
-            limit = _LIMIT.fullmatch(name)
-            power_limit_w = float(limit[1]) if limit else None
-            energy_j = sum(each for each in energies if each is not None)
-            start_s = number(row["start_time"])
-            window = {
-                "phase": "run" if limit else phase_of(name),
-                "start_ns": ns_of(start_s) if start_s is not None and start_s > _UNIX_S else None,
-                "duration_s": duration_s,
-                **checked_energy({"gpu_energy_j": energy_j}, "counter", NOT_CHECKED),
-            }
-            if "gpu_energy_j" in window:
-                window["gpu_power_mean_w"] = energy_j / duration_s / gpus
-            by_limit.setdefault(power_limit_w, []).append(window)
-            if len(by_limit) > 10_000:
-                raise BadInput(f"{path}: line {line}: more than 10,000 power limits")
-        if not by_limit or not gpus:
+            name = row["window_name"]
+            windows.append(_Window(line, name, start_s, duration_s, sum(known), len(known)))
+        by_run: dict[tuple[float, int], list[_Window]] = {}
+        for window, reason in _counted(windows):
+            if reason is not None:
+                account.leave_out(reason, window.line)
+                continue
+            account.read(window.line)
+            by_run.setdefault((window.limit_w or 0.0, window.gpus), []).append(window)
+            if len(by_run) > 10_000:
+                raise BadInput(f"{path}: line {window.line}: more than 10,000 power limits")
+        if not by_run:
             raise BadInput(f"{path}: no window with a time and the energy of a GPU")
-        runs = [
-            _run(path, maker, limit, windows, gpus)
-            for limit, windows in sorted(by_limit.items(), key=lambda item: item[0] or 0.0)
-        ]
-        count = sum(map(len, by_limit.values()))
-        limits = len([limit for limit in by_limit if limit])
-        text = f"Zeus window log: {gpus} GPUs, {count:,} windows"
+        runs = [_run(path, maker, own) for _, own in sorted(by_run.items())]
+        gpus = "/".join(str(count) for count in sorted({count for _, count in by_run}))
+        text = f"Zeus window log: {gpus} GPUs, {sum(map(len, by_run.values())):,} windows"
+        limits = len({limit for limit, _ in by_run if limit})
         text += f", {limits} power limits of its optimizer" if limits else ""
         return Imported(text, runs)
 
 
-def _run(
-    path: Path, maker: RunMaker, limit: float | None, windows: list[dict[str, Any]], gpus: int
-) -> ImportedRun:
-    phases = {window["phase"] for window in windows}
-    if len(phases) == 1 and phases.isdisjoint({"train", "evaluate", "steps"}):
-        windows = [{**window, "phase": "run"} for window in windows]
-    epoch = 0
+@dataclass(frozen=True)
+class _Window:
+    line: int
+    name: str
+    start_s: float
+    duration_s: float
+    energy_j: float
+    gpus: int
+
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
+
+    @property
+    def limit_w(self) -> float | None:
+        limit = _LIMIT.fullmatch(self.name)
+        return float(limit[1]) if limit else None
+
+    @property
+    def rank(self) -> int:
+        """Return which windows count where others are in them: those of the lowest rank."""
+        phase = phase_of(self.name)
+        if self.limit_w is not None or (phase == "train" and _EPOCH.search(self.name)):
+            return 0
+        if phase == "steps" and _MICRO.search(self.name):
+            return _LAST
+        return {"train": 1, "steps": 2, "evaluate": 3}.get(phase, _LAST)
+
+
+def _counted(windows: Sequence[_Window]) -> Iterator[tuple[_Window, str | None]]:
+    """Yield the windows by their start, each with the reason why it does not count, if so.
+
+    Windows may be inside windows, and the energy of an inner one is part of that of the outer one,
+    so that only one of them counts. Epochs come first, whatever is around or in them, then other
+    windows of training, steps, evaluations, and the rest. Of equals around each other, the inner
+    ones count if they are of training, and else the outermost one.
+    """
+    kept: list[_Window] = []
+    starts: list[float] = []
+    reasons: dict[int, str] = {}
+
+    def conflict(window: _Window) -> _Window | None:
+        place = bisect_right(starts, window.start_s)
+        for other in kept[max(0, place - 1) : place + 1]:
+            over_s = min(other.end_s, window.end_s) - max(other.start_s, window.start_s)
+            shorter_s = min(other.duration_s, window.duration_s)
+            is_twice = (other.name, other.start_s) == (window.name, window.start_s)
+            is_apart = over_s <= min(_SLACK_S, _SLACK * shorter_s) or (
+                other.limit_w is not None and window.limit_w is not None
+            )
+            if is_twice or not is_apart:
+                return other
+        return None
+
+    ranks = {window.line: window.rank for window in windows}
+    trainings = [line for line, rank in ranks.items() if rank == 1]
+    if len(trainings) == 1 and 2 in ranks.values():
+        ranks[trainings[0]] = _LAST  # it is all of the training, whose parts are steps
+
+    def order(window: _Window) -> tuple[int, float, int]:
+        rank, duration_s = ranks[window.line], window.duration_s
+        return rank, duration_s if rank <= _INNERMOST else -duration_s, window.line
+
+    for window in sorted(windows, key=order):
+        other = conflict(window)
+        if other is None:
+            place = bisect_right(starts, window.start_s)
+            starts.insert(place, window.start_s)
+            kept.insert(place, window)
+        elif (other.name, other.start_s) == (window.name, window.start_s):
+            reasons[window.line] = "a window that is in the file twice"
+        elif window.duration_s > other.duration_s and window.end_s > other.end_s - _SLACK_S:
+            reasons[window.line] = "an outer window: it contains windows that count"
+        else:
+            reasons[window.line] = "inside a window that counts, or overlaps it"
+    for window in sorted(windows, key=lambda window: (window.start_s, window.line)):
+        yield window, reasons.get(window.line)
+
+
+def _run(path: Path, maker: RunMaker, windows: Sequence[_Window]) -> ImportedRun:
+    limit_w, gpus = windows[0].limit_w, windows[0].gpus
+    rows = []
     for window in windows:
-        if window["phase"] == "train":
-            window["epoch"], epoch = epoch, epoch + 1
-        elif window["phase"] == "evaluate":
-            window["epoch"] = max(0, epoch - 1)
-        elif window["phase"] == "steps":
-            window["steps"] = 1
-    values: dict[str, Any] = {"gpus": gpus}
-    if limit:
-        values["power_limit_w"] = limit
-    return single_run(path, maker, values, windows, measure_of(windows))
+        row = {
+            "phase": "run" if limit_w else phase_of(window.name),
+            "start_ns": ns_of(window.start_s) if window.start_s > _UNIX_S else None,
+            "duration_s": window.duration_s,
+            **checked_energy({"gpu_energy_j": window.energy_j}, "counter", NOT_CHECKED),
+        }
+        if "gpu_energy_j" in row:
+            row["gpu_power_mean_w"] = window.energy_j / window.duration_s / gpus
+        rows.append(row)
+    phases = {row["phase"] for row in rows}
+    if len(phases) == 1 and phases.isdisjoint({"train", "evaluate", "steps"}):
+        rows = [{**row, "phase": "run"} for row in rows]
+    epoch = 0
+    for row in rows:
+        if row["phase"] == "train":
+            row["epoch"], epoch = epoch, epoch + 1
+        elif row["phase"] == "evaluate":
+            row["epoch"] = max(0, epoch - 1)
+        elif row["phase"] == "steps":
+            row["steps"] = 1
+    values = {"gpus": gpus, **({"power_limit_w": limit_w} if limit_w else {})}
+    return single_run(path, maker, values, rows, measure_of(rows))
 
 
 class PowerImporter:
@@ -112,16 +199,16 @@ class PowerImporter:
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return the readings of the GPU."""
-        rows = SampleRows(source.path)
+        rows, gpu = SampleRows(source.path), _GPU_OF_FILE.search(source.path.stem)
         for line in source.table(lambda cells: {*cells} == {"Time", "Power"}, only_complete=True):
             row = dict(zip(line.header, line.cells, strict=True))
             t_ns, milliwatts = moment_ns(row["Time"], options.timezone), number(row["Power"])
             if t_ns is None or milliwatts is None:
                 source.account.leave_out("no time or no power", line.number)
                 continue
-            rows.add(HOST, "0", "gpu", t_ns, {"power_w": milliwatts * 1e-3})
+            rows.add(HOST, gpu[1] if gpu else "0", "gpu", t_ns, {"power_w": milliwatts * 1e-3})
             source.account.read(line.number)
-        readings = rows.readings()
+        readings = rows.readings(source.account.texts())
         return Imported(describe("Zeus power log", readings, options), readings=readings)
 
 

@@ -1,7 +1,6 @@
 """Files of other tools that were read wrongly, each with its right value and a twin of its own."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,10 @@ import pytest
 
 import import_samples as samples
 from import_samples import mllog
+from public_data import misread_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.cli.main import main
 from wattlaw.errors import BadInput
-
-
-def misread(name: str) -> Path:
-    """Return a public file that was misread; skip if it is absent."""
-    default = Path(__file__).parents[1] / "../shared/data"
-    path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / "misread" / name
-    if not path.exists():
-        pytest.skip(f"no {name}; see docs/public-data.md")
-    return path
 
 
 def a_file(path: Path, content: bytes | str) -> Path:
@@ -44,7 +35,7 @@ def left_out(read: Import) -> dict[str, int]:
 
 
 def test_blocks_that_carry_their_size_are_read():
-    read = read_import(misread("mlperf_flux1_blocks.txt"), map="gpus=@64")
+    read = read_import(misread_file("mlperf_flux1_blocks.txt"), map="gpus=@64")
     blocks = windows(read, "steps")
     assert [(row["steps"], row["samples"]) for row in blocks] == [(128, 262_144)] * 4
     assert [row["duration_s"] for row in blocks] == pytest.approx([123.019] * 4)
@@ -319,7 +310,7 @@ def blocks(read: Import) -> list[tuple[int, float, int | None]]:
 
 
 def test_each_training_of_a_resumed_state_has_its_own_steps(tmp_path):
-    path = misread("hf_two_trainings/trainer_state.json")
+    path = misread_file("hf_two_trainings/trainer_state.json")
     read = read_import(path, map="gpus=@1,global_batch=@16")
     assert blocks(read) == [(100, 50.0, 1600), (100, 55.0, 1600)]
 
@@ -394,7 +385,7 @@ def training_of(read: Import) -> tuple[int, float]:
 
 
 def test_a_pause_and_steps_that_go_back_are_no_training():
-    path = misread("tb_resume")
+    path = misread_file("tb_resume")
     for each in (path, next(path.glob("events*"))):
         read = read_import(each, map="gpus=@1")
         count, duration_s = training_of(read)
@@ -686,6 +677,6 @@ def test_a_file_that_is_not_read_is_named_with_a_remedy(tmp_path, capsys, name):
 
 @pytest.mark.parametrize("name", ["extrap_input.txt", "extrap_2p.txt", "extrap.jsonl"])
 def test_real_files_of_extrap_are_named(name):
-    path = misread("README.md").parents[1] / "formats" / name
+    path = misread_file("README.md").parents[1] / "formats" / name
     with pytest.raises(BadInput, match="Extra-P"):
         read_import(path)

@@ -1,0 +1,222 @@
+"""Checks of the rows of a log of GPUs: whose they are, whether they have power, and repeats.
+
+A row that may be of another GPU, and a log without power, are refused; the message says what to log
+instead.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wattlaw.errors import BadInput
+from wattlaw.importing.importer import Options, Readings
+from wattlaw.importing.reading import Source
+from wattlaw.importing.runs import HOST
+
+#: Rows of one tick are closer than this, and than half of the time to the next tick.
+_TICK_NS, _TICK_RATIO, _MAX_GPUS = 500_000_000, 2.0, 16
+#: This share of the ticks, and at least two, have the same number of rows.
+_REGULAR = 0.5
+#: One GPU has fewer readings of equal times.
+_EQUAL = 0.02
+#: Power of several GPUs in turn: the change from row to row is at least this share of its mean, and
+#: ten times that from one round to the next. Sensors of one GPU average for longer than its rows.
+_CHANGE, _ROUND, _MAX_ROUND, _QUICK_NS = 0.05, 0.1, 8, 50_000_000
+#: A log appended to another one begins later, apart from changes of the clock.
+_BACK_NS = 10**9
+#: A GPU with two powers at more than this share of its times is two GPUs.
+_TWICE = 0.05
+#: Both GPUs of these boards are one reading of power, on the first one.
+_BOARDS = ("MI250",)
+
+Times = npt.NDArray[np.int64]
+
+
+def checked(
+    source: Source, readings: Readings, lines: Sequence[int], options: Options, remedy: str
+) -> tuple[Readings, list[str]]:
+    """Return the readings that count, each GPU with its own, and what the user should know.
+
+    ``lines`` are the numbers of the readings' lines; a device without a name is ``""``.
+    ``remedy`` says how to log power.
+    """
+    samples = readings.samples.append_column("line", pa.array(lines, pa.int64()))
+    readings = replace(readings, samples=_with_ids(source, samples, options))
+    readings, notes = _with_power(source, readings, options, remedy)
+    samples = _once(source, readings.samples)
+    _refuse_second_logs(source, samples)
+    return replace(readings, samples=samples.drop_columns(["line"])), notes
+
+
+def _with_ids(source: Source, samples: pa.Table, options: Options) -> pa.Table:
+    """Return the readings with a device each: rows without one are of one GPU, or refused."""
+    has_id = pc.not_equal(samples["device"], "")
+    if pc.any(has_id).as_py():
+        without = samples.filter(pc.invert(has_id))["line"].to_pylist()
+        source.account.leave_out("no index or uuid of the GPU", *without)
+        return samples.filter(has_id)
+    t_ns = samples["t_ns"].to_numpy()
+    sizes = ticks(t_ns)
+    gpus = options.constants.get("gpus", 1)
+    if sizes is None and not _takes_turns(t_ns, samples["power_w"].to_numpy()):
+        devices = np.zeros(len(samples), np.int64)
+    elif sizes is not None and gpus > 1 and (sizes == gpus).all():
+        devices = np.arange(len(samples)) % gpus  # the user says how many
+    else:
+        raise BadInput(
+            f"{source.path}: line {samples['line'][1]}: rows of several GPUs, such as two readings "
+            "of one time, without the index or uuid of the GPU; log it too, or give the number of "
+            "GPUs with --map gpus=@N if each tick has all of them in one order"
+        )
+    place = samples.schema.get_field_index("device")
+    return samples.set_column(place, "device", pa.array(devices.astype(str), pa.string()))
+
+
+def ticks(t_ns: Times) -> npt.NDArray[np.int64] | None:
+    """Return the rows of each tick, of times in the order of a file; None where each is its own.
+
+    A command prints the rows of all GPUs in milliseconds and then waits. So there are short and
+    long gaps with none between them, and the same number of short ones after each long one. Times
+    of one GPU, which may be irregular, have no such rhythm.
+    """
+    gaps = np.abs(np.diff(t_ns))
+    if len(gaps) < 2:
+        return np.array([2]) if len(gaps) and not gaps[0] else None
+    ordered = np.sort(gaps)
+    wide = np.flatnonzero((ordered[1:] > _TICK_RATIO * ordered[:-1]) & (ordered[:-1] < _TICK_NS))
+    for place in wide[::-1]:
+        edges = np.flatnonzero(gaps > ordered[place])
+        sizes = np.diff(np.concatenate([[-1], edges, [len(gaps)]]))
+        kinds, counts = np.unique(sizes, return_counts=True)
+        usual = int(kinds[counts == counts.max()].max())
+        least = max(min(2, len(gaps) - 2), _REGULAR * len(sizes))
+        if 1 < usual <= _MAX_GPUS and counts.max() >= least:
+            return sizes
+    is_often_equal = (gaps == 0).mean() > _EQUAL
+    return np.unique(t_ns, return_counts=True)[1] if is_often_equal else None
+
+
+def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
+    """Say whether quick rows are those of several GPUs in turn, which have other powers."""
+    power_w = power_w[np.isfinite(power_w)]
+    if len(power_w) < 5 * _MAX_ROUND or np.median(np.diff(t_ns)) >= _QUICK_NS:
+        return False
+    change = np.abs(np.diff(power_w)).mean()
+    rounds = (np.abs(power_w[k:] - power_w[:-k]).mean() for k in range(2, _MAX_ROUND + 1))
+    return bool(change > _CHANGE * power_w.mean() and min(rounds) < _ROUND * change)
+
+
+def _with_power(
+    source: Source, readings: Readings, options: Options, remedy: str
+) -> tuple[Readings, list[str]]:
+    """Return the readings without those that lack the power that others of their GPU have.
+
+    A GPU whose power is never known, or always 0, keeps its other values, and counts as failed.
+    """
+    samples = readings.samples
+    powers = (samples[name].to_numpy() for name in ("power_w", "energy_j"))
+    is_known = np.logical_or.reduce([np.isfinite(power) for power in powers])
+    is_on = np.logical_or.reduce([samples[name].to_numpy() > 0 for name in ("power_w", "energy_j")])
+    device = samples["device"].to_numpy(zero_copy_only=False)
+    devices = list(dict.fromkeys(device.tolist()))
+    without = [each for each in devices if not is_on[device == each].any()]
+    if len(without) == len(devices):
+        what = "power is 0 throughout" if is_known.any() else "no power, or N/A throughout"
+        raise BadInput(f"{source.path}: {what}; {remedy}")
+    failed = np.isin(device, without)
+    source.account.leave_out("no power", *samples["line"].to_numpy()[~is_known & ~failed].tolist())
+    for name in ("power_w", "energy_j", "power_source"):
+        place = samples.schema.get_field_index(name)
+        known = pc.if_else(pa.array(failed), None, samples[name])
+        samples = samples.set_column(place, samples.schema.field(name), known)
+    facts, notes = _facts_of_boards(readings, devices, without, options)
+    kept = samples.filter(pa.array(is_known | failed))
+    return replace(readings, samples=kept, facts=facts), notes
+
+
+def _facts_of_boards(
+    readings: Readings, devices: Sequence[str], without: Sequence[str], options: Options
+) -> tuple[dict[tuple[str, str], Any], list[str]]:
+    """Return the facts of the GPUs, with those of boards whose power is on their first GPU.
+
+    Logs do not name the board. Where the user does not either, the missing power may as well be a
+    fault, and the sum is partial.
+    """
+    facts: dict[tuple[str, str], Any] = {
+        (HOST, each): dict(readings.facts.get((HOST, each), readings.facts.get((HOST, ""), {})))
+        for each in devices
+    }
+    named = str(options.constants.get("hardware") or readings.hardware or "")
+    is_board = any(name in named.upper() for name in _BOARDS)
+    notes = []
+    for each in without:
+        facts[HOST, each] |= {"kind": "gpu", "failed": "the log has no power of it"}
+        before = str(int(each) - 1) if each.isdecimal() and int(each) % 2 else ""
+        if before not in devices or before in without:
+            notes.append(f"GPU {each}: its power is not available or 0 throughout")
+            continue
+        facts[HOST, before]["board"] = each
+        facts[HOST, each] |= {"reporter": before}
+        if is_board:
+            del facts[HOST, each]["failed"]
+            notes.append(f"GPU {before} has the power of its board, of which GPU {each} is a part")
+        else:
+            notes.append(
+                f"GPU {each}: its power is not available or 0 throughout; on a board with two "
+                f"GPUs, such as MI250X, it is in that of GPU {before}: then name the board with "
+                "--hardware"
+            )
+    for each in devices:
+        if is_board and each not in without and "board" not in facts[HOST, each]:
+            facts[HOST, each]["is_shared"] = True  # the other GPU of its board is not in the log
+    return facts, notes
+
+
+def _once(source: Source, samples: pa.Table) -> pa.Table:
+    """Return one reading of each GPU and time, the last one."""
+    t_ns, line = samples["t_ns"].to_numpy(), samples["line"].to_numpy()
+    code = samples["device"].combine_chunks().dictionary_encode().indices.to_numpy()
+    order = np.lexsort((t_ns, code))
+    is_twice = (np.diff(t_ns[order]) == 0) & (np.diff(code[order]) == 0)
+    first, second = order[:-1][is_twice], order[1:][is_twice]
+    if not len(first):
+        return samples
+    is_equal = np.ones(len(first), bool)
+    for name in ("power_w", "energy_j", "sm_util"):
+        values = samples[name].to_numpy()
+        is_equal &= (values[first] == values[second]) | ~np.isfinite(values[first] + values[second])
+    if (~is_equal).sum() > max(1, _TWICE * len(samples)):
+        raise BadInput(
+            f"{source.path}: line {line[second[~is_equal]].min()}: another reading of a GPU for a "
+            "time that it has a reading of: the file has logs of several machines, or a clock was "
+            "set back; log the uuid of GPUs, and import logs of several machines one by one"
+        )
+    source.account.leave_out("an equal reading of its time follows", *line[first[is_equal]])
+    source.account.leave_out("another reading of its time follows", *line[first[~is_equal]])
+    kept = np.ones(len(samples), bool)
+    kept[first] = False
+    return samples.filter(pa.array(kept))
+
+
+def _refuse_second_logs(source: Source, samples: pa.Table) -> None:
+    """Refuse a file of two logs that overlap in time and number their GPUs from 0."""
+    headers = np.array(source.account.header_rows, np.int64)
+    device = samples["device"].to_numpy(zero_copy_only=False)
+    for each in set(device.tolist()):
+        own = device == each
+        t_ns, line = samples["t_ns"].to_numpy()[own], samples["line"].to_numpy()[own]
+        section = np.searchsorted(headers, line)
+        begins = np.flatnonzero(np.diff(section)) + 1
+        back_ns = np.maximum.accumulate(t_ns)[begins - 1] - t_ns[begins]
+        if each.isdecimal() and (back_ns > _BACK_NS).any():
+            place = int((back_ns > _BACK_NS).argmax())
+            raise BadInput(
+                f"{source.path}: line {line[begins[place]]}: a second log begins "
+                f"{back_ns[place] * 1e-9:,.0f} s before the end of the first one, and GPU {each} "
+                "may be that of another machine; import each log alone, or log the uuid of GPUs"
+            )
