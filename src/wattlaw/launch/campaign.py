@@ -171,7 +171,8 @@ class Campaign:
                 self._observer.note(message)
             self._last_message = message
             if pending and not self._active:
-                self._observer.waiting(len(pending))
+                if not message:
+                    self._observer.waiting(len(pending))
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
             elif self._active:
                 for run in list(self._active):
