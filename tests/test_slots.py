@@ -105,7 +105,8 @@ def hold(monkeypatch):
     yield make
     for process in held:
         process.kill()
-        process.communicate()
+        process.wait()
+        process.stdout.close()
     for path in slot_files():
         path.unlink()
 
@@ -129,7 +130,6 @@ def test_the_slots_of_a_machine_are_one_whatever_tmpdir_is_and_name_who_has_them
     (path,) = slot_files()
     assert path.stat().st_mode & 0o777 == 0o666
     owner.kill()
-    owner.communicate()
     wait_for(lambda: slots.acquire([NAME], 1), "the slot of the killed process")
     assert slots.holders([NAME]) == []
 

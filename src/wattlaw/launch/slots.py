@@ -74,8 +74,8 @@ class Slots:
             if _is_for_all(folder):
                 return cls(folder, store, _PREFIX)
         raise NotAvailable(
-            f"no folder for the locks of this machine: none of {', '.join(_FOLDERS)} is root's with "
-            f"mode 1777; set {VARIABLE} to a folder that all users of wattlaw here share"
+            f"no folder for the locks of this machine: none of {', '.join(_FOLDERS)} is root's "
+            f"with mode 1777; set {VARIABLE} to a folder that all users of wattlaw here share"
         )
 
     def acquire(self, names: Sequence[str], count: int) -> SlotLease | None:
@@ -152,7 +152,7 @@ def _open(path: Path) -> tuple[int, bool]:
     """
     while True:
         try:
-            # Not with O_CREAT: kernels may refuse it for a file of another user (protected_regular).
+            # Not with O_CREAT: kernels may refuse that for others' files (protected_regular).
             handle = os.open(path, os.O_RDWR | _OPEN)
         except FileNotFoundError:
             try:

@@ -179,19 +179,18 @@ class Slurm(Model):
         """Check a name, or a name and a type: each run adds the number of its workers."""
         if given is None:
             return None
-        words = given.split(":")
-        why = "allowed: a name, or a name and a type, such as gpu or gpu:a100, or null"
-        if len(words) > 1 and _GRES_COUNT.fullmatch(words[-1]):
-            why = (
-                f"allowed: {quote(':'.join(words[:-1]))}, without a count, since each job requests "
-                "as many as its run has workers on a node"
-            )
-        elif "," in given:
-            why = "allowed: one generic resource, such as gpu or gpu:a100, or null"
-        elif given.startswith("gres/"):
-            why = f"allowed: {quote(given.removeprefix('gres/'))}, without gres/"
-        elif len(words) <= 2 and all(_GRES_WORD.fullmatch(word) for word in words):
+        words = given.removeprefix("gres/").split(":")
+        has_count = len(words) > 1 and _GRES_COUNT.fullmatch(words[-1]) is not None
+        name = ":".join(words[:-1] if has_count else words)
+        is_one = len(words) <= 2 + has_count and all(map(_GRES_WORD.fullmatch, words))
+        if name == given and is_one:
             return given
+        why = "allowed: one name, or a name and a type, such as gpu or gpu:a100, or null"
+        if is_one:
+            why = (
+                f"allowed: {quote(name)}, without a count, since each job requests as many as its "
+                "run has workers on a node"
+            )
         raise LocatedError(f"given {quote(given)}; {why}")
 
     @field_validator("python")

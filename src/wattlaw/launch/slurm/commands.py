@@ -5,7 +5,7 @@ Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -34,6 +34,34 @@ _ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End
 
 #: Larger values mean unknown (NO_VAL64) or are damaged. The time is in the year 9999.
 _MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
+
+
+#: Variables that Slurm's commands read as options ("Input environment variables" in their manual
+#: pages) begin so; SLURM_CONF says where Slurm is configured.
+_INPUTS = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_")
+_KEPT = ("SLURM_CONF",)
+#: What a user sets for all jobs on a login node: who pays, and which part of the cluster. Within a
+#: job these are of that job.
+_DEFAULTS = frozenset(
+    f"SBATCH_{name}"
+    for name in ("ACCOUNT", "CLUSTERS", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION", "WCKEY")
+)
+
+
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the options that it has for Slurm's commands.
+
+    An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
+    ours requests, and what we see of the queue.
+    """
+    is_in_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_INPUTS)
+        or name.startswith(_KEPT)
+        or (name in _DEFAULTS and not is_in_job)
+    }
 
 
 class Unreachable(WattlawError):
@@ -164,17 +192,10 @@ def version() -> str | None:
 
 
 def _run(line: list[str]) -> str:
-    """Run a command and return its output.
-
-    Inside a job, sbatch would take the job's own variables for options; they are removed.
-    """
-    inherited = {
-        name: value
-        for name, value in user_environment().items()
-        if not name.startswith("SLURM_") or name.startswith("SLURM_CONF")
-    }
+    """Run a command and return its output."""
+    environment = without_options(user_environment()) | {"SLURM_TIME_FORMAT": "%s"}
     try:
-        done = run_captured(line, _TIMEOUT_S, inherited | {"SLURM_TIME_FORMAT": "%s"})
+        done = run_captured(line, _TIMEOUT_S, environment)
     except FileNotFoundError:
         raise NotAvailable(f"{line[0]}: command not found; Slurm is needed here") from None
     except subprocess.TimeoutExpired:
