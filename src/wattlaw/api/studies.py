@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,6 +109,9 @@ class Study:
         records = results.records_by_id({run.run_id for run in self.plan.runs})
         statuses = planning.statuses(results, self.plan.runs, records)
         left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
+        known_before = planning.forecast(self.plan, left)
+        statuses |= dict.fromkeys(known_before.skipped, "skipped")
+        left = [run for run in left if run.run_id not in known_before.skipped]
         known = [record for record in records.values() if record is not None]
         queue = _launcher(self).queue
         return Preview(
@@ -118,7 +121,28 @@ class Study:
             queue.submission_command(self.plan.study.launch, left[0], results)
             if queue and left
             else None,
+            known_before.skipped,
+            tuple(known_before.warnings),
         )
+
+    def warnings(self, store: str | PathLike[str] | None = None) -> list[str]:
+        """Return sentences on runs that will be skipped, and on what may be wrong.
+
+        Parameters
+        ----------
+        store
+            The folder of results; its done runs are left out.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            ``store`` is a file.
+        """
+        runs, ids = self.plan.runs, {run.run_id for run in self.plan.runs}
+        records = {} if store is None else Store(Path(store)).records_by_id(ids)
+        done = {run_id for run_id, record in records.items() if record and record.status == "done"}
+        known = planning.forecast(self.plan, [run for run in runs if run.run_id not in done])
+        return [*planning.skipped_text(known.skipped.values(), len(runs)), *known.warnings]
 
     def next_measurements(
         self, store: str | PathLike[str], count: int = 10
@@ -167,15 +191,21 @@ class Preview:
     statuses
         The status of each run in the store, by run id.
     gpu_hours
-        The GPU-hours of the runs that are not done.
+        The GPU-hours of the runs that are neither done nor skipped.
     job
         The batch job of the first such run, where runs are jobs of a queue.
+    skipped
+        Why runs will be skipped, by run id.
+    warnings
+        Sentences on what may be wrong with the runs.
     """
 
     study: Study
     statuses: Mapping[str, str]
     gpu_hours: GpuHours
     job: str | None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -184,7 +214,9 @@ class Preview:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python."""
-        return {"counts": self.counts, "gpu_hours": asdict(self.gpu_hours), "job": self.job}
+        hours = asdict(self.gpu_hours)
+        plain = {"counts": self.counts, "gpu_hours": hours, "job": self.job}
+        return plain | {"skipped": dict(self.skipped), "warnings": [*self.warnings]}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the table of the study with the column ``status``."""

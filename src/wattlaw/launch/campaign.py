@@ -155,8 +155,7 @@ class Campaign:
 
     def _execute(self, stop: Stop) -> None:
         pending = [run for run in self._plan if run.run_id not in self._ended]
-        if self._selection is not None:
-            pending = self._skip_unsupported(pending)
+        pending = self._skip_unsupported(pending)
         while (pending or self._active) and stop.by is None:
             pending = self._reattach_detached(pending)
             chosen, others = self._select(pending)

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,14 +15,19 @@ from typing import Self
 
 from wattlaw import processes
 from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
+from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
+from wattlaw.formatting import plural
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.finish import failure_reason, write_limits
-from wattlaw.launch.launcher import Allocation, Ended, Launcher
+from wattlaw.launch.launcher import Allocation, Ended, Examination, Launcher
 from wattlaw.launch.node_setup import (
     Rendezvous,
+    limit_states,
     log_head,
+    permission_problem,
+    range_reason,
     requested_limits,
     restore_stale_limits,
     unsupported_limits_reason,
@@ -30,10 +35,11 @@ from wattlaw.launch.node_setup import (
 )
 from wattlaw.launch.slots import SlotLease, Slots
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
+from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, Setting
 
 _GRACE_S = 5.0
 #: How often a message of who uses this machine is made anew.
@@ -69,6 +75,7 @@ class LocalLauncher(Launcher):
         self._gpus, self._boards = gpus, boards
         self._store = Path() if store is None else store
         self._printed: set[str] = set()
+        self._range_reasons: dict[Limits, str | None] = {}
         #: The slots that were occupied at the last attempt to start a run.
         self._occupied: Sequence[str] = ()
         self._message: str | None = None
@@ -82,11 +89,17 @@ class LocalLauncher(Launcher):
     def open(cls, launch: Launch, store: Path) -> Self:
         """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
-        boards = visible_gpu_ids()
-        if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-            return cls(launch, boards, boards, store)
-        has_driver = boards or any(map(os.path.exists, _GPU_DRIVERS))
-        return cls(launch, _gpus(boards) if has_driver else [], boards, store)
+        return cls(launch, *_devices(), store)
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Examination:
+        """Return why runs are skipped on this machine, and what may stop others."""
+        try:
+            gpus, boards = _devices()
+        except NotAvailable:  # the start says so
+            gpus = boards = visible_gpu_ids()
+        launcher = cls(launch, gpus, boards)
+        return Examination(launcher.unsupported_reason, launcher._warnings)
 
     @cached_property
     def capacity(self) -> int:
@@ -108,11 +121,34 @@ class LocalLauncher(Launcher):
         if setting.gpus > self.capacity:
             unit = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
             return f"needs {setting.gpus} workers; this machine has {self.capacity} {unit}"
-        return unsupported_limits_reason(
-            requested_limits(setting),
-            self._boards,
-            prior_clocks_are_default=self._launch.prior_clocks == "default",
+        limits = requested_limits(setting)
+        reason = unsupported_limits_reason(
+            limits, self._boards, prior_clocks_are_default=self._launch.prior_clocks == "default"
         )
+        if reason is None and not limits.are_none:
+            if limits not in self._range_reasons:
+                self._range_reasons[limits] = range_reason(limits, self._limit_states, self._boards)
+            reason = self._range_reasons[limits]
+        return reason
+
+    @cached_property
+    def _limit_states(self) -> list[LimitState]:
+        return limit_states(self._boards)
+
+    def _warnings(self, settings: Sequence[Setting]) -> Iterator[str]:
+        """Yield what may stop runs of these settings, or change what they measure."""
+        requested, gpus = self._launch.gpus_per_node, len(self._gpus)
+        if requested and gpus and requested > gpus:
+            yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
+        elif requested and requested > processes.cores():
+            yield (
+                f"launch.gpus_per_node is {requested}; this machine has no GPU that torch can use, "
+                f"and {plural(processes.cores(), 'core')}: its workers share cores"
+            )
+        has_limits = any(not requested_limits(setting).are_none for setting in settings)
+        problem = permission_problem(self._boards) if has_limits and self._boards else None
+        if problem is not None:
+            yield f"runs with power or clock limits will be skipped: {problem}"
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker."""
@@ -256,6 +292,15 @@ class LocalAttempt:
             finally:
                 self._ended = Ended("stopped")
                 self._allocation.release()
+
+
+def _devices() -> tuple[list[str], list[str]]:
+    """Return the GPUs that torch can use, and all that are visible."""
+    boards = visible_gpu_ids()
+    if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
+        return boards, boards
+    has_driver = boards or any(map(os.path.exists, _GPU_DRIVERS))
+    return _gpus(boards) if has_driver else [], boards
 
 
 def _gpus(visible: Sequence[str]) -> list[str]:

@@ -5,14 +5,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wattlaw import registry
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
+from wattlaw.launch.command_checks import check_own_ranks, command_warnings
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.processes import run_captured
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.model import RunSpec, Setting, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Work
@@ -58,9 +61,40 @@ def plan_study(
     try:
         resolved = launcher.resolve(study.model_copy(update={"launch": launch}))
         study = catalogue.checked(resolved)
+        check_own_ranks(study)
         return Planned(study, expand(study))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+class Forecast(NamedTuple):
+    """What is known of runs before they start."""
+
+    skipped: dict[str, str]  # why a run will be skipped, by run id
+    warnings: list[str]
+
+
+def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
+    """Return which of some runs will be skipped, and what may be wrong; nothing is started."""
+    study = planned.study
+    launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
+    examination = launcher.examine(study.launch)
+    skipped, settings = dict[str, str](), dict[int, Setting]()
+    for run in runs:
+        settings[id(run.setting)] = run.setting  # which the runs of a plan share
+        reason = examination.unsupported_reason(run.spec)
+        if reason is not None:
+            skipped[run.run_id] = reason
+    warnings = command_warnings(study, planned.runs)
+    return Forecast(skipped, [*warnings, *examination.warnings([*settings.values()])])
+
+
+def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
+    """Return a sentence for each reason for which some of a number of runs are skipped."""
+    return [
+        f"{plural(count, 'run')} of {runs:,} will be skipped: {reason}"
+        for reason, count in Counter(reasons).most_common()
+    ]
 
 
 def statuses(

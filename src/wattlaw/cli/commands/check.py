@@ -9,7 +9,7 @@ from wattlaw.workloads import catalogue
 
 
 def check(study: StudyArgument) -> int:
-    """Validate a study file, count its runs, and warn of scripts that do not exist."""
+    """Validate a study file, count its runs, and warn of what will be skipped or may be wrong."""
     loaded = studies.load_study(study)
     parts = ", ".join(plural(count, noun) for noun, count in loaded.sizes.items())
     measure = loaded.plan.study.measure
@@ -24,6 +24,6 @@ def check(study: StudyArgument) -> int:
             f"question: {goal_text(decision)}; measuring stops once a setting is within "
             f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
         )
-    for sentence in catalogue.missing_files(loaded.plan.study):
+    for sentence in [*catalogue.missing_files(loaded.plan.study), *loaded.warnings()]:
         print(f"warning: {sentence}", file=sys.stderr)
     return 0

@@ -16,6 +16,8 @@ from wattlaw.processes import run_captured
 from wattlaw.text import collapse_whitespace
 
 _TIMEOUT_S = 90
+#: For what is good to know before a study starts, no more.
+_SINFO_TIMEOUT_S = 10
 #: Error messages for a controller that is down or too busy.
 _UNREACHABLE = (
     "unable to contact slurm controller", "socket timed out", "communication connection failure",
@@ -183,6 +185,26 @@ def hostnames(node_list: str) -> tuple[str, ...]:
         return ()
 
 
+def most_of_a_node(gres: str, partition: str | None = None) -> int | None:
+    """Return how many of a generic resource a node has at most; None if Slurm shows none at all."""
+    line = ["sinfo", "--noheader", "--format=%G"]
+    line += [f"--partition={partition}"] if partition else []
+    counts = [parse_gres(text, gres) for text in _run(line, _SINFO_TIMEOUT_S).splitlines()]
+    return max(counts, default=0) or None
+
+
+def parse_gres(text: str, gres: str) -> int:
+    """Return how many of a generic resource a list has, as ``gpu:a100:4(S:0-1),nvme:1``."""
+    total = 0
+    for item in re.sub(r"\([^)]*\)", "", text).split(","):
+        name, _, count = item.strip().rpartition(":")
+        if not re.fullmatch("[0-9]{1,6}", count):
+            name, count = item.strip(), "1"  # without a count
+        if name == gres or name.startswith(f"{gres}:"):
+            total += int(count)
+    return total
+
+
 def version() -> str | None:
     """Return Slurm's version."""
     try:
@@ -191,15 +213,15 @@ def version() -> str | None:
         return None
 
 
-def _run(line: list[str]) -> str:
+def _run(line: list[str], timeout_s: float = _TIMEOUT_S) -> str:
     """Run a command and return its output."""
     environment = without_options(user_environment()) | {"SLURM_TIME_FORMAT": "%s"}
     try:
-        done = run_captured(line, _TIMEOUT_S, environment)
+        done = run_captured(line, timeout_s, environment)
     except FileNotFoundError:
         raise NotAvailable(f"{line[0]}: command not found; Slurm is needed here") from None
     except subprocess.TimeoutExpired:
-        raise Unreachable(f"{line[0]}: no response within {_TIMEOUT_S} s") from None
+        raise Unreachable(f"{line[0]}: no response within {timeout_s:g} s") from None
     if done.returncode == 0:
         return done.stdout
     errors = [error.removeprefix(f"{line[0]}: ") for error in done.stderr.splitlines()]
