@@ -109,20 +109,22 @@ class Study:
         records = results.records_by_id({run.run_id for run in self.plan.runs})
         statuses = planning.statuses(results, self.plan.runs, records)
         left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
-        known_before = planning.forecast(self.plan, left)
-        statuses |= dict.fromkeys(known_before.skipped, "skipped")
-        left = [run for run in left if run.run_id not in known_before.skipped]
+        before = planning.forecast(self.plan, left)
+        runnable = [run for run in left if run.run_id not in before.skipped]
+        if not before.is_of_machine:  # else they stay planned, for another machine
+            statuses |= dict.fromkeys(before.skipped, "skipped")
+            left = runnable
         known = [record for record in records.values() if record is not None]
         queue = _launcher(self).queue
         return Preview(
             self,
             statuses,
             gpu_hours(left, known, assume_tflops * 1e12),
-            queue.submission_command(self.plan.study.launch, left[0], results)
-            if queue and left
+            queue.submission_command(self.plan.study.launch, runnable[0], results)
+            if queue and runnable
             else None,
-            known_before.skipped,
-            tuple(known_before.warnings),
+            before.skipped,
+            tuple(before.warnings),
         )
 
     def warnings(self, store: str | PathLike[str] | None = None) -> list[str]:
@@ -191,11 +193,12 @@ class Preview:
     statuses
         The status of each run in the store, by run id.
     gpu_hours
-        The GPU-hours of the runs that are neither done nor skipped.
+        The GPU-hours of the runs that are not done, without those that no machine can execute.
     job
-        The batch job of the first such run, where runs are jobs of a queue.
+        The batch job of the first run that can be one, where runs are jobs of a queue.
     skipped
-        Why runs will be skipped, by run id.
+        Why runs will be skipped, by run id. Those that only this machine cannot execute have the
+        status ``planned``.
     warnings
         Sentences on what may be wrong with the runs.
     """

@@ -86,6 +86,8 @@ class Examination:
     unsupported_reason: Callable[[RunSpec], str | None] = lambda _: None
     #: Returns sentences on what may stop runs with some limits (power, clock), or all.
     warnings: Callable[[Sequence[Setting]], Iterable[str]] = lambda _: ()
+    #: Whether the reasons are of this machine, so that runs may be possible on another one.
+    is_of_machine: bool = False
 
 
 class Attempt(Protocol):

@@ -42,6 +42,8 @@ from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Setting
 
 _GRACE_S = 5.0
+#: To try a study out without GPUs, a few workers may share a core.
+_WORKERS_PER_CORE = 2
 #: How often a message of who uses this machine is made anew.
 _MESSAGE_S = 1.0
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
@@ -99,7 +101,7 @@ class LocalLauncher(Launcher):
         except NotAvailable:  # the start says so
             gpus = boards = visible_gpu_ids()
         launcher = cls(launch, gpus, boards)
-        return Examination(launcher.unsupported_reason, launcher._warnings)
+        return Examination(launcher.unsupported_reason, launcher._warnings, is_of_machine=True)
 
     @cached_property
     def capacity(self) -> int:
@@ -140,10 +142,10 @@ class LocalLauncher(Launcher):
         requested, gpus = self._launch.gpus_per_node, len(self._gpus)
         if requested and gpus and requested > gpus:
             yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
-        elif requested and requested > processes.cores():
+        elif requested and not gpus and requested > _WORKERS_PER_CORE * processes.cores():
             yield (
                 f"launch.gpus_per_node is {requested}; this machine has no GPU that torch can use, "
-                f"and {plural(processes.cores(), 'core')}: its workers share cores"
+                f"and {plural(processes.cores(), 'core')}, which its workers share"
             )
         has_limits = any(not requested_limits(setting).are_none for setting in settings)
         problem = permission_problem(self._boards) if has_limits and self._boards else None

@@ -72,6 +72,7 @@ class Forecast(NamedTuple):
 
     skipped: dict[str, str]  # why a run will be skipped, by run id
     warnings: list[str]
+    is_of_machine: bool  # whether another machine may execute the skipped runs
 
 
 def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
@@ -86,7 +87,8 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
         if reason is not None:
             skipped[run.run_id] = reason
     warnings = command_warnings(study, planned.runs)
-    return Forecast(skipped, [*warnings, *examination.warnings([*settings.values()])])
+    warnings += examination.warnings([*settings.values()])
+    return Forecast(skipped, warnings, examination.is_of_machine)
 
 
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
