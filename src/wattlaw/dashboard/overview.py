@@ -15,7 +15,14 @@ from wattlaw.api.store_tables import stored_decision
 from wattlaw.dashboard.tails import RunTail
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
-from wattlaw.formatting import MEASURED, TITLE_COLUMNS, origin_of, origins_label, run_title
+from wattlaw.formatting import (
+    MEASURED,
+    TITLE_COLUMNS,
+    origin_of,
+    origins_label,
+    plural,
+    run_title,
+)
 from wattlaw.launch.planning import count_statuses
 from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.topics.decision import decision_text
@@ -32,7 +39,9 @@ _RECENT = 20
 _HOUR_S = 3600.0
 #: Active runs whose samples are kept while no page shows them.
 _MOST_TAILS = 64
-_FAILED = ("failed", "skipped", "damaged", "interrupted")
+#: Reasons of skipped runs that are shown.
+_MOST_REASONS = 5
+_FAILED = ("failed", "damaged", "interrupted")
 _COLUMNS = [
     "run_id", "status", *TITLE_COLUMNS, "started_at", "finished_at", "launcher", "attempts",
 ]  # fmt: skip
@@ -63,7 +72,7 @@ class Overview:
     counts
         Runs by status, in the order in which ``status`` lists them.
     running, failed, ended
-        Active runs; the last runs that failed, were skipped or are damaged; the last done runs.
+        Active runs; the last runs that failed or are damaged; the last done runs.
     gpu_hours
         Of all runs that ended and are no simulation; of each run the last attempt.
     left_s
@@ -76,6 +85,8 @@ class Overview:
         Planned runs that a decision does without.
     origin
         ``simulated`` or ``replayed`` if no run is measured, else empty.
+    skipped
+        Sentences on the runs that cannot run here, by reason.
     """
 
     stores: tuple[str, ...]
@@ -89,6 +100,7 @@ class Overview:
     notes: tuple[str, ...]
     not_needed: int = 0
     origin: str = ""
+    skipped: tuple[str, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -129,6 +141,8 @@ def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
         tuple(running[:MOST_ROWS]), tuple(_last(state.failed)), tuple(_last(state.ended)),
         state.hours, state.left / state.rates if is_known else None, tuple(state.decisions),
         tuple(state.notes), state.not_needed, origins_label(sorted(state.launchers)),
+        tuple(f"{plural(count, 'run')} skipped: {reason}"
+              for reason, count in state.skipped.most_common(_MOST_REASONS)),
     )  # fmt: skip
 
 
@@ -147,6 +161,7 @@ class _State:
     left: int = 0
     not_needed: int = 0
     launchers: set[str] = field(default_factory=set)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
         """Add a store."""
@@ -174,6 +189,9 @@ class _State:
         not_needed = sum(run.is_not_needed for run in status.not_done)
         self.left -= not_needed
         self.not_needed += not_needed
+        self.skipped.update(
+            reason or "without a reason" for state, reason in reasons.values() if state == "skipped"
+        )
         self.launchers.update(pc.unique(table["launcher"].drop_null()).to_pylist())
         self.rates += _rate(table)
         try:
@@ -215,7 +233,8 @@ def _gpu_hours(table: Any) -> float:
 
 
 def _rate(table: Any) -> float:
-    """Return the runs per second that ended lately."""
+    """Return the runs per second that ended lately, without those that were skipped."""
+    table = table.filter(pc.not_equal(table["status"], "skipped"))
     ends = table["finished_at"].drop_null().to_pylist()
     newest = sorted(ends)[-_RECENT:]
     if len(newest) < 2:

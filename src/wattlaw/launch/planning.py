@@ -21,6 +21,10 @@ from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Work
 
 
+#: The most reasons of skipped runs that are shown before the start.
+_MOST_REASONS = 5
+
+
 @dataclass(frozen=True)
 class Planned:
     """A checked study and its runs in order."""
@@ -81,10 +85,13 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     examination = launcher.examine(study.launch)
     skipped, settings = dict[str, str](), dict[int, Setting]()
+    reasons: dict[tuple[object, ...], str | None] = {}  # the repeats of a run share it
     for run in runs:
         settings[id(run.setting)] = run.setting  # which the runs of a plan share
-        reason = examination.unsupported_reason(run.spec)
-        if reason is not None:
+        key = id(run.setting), run.nodes, run.shared.workload.name, run.shared.measure.epochs
+        if key not in reasons:
+            reasons[key] = examination.unsupported_reason(run.spec)
+        if (reason := reasons[key]) is not None:
             skipped[run.run_id] = reason
     warnings = command_warnings(study, planned.runs)
     warnings += examination.warnings([*settings.values()])
@@ -92,11 +99,19 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
 
 
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
-    """Return a sentence for each reason for which some of a number of runs are skipped."""
-    return [
-        f"{plural(count, 'run')} of {runs:,} will be skipped: {reason}"
-        for reason, count in Counter(reasons).most_common()
+    """Return sentences on why some of a number of runs are skipped: the most frequent reasons."""
+    count = Counter(reasons)
+    shown = count.most_common(_MOST_REASONS)
+    sentences = [
+        f"{plural(number, 'run')} of {runs:,} will be skipped: {reason}" for reason, number in shown
     ]
+    if len(count) > len(shown):
+        others = count.total() - sum(number for _, number in shown)
+        sentences.append(
+            f"{plural(others, 'run')} of {runs:,} will be skipped for "
+            f"{len(count) - len(shown):,} other reasons; 'wattlaw status' lists them after the start"
+        )
+    return sentences
 
 
 def statuses(

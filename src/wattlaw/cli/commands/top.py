@@ -92,7 +92,7 @@ def _summary(overview: Overview) -> Iterator[Text | Padding]:
     if overview.origin:
         yield Text(f"All runs are {overview.origin}: nothing was measured here.")
     yield Text(f"{fmt.number(overview.gpu_hours)} GPU-hours of measured runs")
-    for line in (*overview.decisions, *overview.notes):
+    for line in (*overview.skipped, *overview.decisions, *overview.notes):
         yield Text(escape_invisible(line))
 
 
