@@ -124,7 +124,9 @@ def test_a_command_whose_ranks_may_be_right_is_not_refused(tmp_path, command, gp
 
 def test_a_shell_script_is_looked_into_and_may_have_branches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("run.sh").write_text("# torchrun\nexport A=1\nnohup \\\n torchrun --nproc-per-node 2 t.py\n")
+    Path("run.sh").write_text(
+        "# torchrun\nexport A=1\nnohup \\\n torchrun --nproc-per-node 2 t.py\n"
+    )
     for command in ("bash run.sh", "bash -e ./run.sh"):
         (told,) = load_study(write(tmp_path, command, [1, 2])).warnings()
         assert "torchrun in " in told
@@ -133,8 +135,8 @@ def test_a_shell_script_is_looked_into_and_may_have_branches(tmp_path, monkeypat
 
 SPAWN = """
 import subprocess, sys
-line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", sys.argv[1]]
-sys.exit(subprocess.run([*line, *sys.argv[2:]]).returncode)
+line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+sys.exit(subprocess.run([*line, *sys.argv[1:]]).returncode)
 """
 
 

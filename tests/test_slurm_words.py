@@ -82,7 +82,9 @@ def test_a_job_requests_nodes_workers_and_time_and_can_be_requeued(tmp_path):
     assert words[-6:] == [str(tmp_path / "r" / "job.sh"), *driver]
 
 
-@pytest.mark.parametrize("gres", ["gpu", "gpu:1g.10gb", "gpu:rtx_3090", "gpu:a100-sxm4-80gb", "dcu"])
+@pytest.mark.parametrize(
+    "gres", ["gpu", "gpu:1g.10gb", "gpu:rtx_3090", "gpu:a100-sxm4-80gb", "dcu"]
+)
 def test_a_gres_gets_the_number_of_workers_of_a_node(tmp_path, gres):
     assert f"--gres={gres}:4" in words_for(tmp_path, spec_of(), gres=gres)
 

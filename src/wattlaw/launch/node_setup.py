@@ -59,9 +59,7 @@ def limit_states(boards: Sequence[str]) -> list[LimitState]:
     return states
 
 
-def range_reason(
-    limits: Limits, states: Sequence[LimitState], boards: Sequence[str]
-) -> str | None:
+def range_reason(limits: Limits, states: Sequence[LimitState], boards: Sequence[str]) -> str | None:
     """Return why no board can have these limits, or None if one can."""
     reasons = []
     for state in states:

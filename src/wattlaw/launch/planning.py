@@ -20,7 +20,6 @@ from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Work
 
-
 #: The most reasons of skipped runs that are shown before the start.
 _MOST_REASONS = 5
 
@@ -109,7 +108,7 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
         others = count.total() - sum(number for _, number in shown)
         sentences.append(
             f"{plural(others, 'run')} of {runs:,} will be skipped for "
-            f"{len(count) - len(shown):,} other reasons; 'wattlaw status' lists them after the start"
+            f"{len(count) - len(shown):,} other reasons ('wattlaw status' lists them later)"
         )
     return sentences
 

@@ -70,11 +70,13 @@ _ALIASES = {"accelerate-launch": "accelerate launch", "mpirun.openmpi": "mpirun"
             "mpiexec.mpich": "mpiexec"}  # fmt: skip
 #: Programs that start another one, with the number of words before it that are no options.
 _WRAPPERS = {
-    **dict.fromkeys(("env", "nohup", "nice", "ionice", "time", "stdbuf", "setsid", "numactl", "sudo",
-                     "doas", "exec", "command", "hwloc-bind", "strace", "ncu", "unbuffer", "xvfb-run",
-                     "catchsegv", "gdb", "kernprof", "scalene"), 0),
-    **dict.fromkeys(("timeout", "taskset", "chrt", "uv", "poetry", "pipenv", "pdm", "hatch", "rye",
-                     "pixi", "conda", "mamba", "micromamba", "nsys", "perf", "py-spy", "wattlaw"), 1),
+    **dict.fromkeys(
+        ("env", "nohup", "nice", "ionice", "time", "stdbuf", "setsid", "numactl", "sudo", "doas",
+         "exec", "command", "hwloc-bind", "strace", "ncu", "unbuffer", "xvfb-run", "catchsegv",
+         "gdb", "kernprof", "scalene"), 0),
+    **dict.fromkeys(
+        ("timeout", "taskset", "chrt", "uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi",
+         "conda", "mamba", "micromamba", "nsys", "perf", "py-spy", "wattlaw"), 1),
     **dict.fromkeys(("apptainer", "singularity", "docker", "podman", "enroot"), 2),
 }  # fmt: skip
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
@@ -91,33 +93,16 @@ def find_rank_starter(words: Sequence[str], depth: int = 0) -> RankStarter | Non
     Programs that start another one (``env``, ``uv run``, ``bash -c``, ``numactl``) and shell
     scripts are looked through.
     """
-    if depth > _MAX_DEPTH:
-        return None
     skipped, is_value = 0, False
-    for index, word in enumerate(words):
+    for index, word in enumerate(words if depth <= _MAX_DEPTH else ()):
+        is_end, found = _at(word, words[index + 1 :], depth)
+        if is_end:
+            return found
         name = PurePosixPath(word).name
-        rest = words[index + 1 :]
-        if (found := _starter(name, rest)) is not None:
-            inner = find_rank_starter(rest, depth + 1) if found.count == "1" else None
-            return inner or found
-        if _PYTHON.fullmatch(name):
-            return _of_python(rest)
-        if name in _SHELLS:
-            return _of_shell(rest, depth)
-        if word.endswith((".sh", ".bash")):
-            return _of_script(word, depth)
-        if word.endswith(".py"):
-            return None
         if name in _WRAPPERS:
             skipped, is_value = _WRAPPERS[name], False
-        elif word in ("-S", "--split-string") and rest:
-            return find_rank_starter([*_split(rest[0]), *rest[1:]], depth + 1)
-        elif word in ("-m", "--module") and rest and rest[0] in _MODULES:  # as of 'uv run'
-            return _of_python([word.replace("--module", "-m"), *rest])
         elif word.startswith("-"):
             is_value = "=" not in word and word != "--"
-        elif index == 0:
-            return None
         elif is_value or _ASSIGNMENT.fullmatch(word):
             is_value = False
         elif skipped:
@@ -125,6 +110,28 @@ def find_rank_starter(words: Sequence[str], depth: int = 0) -> RankStarter | Non
         else:
             return None  # a program that is not known
     return None
+
+
+def _at(word: str, rest: Sequence[str], depth: int) -> tuple[bool, RankStarter | None]:
+    """Return whether a word decides what the command starts, and the starter."""
+    name = PurePosixPath(word).name
+    is_end, found = True, _starter(name, rest)
+    if found is not None:
+        inner = find_rank_starter(rest, depth + 1) if found.count == "1" else None
+        found = inner or found
+    elif word in ("-S", "--split-string") and rest:  # of env
+        found = find_rank_starter([*_split(rest[0]), *rest[1:]], depth + 1)
+    elif word in ("-m", "--module") and rest and rest[0] in _MODULES:  # of 'uv run'
+        found = _of_module(rest[0], rest[1:])
+    elif _PYTHON.fullmatch(name):
+        found = _of_python(rest)
+    elif name in _SHELLS:
+        found = _of_shell(rest, depth)
+    elif word.endswith((".sh", ".bash")):
+        found = _of_script(word, depth)
+    else:
+        is_end = word.endswith(".py")
+    return is_end, found
 
 
 def _starter(name: str, rest: Sequence[str]) -> RankStarter | None:

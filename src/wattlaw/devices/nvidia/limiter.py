@@ -153,7 +153,9 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         options = set_power_options(self.read(device).power_limit_w or 0.0)
         if os.geteuid() == 0 or sudo_allows(None, device, *options):
             return None
-        return f"{device}: sudo does not allow 'nvidia-smi -i {device} -pl WATTS' without a password"
+        return (
+            f"{device}: sudo does not allow 'nvidia-smi -i {device} -pl WATTS' without a password"
+        )
 
     def _set(self, device: str, options: tuple[str, ...], *_: object) -> None:
         sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")

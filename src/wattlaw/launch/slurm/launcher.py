@@ -121,9 +121,7 @@ class SlurmLauncher(Launcher):
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
         """Return why runs are skipped, and whether the partition's nodes have as many GPUs."""
-        return Examination(
-            partial(_unsupported_reason, launch), lambda _: _node_warnings(launch)
-        )
+        return Examination(partial(_unsupported_reason, launch), lambda _: _node_warnings(launch))
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be a job, or None."""
