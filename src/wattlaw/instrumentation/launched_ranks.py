@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from wattlaw.instrumentation.steps import ProcessSteps
 
-_REMEDY = (
+#: Ends the message about a command that starts ranks.
+REMEDY = (
     "wattlaw starts the command once per GPU, so that it must not start ranks itself (torchrun, "
     "accelerate launch, mpirun, srun, torch.multiprocessing.spawn): give the command of one rank, "
     "or launch_with"
@@ -29,7 +30,7 @@ def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
             one = "one rank alone" if size == 1 else f"one of {size} ranks"
             return (
                 f"process {process.pid} on {process.host} trained as {one}, but {launched} "
-                f"{'was' if launched == 1 else 'were'} launched; {_REMEDY}"
+                f"{'was' if launched == 1 else 'were'} launched; {REMEDY}"
             )
         if process.launched_rank is not None and process.rank is not None:
             ranks[process.launched_rank].add(process.rank)
@@ -37,6 +38,6 @@ def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
         if len(own) > 1:
             return (
                 f"rank {launched_rank} of the {launched} that were launched has started {len(own)} "
-                f"ranks of its own; {_REMEDY}"
+                f"ranks of its own; {REMEDY}"
             )
     return None

@@ -7,9 +7,9 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.files import read_bytes
-from wattlaw.launch.rank_starters import RankStarter, find_rank_starter
 from wattlaw.study.model import Setting, Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.rank_starters import RankStarter, find_rank_starter
 from wattlaw.text import join_names
 from wattlaw.training.environment import RUN_FOLDER
 
@@ -30,27 +30,12 @@ def check_own_ranks(study: Study) -> None:
         if starter is None or starter.script is not None:
             continue
         most = max(_gpu_counts(study, spec))
-        started = _ranks(starter, most, is_local=study.launch.kind == "local")
+        started = starter.fault(most, is_local=study.launch.kind == "local")
         if started is not None:
             raise BadInput(
                 f"workloads[{index}].command: given {starter.program}, which {started}, while "
                 f"wattlaw starts the command {_times(most)}; allowed: {_remedy(starter)}"
             )
-
-
-def _ranks(starter: RankStarter, gpus: int, *, is_local: bool) -> str | None:
-    """Return what is wrong with the ranks that a starter certainly starts, or None."""
-    count = str(gpus) if starter.count == "{gpus}" else starter.count
-    if count is not None and count.isascii() and count.isdigit() and int(count) != 1:
-        return f"starts {count} ranks" if int(count) else None
-    if gpus == 1 or starter.has_nodes:
-        return None
-    if count == "1" and starter.has_own_world:
-        return "starts a rank that trains alone (WORLD_SIZE=1)"
-    starts_all = starter.program == "deepspeed" or (starter.program == "mpirun" and is_local)
-    if count in ("gpu", "auto") or (count is None and starts_all):
-        return "starts a rank for each GPU or core"
-    return None
 
 
 def _times(gpus: int) -> str:

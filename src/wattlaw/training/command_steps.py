@@ -9,22 +9,27 @@ import time
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from wattlaw import machine
 from wattlaw.files import write_text
 from wattlaw.instrumentation.environment import STEPS_FOLDER
+from wattlaw.instrumentation.launched_ranks import REMEDY
 from wattlaw.instrumentation.observer import RUN, StepObserver
 from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.summary import MeasuredPart
+from wattlaw.processes import descendants
 from wattlaw.store.live import open_windows, windows_path, write_window
 from wattlaw.store.record import Facts
 from wattlaw.study.model import RunSpec
+from wattlaw.study.rank_starters import find_rank_starter
 from wattlaw.training.environment import FIRST_OUTPUT, host_name
 
 #: How often the recorded steps are read, and how long another host may take to show that all ranks
 #: have their steps.
 _POLL_S, _LATE_S = 0.25, 10.0
 #: When it is looked at whether the ranks are those that were launched, besides at the end.
-_CHECKS_S = (5.0, 30.0, 300.0)
+_CHECKS_S = (2.0, 10.0, 60.0, 300.0)
 _PIECE_BYTES, _MOST_PIECES = 64 * 1024, 16
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 
@@ -90,8 +95,21 @@ class CommandSteps:
     def wrong_ranks(self) -> str | None:
         """Return how the ranks of this host differ from those that were launched, or None."""
         if self._wrong_ranks is None:
-            self._wrong_ranks = self._observer.wrong_ranks(self._spec.setting.gpus)
+            gpus = self._spec.setting.gpus
+            self._wrong_ranks = self._observer.wrong_ranks(gpus) or self._rank_starter(gpus)
         return self._wrong_ranks
+
+    def _rank_starter(self, gpus: int) -> str | None:
+        """Return which descendant of this process starts ranks of its own, also without PyTorch."""
+        if self._spec.workload.launch_with not in ("auto", "none"):
+            return None
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(psutil.Error):
+                starter = find_rank_starter(psutil.Process(pid).cmdline(), follow_shells=False)
+                fault = None if starter is None else starter.fault(gpus)
+                if starter is not None and fault is not None:
+                    return f"process {pid} is {starter.program}, which {fault}; {REMEDY}"
+        return None
 
     def were_complete(self) -> bool:
         """Say whether ranks of this host failed because those of another were ended."""

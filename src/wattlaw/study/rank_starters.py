@@ -29,6 +29,25 @@ class RankStarter:
     has_nodes: bool = False
     script: str | None = None
 
+    def fault(self, gpus: int, *, is_local: bool = False) -> str | None:
+        """Return what is certainly wrong with the ranks in a run of so many GPUs, or None.
+
+        ``is_local`` says that the machine is no job of a scheduler, whose tasks mpirun would count.
+        """
+        count = str(gpus) if self.count == "{gpus}" else self.count
+        if count is not None and count.isascii() and count.isdigit() and int(count) != 1:
+            return f"starts {count} ranks"
+        starts_all = self.program == "deepspeed" or (self.program == "mpirun" and is_local)
+        if gpus == 1 or self.has_nodes:
+            fault = None
+        elif count == "1" and self.has_own_world:
+            fault = "starts a rank that trains alone (WORLD_SIZE=1)"
+        elif count in ("gpu", "auto") or (count is None and starts_all):
+            fault = "starts a rank for each GPU or core"
+        else:
+            fault = None
+        return fault
+
 
 _NPROC = ("--nproc-per-node", "--nproc_per_node")
 _MPI = ("-n", "-np", "--np", "--n", "-c")
@@ -87,18 +106,22 @@ _MAX_SCRIPT_BYTES = 200_000
 _MAX_DEPTH = 8
 
 
-def find_rank_starter(words: Sequence[str], depth: int = 0) -> RankStarter | None:
+def find_rank_starter(
+    words: Sequence[str], depth: int = 0, *, follow_shells: bool = True
+) -> RankStarter | None:
     """Return the program in a command that starts ranks, None if none is seen.
 
-    Programs that start another one (``env``, ``uv run``, ``bash -c``, ``numactl``) and shell
-    scripts are looked through.
+    Programs that start another one (``env``, ``uv run``, ``numactl``) are looked through, and with
+    ``follow_shells`` the commands of ``bash -c`` and shell scripts.
     """
     skipped, is_value = 0, False
     for index, word in enumerate(words if depth <= _MAX_DEPTH else ()):
+        name = PurePosixPath(word).name
+        if name in _SHELLS and not follow_shells:
+            return None
         is_end, found = _at(word, words[index + 1 :], depth)
         if is_end:
             return found
-        name = PurePosixPath(word).name
         if name in _WRAPPERS:
             skipped, is_value = _WRAPPERS[name], False
         elif word.startswith("-"):
