@@ -13,6 +13,7 @@ from wattlaw.cli.main import main
 from wattlaw.dashboard.overview import read_overview
 from wattlaw.dashboard.pages import Pages
 from wattlaw.launch.node_setup import permission_problem
+from wattlaw.launch.planning import skipped_text
 from wattlaw.launch.run_status import StatusPoller
 from wattlaw.launch.slurm.commands import parse_gres
 from wattlaw.store.store import Store
@@ -30,6 +31,13 @@ def write(folder: Path, **changes: Any) -> Path:
     path = folder / "study.yaml"
     path.write_text(yaml.safe_dump(study | changes))
     return path
+
+
+def told_of(path: Path, **changes: Any) -> list[str]:
+    """Return what is told before a study starts."""
+    study = load_study(path, **changes)
+    known = study.forecast()
+    return [*skipped_text(known.skipped.values(), len(study)), *known.warnings]
 
 
 @pytest.mark.parametrize("gpus", [[5, 4, 3], [4, 5, 3], [4, 3, 5]])
@@ -50,7 +58,7 @@ def test_uneven_nodes_are_skipped_in_every_position_of_a_dry_run(tmp_path, capsy
         4: "planned", 5: "skipped", 3: "planned",
     }  # fmt: skip
     assert main(["check", str(path)]) == 0
-    assert "warning: 1 run of 3 will be skipped: 5 gpus on 2 nodes" in capsys.readouterr().err
+    assert "1 run of 3 will be skipped: 5 gpus on 2 nodes" in capsys.readouterr().out
 
 
 TABLE = "workload,gpus,local_batch,step_time_s,dataset_samples\nmine,1,8,0.1,800\n"
@@ -69,7 +77,7 @@ def test_every_launcher_says_what_it_will_skip(tmp_path, capsys, launch, reason)
     path = write(tmp_path, launch=launch)
     known = load_study(path).preview(tmp_path / "s").skipped
     assert main(["check", str(path)]) == 0
-    assert reason in capsys.readouterr().err
+    assert reason in capsys.readouterr().out
     outcome = run(path, tmp_path / "s")
     skipped = {record.run_id: record.reason for record in Store(tmp_path / "s").records()
                if record.status == "skipped"}  # fmt: skip
@@ -85,13 +93,13 @@ def test_skipped_runs_are_counted_first_and_are_not_in_the_time_to_go(tmp_path, 
     assert [line.split(":")[0] for line in lines] == ["skipped"] * 6 + ["done"] * 2
     assert "6 skipped, 1 left, about" in lines[6]
     assert main(["run", str(path), "--store", str(tmp_path / "t")]) == 0
-    told = capsys.readouterr().err
-    assert re.search(r"wattlaw: 2 runs of 8 will be skipped: needs 16 workers", told)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.index("2 runs of 8 will be skipped: needs 16 workers") < told.index("skipped: mine")
 
 
 def test_many_reasons_are_not_all_listed(tmp_path):
     path = write(tmp_path, sweeps=[{"gpus": [*range(10, 30)], "local_batch": [8]}])
-    told = [line for line in load_study(path).warnings() if "skipped" in line]
+    told = [line for line in told_of(path) if "skipped" in line]
     assert len(told) == 6
     assert told[-1].startswith("15 runs of 20 will be skipped for 15 other reasons")
 
@@ -140,18 +148,18 @@ def test_values_that_nothing_takes_are_named(
     Path("reads.py").write_text(SCRIPT)
     spec = {"name": "mine", "command": ["{python}", *words]}
     path = write(tmp_path, workloads=[spec], sweeps=[{"gpus": [1]} | sweep], **changes)
-    told = load_study(path).warnings()
+    told = told_of(path)
     assert len(told) == len(expected)
     for sentence, part in zip(told, expected, strict=True):
         assert sentence.startswith("workloads[0].command: ")
         assert part in sentence
-    assert load_study(path, launch="simulated", hardware="mit-v100").warnings()[1:] == []
+    assert told_of(path, launch="simulated", hardware="mit-v100")[1:] == []
 
 
 def test_caps_without_a_device_and_too_many_workers_are_named(tmp_path):
     sweep = {"gpus": [1], "local_batch": [8], "power_limit_w": [None, 200]}
     path = write(tmp_path, sweeps=[sweep], launch={"gpus_per_node": 10_000})
-    told = load_study(path).warnings()
+    told = told_of(path)
     assert told[0] == (
         "1 run of 2 will be skipped: a power or clock limit needs a GPU, and none is visible here"
     )
@@ -165,11 +173,11 @@ def test_caps_outside_the_range_are_skipped_and_a_missing_permission_is_named(
     sweep = {"gpus": [1], "local_batch": [8], "power_limit_w": [5, 250]}
     workloads = [{"name": "mine", "command": ["{python}", "t.py"]}]
     path = write(tmp_path, workloads=workloads, sweeps=[sweep], launch={"gpus_per_node": 2})
-    (told,) = load_study(path).warnings()
+    (told,) = told_of(path)
     assert re.match("1 run of 2 will be skipped: a power limit of 5 W is outside .* W of", told)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", str(tmp_path))  # without sudo
-    assert "setting limits requires root" in load_study(path).warnings()[1]
+    assert "setting limits requires root" in told_of(path)[1]
 
 
 def test_a_file_that_may_be_written_is_a_permission(amd_machine):
@@ -204,9 +212,9 @@ def test_check_warns_where_the_nodes_of_a_partition_have_fewer_gpus(tmp_path, mo
     slurm = {"options": {"partition": "big"}}
     launch = {"kind": "slurm", "gpus_per_node": 8, "slurm": slurm}
     path = write(tmp_path, sweeps=[{"gpus": [8], "local_batch": [8]}], launch=launch)
-    (told,) = load_study(path).warnings()
+    (told,) = told_of(path)
     assert "launch.gpus_per_node is 8; a node of partition big has at most 4 gpu" in told
     assert "--partition=big" in (folder / "words").read_text()
     path = write(tmp_path, sweeps=[{"gpus": [4], "local_batch": [8]}],
                  launch=launch | {"gpus_per_node": 4})  # fmt: skip
-    assert load_study(path).warnings() == []
+    assert told_of(path) == []

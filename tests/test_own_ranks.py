@@ -15,7 +15,7 @@ from wattlaw.errors import BadInput
 from wattlaw.instrumentation.launched_ranks import wrong_ranks
 from wattlaw.instrumentation.steps import ProcessSteps
 from wattlaw.store.store import Store
-from wattlaw.study.rank_starters import find_rank_starter
+from wattlaw.training.rank_starters import find_rank_starter
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -118,7 +118,7 @@ def test_check_refuses_a_command_that_certainly_starts_other_ranks(tmp_path, com
     ],
 )
 def test_a_command_whose_ranks_may_be_right_is_not_refused(tmp_path, command, gpus, warns):
-    told = load_study(write(tmp_path, command, gpus)).warnings()
+    told = load_study(write(tmp_path, command, gpus)).forecast().warnings
     assert any("may start ranks of its own" in sentence for sentence in told) is warns
 
 
@@ -128,7 +128,7 @@ def test_a_shell_script_is_looked_into_and_may_have_branches(tmp_path, monkeypat
         "# torchrun\nexport A=1\nnohup \\\n torchrun --nproc-per-node 2 t.py\n"
     )
     for command in ("bash run.sh", "bash -e ./run.sh"):
-        (told,) = load_study(write(tmp_path, command, [1, 2])).warnings()
+        (told,) = load_study(write(tmp_path, command, [1, 2])).forecast().warnings
         assert "torchrun in " in told
         assert "run.sh" in told
 

@@ -127,8 +127,8 @@ class Study:
             tuple(before.warnings),
         )
 
-    def warnings(self, store: str | PathLike[str] | None = None) -> list[str]:
-        """Return sentences on runs that will be skipped, and on what may be wrong.
+    def forecast(self, store: str | PathLike[str] | None = None) -> planning.Forecast:
+        """Return why runs will be skipped, and what may be wrong; nothing is started.
 
         Parameters
         ----------
@@ -143,8 +143,7 @@ class Study:
         runs, ids = self.plan.runs, {run.run_id for run in self.plan.runs}
         records = {} if store is None else Store(Path(store)).records_by_id(ids)
         done = {run_id for run_id, record in records.items() if record and record.status == "done"}
-        known = planning.forecast(self.plan, [run for run in runs if run.run_id not in done])
-        return [*planning.skipped_text(known.skipped.values(), len(runs)), *known.warnings]
+        return planning.forecast(self.plan, [run for run in runs if run.run_id not in done])
 
     def next_measurements(
         self, store: str | PathLike[str], count: int = 10

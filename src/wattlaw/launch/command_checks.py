@@ -9,9 +9,9 @@ from wattlaw.errors import BadInput
 from wattlaw.files import read_bytes
 from wattlaw.study.model import Setting, Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
-from wattlaw.study.rank_starters import RankStarter, find_rank_starter
 from wattlaw.text import join_names
 from wattlaw.training.environment import RUN_FOLDER
+from wattlaw.training.rank_starters import RankStarter, find_rank_starter
 
 #: Launchers that start no command.
 _START_NOTHING = ("replay", "simulated")

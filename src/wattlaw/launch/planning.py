@@ -71,11 +71,15 @@ def plan_study(
 
 
 class Forecast(NamedTuple):
-    """What is known of runs before they start."""
+    """What is known of runs before they start.
 
-    skipped: dict[str, str]  # why a run will be skipped, by run id
+    ``skipped`` has the reason of each run that will be skipped, by run id. ``warnings`` are
+    sentences on what may be wrong. If ``is_of_machine``, another machine may execute those runs.
+    """
+
+    skipped: dict[str, str]
     warnings: list[str]
-    is_of_machine: bool  # whether another machine may execute the skipped runs
+    is_of_machine: bool
 
 
 def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:

@@ -29,6 +29,8 @@ VARIABLE = "WATTLAW_SLOTS_DIR"
 #: No variable of a user moves it.
 _FOLDERS = ("/run/lock", "/dev/shm", "/var/tmp", "/tmp")  # noqa: S108 - see above
 _PREFIX = "wattlaw-slot-"
+#: Root, and what a container shows for a root that it does not know (overflowuid).
+_ROOT = (0, 65_534)
 _OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _MAX_BYTES, _MAX_SHOWN = 8192, 200
 
@@ -139,10 +141,11 @@ class Slots:
 def _is_for_all(folder: Path) -> bool:
     """Say whether a folder is as ``/tmp``; the answer is the same for every user."""
     try:
-        status = folder.stat()
+        status, flags = folder.stat(), os.statvfs(folder).f_flag
     except OSError:
         return False
-    return stat.S_ISDIR(status.st_mode) and status.st_uid == 0 and status.st_mode & 0o1777 == 0o1777
+    is_open = status.st_uid in _ROOT and status.st_mode & 0o1777 == 0o1777
+    return stat.S_ISDIR(status.st_mode) and is_open and not flags & os.ST_RDONLY
 
 
 def _open(path: Path) -> tuple[int, bool]:

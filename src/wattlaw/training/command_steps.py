@@ -22,8 +22,8 @@ from wattlaw.processes import descendants
 from wattlaw.store.live import open_windows, windows_path, write_window
 from wattlaw.store.record import Facts
 from wattlaw.study.model import RunSpec
-from wattlaw.study.rank_starters import find_rank_starter
 from wattlaw.training.environment import FIRST_OUTPUT, host_name
+from wattlaw.training.rank_starters import find_rank_starter
 
 #: How often the recorded steps are read, and how long another host may take to show that all ranks
 #: have their steps.

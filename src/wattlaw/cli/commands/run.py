@@ -68,8 +68,11 @@ def run(
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
         return 0
     decides = loaded.plan.study.decide is not None
-    for sentence in loaded.warnings(store):
-        print(f"wattlaw: {sentence}", file=sys.stderr)
+    forecast = loaded.forecast(store)
+    for sentence in skipped_text(forecast.skipped.values(), len(loaded)):
+        console.print(sentence, soft_wrap=True)
+    for sentence in forecast.warnings:
+        print(f"warning: {sentence}", file=sys.stderr)
     with observer_for(console, len(loaded), decides=decides) as observer:
         outcome = studies.run(
             loaded, store, progress=observer, openmetrics=openmetrics, notify=notify
@@ -96,7 +99,7 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     for sentence in skipped_text(preview.skipped.values(), len(runs)):
         console.print(sentence, soft_wrap=True)
     for sentence in preview.warnings:
-        print(f"wattlaw: {sentence}", file=sys.stderr)
+        print(f"warning: {sentence}", file=sys.stderr)
     if preview.study.plan.study.decide is not None:
         console.print("The runs are candidates of a decision (decide). Not all of them are needed.")
     if emulating := int(runs["emulated_gpus"].notna().sum()):
