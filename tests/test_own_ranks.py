@@ -133,10 +133,17 @@ def test_a_shell_script_is_looked_into_and_may_have_branches(tmp_path, monkeypat
         assert "run.sh" in told
 
 
+#: As torch.multiprocessing.spawn, which no command line shows.
 SPAWN = """
-import subprocess, sys
-line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-sys.exit(subprocess.run([*line, *sys.argv[1:]]).returncode)
+import os, socket, subprocess, sys
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    own = {"WORLD_SIZE": sys.argv[1], "MASTER_PORT": str(free.getsockname()[1])}
+ranks = [
+    subprocess.Popen([sys.executable, *sys.argv[2:]], env=os.environ | own | {"RANK": str(rank)})
+    for rank in range(int(sys.argv[1]))
+]
+sys.exit(max(rank.wait() for rank in ranks))
 """
 
 
