@@ -63,6 +63,8 @@ def sample(meter: AmdMeter, gpu: Gpu, *, last: bool = False) -> Sample | None:
         ({"ROCR_VISIBLE_DEVICES": "GPU-,0"}, []),
         ({"ROCR_VISIBLE_DEVICES": "B45D0000DEADBEE2"}, []),
         ({"ROCR_VISIBLE_DEVICES": "1,-1,0"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "1,2,1,0"}, [1, 2]),  # ends where ROCr's list ends
+        ({"HIP_VISIBLE_DEVICES": "1,1,0"}, [1, 0]),  # HIP ignores the repetition
         ({"GPU_DEVICE_ORDINAL": "1"}, [0, 1, 2, 3]),  # of OpenCL
         ({"SLURM_JOB_ID": "7"}, []),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1-2"}, [1, 2]),

@@ -1,15 +1,21 @@
 """Slots of a machine: each has one owner, and is released when its owner dies."""
 
+import os
+import pwd
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import study_of, wait_for
+from wattlaw.api.studies import run
 from wattlaw.errors import NotAvailable
-from wattlaw.launch.local import LocalLauncher, Slots
+from wattlaw.launch.local import LocalLauncher
+from wattlaw.launch.slots import _FOLDERS as FOLDERS
+from wattlaw.launch.slots import Slots
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
@@ -17,7 +23,7 @@ from wattlaw.study.plan import expand
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from wattlaw.launch.local import Slots
+from wattlaw.launch.slots import Slots
 lease = Slots(Path(sys.argv[1])).acquire(["gpu-0", "gpu-1"], 1)
 print(list(lease), flush=True)
 time.sleep(600)
@@ -56,7 +62,7 @@ def test_at_most_four_of_four_slots_have_owners(tmp_path_factory, counts):
 
 
 def test_two_launchers_of_one_machine_share_its_slots(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("WATTLAW_SLOTS_DIR", str(tmp_path))
     (run, *_) = expand(
         Study.model_validate(study_of() | {"workloads": ({"name": "x"},)}, strict=False)
     )
@@ -70,13 +76,111 @@ def test_two_launchers_of_one_machine_share_its_slots(tmp_path, monkeypatch):
     assert list(second.allocate(run.spec).workers) == ["GPU-a"]
 
 
-def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    folder = Slots.of_this_user()._folder
-    assert folder.stat().st_mode & 0o077 == 0
-    folder.rmdir()
-    folder.symlink_to(elsewhere)
-    with pytest.raises(NotAvailable, match="belongs to another user"):
-        Slots.of_this_user()
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from wattlaw.launch.slots import Slots
+if len(sys.argv) > 3:
+    os.umask(0o077)
+    os.setuid(int(sys.argv[3]))
+lease = Slots.of_this_machine(Path(sys.argv[1])).acquire([sys.argv[2]], 1)
+print(lease is not None, flush=True)
+time.sleep(600)
+"""
+NOBODY = 65534
+
+
+@pytest.fixture
+def hold(monkeypatch):
+    """Return a function that occupies a slot of this machine from another process."""
+    monkeypatch.delenv("WATTLAW_SLOTS_DIR")
+    held = []
+
+    def make(store, name, *user, **options):
+        line = [sys.executable, "-c", HOLDER, str(store), name, *user]
+        held.append(subprocess.Popen(line, stdout=subprocess.PIPE, text=True, **options))
+        assert held[-1].stdout.readline() == "True\n"
+        return held[-1]
+
+    yield make
+    for process in held:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    for path in slot_files():
+        path.unlink()
+
+
+NAME = f"test-{os.getpid()}"
+
+
+def slot_files():
+    return [path for folder in FOLDERS for path in Path(folder).glob(f"wattlaw-slot-{NAME}*")]
+
+
+def test_the_slots_of_a_machine_are_one_whatever_tmpdir_is_and_name_who_has_them(tmp_path, hold):
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    store = tmp_path / "its store"
+    owner = hold(store, NAME, env=environment)
+    slots = Slots.of_this_machine(tmp_path / "mine")
+    assert slots.acquire([NAME], 1) is None
+    (holder,) = slots.holders([NAME])
+    user = pwd.getpwuid(os.getuid()).pw_name
+    assert holder == f"process {owner.pid} of user {user}, store {store}"
+    (path,) = slot_files()
+    assert path.stat().st_mode & 0o777 == 0o666
+    owner.kill()
+    wait_for(lambda: slots.acquire([NAME], 1), "the slot of the killed process")
+    assert slots.holders([NAME]) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("is_first", [True, False])
+def test_users_share_the_slots_whoever_was_the_first(tmp_path, hold, is_first):
+    slots = Slots.of_this_machine(tmp_path)
+    if is_first:  # the file is of root
+        slots.acquire([NAME], 1).release()
+    owner = hold("/store", NAME, str(NOBODY))
+    assert slots.acquire([NAME], 1) is None
+    assert slots.holders([NAME]) == [f"process {owner.pid} of user nobody, store /store"]
+
+
+def test_what_another_user_puts_in_place_of_a_slot_is_not_followed_or_written(tmp_path, hold):
+    target = tmp_path / "precious"
+    target.write_text("as it was")
+    folder = tmp_path / "slots"
+    folder.mkdir()
+    slots = Slots(folder, tmp_path)
+    (folder / "link").symlink_to(target)
+    (folder / "hard").hardlink_to(target)
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(NotAvailable, match="is a link; it belongs to user"):
+        slots.acquire(["link"], 1)
+    with pytest.raises(NotAvailable, match="not a regular file"):
+        slots.acquire(["pipe"], 1)
+    assert slots.acquire(["hard"], 1) is not None
+    assert target.read_text() == "as it was"
+    (folder / "told").write_text('{"pid": 1, "store": "a\\u001b[31m\\nb"}')
+    assert "\x1b" not in " ".join(slots.holders(["told"]))
+
+
+def test_a_campaign_that_waits_names_who_uses_the_machine(write_study, tmp_path, hold, monkeypatch):
+    monkeypatch.setenv("WATTLAW_SLOTS_DIR", str(tmp_path / "slots"))
+    owner = hold(tmp_path / "other", "run-0")
+    path = write_study(
+        workloads=[{"name": "command", "command": ["true"]}],
+        sweeps=[{"gpus": [1], "local_batch": [1]}],
+        measure={"epochs": 1, "warmup_epochs": 0},
+        repeats=1,
+    )
+    lines = []
+
+    def progress(line):
+        lines.append(line)
+        if "waiting" in line:
+            owner.kill()
+
+    outcome = run(path, tmp_path / "store", progress=progress)
+    assert outcome.done == 1
+    assert f"process {owner.pid} of user" in lines[0]
+    assert f"store {tmp_path / 'other'}" in lines[0]

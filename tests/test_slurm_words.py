@@ -82,6 +82,13 @@ def test_a_job_requests_nodes_workers_and_time_and_can_be_requeued(tmp_path):
     assert words[-6:] == [str(tmp_path / "r" / "job.sh"), *driver]
 
 
+@pytest.mark.parametrize(
+    "gres", ["gpu", "gpu:1g.10gb", "gpu:rtx_3090", "gpu:a100-sxm4-80gb", "dcu"]
+)
+def test_a_gres_gets_the_number_of_workers_of_a_node(tmp_path, gres):
+    assert f"--gres={gres}:4" in words_for(tmp_path, spec_of(), gres=gres)
+
+
 def test_options_that_are_not_set_are_not_passed_to_sbatch(tmp_path):
     words = words_for(tmp_path, spec_of(), gres=None)
     assert not [word for word in words if word.startswith(("--gres", "--time", "--cpus", "--comm"))]
@@ -230,6 +237,15 @@ def test_an_option_is_refused_or_becomes_one_argument_of_sbatch(tmp_path_factory
         ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least 180 s"),
         ({"setup": ["a\nb"]}, "slurm.setup[0]: given several lines"),
         ({"max_queued": 0}, "slurm.max_queued"),
+        ({"gres": "gpu:4"}, 'slurm.gres: given "gpu:4"; allowed: "gpu", without a count'),
+        ({"gres": "gpu:a100:4"}, 'slurm.gres: given "gpu:a100:4"; allowed: "gpu:a100", without'),
+        ({"gres": "gpu:2K"}, 'slurm.gres: given "gpu:2K"; allowed: "gpu", without a count'),
+        ({"gres": "gres/gpu:4"}, 'slurm.gres: given "gres/gpu:4"; allowed: "gpu", without'),
+        ({"gres": "gres/gpu"}, 'slurm.gres: given "gres/gpu"; allowed: "gpu", without'),
+        ({"gres": "gpu,nvme"}, 'slurm.gres: given "gpu,nvme"; allowed: one name'),
+        ({"gres": "gpu:2,nvme:1"}, 'slurm.gres: given "gpu:2,nvme:1"; allowed: one name'),
+        ({"gres": "gpu:a100:x"}, 'slurm.gres: given "gpu:a100:x"; allowed: one name'),
+        ({"gres": ""}, 'slurm.gres: given ""; allowed: one name, or a name and a type'),
         ({"poll_s": 0.1}, "slurm.poll_s"),
         ({"limits": "root"}, "slurm.limits"),
         ({"partition": "gpu"}, "partition"),
@@ -326,6 +342,27 @@ def bin_(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
+
+
+OPTIONS_OF_OUTER_JOBS = (
+    *("SBATCH_GRES", "SBATCH_EXCLUSIVE", "SBATCH_TIMELIMIT", "SBATCH_EXPORT", "SRUN_CPUS_PER_TASK"),
+    *("SRUN_EXPORT_ENV", "SLURM_CPU_BIND", "SQUEUE_PARTITION", "SQUEUE_STATES", "SCANCEL_STATE"),
+)
+
+
+@pytest.mark.parametrize("is_in_job", [True, False])
+def test_options_in_the_environment_do_not_reach_our_commands(bin_, monkeypatch, is_in_job):
+    (bin_ / "sbatch").write_text(f"#!/bin/bash\nenv > {bin_}/env\necho 7\n")
+    (bin_ / "sbatch").chmod(0o755)
+    for name in (*OPTIONS_OF_OUTER_JOBS, "SBATCH_ACCOUNT", "SLURM_CONF"):
+        monkeypatch.setenv(name, "outer")
+    if is_in_job:
+        monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert commands.submit([]) == "7"
+    found = dict(line.split("=", 1) for line in (bin_ / "env").read_text().splitlines())
+    assert not found.keys() & {*OPTIONS_OF_OUTER_JOBS, "SLURM_JOB_ID"}
+    assert found["SLURM_CONF"] == "outer"
+    assert ("SBATCH_ACCOUNT" in found) is not is_in_job  # a login shell's default account
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,15 @@ def test_without_a_variable_every_board_of_the_machine_is_ours():
         ("0", [0]),
         ("2,0", [2, 0]),
         (" 3 , 1 ", [3, 1]),
-        ("1,1,1", [1]),
+        ("1,1,1", []),  # as for CUDA, a repeated GPU hides all
+        ("0,1,2,1", []),
+        ("3,03", []),
         ("1,9,0", [1]),  # as for CUDA, what does not exist ends the list
+        ("0,9,0", [0]),
+        ("0,-1,0", [0]),
+        ("1gpu2,2ampere", [1, 2]),  # as strtoul reads them
+        ("2, +3, -0", [2, 3, 0]),
+        ("3,two,1", [3]),
         ("9", []),
         ("-1", []),
         ("0,-1,1", [0]),
@@ -85,9 +92,18 @@ def test_a_uuid_in_cuda_visible_devices_selects_that_board():
     boards = listed(4)
     assert chosen(boards, boards[2].uuid) == [2]
     assert chosen(boards, f"{boards[3].uuid},{boards[0].uuid}") == [3, 0]
-    assert chosen(boards, f"{boards[3].uuid},{boards[3].uuid}, 3") == [3]
     assert chosen(boards, "GPU-00000002") == [2]
-    assert chosen(boards, "GPU-00000001-1111,0") == [1, 0]
+    assert chosen(boards, "GPU-00000001-1111,GPU-00000000") == [1, 0]
+
+
+def test_a_uuid_that_is_repeated_hides_all_and_an_entry_of_another_kind_ends_the_list():
+    boards = listed(4)
+    assert chosen(boards, f"{boards[3].uuid},{boards[3].uuid}") == []
+    assert chosen(boards, f"{boards[3].uuid},{boards[0].uuid},GPU-00000003") == []
+    assert chosen(boards, "GPU-00000001-1111,0") == [1]
+    assert chosen(boards, f"0,{boards[1].uuid}") == [0]
+    (note,) = select_gpus(boards, {"CUDA_VISIBLE_DEVICES": "2,2"}).notes
+    assert "'2' is there twice" in note
 
 
 def test_a_uuid_that_fits_several_boards_or_none_ends_the_list():
@@ -107,6 +123,7 @@ def test_a_part_of_a_board_in_mig_mode_counts_as_its_board_once():
     assert chosen(boards, f"MIG-{boards[1].uuid}/7/0") == [1]  # as drivers before 470 wrote it
     assert chosen(boards, f"MIG-{boards[2].uuid}/1/0,MIG-{boards[2].uuid}/2/0") == [2]
     assert chosen(boards, "MIG-GPU-ffffffff-1111-2222-3333-444444444444/1/0") == []
+    assert chosen(boards, "MIG-bbbb0000-1-5-1-1,MIG-bbbb0000-1-5-1-1") == []
 
 
 @pytest.mark.parametrize(

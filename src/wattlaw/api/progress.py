@@ -36,7 +36,8 @@ class Tally:
 
     def __str__(self) -> str:
         left = f"at most {self.left} left" if self._decides else f"{self.left} left"
-        text = f"{self.count['done']} done, {self.count['failed']} failed, {left}"
+        skipped = f"{self.count['skipped']} skipped, " if self.count["skipped"] else ""
+        text = f"{self.count['done']} done, {self.count['failed']} failed, {skipped}{left}"
         if self._worked and self.left and not self._decides:
             per_run_s = (self._last_s - self._started_s) / self._worked
             remaining_s = per_run_s * self.left - (time.monotonic() - self._last_s)

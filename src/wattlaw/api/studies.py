@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -109,16 +109,41 @@ class Study:
         records = results.records_by_id({run.run_id for run in self.plan.runs})
         statuses = planning.statuses(results, self.plan.runs, records)
         left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
+        before = planning.forecast(self.plan, left)
+        runnable = [run for run in left if run.run_id not in before.skipped]
+        if not before.is_of_machine:  # else they stay planned, for another machine
+            statuses |= dict.fromkeys(before.skipped, "skipped")
+            left = runnable
         known = [record for record in records.values() if record is not None]
         queue = _launcher(self).queue
         return Preview(
             self,
             statuses,
             gpu_hours(left, known, assume_tflops * 1e12),
-            queue.submission_command(self.plan.study.launch, left[0], results)
-            if queue and left
+            queue.submission_command(self.plan.study.launch, runnable[0], results)
+            if queue and runnable
             else None,
+            before.skipped,
+            tuple(before.warnings),
         )
+
+    def forecast(self, store: str | PathLike[str] | None = None) -> planning.Forecast:
+        """Return why runs will be skipped, and what may be wrong; nothing is started.
+
+        Parameters
+        ----------
+        store
+            The folder of results; its done runs are left out.
+
+        Raises
+        ------
+        wattlaw.errors.BadInput
+            ``store`` is a file.
+        """
+        runs, ids = self.plan.runs, {run.run_id for run in self.plan.runs}
+        records = {} if store is None else Store(Path(store)).records_by_id(ids)
+        done = {run_id for run_id, record in records.items() if record and record.status == "done"}
+        return planning.forecast(self.plan, [run for run in runs if run.run_id not in done])
 
     def next_measurements(
         self, store: str | PathLike[str], count: int = 10
@@ -167,15 +192,22 @@ class Preview:
     statuses
         The status of each run in the store, by run id.
     gpu_hours
-        The GPU-hours of the runs that are not done.
+        The GPU-hours of the runs that are not done, without those that no machine can execute.
     job
-        The batch job of the first such run, where runs are jobs of a queue.
+        The batch job of the first run that can be one, where runs are jobs of a queue.
+    skipped
+        Why runs will be skipped, by run id. Those that only this machine cannot execute have the
+        status ``planned``.
+    warnings
+        Sentences on what may be wrong with the runs.
     """
 
     study: Study
     statuses: Mapping[str, str]
     gpu_hours: GpuHours
     job: str | None
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def counts(self) -> dict[str, int]:
@@ -184,7 +216,9 @@ class Preview:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python."""
-        return {"counts": self.counts, "gpu_hours": asdict(self.gpu_hours), "job": self.job}
+        hours = asdict(self.gpu_hours)
+        plain = {"counts": self.counts, "gpu_hours": hours, "job": self.job}
+        return plain | {"skipped": dict(self.skipped), "warnings": [*self.warnings]}
 
     def to_frame(self) -> "pd.DataFrame":
         """Return the table of the study with the column ``status``."""

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 #: The commands with their help, so that ``wattlaw --help`` imports no command.
 COMMANDS = {
     "run": "Run the missing runs of a study.",
-    "check": "Validate a study file, count its runs, and warn of scripts that do not exist.",
+    "check": "Validate a study file, count its runs, and warn of what may be wrong.",
     "status": "Count runs by status and show why runs are not done.",
     "dashboard": "Show running studies in a browser, live.",
     "top": "Show running studies in the terminal, live.",

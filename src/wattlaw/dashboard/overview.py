@@ -15,7 +15,14 @@ from wattlaw.api.store_tables import stored_decision
 from wattlaw.dashboard.tails import RunTail
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
-from wattlaw.formatting import MEASURED, TITLE_COLUMNS, origins_label, run_title, source_of
+from wattlaw.formatting import (
+    MEASURED,
+    TITLE_COLUMNS,
+    origins_label,
+    plural,
+    run_title,
+    source_of,
+)
 from wattlaw.launch.planning import count_statuses
 from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.topics.decision import decision_text
@@ -34,7 +41,9 @@ _HOUR_S = 3600.0
 _USE_GPUS = (MEASURED, "imported")
 #: Active runs whose samples are kept while no page shows them.
 _MOST_TAILS = 64
-_FAILED = ("failed", "skipped", "damaged", "interrupted")
+#: Reasons of skipped runs that are shown.
+_MOST_REASONS = 5
+_FAILED = ("failed", "damaged", "interrupted")
 _COLUMNS = [
     "run_id", "status", *TITLE_COLUMNS, "started_at", "finished_at", "launcher", "attempts",
 ]  # fmt: skip
@@ -65,7 +74,7 @@ class Overview:
     counts
         Runs by status, in the order in which ``status`` lists them.
     running, failed, ended
-        Active runs; the last runs that failed, were skipped or are damaged; the last done runs.
+        Active runs; the last runs that failed or are damaged; the last done runs.
     gpu_hours
         Of the runs that ended, by their source: measured or imported, never added up. Of each run
         the last attempt. Simulated and replayed runs use no GPUs.
@@ -81,6 +90,8 @@ class Overview:
         ``simulated`` or ``replayed`` if no run is measured, else empty.
     sources
         Runs by source, where there are several.
+    skipped
+        Sentences on the runs that cannot run here, by reason.
     """
 
     stores: tuple[str, ...]
@@ -95,6 +106,7 @@ class Overview:
     not_needed: int = 0
     origin: str = ""
     sources: dict[str, int] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
 
     @property
     def runs(self) -> int:
@@ -136,6 +148,8 @@ def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
         dict(state.hours), state.left / state.rates if is_known else None, tuple(state.decisions),
         tuple(state.notes), state.not_needed, origins_label(sorted(state.launchers)),
         state.sources,
+        tuple(f"{plural(count, 'run')} skipped: {reason}"
+              for reason, count in state.skipped.most_common(_MOST_REASONS)),
     )  # fmt: skip
 
 
@@ -154,6 +168,7 @@ class _State:
     left: int = 0
     not_needed: int = 0
     launchers: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
 
     @property
     def sources(self) -> dict[str, int]:
@@ -189,6 +204,9 @@ class _State:
         not_needed = sum(run.is_not_needed for run in status.not_done)
         self.left -= not_needed
         self.not_needed += not_needed
+        self.skipped.update(
+            reason or "without a reason" for state, reason in reasons.values() if state == "skipped"
+        )
         self.launchers.update(table["launcher"].drop_null().to_pylist())
         self.rates += _rate(table)
         try:
@@ -231,7 +249,8 @@ def _gpu_hours(table: Any) -> dict[str, float]:
 
 
 def _rate(table: Any) -> float:
-    """Return the runs per second that ended lately."""
+    """Return the runs per second that ended lately, without those that were skipped."""
+    table = table.filter(pc.not_equal(table["status"], "skipped"))
     ends = table["finished_at"].drop_null().to_pylist()
     newest = sorted(ends)[-_RECENT:]
     if len(newest) < 2:

@@ -17,7 +17,7 @@ from typing import Self
 
 from wattlaw.devices import sysfs
 from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe
-from wattlaw.devices.limiter import Limiter, LimitState, write_setting
+from wattlaw.devices.limiter import Limiter, LimitState, setting_problem, write_setting
 from wattlaw.devices.meter import Device, Facts, Sample, Target
 from wattlaw.devices.visible import job_minors
 from wattlaw.errors import NotAvailable
@@ -252,6 +252,11 @@ class IntelLimiter(Limiter):
         ):
             raise NotAvailable(f"{device}: {watts:g} W is outside {state.min_w} to {state.max_w} W")
         write_setting(device, gpu.limit, str(round(watts * 1e6)))
+
+    def permission_problem(self, device: str) -> str | None:
+        """Return that this user may not write the file of the power limit."""
+        limit = self._gpu(device).limit
+        return None if limit is None else setting_problem(device, limit)
 
     def lock_clock(self, device: str, mhz: float) -> None:  # noqa: ARG002 - none is
         """Raise ``NotAvailable``: clocks of these GPUs are not locked."""

@@ -74,9 +74,23 @@ class Limiter(Protocol):
     def unlock_clock(self, device: str) -> None:
         """Unlock the SM clock; raises as ``set_power_limit`` does."""
 
+    def permission_problem(self, device: str) -> str | None:  # noqa: ARG002 - unknown
+        """Return why this user may not set limits in this way, None if that is not known.
+
+        Nothing is set.
+        """
+        return None
+
     def close(self) -> None:
         """Release the hardware, if that takes anything; limits stay as they are."""
         return
+
+
+def setting_problem(device: str, path: Path) -> str | None:
+    """Return why this user may not write a setting of a device, None if that is not known."""
+    if not path.exists() or os.access(path, os.W_OK):
+        return None
+    return f"{device}: {path}: setting limits requires root"
 
 
 def write_setting(device: str, path: Path, text: str) -> None:

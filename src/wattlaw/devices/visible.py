@@ -1,13 +1,22 @@
-"""The GPUs that a process may use, by variables with lists of GPUs and by its Slurm job."""
+"""The GPUs that a process may use, by variables with lists of GPUs and by its Slurm job.
+
+A list ends at its first invalid entry: CUDA Programming Guide, CUDA_VISIBLE_DEVICES; ROCr,
+``amd_filter_device.cpp``; HIP, ``rocdevice.cpp``. They differ in a GPU that is listed twice. CUDA's
+driver then shows none, and reads entries of one kind only; the guide does not say so, but PyTorch
+follows it (``torch.cuda._parse_visible_devices``, with tests). The list of ROCr ends there, and HIP
+ignores the repetition.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
 #: The values that Slurm sets for a job without GPUs.
 _NO_GPUS = ("", "NoDevFiles")
 #: No machine has more GPUs than this many digits can count.
 _MAX_DIGITS = 4
+#: What reads a variable.
+Runtime = Literal["CUDA", "ROCr", "HIP"]
 
 
 class Gpu(Protocol):
@@ -36,7 +45,7 @@ class GpuSelection(Generic[G]):
 def select(
     gpus: Sequence[G],
     environ: Mapping[str, str],
-    variables: Sequence[str],
+    variables: Mapping[str, Runtime],
     find: Callable[[Sequence[G], str], G | None],
 ) -> GpuSelection[G]:
     """Return the GPUs that a process with this environment may use.
@@ -47,10 +56,10 @@ def select(
     job = job_minors(environ)
     present = [name for name in variables if name in environ]
     if not present:
-        return _select_by_job(gpus, environ, job, variables[0])
+        return _select_by_job(gpus, environ, job, next(iter(variables)))
     selection = GpuSelection(tuple(gpus))
     for name in present:
-        step = _select_by_list(selection.gpus, name, environ[name], find)
+        step = _select_by_list(selection.gpus, name, environ[name], find, variables[name])
         selection = GpuSelection(step.gpus, (*selection.notes, *step.notes))
     if job is None or len(gpus) <= len(job):
         return selection  # the job's cgroup hides other GPUs
@@ -74,18 +83,35 @@ def _select_by_job(
 
 
 def _select_by_list(
-    gpus: Sequence[G], variable: str, visible: str, find: Callable[[Sequence[G], str], G | None]
+    gpus: Sequence[G],
+    variable: str,
+    visible: str,
+    find: Callable[[Sequence[G], str], G | None],
+    runtime: Runtime,
 ) -> GpuSelection[G]:
     if visible.strip() in _NO_GPUS:
         return GpuSelection((), (f"{variable} is {visible!r}: no GPU is visible",))
+    entries = [entry.strip() for entry in visible.split(",")]
     selected: dict[str, G] = {}
-    for entry in (part.strip() for part in visible.split(",")):
-        gpu = find(gpus, entry)
-        if gpu is None:  # as for CUDA and ROCm, the list ends here
-            note = f"{variable}: {entry!a} matches no GPU; GPUs from here on are not visible"
+    seen = set[str]()
+    for entry in entries:
+        is_of_kind = runtime != "CUDA" or _kind(entry) == _kind(entries[0])
+        gpu = find(gpus, entry) if is_of_kind else None
+        device = entry if gpu is None or _kind(entry) == "MIG" else gpu.uuid  # or one of its parts
+        if device in seen and runtime == "CUDA":
+            note = f"{variable}: {entry!a} is there twice, so that CUDA shows no GPU"
+            return GpuSelection((), (note,))
+        if gpu is None or (device in seen and runtime == "ROCr"):
+            why = "matches no GPU" if gpu is None else "is there twice"
+            note = f"{variable}: {entry!a} {why}; GPUs from here on are not visible"
             return GpuSelection(tuple(selected.values()), (note,))
+        seen.add(device)
         selected[gpu.uuid] = gpu
     return GpuSelection(tuple(selected.values()))
+
+
+def _kind(entry: str) -> str:
+    return next((kind for kind in ("GPU", "MIG") if entry.startswith(f"{kind}-")), "integer")
 
 
 def job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
@@ -110,6 +136,6 @@ def parse_minors(numbers: str) -> list[int] | None:
 
 
 def parse_ordinal(text: str) -> int | None:
-    """Return a number as CUDA, ROCm and Slurm write one, None for anything else."""
+    """Return a number as ROCm and Slurm write one, None for anything else."""
     is_number = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
     return int(text) if is_number else None

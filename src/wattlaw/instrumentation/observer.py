@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from wattlaw.instrumentation.launched_ranks import wrong_ranks
 from wattlaw.instrumentation.progress import ProgressReader
 from wattlaw.instrumentation.steps import StepsFolder
 from wattlaw.instrumentation.summary import TRAINING_FACTS, MeasuredPart, StepSummary, summarise
@@ -59,6 +60,10 @@ class StepObserver:
             return False
         processes = [self.progress.process()] if self.progress else self._recorded.read()
         return self.part.is_complete(processes)
+
+    def wrong_ranks(self, launched: int) -> str | None:
+        """Return how the training processes differ from the ranks that were launched, or None."""
+        return wrong_ranks(self._recorded.read(), launched)
 
     def summary(self) -> StepSummary:
         """Return the steps of the job, with notes on what is wrong with them."""

@@ -25,7 +25,7 @@ _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
 _TEXTS = ("host", "backend", "parallelism", "precision")
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
-    "parameters", "gradient_bytes", "peak_memory_bytes",
+    "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
 )  # fmt: skip
 #: Steps from which the mean number of batches per step shows gradient accumulation.
 _ENOUGH_STEPS = 10
@@ -59,7 +59,7 @@ class ProcessSteps(TrainingFacts):
     and waits for the data loader are those of this process, NaN if unknown. ``evaluated`` states
     whether an evaluation lies between the step before and this one. ``rank`` is of the process
     group or, without one, of the launcher; ``env_world_size`` and ``local_world_size`` are of its
-    environment variables.
+    environment variables. ``launched_rank`` is the rank of wattlaw from which the process descends.
     """
 
     host: str
@@ -70,6 +70,7 @@ class ProcessSteps(TrainingFacts):
     world_size: int | None = None
     env_world_size: int | None = None
     local_world_size: int | None = None
+    launched_rank: int | None = None
     is_ended: bool = False
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None

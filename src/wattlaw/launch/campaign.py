@@ -155,8 +155,7 @@ class Campaign:
 
     def _execute(self, stop: Stop) -> None:
         pending = [run for run in self._plan if run.run_id not in self._ended]
-        if self._selection is not None:
-            pending = self._skip_unsupported(pending)
+        pending = self._skip_unsupported(pending, stop)
         while (pending or self._active) and stop.by is None:
             pending = self._reattach_detached(pending)
             chosen, others = self._select(pending)
@@ -171,7 +170,8 @@ class Campaign:
                 self._observer.note(message)
             self._last_message = message
             if pending and not self._active:
-                self._observer.waiting(len(pending))
+                if not message:
+                    self._observer.waiting(len(pending))
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
             elif self._active:
                 for run in list(self._active):
@@ -194,14 +194,19 @@ class Campaign:
         active = {run.record.run_id for run in self._active}
         return self._selection.split(pending, active, self._ended)
 
-    def _skip_unsupported(self, pending: list[PlannedRun]) -> list[PlannedRun]:
-        """Skip the runs that the launcher can never execute; return the others."""
-        reasons = {run.run_id: self._launcher.unsupported_reason(run.spec) for run in pending}
-        return [
-            run
-            for run in pending
-            if reasons[run.run_id] is None or not self._advance(run, reasons[run.run_id], None)
-        ]
+    def _skip_unsupported(self, pending: list[PlannedRun], stop: Stop) -> list[PlannedRun]:
+        """Skip the runs that the launcher can never execute; return the others.
+
+        This is done first, so that progress and the time to go are of runs that start.
+        """
+        remaining: list[PlannedRun] = []
+        for index, run in enumerate(pending):
+            if stop.by is not None:
+                return remaining + pending[index:]
+            reason = self._launcher.unsupported_reason(run.spec)
+            if reason is None or not self._advance(run, reason, None):
+                remaining.append(run)
+        return remaining
 
     def _reattach_detached(self, pending: list[PlannedRun]) -> list[PlannedRun]:
         """Watch the runs that are active without a campaign; return the others."""

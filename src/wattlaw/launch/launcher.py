@@ -1,6 +1,6 @@
 """The interfaces of launchers, which start, watch and stop runs, and of schedulers' queues."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -10,7 +10,7 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.model import RunSpec, Setting, Study
 from wattlaw.study.plan import PlannedRun
 
 
@@ -78,6 +78,18 @@ class Ended:
     record: RunRecord | None = None
 
 
+@dataclass(frozen=True)
+class Examination:
+    """What is known of a study's runs before any of them starts."""
+
+    #: Why a run will be skipped, None if no reason is known.
+    unsupported_reason: Callable[[RunSpec], str | None] = lambda _: None
+    #: Returns sentences on what may stop runs with some limits (power, clock), or all.
+    warnings: Callable[[Sequence[Setting]], Iterable[str]] = lambda _: ()
+    #: Whether the reasons are of this machine, so that runs may be possible on another one.
+    is_of_machine: bool = False
+
+
 class Attempt(Protocol):
     """One attempt at a run, active or ended."""
 
@@ -133,6 +145,14 @@ class Launcher(Protocol):
         wattlaw.errors.NotAvailable
             A program or device that the launcher needs is missing.
         """
+
+    @classmethod
+    def examine(cls, launch: Launch) -> "Examination":  # noqa: ARG003 - nothing is known
+        """Return what is known of runs before a launcher is opened.
+
+        Nothing is started, locked or changed, and programs and devices may be missing.
+        """
+        return Examination()
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why this launcher can never execute a run, so that it is skipped, or None."""

@@ -1,42 +1,51 @@
 """The launcher ``local``: runs are child processes of this process."""
 
-import fcntl
 import importlib.util
+import math
 import os
-import re
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import Self
 
 from wattlaw import processes
 from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
+from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
+from wattlaw.formatting import plural
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.finish import failure_reason, write_limits
-from wattlaw.launch.launcher import Allocation, Ended, Launcher
+from wattlaw.launch.launcher import Allocation, Ended, Examination, Launcher
 from wattlaw.launch.node_setup import (
     Rendezvous,
+    limit_states,
     log_head,
+    permission_problem,
+    range_reason,
     requested_limits,
     restore_stale_limits,
     unsupported_limits_reason,
     worker_environment,
 )
+from wattlaw.launch.slots import SlotLease, Slots
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
+from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, Setting
 
 _GRACE_S = 5.0
+#: To try a study out without GPUs, a few workers may share a core.
+_WORKERS_PER_CORE = 2
+#: How often a message of who uses this machine is made anew.
+_MESSAGE_S = 1.0
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 #: torch's UUIDs of AMD and Intel GPUs differ from wattlaw's ids; its order is the same.
 _PROBE = """import torch
@@ -48,84 +57,51 @@ for index in range(gpu.device_count() if gpu.is_available() else 0):
 _PROBE_TIMEOUT_S = 120
 
 
-class SlotLease(dict[str, BinaryIO], Allocation):
-    """Locked slots with their files, by name, until they are released or this process ends."""
-
-    def release(self) -> None:
-        """Unlock the slots; repeated calls do nothing."""
-        while self:
-            self.popitem()[1].close()
-
-
-class Slots:
-    """Named slots under one folder; a run that has a slot uses its GPU, or its cores, exclusively.
-
-    A slot is a file that is locked (flock) while a run occupies it. All campaigns of a user on a
-    machine share the files, so that measurements do not disturb each other. The kernel releases
-    the slots of a process that dies.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @classmethod
-    def of_this_user(cls) -> Self:
-        """Return this user's slots; ``NotAvailable`` if another user owns the folder for them."""
-        folder = Path(tempfile.gettempdir()) / f"wattlaw-{os.getuid()}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-            raise NotAvailable(
-                f"{folder}: belongs to another user; set TMPDIR to a folder of yours"
-            )
-        return cls(folder)
-
-    def acquire(self, names: Sequence[str], count: int) -> SlotLease | None:
-        """Lock ``count`` of the named slots, in their order, or none of them."""
-        lease = SlotLease()
-        for name in names:
-            if len(lease) == count:
-                break
-            file = (self._folder / re.sub(r"[^\w.-]", "_", name)).open("ab")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                continue
-            lease[name] = file
-        if len(lease) == count:
-            return lease
-        lease.release()
-        return None
-
-
 class LocalLauncher(Launcher):
     """Gives each worker its own GPU or, on a machine without GPUs, a share of the cores.
 
     Without GPUs a machine has as many workers as cores, and every worker gets
     ``cores / gpus_per_node`` threads, so that runs with one and with several workers are
-    comparable. All launchers of a user on this machine share its slots, so that at most
-    ``max_parallel`` runs of all studies are active.
+    comparable. All launchers on this machine share its slots, so that at most ``max_parallel``
+    runs of all studies are active.
 
     ``gpus`` are the UUIDs of the GPUs that torch can use, all visible ones if torch is not
     installed. If torch cannot use the visible ``boards``, a run is metered and limited on all of
     them.
     """
 
-    def __init__(self, launch: Launch, gpus: list[str], boards: list[str]) -> None:
+    def __init__(
+        self, launch: Launch, gpus: list[str], boards: list[str], store: Path | None = None
+    ) -> None:
         self._launch = launch
         self._gpus, self._boards = gpus, boards
-        self._slots = Slots.of_this_user()
+        self._store = Path() if store is None else store
         self._printed: set[str] = set()
+        self._range_reasons: dict[Limits, str | None] = {}
+        #: The slots that were occupied at the last attempt to start a run.
+        self._occupied: Sequence[str] = ()
+        self._message: str | None = None
+        self._message_s = -math.inf
+
+    @cached_property
+    def _slots(self) -> Slots:
+        return Slots.of_this_machine(self._store)
 
     @classmethod
-    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
+    def open(cls, launch: Launch, store: Path) -> Self:
         """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
-        boards = visible_gpu_ids()
-        if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-            return cls(launch, boards, boards)
-        has_driver = boards or any(map(os.path.exists, _GPU_DRIVERS))
-        return cls(launch, _gpus(boards) if has_driver else [], boards)
+        return cls(launch, *_devices(), store)
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Examination:
+        """Return why runs are skipped on this machine, and what may stop others."""
+        try:
+            gpus, boards = _devices()
+        except NotAvailable:  # the start says so
+            gpus = boards = visible_gpu_ids()
+        launcher = cls(launch, gpus, boards)
+        return Examination(launcher.unsupported_reason, launcher._warnings, is_of_machine=True)
 
     @cached_property
     def capacity(self) -> int:
@@ -147,20 +123,47 @@ class LocalLauncher(Launcher):
         if setting.gpus > self.capacity:
             unit = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
             return f"needs {setting.gpus} workers; this machine has {self.capacity} {unit}"
-        return unsupported_limits_reason(
-            requested_limits(setting),
-            self._boards,
-            prior_clocks_are_default=self._launch.prior_clocks == "default",
+        limits = requested_limits(setting)
+        reason = unsupported_limits_reason(
+            limits, self._boards, prior_clocks_are_default=self._launch.prior_clocks == "default"
         )
+        if reason is None and not limits.are_none:
+            if limits not in self._range_reasons:
+                self._range_reasons[limits] = range_reason(limits, self._limit_states, self._boards)
+            reason = self._range_reasons[limits]
+        return reason
+
+    @cached_property
+    def _limit_states(self) -> list[LimitState]:
+        return limit_states(self._boards)
+
+    def _warnings(self, settings: Sequence[Setting]) -> Iterator[str]:
+        """Yield what may stop runs of these settings, or change what they measure."""
+        requested, gpus = self._launch.gpus_per_node, len(self._gpus)
+        if requested and gpus and requested > gpus:
+            yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
+        elif requested and not gpus and requested > _WORKERS_PER_CORE * processes.cores():
+            yield (
+                f"launch.gpus_per_node is {requested}; this machine has no GPU that torch can use, "
+                f"and {plural(processes.cores(), 'core')}, which its workers share"
+            )
+        has_limits = any(not requested_limits(setting).are_none for setting in settings)
+        problem = permission_problem(self._boards) if has_limits and self._boards else None
+        if problem is not None:
+            yield f"runs with power or clock limits will be skipped: {problem}"
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker."""
-        run = self._slots.acquire([f"run-{i}" for i in range(self._launch.max_parallel)], 1)
+        self._occupied = ()
+        runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
+        run = self._slots.acquire(runs, 1)
         if run is None:
+            self._occupied = runs
             return None
-        names = self._gpus or [f"cpu-{i}" for i in range(self.capacity)]
-        workers = self._slots.acquire(names[: self.capacity], spec.setting.gpus)
+        names = (self._gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
+        workers = self._slots.acquire(names, spec.setting.gpus)
         if workers is None:
+            self._occupied = names
             run.release()
             return None
         allocation = LocalAllocation(run, workers)
@@ -179,6 +182,16 @@ class LocalLauncher(Launcher):
                 allocation.release()
                 return None
         return allocation
+
+    def status_message(self) -> str | None:
+        """Return who else uses this machine, if a run waits for that."""
+        if time.monotonic() > self._message_s + _MESSAGE_S:
+            self._message_s = time.monotonic()
+            holders = self._slots.holders(self._occupied) if self._occupied else []
+            who = "; ".join(holders)
+            self._message = f"waiting: another wattlaw run uses this machine: {who}"
+            self._message = self._message if holders else None
+        return self._message if self._occupied else None
 
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
@@ -281,6 +294,15 @@ class LocalAttempt:
             finally:
                 self._ended = Ended("stopped")
                 self._allocation.release()
+
+
+def _devices() -> tuple[list[str], list[str]]:
+    """Return the GPUs that torch can use, and all that are visible."""
+    boards = visible_gpu_ids()
+    if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
+        return boards, boards
+    has_driver = boards or any(map(os.path.exists, _GPU_DRIVERS))
+    return _gpus(boards) if has_driver else [], boards
 
 
 def _gpus(visible: Sequence[str]) -> list[str]:

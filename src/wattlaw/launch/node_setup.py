@@ -1,13 +1,15 @@
 """What a machine needs before a run starts on it: limits and a rendezvous."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 
+from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import NotAvailable, WattlawError
 from wattlaw.limits.guard import LimitLease, acquire, lock_conflict
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.restore import restore_stale
+from wattlaw.limits.requests import Limits, check_range
+from wattlaw.limits.restore import limiters_for, open_limiters, restore_stale
 from wattlaw.limits.state_folder import StateFolder
 from wattlaw.store.record import RunRecord, now
 from wattlaw.study.model import Setting
@@ -44,6 +46,45 @@ def unsupported_limits_reason(
             "cannot be read; set launch.prior_clocks to default if the clocks are not locked"
         )
     return None
+
+
+def limit_states(boards: Sequence[str]) -> list[LimitState]:
+    """Return the limits and ranges of the boards that something on this machine can limit."""
+    states = []
+    with open_limiters() as limiters:
+        for board in boards:
+            for limiter in [*limiters_for(board, limiters).values()][:1]:
+                with contextlib.suppress(NotAvailable):
+                    states.append(limiter.read(board))
+    return states
+
+
+def range_reason(limits: Limits, states: Sequence[LimitState], boards: Sequence[str]) -> str | None:
+    """Return why no board can have these limits, or None if one can."""
+    reasons = []
+    for state in states:
+        try:
+            check_range(state, limits, boards)
+        except NotAvailable as error:
+            reasons.append(str(error))
+        else:
+            return None
+    return reasons[0] if reasons else f"{boards[0]}: nothing on this machine can limit it"
+
+
+def permission_problem(boards: Sequence[str]) -> str | None:
+    """Return why this user may set no limit of the boards, None if that is not known."""
+    problems = dict[str, None]()
+    with open_limiters() as limiters:
+        for limiter in limiters_for(boards[0], limiters).values():
+            try:
+                problem = limiter.permission_problem(boards[0])
+            except Exception:  # a limiter that is broken, or cannot tell
+                problem = None
+            if problem is None:
+                return None
+            problems.setdefault(problem)
+    return "; ".join(problems) or None
 
 
 def lease_boards(

@@ -5,17 +5,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from wattlaw import registry
 from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
+from wattlaw.launch.command_checks import check_own_ranks, command_warnings
 from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.processes import run_captured
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.model import RunSpec, Setting, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Work
+
+#: The most reasons of skipped runs that are shown before the start.
+_MOST_REASONS = 5
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,57 @@ def plan_study(
     try:
         resolved = launcher.resolve(study.model_copy(update={"launch": launch}))
         study = catalogue.checked(resolved)
+        check_own_ranks(study)
         return Planned(study, expand(study))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+class Forecast(NamedTuple):
+    """What is known of runs before they start.
+
+    ``skipped`` has the reason of each run that will be skipped, by run id. ``warnings`` are
+    sentences on what may be wrong. If ``is_of_machine``, another machine may execute those runs.
+    """
+
+    skipped: dict[str, str]
+    warnings: list[str]
+    is_of_machine: bool
+
+
+def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
+    """Return which of some runs will be skipped, and what may be wrong; nothing is started."""
+    study = planned.study
+    launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
+    examination = launcher.examine(study.launch)
+    skipped, settings = dict[str, str](), dict[int, Setting]()
+    reasons: dict[tuple[object, ...], str | None] = {}  # the repeats of a run share it
+    for run in runs:
+        settings[id(run.setting)] = run.setting  # which the runs of a plan share
+        key = id(run.setting), run.nodes, run.shared.workload.name, run.shared.measure.epochs
+        if key not in reasons:
+            reasons[key] = examination.unsupported_reason(run.spec)
+        if (reason := reasons[key]) is not None:
+            skipped[run.run_id] = reason
+    warnings = command_warnings(study, planned.runs)
+    warnings += examination.warnings([*settings.values()])
+    return Forecast(skipped, warnings, examination.is_of_machine)
+
+
+def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
+    """Return sentences on why some of a number of runs are skipped: the most frequent reasons."""
+    count = Counter(reasons)
+    shown = count.most_common(_MOST_REASONS)
+    sentences = [
+        f"{plural(number, 'run')} of {runs:,} will be skipped: {reason}" for reason, number in shown
+    ]
+    if len(count) > len(shown):
+        others = count.total() - sum(number for _, number in shown)
+        sentences.append(
+            f"{plural(others, 'run')} of {runs:,} will be skipped for "
+            f"{len(count) - len(shown):,} other reasons ('wattlaw status' lists them later)"
+        )
+    return sentences
 
 
 def statuses(

@@ -24,14 +24,13 @@ import psutil
 from pydantic import ValidationError
 
 from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.files import locked, locked_temporary
+from wattlaw.files import locked, locked_temporary, locking_process
 from wattlaw.limits.saved_state import SavedState
 from wattlaw.limits.trust import SAFE_OPEN_FLAGS, check_only_root_writes, read_small_file, user_name
 from wattlaw.text import quote
 
 VARIABLE = "WATTLAW_LIMITS_DIR"
 _FOLDER = "/var/tmp/wattlaw-limits"  # noqa: S108 - it must be one for all users
-_LOCKS = Path("/proc/locks")
 #: A process that tests a lock takes it for a moment.
 _LOCK_WAITS_S = (0.0, 0.01, 0.05)
 #: A saved state takes about 500 bytes.
@@ -154,16 +153,9 @@ class StateFolder:
     def lock_owner(self, device: str) -> str | None:
         """Return who has locked a device as ``pid 123 (ada)``, None if it is unknown."""
         for folder in (self, *self._other_folders()):
-            try:
-                status = folder._file(device, "lock").lstat()
-                locks = _LOCKS.read_text(encoding="ascii").splitlines()
-            except (OSError, UnicodeDecodeError):
-                continue
-            major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-            inode = f"{major:02x}:{minor:02x}:{status.st_ino}"
-            for fields in map(str.split, locks):
-                if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == inode:
-                    return _process_name(int(fields[4]))
+            pid = locking_process(folder._file(device, "lock"))
+            if pid is not None:
+                return _process_name(pid)
         return None
 
     def write(self, saved: SavedState) -> None:

@@ -1,5 +1,6 @@
 """The section ``launch`` of a study file: where and how runs are started."""
 
+import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
@@ -26,6 +27,9 @@ ALLOWED = sorted(WITH_VALUE | FLAGS | WITH_OR_WITHOUT)
 #: Options whose value is a list of nodes; sbatch reads a file where it contains a slash.
 _NODE_LISTS = ("nodelist", "exclude")
 _MAX_VALUE_LENGTH = 1000
+#: A name or a type of a generic resource, and a count as Slurm reads it (sbatch(1), --gres).
+_GRES_WORD = re.compile(r"[A-Za-z0-9_.-]+")
+_GRES_COUNT = re.compile(r"[0-9]+[kmgtp]?", re.IGNORECASE)
 
 
 def _fault(option: str, value: str | int | bool) -> str | None:
@@ -116,11 +120,9 @@ class Slurm(Model):
         "a job's time limit in quotes, such as '02:00:00' or '1-12:00:00', "
         "or null for the partition's",
     )
-    gres: (
-        Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+(:[A-Za-z0-9_.-]+)?$")] | None
-    ) = field(
+    gres: str | None = field(
         "gpu",
-        "the generic resource of each worker, such as gpu or gpu:a100, "
+        "the generic resource of each worker, without a count, such as gpu or gpu:a100, "
         "or null for nodes without GPUs",
     )
     cpus_per_worker: int | None = field(
@@ -170,6 +172,26 @@ class Slurm(Model):
             if (allowed := _fault(name, value)) is not None:
                 raise LocatedError(f"given {quote(value)}; allowed: {allowed}", name)
         return given
+
+    @field_validator("gres")
+    @classmethod
+    def _check_gres(cls, given: str | None) -> str | None:
+        """Check a name, or a name and a type: each run adds the number of its workers."""
+        if given is None:
+            return None
+        words = given.removeprefix("gres/").split(":")
+        has_count = len(words) > 1 and _GRES_COUNT.fullmatch(words[-1]) is not None
+        name = ":".join(words[:-1] if has_count else words)
+        is_one = len(words) <= 2 + has_count and all(map(_GRES_WORD.fullmatch, words))
+        if name == given and is_one:
+            return given
+        why = "allowed: one name, or a name and a type, such as gpu or gpu:a100, or null"
+        if is_one:
+            why = (
+                f"allowed: {quote(name)}, without a count, since each job requests as many as its "
+                "run has workers on a node"
+            )
+        raise LocatedError(f"given {quote(given)}; {why}")
 
     @field_validator("python")
     @classmethod

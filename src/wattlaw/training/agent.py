@@ -177,7 +177,9 @@ def _run_command(
                     [*line, command_rank.LAUNCHER, *launched], steps.are_complete
                 )
             duration_s = time.perf_counter() - start_s
-            if (failed or launcher_code) and not steps.were_complete():
+            if (wrong := steps.wrong_ranks()) is not None:
+                code = _fail(live, "error", wrong)
+            elif (failed or launcher_code) and not steps.were_complete():
                 kind: failures.Kind = "exited"
                 reason = f"{program} {failures.describe_exit(launcher_code)}"
                 if failed:

@@ -13,7 +13,7 @@ from pathlib import Path
 from wattlaw import crash, processes
 from wattlaw.instrumentation.environment import STEPS_FOLDER, instrumented_environment
 from wattlaw.isolation import user_environment
-from wattlaw.training.environment import AGENT_PID, FIRST_OUTPUT
+from wattlaw.training.environment import AGENT_PID, FIRST_OUTPUT, LAUNCHED_RANK
 
 LAUNCHER, LAUNCHED = "--launcher", "--launched"
 #: The exit code of a shell for a command that does not exist.
@@ -44,6 +44,7 @@ def _of_command() -> dict[str, str]:
     if folder is not None:
         environment = instrumented_environment(environment, Path(folder))
     rank = next((environment[name] for name in _RANKS if name in environment), "0")
+    environment[LAUNCHED_RANK] = rank
     if output is not None and rank == "0":
         os.dup2(os.open(output, os.O_WRONLY), sys.stdout.fileno())
         environment = {"PYTHONUNBUFFERED": "1", **environment}  # lines come when they are printed

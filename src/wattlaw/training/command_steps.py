@@ -9,20 +9,27 @@ import time
 from pathlib import Path
 from typing import Self
 
+import psutil
+
 from wattlaw import machine
 from wattlaw.files import write_text
 from wattlaw.instrumentation.environment import STEPS_FOLDER
+from wattlaw.instrumentation.launched_ranks import REMEDY
 from wattlaw.instrumentation.observer import RUN, StepObserver
 from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.instrumentation.summary import MeasuredPart
+from wattlaw.processes import descendants
 from wattlaw.store.live import open_windows, windows_path, write_window
 from wattlaw.store.record import Facts
 from wattlaw.study.model import RunSpec
 from wattlaw.training.environment import FIRST_OUTPUT, host_name
+from wattlaw.training.rank_starters import find_rank_starter
 
 #: How often the recorded steps are read, and how long another host may take to show that all ranks
 #: have their steps.
 _POLL_S, _LATE_S = 0.25, 10.0
+#: When it is looked at whether the ranks are those that were launched, besides at the end.
+_CHECKS_S = (2.0, 10.0, 60.0, 300.0)
 _PIECE_BYTES, _MOST_PIECES = 64 * 1024, 16
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 
@@ -46,6 +53,8 @@ class CommandSteps:
         self._output: int | None = None
         self._folder: str | None = None
         self._next_s = 0.0
+        self._checks_s = [time.monotonic() + after_s for after_s in _CHECKS_S]
+        self._wrong_ranks: str | None = None
 
     def __enter__(self) -> Self:
         os.environ.pop(STEPS_FOLDER, None)
@@ -66,8 +75,15 @@ class CommandSteps:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def are_complete(self) -> bool:
-        """Read the output; say whether all ranks have the steps of the limit and can be ended."""
+        """Read the output; say whether the ranks can be ended.
+
+        That is so if all have the steps of the limit, or they are not those that were launched.
+        """
         self._pass_output_on()
+        if self._checks_s and time.monotonic() > self._checks_s[0]:
+            del self._checks_s[0]
+            if self.wrong_ranks() is not None:
+                return True
         if not self._observer.part.is_limited or time.monotonic() < self._next_s:
             return False
         self._next_s = time.monotonic() + _POLL_S
@@ -75,6 +91,25 @@ class CommandSteps:
             return False
         self._marker.touch()
         return True
+
+    def wrong_ranks(self) -> str | None:
+        """Return how the ranks of this host differ from those that were launched, or None."""
+        if self._wrong_ranks is None:
+            gpus = self._spec.setting.gpus
+            self._wrong_ranks = self._observer.wrong_ranks(gpus) or self._rank_starter(gpus)
+        return self._wrong_ranks
+
+    def _rank_starter(self, gpus: int) -> str | None:
+        """Return which descendant of this process starts ranks of its own, also without PyTorch."""
+        if self._spec.workload.launch_with not in ("auto", "none"):
+            return None
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(psutil.Error):
+                starter = find_rank_starter(psutil.Process(pid).cmdline(), follow_shells=False)
+                fault = None if starter is None else starter.fault(gpus)
+                if starter is not None and fault is not None:
+                    return f"process {pid} is {starter.program}, which {fault}; {REMEDY}"
+        return None
 
     def were_complete(self) -> bool:
         """Say whether ranks of this host failed because those of another were ended."""

@@ -12,6 +12,8 @@ RUN_FOLDER = "WATTLAW_RUN_FOLDER"
 ATTEMPT = "WATTLAW_ATTEMPT"
 #: The named pipe to which the first rank of a command writes its output, if it is searched.
 FIRST_OUTPUT = "WATTLAW_FIRST_OUTPUT"
+#: The rank that wattlaw has launched; the hook records it (instrumentation.hook).
+LAUNCHED_RANK = "WATTLAW_LAUNCHED_RANK"
 #: Set if SIGUSR1 may announce the end: ranks then agree about once a second whether it has come.
 WARNS = "WATTLAW_WARNS"
 #: The name of this machine in a run; if unset, its host name.

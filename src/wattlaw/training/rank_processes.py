@@ -6,6 +6,7 @@ torchrun's environment variables, so that a command needs no torch, or those of 
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,8 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from wattlaw.training.environment import HOST
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _POLL_S = 0.02
@@ -28,6 +31,15 @@ _MPIRUN = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":OVERSUBSCRIBE",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
 }
+#: Options of srun in the environment (srun(1), "Input environment variables"). Those of an outer
+#: job are not for the ranks; a job of ours has none but those of its setup.
+_SRUN_OPTIONS = re.compile(
+    r"(SRUN|SBATCH)_.*|SLURM_((CPU|MEM|GPU|TRES)_BIND.*|CPU_FREQ_REQ|DISTRIBUTION|DIST_PLANESIZE|"
+    r"EPILOG|EXACT|EXCLUSIVE|EXPORT_ENV|GPU_FREQ|GPUS_PER_.*|HINT|KILL_BAD_EXIT|LABELIO|MPI_TYPE|"
+    r"NTASKS|NPROCS|NTASKS_PER_.*|OPEN_MODE|OVERCOMMIT|PROLOG|REMOTE_CWD|RESV_PORTS|"
+    r"STD(ERR|IN|OUT)MODE|TASK_(EP|PRO)LOG|THREADS|THREADS_PER_CORE|TIMELIMIT|TRES_PER_TASK|"
+    r"UNBUFFEREDIO|WAIT|WORKING_DIR)"
+)
 
 
 class EndedBySignal(Exception):
@@ -77,7 +89,12 @@ def run_launcher(line: Sequence[str], is_over: Callable[[], bool]) -> int:
     Parameters and errors are those of ``run_ranks``.
     """
     ranks_own = {"RANK", "LOCAL_RANK", "ROLE_RANK", *_environment(1, Node())}
-    environment = {name: value for name, value in os.environ.items() if name not in ranks_own}
+    is_job = HOST in os.environ  # of the launcher slurm
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ranks_own and (is_job or not _SRUN_OPTIONS.fullmatch(name))
+    }
     return _run(line, [_MPIRUN | environment], is_over).get(0, 0)
 
 

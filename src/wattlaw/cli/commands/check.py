@@ -5,12 +5,16 @@ import sys
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
 from wattlaw.formatting import percent, plural
+from wattlaw.launch.planning import skipped_text
 from wattlaw.workloads import catalogue
 
 
 def check(study: StudyArgument) -> int:
-    """Validate a study file, count its runs, and warn of scripts that do not exist."""
+    """Validate a study file, count its runs, and warn of what may be wrong."""
     loaded = studies.load_study(study)
+    forecast = loaded.forecast()
+    for sentence in skipped_text(forecast.skipped.values(), len(loaded)):
+        print(sentence)
     parts = ", ".join(plural(count, noun) for noun, count in loaded.sizes.items())
     measure = loaded.plan.study.measure
     each = f"; each run measures {measure}" if measure.is_by_steps else ""
@@ -24,6 +28,6 @@ def check(study: StudyArgument) -> int:
             f"question: {goal_text(decision)}; measuring stops once a setting is within "
             f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
         )
-    for sentence in catalogue.missing_files(loaded.plan.study):
+    for sentence in [*catalogue.missing_files(loaded.plan.study), *forecast.warnings]:
         print(f"warning: {sentence}", file=sys.stderr)
     return 0

@@ -1,5 +1,6 @@
 """``wattlaw run``."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,7 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option, positive
 from wattlaw.cli.common.progress import observer_for
 from wattlaw.formatting import MEASURED, number, origin_of, plural
-from wattlaw.launch.planning import GpuHours
+from wattlaw.launch.planning import GpuHours, skipped_text
 from wattlaw.report import tables
 
 #: The columns of the table of runs, with their headings.
@@ -67,6 +68,11 @@ def run(
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
         return 0
     decides = loaded.plan.study.decide is not None
+    forecast = loaded.forecast(store)
+    for sentence in skipped_text(forecast.skipped.values(), len(loaded)):
+        console.print(sentence, soft_wrap=True)
+    for sentence in forecast.warnings:
+        print(f"warning: {sentence}", file=sys.stderr)
     with observer_for(console, len(loaded), decides=decides) as observer:
         outcome = studies.run(
             loaded, store, progress=observer, openmetrics=openmetrics, notify=notify
@@ -90,6 +96,10 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
         console.print(f"... and {table.omitted} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
     console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    for sentence in skipped_text(preview.skipped.values(), len(runs)):
+        console.print(sentence, soft_wrap=True)
+    for sentence in preview.warnings:
+        print(f"warning: {sentence}", file=sys.stderr)
     if preview.study.plan.study.decide is not None:
         console.print("The runs are candidates of a decision (decide). Not all of them are needed.")
     if emulating := int(runs["emulated_gpus"].notna().sum()):
@@ -103,6 +113,8 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
         console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
     for line in _hours(preview.gpu_hours, assume_tflops):
         console.print(f"GPU-hours left: {line}", soft_wrap=True)
+    if any(preview.statuses[run_id] == "planned" for run_id in preview.skipped):
+        console.print("The GPU-hours include those of the runs that will be skipped here.")
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:

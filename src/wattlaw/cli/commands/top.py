@@ -96,7 +96,7 @@ def _summary(overview: Overview) -> Iterator[Text | Padding]:
         yield Text(f"Runs by source: {counts}")
     for name, hours in overview.gpu_hours.items():
         yield Text(f"{fmt.number(hours)} GPU-hours of {name} runs")
-    for line in (*overview.decisions, *overview.notes):
+    for line in (*overview.skipped, *overview.decisions, *overview.notes):
         yield Text(escape_invisible(line))
 
 

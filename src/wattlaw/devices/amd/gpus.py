@@ -146,7 +146,7 @@ def select_gpus(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> GpuSelect
     Raises ``NotAvailable`` if the environment has ordinals and GPUs are divided into several.
     """
     hip = "HIP_VISIBLE_DEVICES" if environ.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
-    return select(gpus, environ, ["ROCR_VISIBLE_DEVICES", hip], _find)
+    return select(gpus, environ, {"ROCR_VISIBLE_DEVICES": "ROCr", hip: "HIP"}, _find)
 
 
 def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:

@@ -6,7 +6,7 @@ from typing import Self
 from wattlaw.devices import sysfs
 from wattlaw.devices.amd.gpus import AmdGpu, all_gpus
 from wattlaw.devices.amd.smi import AmdSmi
-from wattlaw.devices.limiter import LimitState, write_setting
+from wattlaw.devices.limiter import LimitState, setting_problem, write_setting
 from wattlaw.errors import NotAvailable
 
 #: The driver's files of the performance level and of the range of clocks.
@@ -67,6 +67,11 @@ class AmdSysfsLimiter:
         # The driver takes 0 W for the limit that is in force.
         _check(device, watts, max(state.min_w or 0.0, _LEAST_W), state.max_w or 0.0, "W")
         self._set_power(device, self._gpu(gpu.reporter), round(watts) * 1_000_000)
+
+    def permission_problem(self, device: str) -> str | None:
+        """Return that this user may not write the file of the power limit."""
+        folder = self._gpu(self._gpu(device).reporter).hwmon
+        return None if folder is None else setting_problem(device, folder / "power1_cap")
 
     def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
         folder = reporter.hwmon

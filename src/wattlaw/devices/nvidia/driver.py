@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
@@ -15,6 +16,9 @@ from wattlaw.errors import NotAvailable, NotPermitted, one_line
 T = TypeVar("T")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: CUDA reads an integer as strtoul does, and ignores what follows: ``1gpu2`` is 1. A hexadecimal
+#: number is not guessed at.
+_ORDINAL = re.compile(r"(?:\+|-(?=0+(?![0-9])))?([0-9]+)(?![0-9xX])", re.ASCII)
 
 #: The GPU or the driver is lost. It will not answer again.
 _LOST_ERRORS = frozenset(
@@ -210,27 +214,30 @@ def decode(text: str | bytes) -> str:
 def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection[NvidiaGpu]:
     """Return the GPUs that a process with this environment may use, as CUDA reads it.
 
-    CUDA's rules are in the CUDA C++ Programming Guide, appendix on environment variables. Integers
+    CUDA's rules are in the CUDA Programming Guide, appendix on environment variables. Integers
     are CUDA ordinals, while NVML counts in the order of PCI bus ids. The two agree if
     ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, and if all GPUs are of one model.
 
     Raises ``NotAvailable`` if the environment has ordinals on a machine with several models, which
     are ambiguous.
     """
-    return select(gpus, environ, [_VISIBLE], lambda left, entry: _find(left, entry, environ))
+    return select(
+        gpus, environ, {_VISIBLE: "CUDA"}, lambda left, entry: _find(left, entry, environ)
+    )
 
 
 def _find(gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]) -> NvidiaGpu | None:
     """Return the GPU of one entry of the list; None if there is none, or several."""
-    ordinal = parse_ordinal(entry)
-    if ordinal is not None:
+    number = _ORDINAL.match(entry)
+    if number is not None:
+        ordinal = parse_ordinal(number[1].lstrip("0") or "0")
         is_ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         if not is_ordered and len({gpu.name for gpu in gpus}) > 1:
             raise NotAvailable(
                 f"{_VISIBLE} has the ordinal {entry} on a machine with several GPU models; "
                 "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
             )
-        return gpus[ordinal] if ordinal < len(gpus) else None
+        return gpus[ordinal] if ordinal is not None and ordinal < len(gpus) else None
     matches = []
     if entry.startswith("MIG-GPU-"):  # MIG-<GPU's UUID>/<GPU instance>/<compute instance>
         uuid = entry.removeprefix("MIG-").split("/")[0]

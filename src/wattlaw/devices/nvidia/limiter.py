@@ -96,6 +96,10 @@ class NvidiaLimiter:
         with contextlib.suppress(_NotSupported):
             self._set(device, UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
 
+    def permission_problem(self, device: str) -> str | None:
+        """Return that only root may set limits, if this process is of another user."""
+        return None if os.geteuid() == 0 else f"{device}: setting limits requires root"
+
     def close(self) -> None:
         """Release the driver."""
         self._driver.close()
@@ -144,6 +148,15 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         _wait_for_others(self._gpu(device).uuid)
         return super().read(device)
 
+    def permission_problem(self, device: str) -> str | None:
+        """Return that sudo does not allow nvidia-smi, which it lists without running it."""
+        options = set_power_options(self.read(device).power_limit_w or 0.0)
+        if os.geteuid() == 0 or sudo_allows(None, device, *options):
+            return None
+        return (
+            f"{device}: sudo does not allow 'nvidia-smi -i {device} -pl WATTS' without a password"
+        )
+
     def _set(self, device: str, options: tuple[str, ...], *_: object) -> None:
         sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
         if sudo is None or smi is None:
@@ -169,12 +182,16 @@ def set_power_options(watts: float) -> tuple[str, ...]:
     return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
 
 
-def sudo_allows(user: str, device: str, *options: str) -> bool:
-    """Return whether sudo allows a user to run nvidia-smi with options; only root can ask."""
+def sudo_allows(user: str | None, device: str, *options: str) -> bool:
+    """Return whether sudo allows a user to run nvidia-smi with options.
+
+    Only root can ask that of another ``user``; None is this one.
+    """
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
         return False
-    line = [sudo, "-n", "-l", "-U", user, smi, "-i", device, *options]
+    whom = [] if user is None else ["-U", user]
+    line = [sudo, "-n", "-l", *whom, smi, "-i", device, *options]
     try:
         return run_captured(line, _SUDO_LIST_TIMEOUT_S).returncode == 0
     except (OSError, ValueError, subprocess.SubprocessError):

@@ -13,7 +13,7 @@ import pyarrow as pa
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import write_parquet
 from wattlaw.formatting import group_label
-from wattlaw.launch.launcher import Ended, Launcher
+from wattlaw.launch.launcher import Ended, Examination, Launcher
 from wattlaw.launch.node_setup import log_head
 from wattlaw.launch.replay.table import Measurement, ReplayTable, option_text, read_replay_table
 from wattlaw.launch.simulated.launcher import Allocation
@@ -74,6 +74,11 @@ class ReplayLauncher(Launcher):
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
         """Read the table; raise ``BadInput`` if it is invalid."""
         return cls(_read(launch))
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Examination:
+        """Return why runs are skipped."""
+        return Examination(cls(_read(launch)).unsupported_reason)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why the table has no time of a run, or None."""

@@ -13,7 +13,7 @@ from typing import Self
 from wattlaw import processes
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch import launcher
-from wattlaw.launch.launcher import Ended, Launcher
+from wattlaw.launch.launcher import Ended, Examination, Launcher
 from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
 from wattlaw.limits.requests import check_range
@@ -53,6 +53,11 @@ class SimulatedLauncher(Launcher):
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
         """Read the hardware; raise ``BadInput`` as ``resolve`` does."""
         return cls(Machine.from_launch(launch))
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Examination:
+        """Return why runs are skipped."""
+        return Examination(cls(Machine.from_launch(launch)).unsupported_reason)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""

@@ -5,7 +5,7 @@ Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -16,6 +16,8 @@ from wattlaw.processes import run_captured
 from wattlaw.text import collapse_whitespace
 
 _TIMEOUT_S = 90
+#: For what is good to know before a study starts, no more.
+_SINFO_TIMEOUT_S = 10
 #: Error messages for a controller that is down or too busy.
 _UNREACHABLE = (
     "unable to contact slurm controller", "socket timed out", "communication connection failure",
@@ -34,6 +36,34 @@ _ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End
 
 #: Larger values mean unknown (NO_VAL64) or are damaged. The time is in the year 9999.
 _MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
+
+
+#: Variables that Slurm's commands read as options ("Input environment variables" in their manual
+#: pages) begin so; SLURM_CONF says where Slurm is configured.
+_INPUTS = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_")
+_KEPT = ("SLURM_CONF",)
+#: What a user sets for all jobs on a login node: who pays, and which part of the cluster. Within a
+#: job these are of that job.
+_DEFAULTS = frozenset(
+    f"SBATCH_{name}"
+    for name in ("ACCOUNT", "CLUSTERS", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION", "WCKEY")
+)
+
+
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the options that it has for Slurm's commands.
+
+    An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
+    ours requests, and what we see of the queue.
+    """
+    is_in_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_INPUTS)
+        or name.startswith(_KEPT)
+        or (name in _DEFAULTS and not is_in_job)
+    }
 
 
 class Unreachable(WattlawError):
@@ -155,6 +185,26 @@ def hostnames(node_list: str) -> tuple[str, ...]:
         return ()
 
 
+def most_of_a_node(gres: str, partition: str | None = None) -> int | None:
+    """Return how many of a generic resource a node has at most; None if Slurm shows none at all."""
+    line = ["sinfo", "--noheader", "--format=%G"]
+    line += [f"--partition={partition}"] if partition else []
+    counts = [parse_gres(text, gres) for text in _run(line, _SINFO_TIMEOUT_S).splitlines()]
+    return max(counts, default=0) or None
+
+
+def parse_gres(text: str, gres: str) -> int:
+    """Return how many of a generic resource a list has, as ``gpu:a100:4(S:0-1),nvme:1``."""
+    total = 0
+    for item in re.sub(r"\([^)]*\)", "", text).split(","):
+        name, _, count = item.strip().rpartition(":")
+        if not re.fullmatch("[0-9]{1,6}", count):
+            name, count = item.strip(), "1"  # without a count
+        if name == gres or name.startswith(f"{gres}:"):
+            total += int(count)
+    return total
+
+
 def version() -> str | None:
     """Return Slurm's version."""
     try:
@@ -163,22 +213,15 @@ def version() -> str | None:
         return None
 
 
-def _run(line: list[str]) -> str:
-    """Run a command and return its output.
-
-    Inside a job, sbatch would take the job's own variables for options; they are removed.
-    """
-    inherited = {
-        name: value
-        for name, value in user_environment().items()
-        if not name.startswith("SLURM_") or name.startswith("SLURM_CONF")
-    }
+def _run(line: list[str], timeout_s: float = _TIMEOUT_S) -> str:
+    """Run a command and return its output."""
+    environment = without_options(user_environment()) | {"SLURM_TIME_FORMAT": "%s"}
     try:
-        done = run_captured(line, _TIMEOUT_S, inherited | {"SLURM_TIME_FORMAT": "%s"})
+        done = run_captured(line, timeout_s, environment)
     except FileNotFoundError:
         raise NotAvailable(f"{line[0]}: command not found; Slurm is needed here") from None
     except subprocess.TimeoutExpired:
-        raise Unreachable(f"{line[0]}: no response within {_TIMEOUT_S} s") from None
+        raise Unreachable(f"{line[0]}: no response within {timeout_s:g} s") from None
     if done.returncode == 0:
         return done.stdout
     errors = [error.removeprefix(f"{line[0]}: ") for error in done.stderr.splitlines()]

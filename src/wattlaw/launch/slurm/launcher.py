@@ -8,14 +8,15 @@ import contextlib
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import locked, open_regular
-from wattlaw.launch.launcher import Allocation, Launcher, ResourcesBusy
+from wattlaw.launch.launcher import Allocation, Examination, Launcher, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
@@ -117,21 +118,14 @@ class SlurmLauncher(Launcher):
             raise NotAvailable(f"{launcher._poller.error}; is this a login node of the cluster?")
         return launcher
 
+    @classmethod
+    def examine(cls, launch: Launch) -> Examination:
+        """Return why runs are skipped, and whether the partition's nodes have as many GPUs."""
+        return Examination(partial(_unsupported_reason, launch), lambda _: _node_warnings(launch))
+
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be a job, or None."""
-        try:
-            workers = workers_per_node(spec)
-        except BadInput as error:
-            return str(error)
-        most = self._launch.gpus_per_node
-        if most is not None and workers > most:
-            return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
-        workload = spec.workload
-        if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
-            return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
-        if spec.nodes > 1 and workload.progress is not None:
-            return f"progress is read on one node, not {spec.nodes}"
-        return None
+        return _unsupported_reason(self._launch, spec)
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
@@ -241,6 +235,40 @@ class SlurmLauncher(Launcher):
                 return False
             self._turn = file
         return self._turn is not None
+
+
+def _unsupported_reason(launch: Launch, spec: RunSpec) -> str | None:
+    try:
+        workers = workers_per_node(spec)
+    except BadInput as error:
+        return str(error)
+    most = launch.gpus_per_node
+    if most is not None and workers > most:
+        return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
+    workload = spec.workload
+    if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
+        return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
+    if spec.nodes > 1 and workload.progress is not None:
+        return f"progress is read on one node, not {spec.nodes}"
+    return None
+
+
+def _node_warnings(launch: Launch) -> Iterator[str]:
+    """Warn of more GPUs per node than the nodes of the partition have, where Slurm shows that."""
+    slurm, workers = launch.slurm, launch.gpus_per_node
+    if slurm.gres is None or workers is None or shutil.which("sinfo") is None:
+        return
+    partition = slurm.options.get("partition")
+    try:
+        most = commands.most_of_a_node(slurm.gres, str(partition) if partition else None)
+    except (Unreachable, NotAvailable, ResourcesBusy):
+        return  # the start says so
+    if most is not None and workers > most:
+        where = f"partition {partition}" if partition else "this cluster"
+        yield (
+            f"launch.gpus_per_node is {workers}; a node of {where} has at most {most} "
+            f"{slurm.gres}, so that Slurm refuses jobs with more"
+        )
 
 
 #: The most job ids in one command line.

@@ -33,6 +33,7 @@ _LAUNCHERS = {
         "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
         "SLURM_STEP_TASKS_PER_NODE",
     ),
+    "launched_rank": ("WATTLAW_LAUNCHED_RANK",),
 }  # fmt: skip
 
 

@@ -1,0 +1,220 @@
+"""What is known before a study starts: runs that will be skipped, values that reach nothing."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from wattlaw.api.studies import load_study, run
+from wattlaw.cli.main import main
+from wattlaw.dashboard.overview import read_overview
+from wattlaw.dashboard.pages import Pages
+from wattlaw.launch.node_setup import permission_problem
+from wattlaw.launch.planning import skipped_text
+from wattlaw.launch.run_status import StatusPoller
+from wattlaw.launch.slurm.commands import parse_gres
+from wattlaw.store.store import Store
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    study = {
+        "name": "before",
+        "workloads": [{"name": "mine", "command": ["true"]}],
+        "sweeps": [{"gpus": [1, 64], "local_batch": [8]}],
+        "measure": {"epochs": 1, "warmup_epochs": 0},
+        "order": "as_written",
+        "launch": {"gpus_per_node": 2},
+    }
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(study | changes))
+    return path
+
+
+def told_of(path: Path, **changes: Any) -> list[str]:
+    """Return what is told before a study starts."""
+    study = load_study(path, **changes)
+    known = study.forecast()
+    return [*skipped_text(known.skipped.values(), len(study)), *known.warnings]
+
+
+@pytest.mark.parametrize("gpus", [[5, 4, 3], [4, 5, 3], [4, 3, 5]])
+def test_uneven_nodes_are_skipped_in_every_position_of_a_dry_run(tmp_path, capsys, gpus):
+    path = write(
+        tmp_path,
+        sweeps=[{"gpus": gpus, "local_batch": [8]}],
+        launch={"kind": "slurm", "gpus_per_node": 4},
+    )
+    assert main(["run", str(path), "--store", str(tmp_path / "s"), "--dry-run"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "3 runs: 1 skipped, 2 planned. Nothing was run." in shown
+    assert "1 run of 3 will be skipped: 5 gpus on 2 nodes; allowed: the same number" in shown
+    assert "--nodes=1" in shown  # the job of a run that can be one
+    preview = load_study(path).preview(tmp_path / "s")
+    assert {preview.to_dict()["skipped"][run_id][:6] for run_id in preview.skipped} == {"5 gpus"}
+    assert preview.to_frame().set_index("gpus")["status"].to_dict() == {
+        4: "planned", 5: "skipped", 3: "planned",
+    }  # fmt: skip
+    assert main(["check", str(path)]) == 0
+    assert "1 run of 3 will be skipped: 5 gpus on 2 nodes" in capsys.readouterr().out
+
+
+TABLE = "workload,gpus,local_batch,step_time_s,dataset_samples\nmine,1,8,0.1,800\n"
+
+
+@pytest.mark.parametrize(
+    ("launch", "reason"),
+    [
+        ({"kind": "simulated", "simulation": {"hardware": "mit-v100"}}, "cannot be simulated"),
+        ({"kind": "replay", "table": "table.csv"}, "no row for"),
+        ({"kind": "local", "gpus_per_node": 2}, "needs 64 workers; this machine has 2"),
+    ],
+)
+def test_every_launcher_says_what_it_will_skip(tmp_path, capsys, launch, reason):
+    (tmp_path / "table.csv").write_text(TABLE)
+    path = write(tmp_path, launch=launch)
+    known = load_study(path).preview(tmp_path / "s").skipped
+    assert main(["check", str(path)]) == 0
+    assert reason in capsys.readouterr().out
+    outcome = run(path, tmp_path / "s")
+    skipped = {record.run_id: record.reason for record in Store(tmp_path / "s").records()
+               if record.status == "skipped"}  # fmt: skip
+    assert skipped == known
+    assert outcome.skipped == len(known) >= 1
+    assert outcome.is_success
+
+
+def test_skipped_runs_are_counted_first_and_are_not_in_the_time_to_go(tmp_path, capsys):
+    path = write(tmp_path, sweeps=[{"gpus": [1, 16, 32, 64], "local_batch": [8]}], repeats=2)
+    lines: list[str] = []
+    run(path, tmp_path / "s", progress=lines.append)
+    assert [line.split(":")[0] for line in lines] == ["skipped"] * 6 + ["done"] * 2
+    assert "6 skipped, 1 left, about" in lines[6]
+    assert main(["run", str(path), "--store", str(tmp_path / "t")]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.index("2 runs of 8 will be skipped: needs 16 workers") < told.index("skipped: mine")
+
+
+def test_many_reasons_are_not_all_listed(tmp_path):
+    path = write(tmp_path, sweeps=[{"gpus": [*range(10, 30)], "local_batch": [8]}])
+    told = [line for line in told_of(path) if "skipped" in line]
+    assert len(told) == 6
+    assert told[-1].startswith("15 runs of 20 will be skipped for 15 other reasons")
+
+
+def test_skipped_runs_are_no_failures_in_the_dashboard(tmp_path):
+    path = write(tmp_path, repeats=2, sweeps=[{"gpus": [1, 32, 64], "local_batch": [8]}])
+    run(path, tmp_path / "s")
+    overview = read_overview([tmp_path / "s"], StatusPoller())
+    assert (overview.failed_count, overview.failed) == (0, ())
+    assert overview.counts == {"done": 2, "skipped": 4}
+    assert sorted(sentence[:38] for sentence in overview.skipped) == [
+        "2 runs skipped: needs 32 workers; this", "2 runs skipped: needs 64 workers; this",
+    ]  # fmt: skip
+    summary = Pages((tmp_path / "s",)).overview()
+    assert "2 runs skipped: needs 64 workers" in summary["summary"]
+    assert "64 workers" not in summary["failed"]
+
+
+SCRIPT = "import os, pathlib\nrecord = pathlib.Path(os.environ['WATTLAW_RUN_FOLDER'])\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sweep", "changes", "expected"),
+    [
+        (["t.py"], {"local_batch": [8, 16]}, {}, ["{global_batch} or {local_batch}"]),
+        (["t.py"], {"global_batch": [16], "gpus": [1, 2]}, {}, ["{global_batch} or {local_batch}"]),
+        (["t.py", "--b={local_batch}"], {"local_batch": [8, 16]}, {}, []),
+        (["t.py", "{global_batch}"], {"global_batch": [16, 32]}, {}, []),
+        (["t.py"], {"local_batch": [8], "gpus": [1, 2]}, {}, []),  # weak scaling
+        (["t.py"], {"local_batch": [8], "precision": ["bf16"]}, {}, ["{precision}"]),
+        (["t.py", "{precision}"], {"local_batch": [8], "precision": ["fp32", "bf16"]}, {}, []),
+        (["t.py"], {"local_batch": [8], "dataset_fraction": [0.5]}, {}, ["{dataset_fraction}"]),
+        (["t.py"], {"local_batch": [8], "epochs": 3}, {}, ["{epochs}"]),
+        (["t.py"], {"local_batch": [8]}, {"train": {"gradient_accumulation": 4}},
+         ["train.gradient_accumulation"]),
+        (["reads.py"], {"local_batch": [8, 16], "precision": ["bf16"]}, {}, []),
+        (["t.py"], {"local_batch": [8, 16], "precision": ["bf16"]}, {},
+         ["{global_batch} or {local_batch}", "{precision}"]),
+    ],
+)  # fmt: skip
+def test_values_that_nothing_takes_are_named(
+    tmp_path, monkeypatch, words, sweep, changes, expected
+):
+    monkeypatch.chdir(tmp_path)
+    Path("t.py").write_text("")
+    Path("reads.py").write_text(SCRIPT)
+    spec = {"name": "mine", "command": ["{python}", *words]}
+    path = write(tmp_path, workloads=[spec], sweeps=[{"gpus": [1]} | sweep], **changes)
+    told = told_of(path)
+    assert len(told) == len(expected)
+    for sentence, part in zip(told, expected, strict=True):
+        assert sentence.startswith("workloads[0].command: ")
+        assert part in sentence
+    assert told_of(path, launch="simulated", hardware="mit-v100")[1:] == []
+
+
+def test_caps_without_a_device_and_too_many_workers_are_named(tmp_path):
+    sweep = {"gpus": [1], "local_batch": [8], "power_limit_w": [None, 200]}
+    path = write(tmp_path, sweeps=[sweep], launch={"gpus_per_node": 10_000})
+    told = told_of(path)
+    assert told[0] == (
+        "1 run of 2 will be skipped: a power or clock limit needs a GPU, and none is visible here"
+    )
+    assert "launch.gpus_per_node is 10000; this machine has no GPU that torch can use" in told[1]
+
+
+def test_caps_outside_the_range_are_skipped_and_a_missing_permission_is_named(
+    tmp_path, fake_gpus, monkeypatch
+):
+    fake_gpus(2)
+    sweep = {"gpus": [1], "local_batch": [8], "power_limit_w": [5, 250]}
+    workloads = [{"name": "mine", "command": ["{python}", "t.py"]}]
+    path = write(tmp_path, workloads=workloads, sweeps=[sweep], launch={"gpus_per_node": 2})
+    (told,) = told_of(path)
+    assert re.match("1 run of 2 will be skipped: a power limit of 5 W is outside .* W of", told)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without sudo
+    assert "setting limits requires root" in told_of(path)[1]
+
+
+def test_a_file_that_may_be_written_is_a_permission(amd_machine):
+    machine = amd_machine("MI210", 1, library=False)
+    assert permission_problem([machine[0].id]) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "gres", "count"),
+    [
+        ("gpu:4", "gpu", 4),
+        ("gpu:a100:4(S:0-1),nvme:1", "gpu", 4),
+        ("gpu:a100:4(S:0-1)", "gpu:a100", 4),
+        ("gpu:a100:2,gpu:v100:2", "gpu", 4),
+        ("gpu:a100:2,gpu:v100:2", "gpu:v100", 2),
+        ("gpu", "gpu", 1),
+        ("(null)", "gpu", 0),
+        ("gpumem:4", "gpu", 0),
+    ],
+)
+def test_the_gpus_of_a_node_are_those_of_sinfo(text, gres, count):
+    assert parse_gres(text, gres) == count
+
+
+def test_check_warns_where_the_nodes_of_a_partition_have_fewer_gpus(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    sinfo = folder / "sinfo"
+    sinfo.write_text(f'#!/bin/sh\necho "$*" > {folder}/words\necho gpu:a100:4\necho gpu:a100:2\n')
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    slurm = {"options": {"partition": "big"}}
+    launch = {"kind": "slurm", "gpus_per_node": 8, "slurm": slurm}
+    path = write(tmp_path, sweeps=[{"gpus": [8], "local_batch": [8]}], launch=launch)
+    (told,) = told_of(path)
+    assert "launch.gpus_per_node is 8; a node of partition big has at most 4 gpu" in told
+    assert "--partition=big" in (folder / "words").read_text()
+    path = write(tmp_path, sweeps=[{"gpus": [4], "local_batch": [8]}],
+                 launch=launch | {"gpus_per_node": 4})  # fmt: skip
+    assert told_of(path) == []
