@@ -208,6 +208,12 @@ def slurm_json() -> bytes:
     return json.dumps({"jobs": [job]}, indent=1).encode()
 
 
+def count_jobs(content: bytes) -> int:
+    """Count the entries of ``jobs``."""
+    text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    return len(json.loads(text)["jobs"])
+
+
 def lightning() -> bytes:
     """Return ``metrics.csv``: ThroughputMonitor's seconds and batches, and validations."""
     head = (
@@ -299,7 +305,7 @@ SAMPLES = (
     Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
     Sample("perun", "app.hdf5", perun),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
-    Sample("slurm", "jobs.json", slurm_json),
+    Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
     Sample("tensorboard", "events.out.tfevents.1.host", tensorboard, {"map": "gpus=@2"}),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),

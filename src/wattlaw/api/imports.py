@@ -190,7 +190,8 @@ def read_import(
     importers = [importer_of(path, options, format) for path in paths]
     names = {"workload": workload, "hardware": hardware}
     has_table = any(importer.name == _TABLE for importer in importers)
-    constants = parse_constants(None if has_table else map, names)
+    mapped = {field for importer in importers for field in getattr(importer, "mapped", ())}
+    constants = parse_constants(None if has_table else map, names, mapped)
     parts = []
     for path, importer in zip(paths, importers, strict=True):
         own = replace(options, study=study or slug(path.stem) or "imported", constants=constants)

@@ -11,7 +11,7 @@ from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
 from wattlaw.importing.account import Account
 from wattlaw.importing.importer import GROUP, Imported, Importer, Options
-from wattlaw.importing.mapping import has_columns
+from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source, encoding_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.text import join_names, shorten
@@ -51,7 +51,7 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
         return matching[0]
     if options.pattern is not None and "log" in known:
         return known["log"]
-    if path.suffix.lower() in _TABLES or has_columns(options.mapping):
+    if path.suffix.lower() in _TABLES or columns_of(options.mapping):
         return known["table"]
     for magic, packer in _PACKED.items():
         if head.startswith(magic):

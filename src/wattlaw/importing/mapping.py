@@ -7,7 +7,7 @@ names (``time [ms]``), or else that each cell names (``259.97 W``).
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -235,20 +235,24 @@ def _missing(field: str, column: str, names: tuple[str, ...]) -> BadInput:
     )
 
 
-def parse_constants(text: str | None, options: Mapping[str, str | None]) -> dict[str, Any]:
+def parse_constants(
+    text: str | None, options: Mapping[str, str | None], mapped: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the constants ``field=@value,...`` of a file that names its own columns.
 
-    Raises ``BadInput`` if a field is unknown, set twice, has a column, or a value does not fit.
+    Raises ``BadInput`` if a field is unknown, set twice, has a column and is none of ``mapped``, or
+    a value does not fit.
     """
     fields = _parse(text or "", options)
     for name, column in fields.columns.items():
-        raise BadInput(f"--map {name}={column}: allowed for this format: {name}=@VALUE")
+        if name not in mapped:
+            raise BadInput(f"--map {name}={column}: allowed for this format: {name}=@VALUE")
     return dict(fields.constants)
 
 
-def has_columns(text: str | None) -> bool:
-    """Say whether a mapping assigns a column to a field."""
-    return text is not None and bool(_parse(text, {}).columns)
+def columns_of(text: str | None) -> Mapping[str, str]:
+    """Return the columns that a mapping assigns to fields."""
+    return {} if text is None else _parse(text, {}).columns
 
 
 def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> FieldMap:

@@ -31,7 +31,7 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?
 #: 1e11 s are in the year 5138, 1e11 ms in 1973.
 _EPOCH_SCALES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 #: Separators of the cells of a CSV file, and the lines among which a header is looked for.
-_DELIMITERS, _HEADER_LINES = (",", ";", "\t"), 20
+_DELIMITERS, _HEADER_LINES = (",", ";", "\t", "|"), 20
 _DECIMAL_COMMA = re.compile(r"^([+-]?[0-9]+),([0-9]{1,2}|[0-9]{4,})(?=\s*[A-Za-z%]*$)")
 _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -111,12 +111,13 @@ class Source:
     def table(
         self, is_header: Callable[[Sequence[str]], bool], *, only_complete: bool = False
     ) -> Iterator[Line]:
-        """Yield the rows below each line that is a header; separators are ``,``, ``;`` or tabs.
+        """Yield the rows below each line that is a header.
 
-        Cells are stripped, and no cell has a line break, so that a torn line never takes the next
-        one with it. Left out are lines before the first header, comments, and lines with another
-        number of cells than their header. Where ``,`` does not separate cells, it may be a decimal
-        comma: ``12,5`` becomes ``12.5``, and ``12,500`` stays as it is, since it is unclear.
+        Separators are ``,``, ``;``, tabs or ``|``. Cells are stripped, and no cell has a line
+        break, so that a torn line never takes the next one with it. Left out are lines before the
+        first header, comments, and lines with another number of cells than their header. Where
+        ``,`` does not separate cells, it may be a decimal comma: ``12,5`` becomes ``12.5``, and
+        ``12,500`` stays as it is, since it is unclear.
         """
         header: tuple[str, ...] | None = None
         delimiter = ","
@@ -195,7 +196,9 @@ def encoding_of(head: bytes) -> str:
 
 
 def split_cells(line: str, delimiter: str = ",") -> list[str]:
-    """Return the cells of a line of CSV, stripped."""
+    """Return the cells of a line of CSV, stripped. Quotes are no part of ``|`` tables."""
+    if delimiter == "|":
+        return [cell.strip() for cell in line.split("|")]
     try:
         (cells,) = csv.reader([line.replace("\0", "")], delimiter=delimiter, skipinitialspace=True)
     except (csv.Error, ValueError):
