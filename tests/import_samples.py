@@ -296,6 +296,12 @@ def perun(wrap_uj: int = 2**32) -> bytes:
         return path.read_bytes()
 
 
+def table() -> bytes:
+    """Return a table of people: a row of units, thousands, a line break in a cell, a mean."""
+    rows = ["n,t,w", "[],[s],", "1,10,a", '2,"6.5","b', ' c"', "4,6,", "Average,7.5,", "4,OOM,a"]
+    return "\n".join([*rows[:5], *rows[6:], "# the last one", '8,"1,234.5",a', ""]).encode()
+
+
 SAMPLES = (
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
@@ -314,7 +320,5 @@ SAMPLES = (
     Sample("mlperf-power", "node_0.txt", mlperf_power),
     Sample("windows", "windows.csv", windows),
     Sample("log", "train.log", log, {"pattern": r"epoch (?P<epoch>\d+) done"}),
-    Sample(
-        "table", "table.csv", lambda: b"n,t\n1,10\n2,6\n", {"map": "gpus=n,epoch_time_s=t"}, runs=2
-    ),
+    Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=3),
 )

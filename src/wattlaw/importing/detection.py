@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from wattlaw import registry
+from wattlaw.delimited import encoding_of
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
 from wattlaw.importing.account import Account
 from wattlaw.importing.importer import GROUP, Imported, Importer, Options
 from wattlaw.importing.mapping import columns_of
-from wattlaw.importing.reading import Source, encoding_of
+from wattlaw.importing.reading import Source
 from wattlaw.store.imports import ImportedRun
 from wattlaw.text import join_names, shorten
 
