@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattlaw.errors import BadInput
-from wattlaw.importing.reading import Line, Source, count, number, text_in
+from wattlaw.importing.reading import Source, count, number, text_in
 
 #: The columns of the energy.
 RAW, ROUNDED = "ConsumedEnergyRaw", "ConsumedEnergy"
@@ -117,30 +117,29 @@ def jobs_of_text(source: Source) -> list[Job]:
     """
     jobs: list[Job] = []
     attempts: dict[tuple[str | None, str], list[Job]] = defaultdict(list)
-    steps: list[tuple[Line, Row, Job | None]] = []
-    line = None
+    steps: list[tuple[int, Row, Job | None]] = []
     for line in source.table(is_header):
         row = dict(zip(line.header, line.cells, strict=True))
         job_id, dot, _ = id_of(row).partition(".")
         of_job = attempts[row.get("Cluster"), job_id]
         if dot:
-            steps.append((line, row, of_job[-1] if of_job else None))
+            steps.append((line.number, row, of_job[-1] if of_job else None))
         elif job_id:
             jobs.append(Job(line.number, row))
             of_job.append(jobs[-1])
         else:
             source.account.leave_out("no job id", line.number)
-    for line, row, above in steps:
-        of_job = attempts[row.get("Cluster"), id_of(row).partition(".")[0]]
-        start = row.get("Start", "")
+    for line_number, step, above in steps:
+        of_job = attempts[step.get("Cluster"), id_of(step).partition(".")[0]]
+        start = step.get("Start", "")
         begun = [job for job in of_job if "" < job.row.get("Start", "") <= start]
-        job = max(begun, key=lambda job: job.row["Start"]) if begun else above
-        job = job or (of_job[0] if of_job else None)
-        if job is None:
-            source.account.leave_out("a step without a line of its job", line.number)
+        if begun and start[:1].isdecimal():
+            max(begun, key=lambda job: job.row["Start"]).steps.append((line_number, step))
+        elif of_job:
+            (above or of_job[0]).steps.append((line_number, step))
         else:
-            job.steps.append((line.number, row))
-    if line is None:
+            source.account.leave_out("a step without a line of its job", line_number)
+    if not (jobs or steps):
         raise BadInput(f"{source.path}: no job below a header of sacct; ask: {ASK}")
     return jobs
 
