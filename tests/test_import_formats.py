@@ -433,7 +433,7 @@ def test_jobs_have_gpu_hours_and_an_energy_where_it_was_measured(tmp_path):
     assert "204.0 GPU-hours, 1 with an energy" in read.files[0].description  # 8 x (25 + 0.5) h
     one, other = (run.record for run in read.runs)
     assert (one.spec.setting.gpus, one.spec.nodes, one.spec.hardware) == (8, 2, "a100")
-    assert (one.spec.workload.name, one.spec.repeat, other.spec.repeat) == ("resnet", 0, 0)
+    assert (one.spec.workload.name, one.spec.repeat, other.spec.repeat) == ("resnet-101", 0, 0)
     assert one.site is not None
     assert other.site is not None
     assert (one.site.energy_j, other.site.energy_j) == (3e8, None)

@@ -15,7 +15,7 @@ from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source, headers_in, moment_ns, text_in
-from wattlaw.importing.runs import RunMaker
+from wattlaw.importing.runs import KIND, RunMaker
 from wattlaw.importing.slurm_energy import energy_of
 from wattlaw.importing.slurm_jobs import (
     ASK,
@@ -30,7 +30,7 @@ from wattlaw.importing.slurm_jobs import (
     jobs_of_text,
     nodes_of,
 )
-from wattlaw.store.fields import OPTIONS, InvalidCell
+from wattlaw.store.fields import InvalidCell
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Site
 from wattlaw.text import join_names, quote
@@ -107,7 +107,8 @@ class _Accounting:
         notes = list(self._notes())
         if runs and not self._is_shared:
             notes.append(
-                "each job is a workload of its own, since jobs of one name may train different "
+                "each job is a workload of its own, such as "
+                f"{runs[0].record.spec.workload.name}, since jobs of one name may train different "
                 "things; --map workload=JobName, or --workload NAME, compares them as one"
             )
         if runs and not (measured or self._doubts or columns & {RAW, ROUNDED}):
@@ -174,12 +175,14 @@ class _Accounting:
         row, notes, doubts = job.row, list[str](), list[str]()
         duration_s, nodes = duration_of(row) or 0.0, nodes_of(row)
         gpus, hardware = gpus_of(row)
+        workload = text_in(row, self._workload or "JobName")
+        if not self._is_shared:
+            workload = f"{(workload or KIND)[:100]}-{job.id[:40]}"
         values = {
-            "workload": text_in(row, self._workload or "JobName"),
+            "workload": workload,
             "gpus": gpus,
             "nodes": nodes,
             "hardware": hardware[0] if len(hardware) == 1 else None,
-            f"{OPTIONS}job": None if self._is_shared else job.id,
         }
         start_ns = moment_ns(row.get("Start", ""), self._options.timezone)
         period = None if start_ns is None else (start_ns, start_ns + round(duration_s * 1e9))
