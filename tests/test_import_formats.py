@@ -631,7 +631,13 @@ def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
     fixed = (
         "JobID           State    Elapsed\n------------ ---------- ----------\n7 COMPLETED 1:00\n"
     )
-    for text in (fixed, "JobID|State|Elapsed|\n7|COMPLETED|01:00:00|\n"):
+    bare, few = (
+        "7|a|COMPLETED|01:00:00|gres/gpu=1\n",
+        "JobID|State|Elapsed|\n7|COMPLETED|1:00:00|\n",
+    )
+    banner = "Welcome\n" + samples.slurm_json().decode()
+    commas = "JobID,State,Elapsed,AllocTRES\n7,COMPLETED,1:00:00,cpu=1,gres/gpu=1\n"
+    for text in (fixed, bare, few, banner, commas):
         with pytest.raises(BadInput, match="sacct --parsable2"):
             read_import(a_file(tmp_path / "jobs.txt", text))
 

@@ -24,8 +24,8 @@ from wattlaw.importing.slurm_jobs import (
     Job,
     duration_of,
     gpus_of,
-    is_fixed_width,
     is_header,
+    is_other_accounting,
     jobs_of_json,
     jobs_of_text,
     nodes_of,
@@ -61,7 +61,7 @@ class SlurmImporter:
         """Say whether the header, or the JSON, is that of sacct."""
         if head.lstrip()[:1] == b"{":
             return b'"jobs"' in head and any(key in head for key in (b'"association"', b'"tres"'))
-        return any(map(is_header, headers_in(head))) or is_fixed_width(head)
+        return any(map(is_header, headers_in(head))) or is_other_accounting(head)
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return a run for each job that completed or ran into its time limit."""
