@@ -636,6 +636,19 @@ def test_a_number_is_read_where_it_can_mean_one_thing_only(tmp_path, field, cell
     assert found == pytest.approx(expected)
 
 
+def test_other_cells_of_a_table_show_what_a_comma_is(tmp_path):
+    mapping = "gpus=n,epoch_time_s=t,power_w=p,samples=s"
+    for rest, time_s in (('"21,345.6","1,000"', 1234), ('"0,85",1000', 1.234), ('5,"1,281"', 1234)):
+        path = a_csv(tmp_path / "t.csv", "n,t,p,s", f'8,"1,234",{rest}', "8,10,N/A,-")
+        read = read_import(path, map=mapping)
+        assert [run.windows[0]["duration_s"] for run in read.runs] == [time_s, 10]
+    assert read.runs[1].windows[0]["samples"] is None
+    path = a_csv(tmp_path / "t.csv", "n,t,p,s", '8,"1,234","0,85",1', '8,"1,234","1.5",1')
+    assert len(read_import(path, map=mapping).files[0].rejected) == 2
+    path = a_csv(tmp_path / "t.csv", "n,t,w", '8,"1,234",3.1')  # a name
+    assert len(read_import(path, map=MAP + ",workload=w").files[0].rejected) == 1
+
+
 def test_no_message_has_a_form_of_number_that_is_refused(tmp_path):
     path = tmp_path / "t.jsonl"
     for field in FIELDS.values():

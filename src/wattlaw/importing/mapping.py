@@ -49,6 +49,8 @@ _EXCLUSIVE = (
     ("sm_util", "sm_util_percent"),
     ("mem_util", "mem_util_percent"),
 )  # fmt: skip
+#: Texts for a number that is missing.
+_MISSING = frozenset({"-", "–", "—", "n/a", "na", "#n/a", "null", "none"})
 _FACTORS = re.compile(r"\s*([*/])\s*")
 Getter = Callable[[Mapping[str, Any]], Any]
 
@@ -144,13 +146,14 @@ class FieldMap:
             raise _missing(target.name, text, tuple(available))
         column, parse = available[text], _field(field).parse_cell
         if target.dimension is None:
+            no_value = is_blank if _field(field).number is None else _is_missing
             return lambda cells: (
-                None if is_blank(cells.get(text)) else parse(field, cells[text], column.mark)
+                None if no_value(cells.get(text)) else parse(field, cells[text], column.mark)
             )
         scale = _scale_of(target, column, available)
         return lambda cells: (
             None
-            if is_blank(cells.get(text))
+            if _is_missing(cells.get(text))
             else parse(field, _converted(target, cells[text], scale, column.mark))
         )
 
@@ -158,6 +161,16 @@ class FieldMap:
 def is_blank(cell: Any) -> bool:
     """Say whether a cell is a missing value."""
     return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def number_of(field: str) -> type[int] | type[float] | None:
+    """Return the kind of numbers that a field takes; None if it takes texts."""
+    return _field(field).number
+
+
+def _is_missing(cell: Any) -> bool:
+    """Say whether a cell of a column of numbers stands for no value."""
+    return is_blank(cell) or (isinstance(cell, str) and cell.strip().lower() in _MISSING)
 
 
 def _scale_of(target: Target, column: Column, available: Mapping[str, Column]) -> float | None:
@@ -179,7 +192,7 @@ def _scale_of(target: Target, column: Column, available: Mapping[str, Column]) -
                 f"{_with_units(target)}"
             )
         return scale
-    if target.scale is None and not is_blank(column.first):
+    if target.scale is None and not _is_missing(column.first):
         try:
             quantity(column.first, target.dimension, None, column.mark)
         except ValueError:
@@ -276,7 +289,7 @@ def _product(
         for is_divisor, part, unit in factors:
             known: float
             if isinstance(part, str):
-                if is_blank(cells.get(part)):
+                if _is_missing(cells.get(part)):
                     return None
                 try:
                     known = quantity(cells[part], None, unit, available[part].mark)

@@ -18,6 +18,7 @@ from wattlaw.importing.mapping import (
     FieldMap,
     Getter,
     is_blank,
+    number_of,
     parse_map,
 )
 from wattlaw.importing.reading import Source
@@ -33,7 +34,7 @@ from wattlaw.importing.units import is_unit
 from wattlaw.scopes import KINDS
 from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
 from wattlaw.store.imports import ImportedRun
-from wattlaw.store.numbers import decimal_mark
+from wattlaw.store.numbers import decimal_marks
 from wattlaw.store.record import Facts
 from wattlaw.store.rows import Row, Rows, read_rows
 
@@ -96,9 +97,7 @@ def parse_runs(
     """
     path, account = source.path, source.account
     units = _units(table)
-    columns = {name: _column(name, table.rows[bool(units):], units) for name in table.columns
-               if name in fields.needed}  # fmt: skip
-    columns = {name: columns.get(name, Column(name, name)) for name in table.columns}
+    columns = _columns(table.columns, table.rows[bool(units) :], units, fields)
     try:
         getters = fields.getters(columns)
         notes = fields.conversions(columns)
@@ -158,11 +157,30 @@ def _units(table: Rows) -> dict[str, str]:
     return units if units and not has_numbers and others <= _NO_UNITS else {}
 
 
-def _column(name: str, rows: Sequence[Row], units: Mapping[str, str]) -> Column:
-    cells = [cell for row in rows if not is_blank(cell := row.cells.get(name))]
-    unit = units.get(name, "").strip("[]()")
-    label = f"{name} [{unit}]" if unit else name
-    return Column(name, label, cells[0] if cells else None, decimal_mark(cells))
+def _columns(
+    names: Sequence[str], rows: Sequence[Row], units: Mapping[str, str], fields: FieldMap
+) -> dict[str, Column]:
+    """Return the columns; where a column shows no decimal mark, its mark is that of the others."""
+    cells = {
+        name: [cell for row in rows if not is_blank(cell := row.cells.get(name))]
+        for name in names
+        if name in fields.needed
+    }
+    kinds = {text: number_of(field) for field, text in fields.columns.items()}
+    marks = {
+        name: decimal_marks(cells[name], whole=kinds.get(name) is int)
+        for name in cells
+        if kinds.get(name, float) is not None
+    }
+    of_table = set().union(*marks.values())
+    columns = {}
+    for name in names:
+        unit = units.get(name, "").strip("[]()")
+        label = f"{name} [{unit}]" if unit else name
+        mark = marks.get(name) or of_table
+        first = next(iter(cells.get(name, ())), None)
+        columns[name] = Column(name, label, first, next(iter(mark)) if len(mark) == 1 else None)
+    return columns
 
 
 def _why_left_out(row: Row, fields: FieldMap) -> str | None:

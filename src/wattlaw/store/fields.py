@@ -75,7 +75,7 @@ class Field:
     def parse_cell(self, name: str, value: Any, mark: str | None = None) -> Any:
         """Return the value of a cell of the field ``name``; raise ``InvalidCell`` if it is none.
 
-        ``mark`` is the decimal mark of its column, as of ``numbers.decimal_mark``.
+        ``mark`` is the decimal mark of its column, as of ``numbers.decimal_marks``.
         """
         try:
             if isinstance(value, str) and self.number is not None:

@@ -1,7 +1,7 @@
 """Numbers as people and programs write them: ``8192``, ``8,192``, ``8 192``, ``0.85``, ``0,85``.
 
 A number is read where it can mean one thing only: ``1,234`` is 1234 or 1.234, unless it is a whole
-number or another cell of its column shows what the comma is.
+number or other cells show what the comma is.
 """
 
 import re
@@ -15,6 +15,8 @@ _SPACED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{
                      r"(?:[.,][0-9]+)?")  # fmt: skip
 _WITH_COMMAS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?")
 _WITH_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
+_UNIT = re.compile(r"\s*[A-Za-zµμ%]+$")
+_DIGITS = re.compile(r"[+-]?[0-9][0-9.,  \u00a0\u2009\u202f'’_]*(?:[eE][+-]?[0-9]+)?")
 _NO_NUMBERS = frozenset({"nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
 #: Why texts that look like numbers are none.
 _REASONS = tuple(
@@ -24,7 +26,10 @@ _REASONS = tuple(
         (r"^[<>≤≥]", "is a bound"),
         (r"±|\+/-|\+-", "has an error; keep the mean"),
         (r"[$€£¥]|\b(?:usd|eur)\b", "is an amount of money"),
-        (r"[0-9]\s*[kmgb]$", "may be rounded, or in units of 1000 or 1024; write all digits"),
+        (
+            r"[0-9]\s*(?-i:[kKMgGbB])$",
+            "may be rounded, or in units of 1000 or 1024; write all digits",
+        ),
         (r"^[x×*]\s*[0-9]|[0-9]\s*[x×]$", "is a factor; write the number"),
         (r"[0-9]\s*%$", "is a percentage; write the number"),
         (r"[0-9]\s*(?:[-–]|to|\.\.)\s*[0-9]", "is a range"),
@@ -40,7 +45,7 @@ class UnclearNumber(ValueError):
 def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> float:
     """Return the number that a text means.
 
-    ``mark`` is the decimal mark that the column shows, see ``decimal_mark``. ``whole`` says that
+    ``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says that
     only a whole number can be meant. Raises ``UnclearNumber`` where the text is none or is unclear.
     """
     text = text.strip()
@@ -62,26 +67,28 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
     raise UnclearNumber(next((why for form, why in _REASONS if form.search(text[:100])), ""))
 
 
-def decimal_mark(cells: Iterable[Any]) -> str | None:
-    """Return the decimal mark, ``.`` or ``,``, of a column; None where its cells show none.
+def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
+    """Return the decimal marks, ``.`` or ``,``, that the cells of a column show.
 
-    Cells that contradict each other show none. Numbers may have a unit behind them.
+    Numbers may have a unit behind them. ``whole`` says that they are whole numbers.
     """
     marks = set()
     for cell in cells:
         if not isinstance(cell, str) or len(cell) > 100:
             continue
-        text = cell.strip().rstrip("%µμABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz ")
+        text = _UNIT.sub("", cell.strip())
+        if not _DIGITS.fullmatch(text):
+            continue
         comma, point = text.rfind(","), text.rfind(".")
         if min(comma, point) >= 0:
             marks.add("," if comma > point else ".")
         elif max(comma, point) >= 0:
             mark, other = (",", ".") if comma >= 0 else (".", ",")
-            if text.count(mark) > 1:
+            if text.count(mark) > 1 or (whole and _WITH_COMMAS.fullmatch(text)):
                 marks.add(other)
             elif not (_WITH_COMMAS.fullmatch(text) or _WITH_POINTS.fullmatch(text)):
                 marks.add(mark)
-    return marks.pop() if len(marks) == 1 else None
+    return marks
 
 
 def _groupings(text: str) -> list[str]:

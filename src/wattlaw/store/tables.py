@@ -16,7 +16,7 @@ import pyarrow as pa
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing, write_parquet
 from wattlaw.store.fields import MAX_TEXT, finite_number
-from wattlaw.store.numbers import UnclearNumber, decimal_mark, read_number
+from wattlaw.store.numbers import UnclearNumber, decimal_marks, read_number
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.store import Store
 from wattlaw.text import join_names, quote
@@ -59,7 +59,8 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
         if name not in table.columns:
             raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
-    marks = {name: decimal_mark(row.cells.get(name) for row in table.rows) for name in numbers}
+    marks = decimal_marks(row.cells.get(name) for row in table.rows for name in numbers)
+    mark = marks.pop() if len(marks) == 1 else None
     for row in table.rows:
         where = f"{path}: {table.unit} {row.line}:"
         if row.fault is not None:
@@ -68,7 +69,7 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
             value = row.cells.get(name)
             try:
                 if isinstance(value, str) and name in numbers and not _is_missing(value):
-                    value = read_number(value, marks[name])
+                    value = read_number(value, mark)
                 parse = finite_number if name in numbers else _label
                 cells.append(None if _is_missing(value) else parse(value))
             except ValueError as error:
