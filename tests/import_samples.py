@@ -240,6 +240,12 @@ def slurm_json() -> bytes:
     return json.dumps({"jobs": [job]}, indent=1).encode()
 
 
+def count_jobs(content: bytes) -> int:
+    """Count the entries of ``jobs``."""
+    text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    return len(json.loads(text)["jobs"])
+
+
 def lightning() -> bytes:
     """Return ``metrics.csv``: ThroughputMonitor's seconds and batches, and validations."""
     head = (
@@ -368,6 +374,12 @@ def count_datasets(content: bytes) -> int:
         return count(file)
 
 
+def table() -> bytes:
+    """Return a table of people: a row of units, thousands, a line break in a cell, a mean."""
+    rows = ["n,t,w", "[],[s],", "1,10,a", '2,"6.5","b', ' c"', "4,6,", "Average,7.5,", "4,OOM,a"]
+    return "\n".join([*rows[:5], *rows[6:], "# the last one", '8,"1,234.5",a', ""]).encode()
+
+
 SAMPLES = (
     Sample("nvidia-smi", "dmon.log", nvidia_dmon),
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
@@ -384,7 +396,7 @@ SAMPLES = (
     Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
     Sample("perun", "app.hdf5", perun, count_rows=count_datasets),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
-    Sample("slurm", "jobs.json", slurm_json),
+    Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
     Sample(
         "tensorboard",
         "events.out.tfevents.1.host",
@@ -400,7 +412,5 @@ SAMPLES = (
     Sample("mlperf-power", "node_0.txt", mlperf_power),
     Sample("windows", "windows.csv", windows),
     Sample("log", "train.log", log, {"pattern": r"epoch (?P<epoch>\d+) done"}),
-    Sample(
-        "table", "table.csv", lambda: b"n,t\n1,10\n2,6\n", {"map": "gpus=n,epoch_time_s=t"}, runs=2
-    ),
+    Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=3),
 )

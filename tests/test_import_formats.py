@@ -9,6 +9,7 @@ import json
 import struct
 import subprocess
 import sys
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -437,7 +438,7 @@ def test_jobs_have_gpu_hours_and_an_energy_where_it_was_measured(tmp_path):
     assert "204.0 GPU-hours, 1 with an energy" in read.files[0].description  # 8 x (25 + 0.5) h
     one, other = (run.record for run in read.runs)
     assert (one.spec.setting.gpus, one.spec.nodes, one.spec.hardware) == (8, 2, "a100")
-    assert (one.spec.workload.name, one.spec.repeat, other.spec.repeat) == ("resnet", 0, 1)
+    assert (one.spec.workload.name, one.spec.repeat, other.spec.repeat) == ("resnet-101", 0, 0)
     assert one.site is not None
     assert other.site is not None
     assert (one.site.energy_j, other.site.energy_j) == (3e8, None)
@@ -447,18 +448,203 @@ def test_jobs_have_gpu_hours_and_an_energy_where_it_was_measured(tmp_path):
     assert (job.site.energy_j, job.site.cluster, job.spec.hardware) == (2.5e6, "c1", "h100")
 
 
-def test_jobs_that_failed_or_had_no_gpu_are_rejected(tmp_path):
-    text = (
-        samples.slurm_text().decode().replace("102|resnet|gpu|ml|COMPLETED", "102|r|gpu|ml|FAILED")
-    )
-    (reason,) = read_import(a_file(tmp_path / "jobs.txt", text)).files[0].rejected
-    assert "job 102: state FAILED" in reason
+def test_jobs_without_a_result_or_a_gpu_are_left_out_with_their_sums(tmp_path):
+    text = samples.slurm_text().decode()
+    failed = text.replace("102|resnet|gpu|ml|COMPLETED", "102|r|gpu|ml|FAILED")
+    file = read_import(a_file(tmp_path / "jobs.txt", failed)).files[0]
+    assert [(each.reason, each.count, each.first) for each in file.left_out] == [
+        ("a job of state FAILED", 1, 4)
+    ]
+    assert any("1 job of state FAILED left out, with 4.00 GPU-hours" in note for note in file.notes)
     century = samples.slurm_json().decode().replace('"elapsed": 3600', '"elapsed": 4e9')
     (reason,) = read_import(a_file(tmp_path / "jobs.json", century)).files[0].rejected
     assert "job 103: a window" in reason
     text = text.replace("gres/gpu:a100=8,gres/gpu=8,", "")
-    reasons = read_import(a_file(tmp_path / "jobs.txt", text)).files[0].rejected
-    assert any("GPUs" in reason for reason in reasons)
+    file = read_import(a_file(tmp_path / "jobs.txt", text)).files[0]
+    assert {each.reason: each.count for each in file.left_out} == {
+        "a job without GPUs": 2, "a step of a job that is not imported": 1,
+    }  # fmt: skip
+    assert not file.rejected
+
+
+SACCT = "Cluster|JobID|JobName|State|ElapsedRaw|Start|NNodes|AllocTRES|ConsumedEnergyRaw"
+
+
+def a_job(job_id: str, energy: object = 0, **changes: str) -> str:
+    """Return a line of sacct: an hour on 2 nodes with 8 GPUs."""
+    cells = {
+        "Cluster": "c", "JobID": job_id, "JobName": "train", "State": "COMPLETED",
+        "ElapsedRaw": "3600", "Start": "2026-01-31T12:00:00", "NNodes": "2",
+        "AllocTRES": "cpu=8,gres/gpu=8,node=2", "ConsumedEnergyRaw": str(energy), **changes,
+    }  # fmt: skip
+    return "|".join(cells.values())
+
+
+def jobs_of(folder: Path, *lines: str, header: str = SACCT, **settings):
+    text = "\n".join([header, *lines, ""])
+    return read_import(a_file(folder / "jobs.txt", text), **settings)
+
+
+def energies_of(read) -> list[float | None]:
+    return [run.record.site.energy_j for run in read.runs]
+
+
+def test_attempts_of_a_requeued_job_are_jobs_with_their_own_steps(tmp_path):
+    other = {"Start": "2026-02-01T12:00:00"}
+    read = jobs_of(
+        tmp_path,
+        a_job("7", State="REQUEUED"), a_job("7.0", 2e6, State="CANCELLED"),
+        a_job("7", **other), a_job("7.0", 3e6, **other),
+        a_job("7", **other), a_job("8.0", 9e6),
+    )  # fmt: skip
+    assert energies_of(read) == [3e6]
+    file = read.files[0]
+    assert any("REQUEUED left out, with 8.00 GPU-hours and 2.000 MJ" in note for note in file.notes)
+    assert {each.reason: each.first for each in file.left_out} == {
+        "a job of state REQUEUED": 2, "a step of a job that is not imported": 3,
+        "a job that is in the file twice, with the same start": 6,
+        "a step without a line of its job": 7,
+    }  # fmt: skip
+
+
+STEPS = [  # hours from the start, hours, joules; the energy of the job
+    ([(0, 1, 4e6), (1, 1, 5e6), (0, 2, 6e6)], 9e6),  # two in turn, within the batch step
+    ([(0, 1, 4e6), (0.5, 1, 5e6), (1.5, 0.5, 1e6)], 6e6),  # the second overlaps the first
+    ([(0, 1, 4e6), (0.995, 1, 5e6)], 9e6),  # the clean-up of the first
+    ([(0, 1, 4e6), (0, 1, 4e6)], 4e6),
+]
+
+
+@pytest.mark.parametrize(("steps", "expected"), STEPS)
+def test_steps_add_up_where_they_do_not_overlap(tmp_path, steps, expected):
+    lines = [a_job("7", ElapsedRaw="7200")]
+    for number, (after_h, hours, joules) in enumerate(steps):
+        start = (datetime(2026, 1, 31, 12) + timedelta(hours=after_h)).isoformat()
+        lines.append(a_job(f"7.{number}", joules, Start=start, ElapsedRaw=str(int(hours * 3600))))
+    assert energies_of(jobs_of(tmp_path, *lines)) == [expected]
+
+
+ENERGIES = [  # ConsumedEnergyRaw of an hour on two nodes; joules, and why they are unknown
+    ("7200000", 7.2e6, None), ("7.2M", 7.2e6, None), ("0", None, None), ("", None, None),
+    ("4294967295", None, "no value"), ("8589934588", None, "no value"),
+    ("18446744073709551615", None, "no value"), ("-2", None, "negative"),
+    ("lots", None, "no number"), ("900000000", None, "power that no node has"),
+    ("100", None, "power that no node has"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cell", "expected", "why"), ENERGIES)
+def test_an_energy_that_no_node_can_have_is_unknown_with_the_reason(tmp_path, cell, expected, why):
+    read = jobs_of(tmp_path, a_job("7", cell))
+    assert energies_of(read) == [expected]
+    notes = "; ".join(read.runs[0].record.notes)
+    assert (why or "imported") in notes
+    assert ("energy unknown" in notes) == (why is not None)
+
+
+def test_ids_and_gpus_are_read_as_slurm_writes_them(tmp_path):
+    gpus = {
+        "gres/gpu:a100:4": 4, "cpu=4,gres/gpu:a100=4,gres/gpumem=40G,gres/gpuutil=90": 4,
+        "gres/gpu=6,gres/gpu:a100=2,gres/gpu:h100=4": 6, "gres/gpu:v100=1,gres/gpu:t4=2": 3,
+    }  # fmt: skip
+    ids = ("12_3", "12+0", "13", "14")
+    lines = [a_job(name, AllocTRES=tres, NNodes="1") for name, tres in zip(ids, gpus, strict=True)]
+    lines += [a_job("15", AllocTRES="gres/gpumem=40G"), a_job("16", AllocTRES="gres/shard=2")]
+    lines += [a_job("17_[1-4]", State="PENDING", Start="Unknown"), a_job("18", State="RUNNING")]
+    read = jobs_of(tmp_path, *lines, header=f"* maintenance on Monday *\n{SACCT}")
+    assert [run.record.site.job_id for run in read.runs] == [*ids]
+    assert [run.record.spec.setting.gpus for run in read.runs] == [*gpus.values()]
+    assert {each.reason: each.count for each in read.files[0].left_out} == {
+        "before the header": 1, "a job without GPUs": 1, "a job that has not ended": 2,
+        "a job with a share of a GPU (gres/shard)": 1,
+    }  # fmt: skip
+    assert any("heterogeneous" in note for note in read.runs[1].record.notes)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "expected"),
+    [("1-02:03:04", 93_784), ("02:19:48", 8388), ("00:45.123", 45.123), ("19:48", 1188)],
+)
+def test_elapsed_has_the_forms_of_slurm(tmp_path, elapsed, expected):
+    header = "JobID|State|Elapsed|AllocTRES|"
+    read = jobs_of(tmp_path, f"7|COMPLETED|{elapsed}|gres/gpu=1|", header=header)
+    assert windows(read)[0]["duration_s"] == expected
+    assert any("ConsumedEnergyRaw" in note for note in read.files[0].notes)
+
+
+def test_a_job_that_timed_out_counts_but_its_time_is_no_training_time(tmp_path):
+    read = jobs_of(tmp_path, a_job("7", 7.2e6, State="TIMEOUT"), a_job("8", 7e6))
+    assert energies_of(read) == [7.2e6, 7e6]
+    assert [row["interrupted"] for row in windows(read)] == [True, False]
+    assert any("time limit" in note for note in read.runs[0].record.notes)
+
+
+def test_jobs_of_one_name_are_one_workload_only_if_the_user_says_so(tmp_path):
+    lines = [a_job("7"), a_job("8", AllocTRES="gres/gpu=16")]
+
+    def workloads(**settings):
+        read = jobs_of(tmp_path, *lines, **settings)
+        said = any("workload of its own" in note for note in read.files[0].notes)
+        return {run.record.spec.workload.model_dump_json() for run in read.runs}, said
+
+    apart, said = workloads()
+    assert (len(apart), said) == (2, True)
+    for settings in ({"map": "workload=JobName"}, {"workload": "train"},
+                     {"map": "workload=@train"}):  # fmt: skip
+        together, said = workloads(**settings)
+        assert (len(together), said) == (1, False)
+    with pytest.raises(BadInput, match='no column "Name"; the jobs have: AllocTRES'):
+        workloads(map="workload=Name")
+    with pytest.raises(BadInput, match="allowed for this format"):
+        workloads(map="gpus=NNodes")
+
+
+@pytest.mark.parametrize(
+    ("version", "wrap", "state"),
+    [("21.08", lambda value: value, "COMPLETED"),
+     ("25.11", lambda value: {"set": True, "infinite": False, "number": value}, ["COMPLETED"])],
+)  # fmt: skip
+def test_versions_of_json_are_read_alike(tmp_path, version, wrap, state):
+    def energy_of(allocated: float | None, steps: tuple[float, ...]):
+        tres = [{"type": "gres", "name": "gpu", "count": 4}]
+        tres += [{"type": "energy", "name": "", "count": allocated}] if allocated else []
+        job = {
+            "job_id": 60, "name": "bert", "association": {}, "allocation_nodes": 1,
+            "array": {"job_id": 57, "task_id": wrap(3)}, "state": {"current": state},
+            "time": {"elapsed": wrap(3600), "start": wrap(1_769_860_000)},
+            "tres": {"allocated": tres},
+            "steps": [
+                {"step": {"id": str(i) if version == "21.08" else {"step_id": str(i)}},
+                 "statistics": {"energy": {"consumed": wrap(joules)}}}
+                for i, joules in enumerate(steps)
+            ],
+        }  # fmt: skip
+        read = read_import(a_file(tmp_path / "jobs.json", json.dumps({"jobs": [job]})))
+        (record,) = (run.record for run in read.runs)
+        assert (record.site.job_id, record.spec.setting.gpus) == ("57_3", 4)
+        return record.site.energy_j, any("energy" in note for note in record.notes)
+
+    assert energy_of(6e6, (3e6, 3e6)) == (6e6, False)
+    assert energy_of(None, (3e6, 2e6)) == (3e6, False)  # the steps may overlap
+    assert energy_of(4e8, (2e8, 2e8)) == (4e8, True)  # 111 kW, but the steps agree
+    assert energy_of(4e8, (3e6, 2e6)) == (3e6, False)
+    assert energy_of(4e9, (2e9, 2e9)) == (None, True)
+    assert energy_of(2**64 - 2, (0, 0)) == (None, True)
+
+
+def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
+    fixed = (
+        "JobID           State    Elapsed\n------------ ---------- ----------\n7 COMPLETED 1:00\n"
+    )
+    bare, few = (
+        "7|a|COMPLETED|01:00:00|gres/gpu=1\n",
+        "JobID|State|Elapsed|\n7|COMPLETED|1:00:00|\n",
+    )
+    banner = "Welcome\n" + samples.slurm_json().decode()
+    commas = "JobID,State,Elapsed,AllocTRES\n7,COMPLETED,1:00:00,cpu=1,gres/gpu=1\n"
+    for text in (fixed, bare, few, banner, commas):
+        with pytest.raises(BadInput, match="sacct --parsable2"):
+            read_import(a_file(tmp_path / "jobs.txt", text))
 
 
 # Training frameworks
@@ -561,7 +747,26 @@ def test_a_state_that_the_trainer_writes_is_read(tmp_path):
 
 UNITS = [
     ("step_time_ms=dt", "dt", "250", 0.25),
-    ("step_time_s=dt_ms", None, None, "another one or unclear"),
+    ("step_time_s=dt_ms", "dt_ms", "250", 0.25),
+    ("step_time_s=step_time_ms", "step_time_ms", "250", 0.25),
+    ("step_time_ms=dt_s", "dt_s", "250", "unit s is unclear or another one; allowed: step_time_ns"),
+    ("step_time_s=elapsedMs", "elapsedMs", "250", 0.25),
+    ("step_time_s=step_ms_mean", "step_ms_mean", "250", 0.25),
+    ("step_time=ms/step", "ms/step", "250", 0.25),
+    ("step_time_s=s/it", "s/it", "0.25", 0.25),
+    ("step_time_s=Time per iteration (ms)", "Time per iteration (ms)", "250", 0.25),
+    ("step_time_s=ms_per_epoch", "ms_per_epoch", "250", "per epoch"),
+    ("step_time_s=s/sample", "s/sample", "1", "per sample"),
+    ("step_time_s=samples/s", "samples/s", "256", "a rate; map it to throughput"),
+    ("step_time_s=t_min", "t_min", "0.5", 30.0),
+    ("step_time=t_h", "t_h", "0.5", 1800.0),
+    ("step_time_s=dt_W", "dt_W", "1", "unit W is unclear or another one"),
+    ("step_time=dt", "dt", "250", "step_time_min, step_time_h, step_time_d.*hh:mm:ss"),
+    ("step_time_s=dt_ms/1000", "dt_ms", "250", "converted already"),
+    ("step_time_s=dt_ms*2", "dt_ms", "125", 0.25),
+    ("step_time_ms=dt*2", "dt", "125", 0.25),
+    ("throughput=samples/min", "samples/min", "15360", 0.25),
+    ("steps_per_s=rate", "rate", "4,0", 0.25),
     ("step_time=dt_ms", "dt_ms", "250", 0.25),
     ("step_time=time [ms]", "time [ms]", "250", 0.25),
     ("step_time=dt", "dt", "250 ms", 0.25),
@@ -581,7 +786,7 @@ UNITS = [
 @pytest.mark.parametrize(("mapping", "column", "cell", "expected"), UNITS)
 def test_units_are_read_where_they_are_written(tmp_path, mapping, column, cell, expected):
     column, cell = column or "dt_ms", cell or "1"
-    path = a_file(tmp_path / "t.csv", f"n,count,{column}\n2,10,{cell}\n")
+    path = a_file(tmp_path / "t.csv", f"n;count;{column}\n2;10;{cell}\n")
     mapping = f"gpus=n,global_batch=@64,{mapping}"
     if isinstance(expected, str):
         with pytest.raises(BadInput, match=expected):
@@ -597,8 +802,29 @@ POWERS = [
     ("power=p [kW]", "2.5", 2500), ("power_w=p*n", "100.0", 200.0),
     ("power_w=p*n", "0.1 kW", 200.0), ("power=p_mw", "1", "unclear"),
     ("power=p*n", "100", "unit is unclear"), ("power_w=p_kWh", "1", "another one"),
+    ("power_w=p_kW", "2.5", 2500), ("power_w=p_mw", "1", "unclear"),
+    ("power_MW=p_mw", "2", 2e6), ("power_w=power_per_gpu_w", "100", "per gpu"),
+    ("power_w=p_W_per_gpu", "100", "per gpu"), ("power_w=power_per_gpu_w*n", "100.0", 200.0),
+    ("power_w=p_kW_avg", "0.2", 200.0), ("power_w=p_min", "200", 200.0),
     ("power_w=p/zero", "1", "zero is 0"), ("power_w=p*q", "1", 'no column "q"'),
 ]  # fmt: skip
+
+
+def test_the_least_of_a_time_is_not_in_minutes(tmp_path):
+    path = a_file(tmp_path / "t.csv", "n,t_min,t_max\n1,0.2,0.3\n")
+    assert windows(read_import(path, map="gpus=n,epoch_time_s=t_min"))[0]["duration_s"] == 0.2
+    with pytest.raises(BadInput, match="unit of the column is unclear"):
+        read_import(path, map="gpus=n,epoch_time=t_min")
+
+
+def test_units_of_a_row_below_the_header_and_shares_are_converted(tmp_path):
+    path = a_file(tmp_path / "t.csv", "n,t,e,u,util_share\n[-],[ms],[kWh],[%],\n1,250,2,97,0.9\n")
+    mapping = "gpus=n,epoch_time_s=t,gpu_energy=e,sm_util=u,mem_util_percent=util_share"
+    read = read_import(path, map=mapping)
+    (row,) = windows(read)
+    found = [row[name] for name in ("duration_s", "gpu_energy_j", "sm_util_mean", "mem_util_mean")]
+    assert found == pytest.approx([0.25, 7.2e6, 0.97, 0.9])
+    assert 'epoch_time_s: column "t" is converted from ms' in notes(read)
 
 
 @pytest.mark.parametrize(("mapping", "cell", "expected"), POWERS)

@@ -15,12 +15,12 @@ from soak import mutate
 from wattlaw import registry
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
+from wattlaw.delimited import encoding_of
 from wattlaw.errors import BadInput
 from wattlaw.importing import hdf5
 from wattlaw.importing.detection import HEAD_BYTES, importer_of, importers, read_file
 from wattlaw.importing.importer import GROUP, Options
 from wattlaw.importing.mapping import parse_constants
-from wattlaw.importing.reading import encoding_of
 from wattlaw.store.schema import EPOCHS, TELEMETRY, find_faults
 from wattlaw.store.store import Store
 

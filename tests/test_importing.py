@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from wattlaw.cli.commands.status import status
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Options
 from wattlaw.importing.mapping import parse_map
+from wattlaw.importing.reading import Source
 from wattlaw.importing.table import parse_runs
 from wattlaw.store.fields import FIELDS
 from wattlaw.store.rows import Row, Rows, read_rows
@@ -263,10 +265,10 @@ def test_columns_with_commas_and_equals_signs_can_be_named(tmp_path, home):
 
 
 BROKEN = {
-    "t.csv": (b"n,n\n1,2\n", 'column "n" occurs twice'),
+    "t.csv": (b"n,t,n\n1,2,3\n", 'column "n" occurs twice'),
     "latin.csv": ("n,t\n1,\xe9\n".encode("latin-1"), "not a table"),
     "t.parquet": (b"PAR1", "not a table"),
-    "t.xlsx": (b"", 'unknown suffix ".xlsx"; allowed: .csv, .jsonl, .parquet'),
+    "t.xlsx": (b"", 'unknown suffix ".xlsx"; allowed: .csv, .tsv, .txt, .jsonl, .parquet'),
     "t.jsonl": (b"[1]\nnothing\n", "line 1: is not a JSON object"),
 }
 
@@ -445,13 +447,14 @@ def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, time)
     fields = parse_map(text)
     given_rows = tuple(Row(line, cells) for line, cells in enumerate(rows, 1))
     given_table = Rows(tuple("abcdef"), given_rows)
-    runs, refused = parse_runs(given_table, fields, Path("t.jsonl"), Options("study"))
-    assert sorted([run.line for run in runs] + [one.line for one in refused]) == [
-        row.line for row in given_rows
-    ]
+    source = Source(Path("t.jsonl"))
+    runs, _ = parse_runs(given_table, fields, source, Options("study"))
+    refused, left_out = source.account.rejected, source.account.left_out
+    assert len(runs) + len(refused) + sum(each.count for each in left_out) == len(rows)
+    assert source.account.rows_read == len(runs)
     assert all(one.reason.isprintable() and len(one.reason) < 300 for one in refused)
     assert len({run.record.run_id for run in runs}) == len(runs)
-    again, _ = parse_runs(given_table, fields, Path("t.jsonl"), Options("study"))
+    again, _ = parse_runs(given_table, fields, Source(Path("t.jsonl")), Options("study"))
     assert [run.record for run in again] == [run.record for run in runs]
     for run in runs:
         if run.record.spec.measure.epoch_count > 100:
@@ -472,8 +475,9 @@ def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, time)
 def test_every_good_row_is_a_run_with_its_own_repeat(rows):
     given_rows = tuple(Row(line, {"n": n, "t": t}) for line, (n, t) in enumerate(rows, 2))
     given_table = Rows(("n", "t"), given_rows)
-    runs, refused = parse_runs(given_table, parse_map(MAP), Path("t.csv"), Options("s"))
-    assert not refused
+    source = Source(Path("t.csv"))
+    runs, _ = parse_runs(given_table, parse_map(MAP), source, Options("s"))
+    assert not source.account.rejected
     assert [(run.record.spec.setting.gpus, run.windows[0]["duration_s"]) for run in runs] == rows
     for run in runs:  # a repeat's id is written into the canonical form of the first one
         text = json.dumps([canonical(run.record.spec), "t.csv"])
@@ -558,9 +562,110 @@ def test_a_metric_needs_the_epochs_after_which_it_was_measured(tmp_path):
         bring(a_csv(tmp_path / "t.csv", "n,t,acc", "1,10,0.5"), MAP + ",metric=acc", tmp_path / "s")
 
 
-def test_a_header_of_semicolons_is_hinted_at(tmp_path):
-    with pytest.raises(BadInput, match="commas"):
-        bring(a_csv(tmp_path / "t.csv", "n;t", "1;10"), MAP, tmp_path / "s")
+FORMS = {  # the same three rows as people and programs write them
+    "semicolons": "n;t;w\n1;1.234,5;a\n2;0,85;b\n4;1.234;a b\n",
+    "tabs": "n\tt\tw\n1\t1,234.5\ta\n2\t0.85\tb\n4\t1,234\ta b\n",
+    "quotes": 'n,t,w\n1,"1,234.5",a\n2,0.85,b\n4,"1,234",a b\n',
+    "spaces": "n,t,w\n1,1 234.5,a\n2,.85,b\n4,1\u202f234,a b\n",
+    "apostrophes": "n,t,w\n1,1'234.5,a\n2,8.5e-1,b\n4,1_234,a b\n",
+    "bars": "| n | t | w |\n|---|--:|--|\n|1 | 1234.5 | a |\n| 2 | .85 | b |\n| 4 | 1234 | a b |\n",
+    "a banner": "Measured on 2026-01-31, cluster A\n\nn,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n",
+    "a row of units": "n,t,w\n-,[s],\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n",
+    "empty rows and columns": "n,t,w,,\n1,1234.5,a,,\n,,,,\n2,0.85,b,,\n4,1234,a b,,,\n",
+    "totals": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\nAverage,823,\nTotal:,2469,\n",
+    "comments": "# my table\nn,t,w\n1,1234.5,a\n# a remark\n2,0.85,b\n4,1234,a b\n",
+    "failed runs": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n8,OOM,b\n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_of_people_are_read_with_one_meaning(tmp_path, form, encoding):
+    path = tmp_path / "t.csv"
+    path.write_bytes(FORMS[form].encode(encoding))
+    read = read_import(path, map=MAP + ",workload=w")
+    assert [run.record.spec.setting.gpus for run in read.runs] == [1, 2, 4]
+    assert [run.windows[0]["duration_s"] for run in read.runs] == [1234.5, 0.85, 1234.0]
+    assert read.runs[1].record.spec.workload.name == "b"
+    assert not read.files[0].rejected
+    lines = sum(bool(line.strip()) for line in FORMS[form].splitlines())
+    left_out = sum(each.count for each in read.files[0].left_out)
+    assert left_out + 3 + 1 + (form == "a row of units") == lines
+
+
+NUMBERS = {  # a cell of GPUs, samples, or a time: what it is, or why it is none
+    ("gpus", "8,192"): 8192, ("gpus", "8.0"): 8, ("gpus", "1 024"): 1024,
+    ("gpus", "1,234,567"): 1_234_567,
+    ("gpus", "1,5"): "allowed: a whole number", ("gpus", "8k"): "write all digits",
+    ("gpus", "4x"): "is a factor", ("gpus", "~8"): "is approximate", ("gpus", "4-8"): "is a range",
+    ("gpus", "1_0"): "allowed: a whole number",
+    ("epoch_time_s", "1,234"): "may be 1.234 or 1234", ("epoch_time_s", "0,123"): 0.123,
+    ("epoch_time_s", "12,5"): 12.5, ("epoch_time_s", "12,345.6"): 12345.6,
+    ("epoch_time_s", "12.345,6"): 12345.6, ("epoch_time_s", "1.5k"): "write all digits",
+    ("epoch_time_s", "12 ± 1"): "has an error", ("epoch_time_s", "<5"): "is a bound",
+    ("epoch_time_s", "$5"): "is an amount of money", ("epoch_time_s", "97%"): "is a percentage",
+    ("epoch_time_s", "1:30"): "write hh:mm:ss", ("epoch_time_s", "01:30:00"): 5400,
+    ("epoch_time_s", "1 day, 01:30:00"): 91_800, ("epoch_time_s", "1h30m"): 5400,
+    ("epoch_time_s", "2,5 min"): 150, ("epoch_time_s", "1.234,5 ms"): 1.2345,
+    ("sm_util", "97%"): 0.97, ("sm_util_percent", "97%"): 0.97, ("sm_util", "0,97"): 0.97,
+    ("dataset_fraction", "50%"): 0.5, ("metric", "97%"): "is a percentage",
+    ("power_w", "1.2 kW"): 1200, ("power_w", "1,200"): "may be 1.200 or 1200",
+    ("samples", "1,281,167"): 1_281_167, ("global_batch", "4,096"): 4096,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "cell"), NUMBERS)
+def test_a_number_is_read_where_it_can_mean_one_thing_only(tmp_path, field, cell):
+    known = {"gpus": "1", "epoch_time_s": "10", "epochs": "1"} | {field: cell}
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(known, ensure_ascii=False))
+    file = (read := read_import(path, map=",".join(f"{name}={name}" for name in known))).files[0]
+    expected = NUMBERS[field, cell]
+    if isinstance(expected, str):
+        assert expected in file.rejected[0]
+        return
+    (run,) = read.runs
+    window = run.windows[0]
+    found = {
+        "gpus": run.record.spec.setting.gpus, "epoch_time_s": window["duration_s"],
+        "sm_util": window["sm_util_mean"], "sm_util_percent": window["sm_util_mean"],
+        "power_w": (window.get("gpu_energy_j") or 0) / 10, "samples": window["samples"],
+        "dataset_fraction": run.record.spec.setting.dataset_fraction,
+        "global_batch": run.record.spec.setting.global_batch,
+    }[field]  # fmt: skip
+    assert found == pytest.approx(expected)
+
+
+def test_other_cells_of_a_table_show_what_a_comma_is(tmp_path):
+    mapping = "gpus=n,epoch_time_s=t,power_w=p,samples=s"
+    for rest, time_s in (('"21,345.6","1,000"', 1234), ('"0,85",1000', 1.234), ('5,"1,281"', 1234)):
+        path = a_csv(tmp_path / "t.csv", "n,t,p,s", f'8,"1,234",{rest}', "8,10,N/A,-")
+        read = read_import(path, map=mapping)
+        assert [run.windows[0]["duration_s"] for run in read.runs] == [time_s, 10]
+    assert read.runs[1].windows[0]["samples"] is None
+    path = a_csv(tmp_path / "t.csv", "n,t,p,s", '8,"1,234","0,85",1', '8,"1,234","1.5",1')
+    assert len(read_import(path, map=mapping).files[0].rejected) == 2
+    path = a_csv(tmp_path / "t.csv", "n,t,w", '8,"1,234",3.1')  # a name
+    assert len(read_import(path, map=MAP + ",workload=w").files[0].rejected) == 1
+
+
+def test_no_message_has_a_form_of_number_that_is_refused(tmp_path):
+    path = tmp_path / "t.jsonl"
+    for field in FIELDS.values():
+        for number in re.findall(r"[0-9][0-9,]*[0-9]", field.allowed):
+            path.write_text(json.dumps({"n": number, "t": 1}))
+            assert read_import(path, map=MAP).runs, number
+
+
+def test_a_cell_over_several_lines_and_a_stray_quote_are_accounted_for(tmp_path):
+    cell = ("n,t,w", '1,10,"a', "", 'b, c"')
+    for stray in (('2,5,"c', "4,3,d", "8,2,e"), ('2,5,"c', "4,3,d", '8,2,"', "16,1,x")):
+        file = (read := read_import(a_csv(tmp_path / "t.csv", *cell, *stray), map=MAP)).files[0]
+        gpus = [run.record.spec.setting.gpus for run in read.runs]
+        assert gpus == [1, *([16] if len(stray) == 4 else [])]
+        assert "line 5: has a quote that is not closed" in file.rejected[0]
+        (left_out,) = file.left_out
+        assert (left_out.count, left_out.first) == (2, 6)
 
 
 def test_invalid_json_lines_give_an_error(tmp_path):

@@ -10,9 +10,10 @@ from zoneinfo import ZoneInfo
 
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
-from wattlaw.importing.account import LeftOut
-from wattlaw.importing.detection import importer_of, read_file, with_notes
-from wattlaw.importing.importer import Options
+from wattlaw.importing.account import Account, LeftOut
+from wattlaw.importing.detection import read_file, with_notes
+from wattlaw.importing.folders import MAX_FILES, InputFile, find_files
+from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.mapping import parse_constants
 from wattlaw.importing.marks import parse_window
 from wattlaw.importing.runs import slug
@@ -22,7 +23,8 @@ from wattlaw.store.store import Store
 from wattlaw.text import join_names, quote
 
 _TABLE = "table"
-_MAX_FILES = 10_000
+#: At most this number of files is named in the last line of an import.
+_NAMED_FILES = 5
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Import:
     files: tuple[ImportedFile, ...]
     runs: tuple[ImportedRun, ...]
     notes: tuple[str, ...]  # how the windows of time series were marked
+    left_out: tuple[str, ...] = ()  # files of folders, a line for each reason
 
     def write(self, store: str | PathLike[str]) -> "ImportResult":
         """Write the runs into a store; runs that it has stay as they are.
@@ -52,8 +55,7 @@ class Import:
         Raises ``BadInput`` if there is no run; nothing is written.
         """
         if not self.runs:
-            rows = sum(len(file.rejected) for file in self.files)
-            raise BadInput(f"{self.files[0].path}: none of its {rows} rows can be imported")
+            raise BadInput(self._nothing())
         target = Store(Path(store))
         target.create()
         counts = write_runs(target, self.runs)
@@ -65,6 +67,16 @@ class Import:
         return ImportResult(
             Path(store), self, counts.added, counts.unchanged, changed, counts.other_runs
         )
+
+    def _nothing(self) -> str:
+        """Return why there is no run."""
+        left_out = [each for file in self.files for each in file.left_out]
+        rejected = [row for file in self.files for row in file.rejected]
+        rows = len(rejected) + sum(each.count for each in left_out)
+        why = "; ".join([*map(str, left_out[:3]), *rejected[:1]])
+        what = "its" if len(self.files) == 1 else f"the {len(self.files):,} files'"
+        text = f"{self.files[0].path}: none of {what} {rows:,} rows can be imported"
+        return f"{text}: {why}" if why else text
 
 
 @dataclass(frozen=True)
@@ -88,12 +100,15 @@ class ImportResult:
         files = [asdict(file) | {"path": str(file.path)} for file in self.read.files]
         return {
             "store": str(self.store), "files": files, "notes": list(self.read.notes),
+            "left_out": list(self.read.left_out),
             "added": self.added, "unchanged": self.unchanged, "changed": list(self.changed),
             "rejected": self.rejected, "other_runs": self.other_runs,
         }  # fmt: skip
 
     def __str__(self) -> str:
-        names = join_names([str(file.path) for file in self.read.files])
+        files = self.read.files
+        names = join_names([str(file.path) for file in files])
+        names = names if len(files) <= _NAMED_FILES else f"{len(files):,} files"
         return (
             f"{names}: {plural(self.added, 'run')} added to {self.store}, {self.unchanged} already "
             f"there, {self.rejected} rows skipped"
@@ -110,8 +125,9 @@ def import_files(
     Parameters
     ----------
     files
-        One file or several. A file of windows, or a log of a training, marks the windows of the
-        time series in the other files.
+        Files, folders, which stand for their files of known formats, and patterns such as
+        ``logs/*.csv``. A file of windows, or a log of a training, marks the windows of the time
+        series in the other files that are named, or of its folder if there are several.
     store
         The results folder; it is created where there is none.
     **settings
@@ -168,10 +184,8 @@ def read_import(
         The devices of a time series that count; none: all.
     """
     paths = [Path(files)] if isinstance(files, str | PathLike) else [Path(file) for file in files]
-    if not paths or len(paths) > _MAX_FILES:
-        raise BadInput(f"given {len(paths)} files; allowed: 1 to {_MAX_FILES:,}")
-    if len({path.resolve() for path in paths}) < len(paths):
-        raise BadInput("a file is named twice")
+    if not paths or len(paths) > MAX_FILES:
+        raise BadInput(f"given {len(paths)} files; allowed: 1 to {MAX_FILES:,}")
     if study is not None and (slug(study) != study or not study):
         raise BadInput(
             f"--study: {quote(study)} is not valid; expected at most 100 letters, digits, '.', '_' "
@@ -187,39 +201,83 @@ def read_import(
         pattern=pattern,
         devices=tuple(devices),
     )
-    importers = [importer_of(path, options, format) for path in paths]
+    found, left_out = find_files(paths, options, format)
+    formats = [file.importer for file in found]
     names = {"workload": workload, "hardware": hardware}
-    has_table = any(importer.name == _TABLE for importer in importers)
-    constants = parse_constants(None if has_table else map, names)
+    has_table = any(importer.name == _TABLE for importer in formats)
+    mapped = {field for importer in formats for field in getattr(importer, "mapped", ())}
+    constants = parse_constants(None if has_table else map, names, mapped)
     parts = []
-    for path, importer in zip(paths, importers, strict=True):
-        own = replace(options, study=study or slug(path.stem) or "imported", constants=constants)
-        parts.append((path, own, importer, *read_file(path, importer, own)))
-    series = next((own for _, own, _, part, _ in parts if part.readings is not None), options)
-    runs, notes = assemble([(path, part) for path, _, _, part, _ in parts], series)
-    runs = with_notes(runs, notes)
-    for path, _, _, part, account in parts:
-        if not part.runs:  # its readings or windows are part of all runs
-            texts = (*part.notes, *account.texts())
-            runs = with_notes(runs, [f"{path.name}: {text}" for text in texts])
+    for file in found:
+        stem = slug(file.source.removesuffix(file.path.suffix))
+        own = replace(
+            options, study=study or stem or "imported", constants=constants, source=file.source
+        )
+        if has_table and file.importer.name != _TABLE:
+            own = replace(own, mapping=None)  # the columns are those of the table
+        parts.append(_read_part(file, own))
+    runs, notes = _assembled(parts, options)
     if len({run.record.run_id for run in runs}) < len(runs):
         raise BadInput("two of the files have one name and an equal run; rename one of them")
-    read = tuple(
-        ImportedFile(
-            path,
-            importer.name,
-            part.description,
-            tuple(part.notes),
-            account.rows_read,
-            account.left_out,
-            tuple(
-                f"{account.unit} {row.line}: {row.reason}"
-                for row in sorted(account.rejected, key=lambda row: row.line)
-            ),
-        )
-        for path, _, importer, part, account in parts
-    )
-    return Import(read, tuple(runs), tuple(notes))
+    read = tuple(part.summary() for part in parts)
+    return Import(read, tuple(runs), tuple(notes), tuple(left_out))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What was read of one file; ``fault`` says why nothing was."""
+
+    file: InputFile
+    options: Options
+    imported: Imported
+    account: Account
+    fault: str | None = None
+
+    def summary(self) -> ImportedFile:
+        account, unit = self.account, self.account.unit
+        rows = sorted(account.rejected, key=lambda row: row.line)
+        rejected = [f"{unit} {row.line}: {row.reason}" for row in rows]
+        return ImportedFile(
+            self.file.path, self.file.importer.name, self.imported.description,
+            tuple(self.imported.notes), account.rows_read, account.left_out,
+            tuple(rejected if self.fault is None else [self.fault]),
+        )  # fmt: skip
+
+
+def _read_part(file: InputFile, options: Options) -> _Part:
+    """Return what a file contains; one of a folder that cannot be read is rejected as a whole."""
+    try:
+        return _Part(file, options, *read_file(file.path, file.importer, options))
+    except BadInput as error:
+        if file.folder is None:
+            raise
+        fault = str(error).removeprefix(f"{file.path}: ")
+        return _Part(file, options, Imported("not imported"), Account(), fault)
+
+
+def _assembled(parts: Sequence[_Part], options: Options) -> tuple[list[ImportedRun], list[str]]:
+    """Return the runs of all files, and how their windows were marked.
+
+    Readings and windows belong together if they are in one folder or were named themselves.
+    """
+    groups: dict[Path | None, list[_Part]] = {}
+    folders = {part.file.folder for part in parts} - {None}
+    for part in parts:
+        groups.setdefault(part.file.folder if len(folders) > 1 else None, []).append(part)
+    runs: list[ImportedRun] = []
+    notes: list[str] = []
+    for group in groups.values():
+        series = next((each.options for each in group if each.imported.readings), options)
+        of_group, how = assemble([(each.file.path, each.imported) for each in group], series)
+        of_group = with_notes(of_group, how)
+        for each in group:
+            if not each.imported.runs:  # its readings or windows are part of all runs
+                texts = (*each.imported.notes, *each.account.texts())
+                name = each.file.path.name
+                of_group = with_notes(of_group, [f"{name}: {text}" for text in texts])
+        runs += of_group
+        notes += how
+    return runs, notes
 
 
 def _zone(text: str | None) -> tzinfo:

@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from wattlaw import registry
+from wattlaw.delimited import encoding_of
 from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
 from wattlaw.importing.account import Account
 from wattlaw.importing.foreign import refuse_foreign
 from wattlaw.importing.importer import GROUP, Imported, Importer, Options
-from wattlaw.importing.mapping import has_columns
-from wattlaw.importing.reading import Source, encoding_of
+from wattlaw.importing.mapping import columns_of
+from wattlaw.importing.reading import Source
 from wattlaw.store.imports import ImportedRun
 from wattlaw.text import join_names, shorten
 
@@ -54,9 +55,9 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
         return matching[0]
     if options.pattern is not None and "log" in known:
         return known["log"]
-    if not has_columns(options.mapping):
+    if not columns_of(options.mapping):
         refuse_foreign(path, head.decode("utf-8", "replace"))
-    if path.suffix.lower() in _TABLES or has_columns(options.mapping):
+    if path.suffix.lower() in _TABLES or columns_of(options.mapping):
         return known["table"]
     for magic, packer in _PACKED.items():
         if head.startswith(magic):

@@ -43,6 +43,7 @@ class Options:
     windows: tuple[Mark, ...] = ()
     pattern: str | None = None  # a regular expression of log lines that end a window
     devices: tuple[str, ...] = ()  # the devices that count; empty: all
+    source: str = ""  # what identifies the file among others; empty: its name
 
     @property
     def zone_note(self) -> str:
@@ -73,9 +74,10 @@ class Imported:
 class Importer(Protocol):
     """Reads one format. Registered under the entry point ``wattlaw.importers``.
 
-    One that reads the folder of a training as a whole has ``detect_folder(path)``, which says
-    whether it is one, and ``files_of(path)``, the files that belong to it. The path of its
-    ``source`` is then that of the folder.
+    It may have ``mapped``, the fields that ``--map`` may take from a column of the format. One that
+    reads the folder of a training as a whole has ``detect_folder(path)``, which says whether it is
+    one, and ``files_of(path)``, the files that belong to it. The path of its ``source``
+    is then that of the folder.
     """
 
     #: The name of the format, as in ``--from``.

@@ -7,19 +7,21 @@ names (``time [ms]``), or else that each cell names (``259.97 W``).
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.units import (
     FIELDS_WITH_UNIT,
-    UNITS,
+    cells_text,
     factor,
     quantity,
     rate_in_name,
     unit_in_name,
+    units_text,
 )
+from wattlaw.scopes import KINDS
 from wattlaw.store.fields import (
     FIELDS,
     MAX_TEXT,
@@ -30,6 +32,7 @@ from wattlaw.store.fields import (
     finite_number,
     in_range,
 )
+from wattlaw.store.numbers import UnclearNumber
 from wattlaw.text import join_names, quote
 
 #: The field of a rate, in samples, steps or tokens per second, and of what a sample consists.
@@ -46,6 +49,8 @@ _EXCLUSIVE = (
     ("sm_util", "sm_util_percent"),
     ("mem_util", "mem_util_percent"),
 )  # fmt: skip
+#: Texts for a number that is missing.
+_MISSING = frozenset({"-", "–", "—", "n/a", "na", "#n/a", "null", "none"})
 _FACTORS = re.compile(r"\s*([*/])\s*")
 Getter = Callable[[Mapping[str, Any]], Any]
 
@@ -58,6 +63,21 @@ class Target:
     field: str
     dimension: str | None = None
     scale: float | None = None  # of the unit in the name
+
+    @property
+    def names_unit(self) -> bool:
+        """Whether the user chose a unit: ``step_time_ms``, not the field's ``step_time_s``."""
+        return self.scale is not None and self.name != self.field
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, as far as its unit and its numbers depend on it."""
+
+    name: str
+    label: str  # the name, with the unit of a row below the header
+    first: Any = None  # the first cell that is not blank
+    mark: str | None = None  # the decimal mark that its cells show
 
 
 @dataclass(frozen=True)
@@ -87,8 +107,8 @@ class FieldMap:
         return "step_time_s" if self.has("step_time_s") else "epoch_time_s"
 
     @property
-    def rate(self) -> tuple[str, bool]:
-        """Return what the throughput counts, and whether it is of one GPU."""
+    def rate(self) -> tuple[str, bool, float]:
+        """Return what the throughput counts, whether it is of one GPU, and in how many seconds."""
         target = self.targets[THROUGHPUT]
         known = rate_in_name(target.name) or rate_in_name(self.columns.get(THROUGHPUT, ""))
         if known is None:
@@ -99,33 +119,42 @@ class FieldMap:
             )
         return known
 
-    def getters(self, available: Iterable[str], first: Mapping[str, Any]) -> dict[str, Getter]:
+    def getters(self, available: Mapping[str, Column]) -> dict[str, Getter]:
         """Return a function for each field that has a column: it returns a row's value, or None.
 
-        ``first`` has the first cell that is not blank of each column. Raises ``BadInput`` if a
-        column is missing, or the unit of one is unclear.
+        Raises ``BadInput`` if a column is missing, or the unit of one is unclear.
         """
-        names = tuple(available)
-        return {
-            field: self._getter(field, text, names, first) for field, text in self.columns.items()
-        }
+        return {field: self._getter(field, text, available) for field, text in self.columns.items()}
 
-    def _getter(
-        self, field: str, text: str, names: tuple[str, ...], first: Mapping[str, Any]
-    ) -> Getter:
-        target, known = self.targets[field], set(names)
-        if text not in known and len(parts := _FACTORS.split(text)) > 1:
-            return _product(target, text, parts, names)
-        if text not in known:
-            raise _missing(target.name, text, names)
-        parse = _field(field).parse_cell
+    def conversions(self, available: Mapping[str, Column]) -> list[str]:
+        """Return a line for each column whose unit is another one than that of its field."""
+        lines = []
+        for field, text in self.columns.items():
+            target, column = self.targets[field], available.get(text)
+            unit = None if column is None else unit_in_name(column.label)
+            if column is None or unit is None or target.name != target.field:
+                continue
+            if target.dimension and _scale_of(target, column, available) != target.scale:
+                lines.append(f"{field}: column {quote(text)} is converted from {unit.text}")
+        return lines
+
+    def _getter(self, field: str, text: str, available: Mapping[str, Column]) -> Getter:
+        target = self.targets[field]
+        if text not in available and len(parts := _FACTORS.split(text)) > 1:
+            return _product(target, text, parts, available)
+        if text not in available:
+            raise _missing(target.name, text, tuple(available))
+        column, parse = available[text], _field(field).parse_cell
         if target.dimension is None:
-            return lambda cells: None if is_blank(cells.get(text)) else parse(field, cells[text])
-        scale = _scale_of(target, text, first.get(text))
+            no_value = is_blank if _field(field).number is None else _is_missing
+            return lambda cells: (
+                None if no_value(cells.get(text)) else parse(field, cells[text], column.mark)
+            )
+        scale = _scale_of(target, column, available)
         return lambda cells: (
             None
-            if is_blank(cells.get(text))
-            else parse(field, _converted(target, cells[text], scale))
+            if _is_missing(cells.get(text))
+            else parse(field, _converted(target, cells[text], scale, column.mark))
         )
 
 
@@ -134,88 +163,140 @@ def is_blank(cell: Any) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
-def _scale_of(target: Target, column: str, cell: Any) -> float | None:
-    """Return the factor of a column's numbers; None where each cell names its unit."""
-    stated = unit_in_name(column)
-    if stated is not None and target.dimension is not None:
-        dimension, scale = stated
-        if math.isnan(scale) and target.scale in (1e-3, 1e6):
-            scale = target.scale
-        if dimension != target.dimension or target.scale not in (None, scale) or math.isnan(scale):
+def number_of(field: str) -> type[int] | type[float] | None:
+    """Return the kind of numbers that a field takes; None if it takes texts."""
+    return _field(field).number
+
+
+def _is_missing(cell: Any) -> bool:
+    """Say whether a cell of a column of numbers stands for no value."""
+    return is_blank(cell) or (isinstance(cell, str) and cell.strip().lower() in _MISSING)
+
+
+def _scale_of(target: Target, column: Column, available: Mapping[str, Column]) -> float | None:
+    """Return the factor of a column's numbers; None where each cell names its unit.
+
+    The column's unit counts, unless the user names another one for the field.
+    """
+    dimension, unit = target.dimension or "time", unit_in_name(column.label)
+    given = f"--map {target.name}={column.name}"
+    if (dimension == "time" and rate_in_name(column.label)) or _is_per(target, column.label):
+        raise BadInput(f"{given}: the column is {_what(target, column)}")
+    if unit is not None and unit.text and not _is_least(column.name, dimension, available):
+        scale = unit.factor(dimension)
+        if scale is not None and math.isnan(scale) and target.scale in (1e-3, 3.6, 1e6, 3.6e9):
+            scale = target.scale if target.names_unit else scale
+        if scale is None or math.isnan(scale) or (target.names_unit and target.scale != scale):
             raise BadInput(
-                f"--map {target.name}: the unit of column {quote(column)} is another one or "
-                f"unclear; allowed: {_with_units(target)}"
+                f"{given}: the column's unit {unit.text} is unclear or another one; allowed: "
+                f"{_with_units(target)}"
             )
         return scale
-    if target.scale is None and not is_blank(cell):
+    if target.scale is None and not _is_missing(column.first):
         try:
-            quantity(cell, target.dimension, None)
+            quantity(column.first, target.dimension, None, column.mark)
         except ValueError:
             raise BadInput(
-                f"--map {target.name}: the unit of column {quote(column)} is unclear; allowed: "
-                f"{_with_units(target)}"
+                f"{given}: the unit of the column is unclear; allowed: {_with_units(target)}"
             ) from None
     return target.scale
 
 
+def _is_least(column: str, dimension: str, available: Mapping[str, Column]) -> bool:
+    """Say whether ``min`` at the end of a name is the least value, not minutes."""
+    stem, _, last = column.rpartition("_")
+    others = ("max", "mean", "avg", "median", "std")
+    return last.lower() == "min" and (
+        dimension != "time" or any(f"{stem}_{other}" in available for other in others)
+    )
+
+
+def _is_per(target: Target, label: str) -> bool:
+    """Say whether a column is per something else than the field."""
+    unit = unit_in_name(label)
+    per = unit.per if unit is not None else frozenset()
+    if target.dimension == "time":
+        own = {"epoch_time_s": "epoch", "step_time_s": "step"}.get(target.field)
+        return bool(per & {"epoch", "step", "sample", "image", "img", "token"} - {own})
+    is_of_run = target.field in ("power_w", *(f"{kind}_energy_j" for kind in KINDS))
+    return is_of_run and bool(per - {"epoch", "step"})
+
+
+def _what(target: Target, column: Column) -> str:
+    unit = unit_in_name(column.label)
+    if unit is None:
+        return "a rate; map it to throughput"
+    per = " and ".join(sorted(unit.per))
+    return (
+        f"per {per}, and {target.field} is that of all; multiply it, such as "
+        f"{target.name}={column.name}*COLUMN"
+    )
+
+
 def _with_units(target: Target) -> str:
     base = next(name for name, (_, field) in FIELDS_WITH_UNIT.items() if field == target.field)
-    units = list(UNITS[target.dimension or "time"])[:8]
-    return ", ".join(f"{base}_{unit}" for unit in units if unit not in ("%", "µs"))
+    return units_text(base, target.dimension or "time")
 
 
-def _converted(target: Target, cell: Any, scale: float | None) -> float:
+def _converted(target: Target, cell: Any, scale: float | None, mark: str | None = None) -> float:
     try:
-        return quantity(cell, target.dimension, scale)
-    except ValueError:
-        units = ", ".join(list(UNITS[target.dimension or "time"])[:8])
-        raise InvalidCell(
-            f"{target.field} is {quote(cell)}; allowed: a number"
-            + ("" if scale is not None else f" with a unit such as {units}")
-        ) from None
+        return quantity(cell, target.dimension, scale, mark)
+    except ValueError as error:
+        why = f", which {error}" if isinstance(error, UnclearNumber) and str(error) else ""
+        allowed = "a number" if scale is not None else cells_text(target.dimension or "time")
+        raise InvalidCell(f"{target.field} is {quote(cell)}{why}; allowed: {allowed}") from None
 
 
-def _product(target: Target, text: str, parts: list[str], names: tuple[str, ...]) -> Getter:
+def _product(
+    target: Target, text: str, parts: list[str], available: Mapping[str, Column]
+) -> Getter:
     """Return the value of ``power_w*gpus`` or ``total_ms/epochs``; units of names are converted."""
     factors: list[tuple[bool, str | float, float]] = []
+    given, scale, in_units, constant = f"--map {target.name}={text}", target.scale, 1.0, 1.0
     has_unit = False
     for index in range(0, len(parts), 2):
         part, is_divisor = parts[index], index > 0 and parts[index - 1] == "/"
-        if part in names:
-            stated = unit_in_name(part)
-            if stated is not None and math.isnan(stated[1]):
-                raise BadInput(f"--map {target.name}: the unit of column {quote(part)} is unclear")
-            has_unit |= stated is not None
-            factors.append((is_divisor, part, 1.0 if stated is None else stated[1]))
+        if part in available:
+            unit = unit_in_name(available[part].label)
+            factor = None if unit is None or unit.dimension is None else unit.factor(unit.dimension)
+            if factor is not None and math.isnan(factor):
+                raise BadInput(f"{given}: the unit of column {quote(part)} is unclear")
+            has_unit |= factor is not None
+            in_units *= (factor or 1.0) ** (-1 if is_divisor else 1)
+            factors.append((is_divisor, part, 1.0 if factor is None else factor))
             continue
         try:
-            factors.append((is_divisor, finite_number(part), 1.0))
+            number = finite_number(part)
         except ValueError:
-            raise _missing(target.name, part, names) from None
-    scale = target.scale
+            raise _missing(target.name, part, tuple(available)) from None
+        constant *= (1 / number if is_divisor else number) if number else 1.0
+        factors.append((is_divisor, number, 1.0))
     if target.dimension is not None and scale is None and not has_unit:
+        raise BadInput(f"{given}: its unit is unclear; allowed: {_with_units(target)}")
+    if has_unit and target.names_unit and scale != 1.0:
         raise BadInput(
-            f"--map {target.name}={text}: its unit is unclear; allowed: {_with_units(target)}"
+            f"{given}: given a unit for the field and one for a column; allowed: one of them"
         )
-    if scale not in (None, 1.0) and has_unit:
+    if in_units != 1.0 and math.isclose(constant, in_units, rel_tol=1e-6):
         raise BadInput(
-            f"--map {target.name}={text}: given a unit for the field and one for a column; "
-            "allowed: one of them"
+            f"{given}: the unit of the column is converted already; leave out the number"
         )
+    scale = 1.0 if scale is None or has_unit else scale
     parse = _field(target.field).parse_cell
 
     def value(cells: Mapping[str, Any]) -> Any:
-        result = 1.0 if scale is None else scale
+        result = scale
         for is_divisor, part, unit in factors:
             known: float
             if isinstance(part, str):
-                if is_blank(cells.get(part)):
+                if _is_missing(cells.get(part)):
                     return None
                 try:
-                    known = quantity(cells[part], None, unit)
-                except ValueError:
+                    known = quantity(cells[part], None, unit, available[part].mark)
+                except ValueError as error:
+                    why = f", which {error}" if str(error) else ""
                     raise InvalidCell(
-                        f"{part} is {quote(cells[part])}; allowed: a number"
+                        f"{part} is {quote(cells[part])}{why}; allowed: a number"
                     ) from None
             else:
                 known = part
@@ -228,27 +309,31 @@ def _product(target: Target, text: str, parts: list[str], names: tuple[str, ...]
 
 
 def _missing(field: str, column: str, names: tuple[str, ...]) -> BadInput:
-    is_one_column = len(names) == 1 and any(mark in names[0] for mark in ";\t")
-    hint = " (separate the cells with commas)" if is_one_column else ""
+    is_one_column = len(names) == 1 and " " in names[0]
+    hint = " (separate the cells with commas, semicolons or tabs)" if is_one_column else ""
     return BadInput(
         f"--map {field}: no column {quote(column)}; the table has: {join_names(names)}{hint}"
     )
 
 
-def parse_constants(text: str | None, options: Mapping[str, str | None]) -> dict[str, Any]:
+def parse_constants(
+    text: str | None, options: Mapping[str, str | None], mapped: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the constants ``field=@value,...`` of a file that names its own columns.
 
-    Raises ``BadInput`` if a field is unknown, set twice, has a column, or a value does not fit.
+    Raises ``BadInput`` if a field is unknown, set twice, has a column and is none of ``mapped``, or
+    a value does not fit.
     """
     fields = _parse(text or "", options)
     for name, column in fields.columns.items():
-        raise BadInput(f"--map {name}={column}: allowed for this format: {name}=@VALUE")
+        if name not in mapped:
+            raise BadInput(f"--map {name}={column}: allowed for this format: {name}=@VALUE")
     return dict(fields.constants)
 
 
-def has_columns(text: str | None) -> bool:
-    """Say whether a mapping assigns a column to a field."""
-    return text is not None and bool(_parse(text, {}).columns)
+def columns_of(text: str | None) -> Mapping[str, str]:
+    """Return the columns that a mapping assigns to fields."""
+    return {} if text is None else _parse(text, {}).columns
 
 
 def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> FieldMap:
@@ -279,7 +364,7 @@ def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> Fie
 
 
 def _check_rate(fields: FieldMap, mapped: set[str]) -> None:
-    kind, _ = fields.rate
+    kind = fields.rate[0]
     if kind == "tokens" and TOKENS not in mapped:
         raise BadInput(
             f"--map: tokens per second need {TOKENS}, those of a sample, such as {TOKENS}=@1024"
@@ -330,12 +415,12 @@ def _target(name: str) -> Target:
             return Target(name, field, dimension, 1.0)
         if name == base:
             return Target(name, field, dimension)
-        if name.startswith(f"{base}_") and f"{base}_percent" not in FIELDS:
+        if name.startswith(f"{base}_") and name not in FIELDS:
             scale = factor(name.removeprefix(f"{base}_"), dimension)
             if scale is not None:
                 return Target(name, field, dimension, scale)
     if name not in _OTHERS and (match := rate_in_name(name)) is not None:
-        kind, is_per_gpu = match
+        kind, is_per_gpu, _ = match
         if name == f"{kind}_per_s" + ("_per_gpu" if is_per_gpu else ""):
             return Target(name, THROUGHPUT)
     _field(name)

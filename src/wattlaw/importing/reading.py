@@ -1,7 +1,5 @@
 """Reads files of other tools: ``Source`` and its account of rows, numbers and times."""
 
-import codecs
-import csv
 import io
 import json
 import math
@@ -12,6 +10,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
 
+from wattlaw.delimited import DELIMITERS, HEADER_LINES, encoding_of, split_cells
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, read_input
 from wattlaw.importing.account import Account
@@ -32,8 +31,6 @@ MAX_NS = 2**62
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 #: 1e11 s are in the year 5138, 1e11 ms in 1973.
 _EPOCH_SCALES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
-#: Separators of the cells of a CSV file, and the lines among which a header is looked for.
-_DELIMITERS, _HEADER_LINES = (",", ";", "\t"), 50
 #: A comma in a number that cannot be one between thousands, as in ``12,500``.
 _DECIMAL_COMMA = re.compile(
     r"^(?![+-]?[1-9][0-9]{0,2},[0-9]{3}(?![0-9]))([+-]?[0-9]+),([0-9]+)(?=\s*[A-Za-z%]*$)"
@@ -41,13 +38,6 @@ _DECIMAL_COMMA = re.compile(
 #: A time with a decimal comma at the beginning of a line of CSV.
 _TIME_COMMA = re.compile(
     r"^(\s*(?:\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d|\d{9,10})),(\d{1,9})(?=\s*,)"
-)
-_BYTE_ORDER_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
 )
 OTHER_CELLS = "another number of cells than the header"
 #: Texts of tools for a value that they do not have.
@@ -120,19 +110,20 @@ class Source:
     def table(
         self, is_header: Callable[[Sequence[str]], bool], *, only_complete: bool = False
     ) -> Iterator[Line]:
-        """Yield the rows below each line that is a header; separators are ``,``, ``;`` or tabs.
+        """Yield the rows below each line that is a header.
 
-        Cells are stripped, and no cell has a line break, so that a torn line never takes the next
-        one with it. Left out are lines before the first header, comments, and lines with another
-        number of cells than their header. A ``,`` in a cell may be a decimal comma: ``12,5``
-        becomes ``12.5``, and ``12,500`` stays as it is, since it is unclear.
+        Separators are ``,``, ``;``, tabs or ``|``. Cells are stripped, and no cell has a line
+        break, so that a torn line never takes the next one with it. Left out are lines before the
+        first header, comments, and lines with another number of cells than their header. A ``,``
+        in a cell may be a decimal comma: ``12,5`` becomes ``12.5``, and ``12,500`` stays as it is,
+        since it is unclear.
         """
         header: tuple[str, ...] | None = None
         delimiter = ","
         for number, line in self.lines(only_complete=only_complete):
             cells = split_cells(line, delimiter)
             if header is None:
-                for delimiter in _DELIMITERS:
+                for delimiter in DELIMITERS:
                     cells = split_cells(line, delimiter)
                     if is_header(cells):
                         break
@@ -200,27 +191,6 @@ class Source:
             yield self._items, item
 
 
-def encoding_of(head: bytes) -> str:
-    """Return the encoding of a text that begins with ``head``: UTF-8, UTF-16 or UTF-32."""
-    for mark, encoding in _BYTE_ORDER_MARKS:
-        if head.startswith(mark):
-            return encoding
-    # ASCII characters in UTF-16 without a mark: every second byte is 0.
-    zeros = [head[place::2].count(0) for place in (0, 1)]
-    if len(head) >= 8 and max(zeros) > 0.4 * len(head) and not min(zeros):
-        return "utf-16-be" if zeros[0] else "utf-16-le"
-    return "utf-8"
-
-
-def split_cells(line: str, delimiter: str = ",") -> list[str]:
-    """Return the cells of a line of CSV, stripped."""
-    try:
-        (cells,) = csv.reader([line.replace("\0", "")], delimiter=delimiter, skipinitialspace=True)
-    except (csv.Error, ValueError):
-        cells = line.split(delimiter)
-    return [cell.strip() for cell in cells]
-
-
 def _with_decimal_commas(line: str, count: int) -> list[str]:
     """Return the cells of a line whose numbers have decimal commas; none unless it is clear."""
     by_space = [cell.strip() for cell in line.split(", ")]
@@ -230,8 +200,8 @@ def _with_decimal_commas(line: str, count: int) -> list[str]:
 
 def headers_in(head: bytes) -> Iterator[set[str]]:
     """Yield the cells of each of the first lines of a CSV file, the header among them."""
-    for line in head.decode("utf-8-sig", "replace").splitlines()[:_HEADER_LINES]:
-        for delimiter in _DELIMITERS:
+    for line in head.decode("utf-8-sig", "replace").splitlines()[:HEADER_LINES]:
+        for delimiter in DELIMITERS:
             yield {*split_cells(line[:MAX_LINE], delimiter)}
 
 

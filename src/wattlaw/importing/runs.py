@@ -47,11 +47,13 @@ STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
 class RunMaker:
     """Makes the runs of one file. Equal settings are validated once; repeats are numbered.
 
-    ``source`` is the name of the file; file, setting and repeat identify a run.
+    ``source`` is the name of the file, or what ``options`` has; file, setting and repeat identify a
+    run.
     """
 
     def __init__(self, path: Path, options: Options, *, repeats_are_numbered: bool = False) -> None:
-        self.source = "".join(c if c.isprintable() else "?" for c in path.name)
+        name = options.source or path.name
+        self.source = "".join(c if c.isprintable() else "?" for c in name)
         self._options = options
         self._specs: dict[Any, tuple[RunSpec, str, tuple[str, ...]]] = {}
         self._repeats: Counter[str] = Counter()

@@ -1,37 +1,52 @@
 """Slurm's accounting: ``sacct --parsable2 --format=...`` and ``sacct --json``.
 
-One completed job is one run. ``ConsumedEnergyRaw`` is the energy of the job's nodes; 0 means that
-it was not measured.
+One job that completed or ran into its time limit is one run; each attempt of a requeued job is a
+job of its own. The energy is that of the job's nodes; 0 means that it was not measured.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
+from wattlaw.errors import BadInput
+from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import (
-    Source,
-    count,
-    moment_ns,
-    number,
-    positive,
-    text_in,
+from wattlaw.importing.mapping import columns_of
+from wattlaw.importing.reading import Source, headers_in, moment_ns, text_in
+from wattlaw.importing.runs import KIND, RunMaker
+from wattlaw.importing.slurm_energy import energy_of
+from wattlaw.importing.slurm_jobs import (
+    ASK,
+    RAW,
+    ROUNDED,
+    Job,
+    duration_of,
+    gpus_of,
+    is_header,
+    is_other_accounting,
+    jobs_of_json,
+    jobs_of_text,
+    nodes_of,
 )
-from wattlaw.importing.runs import RunMaker
-from wattlaw.importing.units import quantity
 from wattlaw.store.fields import InvalidCell
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Site
+from wattlaw.text import join_names, quote
 
-_SOURCE = "sacct ConsumedEnergyRaw"
-#: Greater energies mean unknown (NO_VAL64).
-_MAX_J = 1e15
-_DONE = "COMPLETED"
-_GPU = re.compile(r"gres/gpu(?::([A-Za-z0-9_.-]+))?$")
-_MAX_NODES = 100_000
-#: A job: the number of its line, and its columns as of ``sacct``.
-Job = tuple[int, Mapping[str, str]]
+_SCOPE = "node: all nodes of the job, with other jobs on them"
+_RESOURCES = ("AllocTRES", "ReqTRES")
+_DONE, _TIMEOUT = "COMPLETED", "TIMEOUT"
+#: States of jobs that ended without a result. The time and energy of these jobs are summed.
+_ENDED = frozenset({
+    "FAILED", "CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "REQUEUED", "BOOT_FAIL",
+    "DEADLINE", "LAUNCH_FAILED", "REVOKED", "RESIZED", "SPECIAL_EXIT",
+})  # fmt: skip
+_NOT_ENDED = frozenset({
+    "RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "REQUEUE_HOLD",
+    "REQUEUE_FED", "RESV_DEL_HOLD", "SIGNALING", "STAGE_OUT", "STOPPED",
+})  # fmt: skip
 
 
 class SlurmImporter:
@@ -39,173 +54,171 @@ class SlurmImporter:
 
     name = "slurm"
     description = "accounting of Slurm: sacct --parsable2 or sacct --json"
+    #: The field of ``--map`` that takes a column.
+    mapped = ("workload",)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the header, or the JSON, is that of sacct."""
         if head.lstrip()[:1] == b"{":
             return b'"jobs"' in head and any(key in head for key in (b'"association"', b'"tres"'))
-        names = head.decode("utf-8", "replace").split("\n", 1)[0].strip("\r|").split("|")
-        return "JobID" in names or "JobIDRaw" in names
+        return any(map(is_header, headers_in(head))) or is_other_accounting(head)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each completed job."""
-        account, is_json = source.account, source.begins_with("{")
-        jobs = list(_of_json(source) if is_json else _of_text(source))
-        maker, runs = RunMaker(source.path, options), list[ImportedRun]()
-        for line, row in jobs:
-            try:
-                runs.append(_run(maker, line, row, options))
-            except InvalidCell as error:
-                account.reject(line, f"job {_id(row)[:40]}: {error}")
-            else:
-                account.read(line)
+        """Return a run for each job that completed or ran into its time limit."""
+        is_json = source.begins_with("{")
+        jobs = jobs_of_json(source) if is_json else jobs_of_text(source)
+        columns = {name for job in jobs for name in job.row}
+        workload = columns_of(options.mapping).get("workload")
+        if workload is not None and workload not in columns:
+            raise BadInput(
+                f"{source.path}: --map workload: no column {quote(workload)}; the jobs have: "
+                f"{join_names(sorted(columns - {''}))}"
+            )
+        if jobs and not columns & {*_RESOURCES} and "gpus" not in options.constants:
+            raise BadInput(
+                f"{source.path}: no column AllocTRES, which has the number of GPUs; set it with "
+                f"--map gpus=@N, or ask: {ASK}"
+            )
+        return _Accounting(source, options, workload).imported(jobs, columns)
+
+
+class _Accounting:
+    """Makes the runs of one file, and counts what is left out and unknown."""
+
+    def __init__(self, source: Source, options: Options, workload: str | None) -> None:
+        self._account, self._options = source.account, options
+        self._maker = RunMaker(source.path, options)
+        self._workload = workload
+        self._is_shared = workload is not None or "workload" in options.constants
+        self._lost: dict[str, list[tuple[float, float]]] = defaultdict(list)  # GPU-seconds, joules
+        self._doubts: Counter[str] = Counter()
+        self._seen: set[tuple[Any, ...]] = set()
+
+    def imported(self, jobs: Sequence[Job], columns: set[str]) -> Imported:
+        """Return the runs of all jobs."""
+        runs = [run for job in jobs if (run := self._run_or_none(job)) is not None]
         gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
         measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
         text = (
-            f"Slurm accounting: {len(jobs):,} jobs, {len(runs):,} completed with GPUs, "
+            f"Slurm accounting: {plural(len(jobs), 'job')}, {len(runs):,} with GPUs and a result, "
             f"{gpu_s / 3600:,.1f} GPU-hours, {measured:,} with an energy, times in "
-            f"{options.zone_note}"
+            f"{self._options.zone_note}"
         )
-        return Imported(text, runs)
-
-
-def _run(maker: RunMaker, line: int, row: Mapping[str, str], options: Options) -> ImportedRun:
-    state = row.get("State", "").split(" ")[0]
-    if state != _DONE:
-        raise InvalidCell(f"state {state[:40] or 'unknown'}; allowed: {_DONE}")
-    duration_s = positive(row.get("ElapsedRaw")) or _elapsed_s(row.get("Elapsed", ""))
-    if duration_s is None:
-        raise InvalidCell("Elapsed or ElapsedRaw is missing, or 0")
-    tres = dict(_tres(row.get("AllocTRES", "")))
-    types = {match[1]: amount for name, amount in tres.items() if (match := _GPU.fullmatch(name))}
-    hardware = [name for name in types if name]
-    values = {
-        "workload": text_in(row, "JobName"),
-        "gpus": count(types.get(None, sum(types.values())), 1, 10**7),
-        "nodes": count(
-            row.get("NNodes") or row.get("AllocNodes") or tres.get("node"), 1, _MAX_NODES
-        ),
-        "hardware": hardware[0] if len(hardware) == 1 else None,
-    }
-    start_ns = moment_ns(row.get("Start", ""), options.timezone)
-    period = None if start_ns is None else (start_ns, start_ns + round(duration_s * 1e9))
-    energy_j = _joules(row)
-    site = Site(
-        scheduler="slurm",
-        job_id=_id(row),
-        cluster=text_in(row, "Cluster"),
-        partition=text_in(row, "Partition"),
-        account=text_in(row, "Account"),
-        energy_j=energy_j,
-        energy_source=None if energy_j is None else _SOURCE,
-    )
-    window = {"phase": "run", "start_ns": start_ns, "duration_s": duration_s}
-    known = {name: value for name, value in values.items() if value is not None}
-    return maker.run(known, [window], line=line, site=site, period_ns=period)
-
-
-def _id(row: Mapping[str, str]) -> str:
-    return row.get("JobID") or row.get("JobIDRaw") or ""
-
-
-def _joules(row: Mapping[str, str]) -> float | None:
-    known = positive(row.get("ConsumedEnergyRaw"))
-    return known if known is not None and known < _MAX_J else None
-
-
-def _elapsed_s(text: str) -> float | None:
-    try:
-        return positive(quantity(text, "time", None))
-    except ValueError:
-        return None
-
-
-def _tres(text: str) -> Iterator[tuple[str, float]]:
-    for part in text.split(","):
-        name, _, amount = part.partition("=")
-        if (known := number(amount)) is not None:
-            yield name, known
-
-
-def _of_text(source: Source) -> Iterator[Job]:
-    """Yield the jobs; without an energy of its own, a job has the greatest of its steps.
-
-    The batch step runs as long as the job, on its nodes.
-    """
-    jobs: list[tuple[int, dict[str, str]]] = []
-    of_steps: dict[str, float] = {}
-    header: list[str] = []
-    for line, text in source.lines():
-        cells = text.split("|")
-        if "JobID" in cells or "JobIDRaw" in cells:
-            header = cells
-            source.account.header(line)
-        elif len(cells) == len(header):
-            row = dict(zip(header, cells, strict=True))
-            job_id, dot, _ = _id(row).partition(".")
-            if dot:
-                of_steps[job_id] = max(of_steps.get(job_id, 0.0), _joules(row) or 0.0)
-            else:
-                jobs.append((line, row))
-    for line, row in jobs:
-        energy_j = _joules(row) or of_steps.get(_id(row), 0.0)
-        yield line, {**row, "ConsumedEnergyRaw": str(energy_j)}
-
-
-def _of_json(source: Source) -> Iterator[Job]:
-    for index, job in source.items(_list(source.json(), "jobs"), "job"):
-        state = _get(job, "state", "current") or _get(job, "state")
-        energies = [_plain(_get(step, "statistics", "energy", "consumed")) or 0.0
-                    for step in _list(job, "steps")]  # fmt: skip
-        tres = (
-            (
-                "/".join(str(each[key]) for key in ("type", "name") if each.get(key)),
-                each.get("count"),
+        notes = list(self._notes())
+        if runs and not self._is_shared:
+            notes.append(
+                "each job is a workload of its own, such as "
+                f"{runs[0].record.spec.workload.name}, since jobs of one name may train different "
+                "things; --map workload=JobName, or --workload NAME, compares them as one"
             )
-            for each in _list(_get(job, "tres"), "allocated")
-            if isinstance(each, dict)
-        )
-        numbers = {
-            "ElapsedRaw": _plain(_get(job, "time", "elapsed")),
-            "Start": _plain(_get(job, "time", "start")) or None,
-            "NNodes": _plain(_get(job, "allocation_nodes")),
-            "ConsumedEnergyRaw": max(energies, default=0.0),
+        if runs and not (measured or self._doubts or columns & {RAW, ROUNDED}):
+            notes.append(f"no energies, since there is no column {RAW}; ask: {ASK}")
+        return Imported(text, runs, notes=notes)
+
+    def _notes(self) -> Iterator[str]:
+        for state, lost in self._lost.items():
+            gpu_s, energy_j = (sum(part) for part in zip(*lost, strict=True))
+            energy = f" and {energy_j / 1e6:,.3f} MJ" if energy_j else ""
+            yield (
+                f"{plural(len(lost), 'job')} of state {state} left out, with "
+                f"{gpu_s / 3600:,.2f} GPU-hours{energy}"
+            )
+        for doubt, jobs in self._doubts.items():
+            yield f"{plural(jobs, 'job')}: {doubt}"
+
+    def _run_or_none(self, job: Job) -> ImportedRun | None:
+        account, run = self._account, None
+        try:
+            why = self._why_left_out(job)
+            if why is None:
+                run = self._run(job)
+        except InvalidCell as error:
+            account.reject(job.line, f"job {job.id[:40]}: {error}")
+        else:
+            if why is not None:
+                account.leave_out(why, job.line)
+        if run is None:
+            account.leave_out("a step of a job that is not imported", *job.lines)
+        else:
+            account.read(job.line, *job.lines)
+        return run
+
+    def _why_left_out(self, job: Job) -> str | None:
+        """Return the reason why a job is no run; raise ``InvalidCell`` if it should be one."""
+        state, duration_s, gpus = job.state, duration_of(job.row), gpus_of(job.row)[0]
+        gpus = self._options.constants.get("gpus", gpus)
+        key = (job.row.get("Cluster"), job.id, moment_ns(job.row.get("Start", ""), UTC))
+        is_repeated = key[-1] is not None and key in self._seen
+        if state in _NOT_ENDED:
+            return "a job that has not ended"
+        if state not in {_DONE, _TIMEOUT, *_ENDED}:
+            raise InvalidCell(f"state {quote(state, 40)} is unknown")
+        self._seen.add(key)
+        why = None
+        if is_repeated:
+            why = "a job that is in the file twice, with the same start"
+        elif duration_s == 0:
+            why = "a job that never ran"
+        elif gpus is None and any("gres/shard" in job.row.get(name, "") for name in _RESOURCES):
+            why = "a job with a share of a GPU (gres/shard)"
+        elif gpus is None:
+            why = "a job without GPUs"
+        elif state in _ENDED:
+            why = f"a job of state {state}"
+            energy_j = energy_of(job, duration_s, nodes_of(job.row)).joules
+            self._lost[state].append((gpus * (duration_s or 0.0), energy_j or 0.0))
+        elif duration_s is None:
+            raise InvalidCell("Elapsed or ElapsedRaw is missing")
+        return why
+
+    def _run(self, job: Job) -> ImportedRun:
+        row, notes, doubts = job.row, list[str](), list[str]()
+        duration_s, nodes = duration_of(row) or 0.0, nodes_of(row)
+        gpus, hardware = gpus_of(row)
+        workload = text_in(row, self._workload or "JobName")
+        if not self._is_shared:
+            workload = f"{(workload or KIND)[:100]}-{job.id[:40]}"
+        values = {
+            "workload": workload,
+            "gpus": gpus,
+            "nodes": nodes,
+            "hardware": hardware[0] if len(hardware) == 1 else None,
         }
-        names = {"JobName": "name", "Cluster": "cluster", "Partition": "partition",
-                 "Account": "account"}  # fmt: skip
-        yield (
-            index,
-            {
-                "JobID": str(_get(job, "job_id"))[:40],
-                "State": str(state[0] if isinstance(state, list) and state else state),
-                "AllocTRES": ",".join(f"{name}={_plain(amount)}" for name, amount in tres),
-                **{name: str(value) for name, value in numbers.items() if value is not None},
-                **{
-                    name: text_in(job, key) or ""
-                    for name, key in names.items()
-                    if isinstance(job, dict)
-                },
-            },
+        start_ns = moment_ns(row.get("Start", ""), self._options.timezone)
+        period = None if start_ns is None else (start_ns, start_ns + round(duration_s * 1e9))
+        energy = energy_of(job, duration_s, nodes)
+        if energy.why is not None:
+            doubt = "energy unknown" if energy.joules is None else "energy or time doubtful"
+            doubts.append(f"{doubt}: {energy.why.partition(':')[0]}")
+            notes.append(f"{doubt}: {energy.why}")
+        if "(rounded)" in (energy.source or ""):
+            doubts.append(f"energy in three digits ({ROUNDED}); {RAW} has all")
+        if gpus and not row.get("AllocTRES"):
+            doubts.append("GPUs as requested (ReqTRES); AllocTRES has those it had")
+            notes.append("GPUs as requested (ReqTRES)")
+        if job.state == _TIMEOUT:
+            doubts.append("ended by its time limit: its time is not that of a whole training")
+            notes.append(doubts[-1])
+        if "+" in job.id:
+            notes.append("one component of a heterogeneous job, with its own GPUs and energy")
+        site = Site(
+            scheduler="slurm",
+            job_id=job.id,
+            cluster=text_in(row, "Cluster"),
+            partition=text_in(row, "Partition"),
+            account=text_in(row, "Account"),
+            energy_j=energy.joules,
+            energy_source=energy.source,
+            energy_scope=None if energy.joules is None else _SCOPE,
         )
-
-
-def _get(value: Any, *keys: str) -> Any:
-    """Return a value of nested mappings; None without it."""
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _list(value: Any, key: str) -> list[Any]:
-    known = _get(value, key)
-    return known if isinstance(known, list) else []
-
-
-def _plain(value: Any) -> float | None:
-    """Return a number, also of ``{"set": true, "number": 5}``."""
-    if isinstance(value, dict):
-        value = value.get("number") if value.get("set", True) is True else None
-    return number(value)
+        window = {"phase": "run", "start_ns": start_ns, "duration_s": duration_s,
+                  "interrupted": job.state == _TIMEOUT}  # fmt: skip
+        known = {name: value for name, value in values.items() if value is not None}
+        run = self._maker.run(
+            known, [window], line=job.line, notes=notes, site=site, period_ns=period
+        )
+        self._doubts.update(doubts)
+        return run
 
 
 IMPORTER = SlurmImporter()

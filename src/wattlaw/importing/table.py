@@ -11,7 +11,16 @@ from typing import Any
 
 from wattlaw.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.mapping import THROUGHPUT, TOKENS, FieldMap, Getter, is_blank, parse_map
+from wattlaw.importing.mapping import (
+    THROUGHPUT,
+    TOKENS,
+    Column,
+    FieldMap,
+    Getter,
+    is_blank,
+    number_of,
+    parse_map,
+)
 from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import (
     EPOCHS_MEASURE,
@@ -21,14 +30,26 @@ from wattlaw.importing.runs import (
     STEPS_MEASURE,
     RunMaker,
 )
+from wattlaw.importing.units import is_unit
 from wattlaw.scopes import KINDS
 from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
 from wattlaw.store.imports import ImportedRun
+from wattlaw.store.numbers import decimal_marks
 from wattlaw.store.record import Facts
 from wattlaw.store.rows import Row, Rows, read_rows
 
 #: Most windows of one import.
 MAX_WINDOWS = 2_000_000
+#: The first cell of a row that sums up others; texts that stand for no unit, and for no result.
+_SUMMARIES = frozenset({
+    "total", "totals", "sum", "mean", "average", "avg", "median", "std", "stdev", "std dev",
+    "geomean", "overall", "summe", "gesamt", "mittelwert",
+})  # fmt: skip
+_NO_UNITS = frozenset({"", "-", "–", "—", "#", "1", "count", "number", "name", "text", "n/a"})
+_FAILED = frozenset({
+    "oom", "out of memory", "fail", "failed", "error", "crash", "crashed", "timeout", "dnf",
+    "did not finish",
+})  # fmt: skip
 _ENERGIES = [f"{kind}_energy_j" for kind in KINDS]
 
 
@@ -53,27 +74,33 @@ class TableImporter:
             options.mapping,
             {name: options.constants.get(name) for name in ("workload", "hardware")},
         )
-        table = read_rows(path, fields.needed)
-        source.account.unit = table.unit
+        table, account = read_rows(path, fields.needed), source.account
+        account.unit = table.unit
+        for line in table.header:
+            account.header(line)
+        for line, why in table.left_out:
+            account.leave_out(why, line)
         for row in table.rows:
-            source.account.add(row.line)
-        runs = parse_runs(table, fields, source, options)
-        text = f"table of {len(table.rows):,} rows"
-        return Imported(text, runs)
+            account.leave_out(f"part of a row that begins on another {table.unit}", *row.more)
+        runs, notes = parse_runs(table, fields, source, options)
+        return Imported(f"table of {len(table.rows):,} rows", runs, notes=notes)
 
 
 def parse_runs(
     table: Rows, fields: FieldMap, source: Source, options: Options
-) -> list[ImportedRun]:
-    """Return the runs of a table; rows that cannot be imported are rejected.
+) -> tuple[list[ImportedRun], list[str]]:
+    """Return the runs of a table, and notes; rows that cannot be imported are rejected.
 
     Rows of the same setting are numbered as its repeats in their order, rejected ones included,
     unless the field ``repeat`` gives the number. A workload that the table does not name has the
     name of the study.
     """
-    path = source.path
+    path, account = source.path, source.account
+    units = _units(table)
+    columns = _columns(table.columns, table.rows[bool(units) :], units, fields)
     try:
-        getters = fields.getters(table.columns, _first_cells(table.rows))
+        getters = fields.getters(columns)
+        notes = fields.conversions(columns)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     of_spec = {name: get for name, get in getters.items() if is_spec_field(name)}
@@ -84,7 +111,12 @@ def parse_runs(
     maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
     runs: list[ImportedRun] = []
     windows = 0
-    for row in table.rows:
+    if units:
+        account.header(table.rows[0].line)
+    for row in table.rows[bool(units) :]:
+        if (why := _why_left_out(row, fields)) is not None:
+            account.leave_out(why, row.line)
+            continue
         spec_values: dict[str, Any] | None = None
         try:
             if row.fault is not None:
@@ -92,7 +124,7 @@ def parse_runs(
             spec_values = constants | _values(row, of_spec)
             for name in ("gpus", "workload", "repeat"):
                 if name in fields.columns and name not in spec_values:
-                    raise InvalidCell(f"{name} is missing")
+                    raise InvalidCell(f"{name} is missing; fill merged cells in every row")
             values = shared | _values(row, others)
             rows, metric = _windows(values, spec_values, fields)
             note: tuple[str, ...] = ()
@@ -105,29 +137,68 @@ def parse_runs(
             if spec_values is not None:
                 with contextlib.suppress(InvalidCell):
                     maker.skip(spec_values, measure)
-            source.account.reject(row.line, str(error))
+            account.reject(row.line, str(error))
             continue
         windows += len(rows)
         if windows > MAX_WINDOWS:
             raise BadInput(f"{path}: more than {MAX_WINDOWS:,} epochs in one table")
         runs.append(run)
-        source.account.read(row.line)
-    return runs
+        account.read(row.line, *row.more)
+    return runs, notes
+
+
+def _units(table: Rows) -> dict[str, str]:
+    """Return the unit of each column that the row below the header names; none if it has data."""
+    cells = table.rows[0].cells if table.rows and table.rows[0].fault is None else {}
+    texts = {name: cell for name, cell in cells.items() if isinstance(cell, str) and cell.strip()}
+    units = {name: cell.strip() for name, cell in texts.items() if is_unit(cell)}
+    others = {cell.strip("[]() ").lower() for name, cell in texts.items() if name not in units}
+    has_numbers = any(not isinstance(cell, str) for cell in cells.values() if cell is not None)
+    return units if units and not has_numbers and others <= _NO_UNITS else {}
+
+
+def _columns(
+    names: Sequence[str], rows: Sequence[Row], units: Mapping[str, str], fields: FieldMap
+) -> dict[str, Column]:
+    """Return the columns; where a column shows no decimal mark, its mark is that of the others."""
+    cells = {
+        name: [cell for row in rows if not is_blank(cell := row.cells.get(name))]
+        for name in names
+        if name in fields.needed
+    }
+    kinds = {text: number_of(field) for field, text in fields.columns.items()}
+    marks = {
+        name: decimal_marks(cells[name], whole=kinds.get(name) is int)
+        for name in cells
+        if kinds.get(name, float) is not None
+    }
+    of_table = set().union(*marks.values())
+    columns = {}
+    for name in names:
+        unit = units.get(name, "").strip("[]()")
+        label = f"{name} [{unit}]" if unit else name
+        mark = marks.get(name) or of_table
+        first = next(iter(cells.get(name, ())), None)
+        columns[name] = Column(name, label, first, next(iter(mark)) if len(mark) == 1 else None)
+    return columns
+
+
+def _why_left_out(row: Row, fields: FieldMap) -> str | None:
+    """Return why a row is none of the measurements of a table."""
+    label = row.label or next((each for each in row.cells.values() if isinstance(each, str)), "")
+    if label.strip(" :.").lower() in _SUMMARIES:
+        return "a row of totals or means"
+    times = (
+        row.cells.get(fields.columns.get(name, "")) for name in (fields.time_field, THROUGHPUT)
+    )
+    if any(isinstance(time, str) and time.strip().lower() in _FAILED for time in times):
+        return "a run without a result, such as OOM"
+    return None
 
 
 def is_spec_field(name: str) -> bool:
     """Say whether a field is part of what was run, not of its result."""
     return name in SPEC_FIELDS or name.startswith(OPTIONS)
-
-
-def _first_cells(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the first cell of each column that is not blank, of the first rows."""
-    first: dict[str, Any] = {}
-    for row in rows[:1000]:
-        for name, cell in row.cells.items():
-            if name not in first and not is_blank(cell):
-                first[name] = cell
-    return first
 
 
 def _values(row: Row, getters: Mapping[str, Getter]) -> dict[str, Any]:
@@ -183,8 +254,8 @@ def _time_of_rate(
     rate = values.get(THROUGHPUT)
     if rate is None:
         raise InvalidCell("the throughput is missing")
-    kind, is_per_gpu = fields.rate
-    rate *= spec["gpus"] if is_per_gpu else 1
+    kind, is_per_gpu, seconds = fields.rate
+    rate *= (spec["gpus"] if is_per_gpu else 1) / seconds
     if kind == "steps":
         return float(1 / rate)
     if kind == "tokens":

@@ -7,27 +7,43 @@ A unit is read where it is written, never guessed: one letter of the wrong case,
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from wattlaw.scopes import KINDS
 from wattlaw.store.fields import finite_number
+from wattlaw.store.numbers import read_number
 
 _TIME = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "secs": 1.0,
-    "second": 1.0, "seconds": 1.0, "min": 60.0, "mins": 60.0, "minutes": 60.0, "h": 3600.0,
-    "hr": 3600.0, "hrs": 3600.0, "hour": 3600.0, "hours": 3600.0, "d": 86400.0, "days": 86400.0,
-    "milliseconds": 1e-3,
-}  # fmt: skip
+    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
+    **dict.fromkeys(("us", "µs", "μs", "usec", "microsecond", "microseconds"), 1e-6),
+    **dict.fromkeys(("ms", "msec", "msecs", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+}
+_PERCENT = ("%", "percent", "pct")
 #: By dimension, the factor of each unit to the unit of wattlaw's fields.
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": _TIME,
-    "energy": {"mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "Wh": 3.6e3, "kWh": 3.6e6, "MWh": 3.6e9,
-               "joule": 1.0, "joules": 1.0},
+    "energy": {"mJ": 1e-3, "J": 1.0, "kJ": 1e3, "MJ": 1e6, "GJ": 1e9, "mWh": 3.6, "Wh": 3.6e3,
+               "kWh": 3.6e6, "MWh": 3.6e9, "joule": 1.0, "joules": 1.0},
     "power": {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6, "watt": 1.0, "watts": 1.0},
     "frequency": {"Hz": 1e-6, "kHz": 1e-3, "MHz": 1.0, "GHz": 1e3},
-    "share": {"%": 0.01, "percent": 0.01, "pct": 0.01, "share": 1.0, "fraction": 1.0},
+    "share": {**dict.fromkeys(_PERCENT, 0.01), "share": 1.0, "fraction": 1.0},
+    "percentage": {**dict.fromkeys(_PERCENT, 1.0), "share": 100.0, "fraction": 100.0},
 }  # fmt: skip
+#: The units that messages name, and an example of a cell with one.
+_NAMED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "time": (("ns", "us", "ms", "s", "min", "h", "d"), "250 ms, 01:30:00 (hh:mm:ss)"),
+    "energy": (("mJ", "J", "kJ", "MJ", "Wh", "kWh", "MWh"), "3.2 kWh"),
+    "power": (("mW", "W", "kW", "MW"), "260 W"),
+    "frequency": (("Hz", "kHz", "MHz", "GHz"), "1.4 GHz"),
+    "share": (("share", "percent"), "97%"),
+    "percentage": (("share",), "97%"),
+}
 _TIMES = ("epoch_time", "step_time", "eval_time", "data_wait", "communication", "rank_wait")
 #: The fields with a unit, without it: dimension, and the field that takes the value.
 FIELDS_WITH_UNIT: Mapping[str, tuple[str, str]] = {
@@ -35,7 +51,8 @@ FIELDS_WITH_UNIT: Mapping[str, tuple[str, str]] = {
     **{f"{kind}_energy": ("energy", f"{kind}_energy_j") for kind in KINDS},
     **{name: ("power", f"{name}_w") for name in ("power", "power_limit")},
     "clock_limit": ("frequency", "clock_limit_mhz"),
-    **{name: ("share", name) for name in ("sm_util", "mem_util")},
+    **{name: ("share", name) for name in ("sm_util", "mem_util", "dataset_fraction")},
+    **{name: ("percentage", name) for name in ("sm_util_percent", "mem_util_percent")},
 }
 _LOWER = {
     dimension: {
@@ -45,15 +62,55 @@ _LOWER = {
     }
     for dimension, units in UNITS.items()
 }
-_UNCLEAR = {"mw": "power", "mj": "energy"}
-_LAST_WORD = re.compile(r"[\s_.\-(\[/]([A-Za-zµ%]{1,12})[\])]?$")
-_CELL = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*([A-Za-zµ%]{1,12})")
-_CLOCK = re.compile(r"(?:([0-9]{1,5})-)?([0-9]{1,6}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]{1,9})?)")
-_RATE = re.compile(
-    r"(samples?|images?|imgs?|examples?|sequences?|seqs?|tokens?|toks?|steps?|it|iters?|"
-    r"iterations?|batches)(?:/|[_ ]per[_ ])s(?:ec|econd)?(?:(?:/|[_ ]per[_ ])(gpu|device|rank))?$",
+_UNCLEAR = {"mw": "power", "mj": "energy", "mwh": "energy"}
+#: A unit at the end of a name; ``elapsedMs`` and ``ms`` too, but a letter alone is a name.
+_LAST_WORD = re.compile(r"[\s_.,\-(\[/]([A-Za-zµμ%]{1,14})[\])]?$")
+_LAST_CAPITAL = re.compile(r"(?:^|[a-z0-9])(?!Min$|min$)([A-Z][a-z]+|[a-z]{2,}|kWh|kW|MHz|GHz)$")
+#: What a unit is counted for: ``ms/step``, ``seconds_per_epoch``.
+_PER = re.compile(
+    r"[\s_]*(?:/|(?<![A-Za-z])per(?![A-Za-z]))[\s_]*"
+    r"(step|iter|iteration|it|batch|epoch|sample|image|img|token|gpu|device|rank|node)e?s?"
+    r"(?![A-Za-z])",
     re.IGNORECASE,
 )
+_STEPS = frozenset({"step", "iter", "iteration", "it", "batch"})
+#: Words behind a unit: ``step_ms_mean``.
+_AGGREGATE = re.compile(
+    r"[\s_.\-(\[]+(?:mean|avg|average|median|p50|total|sum)[\])]?$", re.IGNORECASE
+)
+_CELL = re.compile(r"(.*[0-9.])\s*([A-Za-zµμ%]{1,14})", re.DOTALL)
+_CLOCK = re.compile(
+    r"(?:([0-9]{1,5})(?:-|\s+days?,?\s+))?([0-9]{1,6}):([0-5][0-9]):([0-5][0-9](?:[.,][0-9]{1,9})?)"
+)
+_HOURS = re.compile(
+    r"(?:([0-9]{1,5})\s*d(?:ays?)?)?\s*(?:([0-9]{1,6})\s*h(?:ours?|rs?)?)?\s*"
+    r"(?:([0-9]{1,6})\s*m(?:in(?:utes?|s)?)?)?\s*(?:([0-9]{1,6}(?:\.[0-9]{1,9})?)\s*s(?:ec(?:onds?|s)?)?)?"
+)
+_RATE = re.compile(
+    r"(samples?|images?|imgs?|examples?|sequences?|seqs?|tokens?|toks?|steps?|it|iters?|"
+    r"iterations?|batches)\s*(?:/|[_ ]per[_ ])\s*(s|sec|second|min|minute|h|hr|hour)"
+    r"(?:\s*(?:/|[_ ]per[_ ])\s*(gpu|device|rank))?$",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The unit that a column names: its text, and what it is counted for, such as a step."""
+
+    text: str
+    per: frozenset[str] = frozenset()
+
+    @property
+    def dimension(self) -> str | None:
+        """The first dimension that has the unit."""
+        if self.text in _UNCLEAR:
+            return _UNCLEAR[self.text]
+        return next((name for name in UNITS if factor(self.text, name) is not None), None)
+
+    def factor(self, dimension: str) -> float | None:
+        """Return its factor; NaN for ``mw`` and ``mj``, milli or mega; None in another one."""
+        return math.nan if _UNCLEAR.get(self.text) == dimension else factor(self.text, dimension)
 
 
 def factor(unit: str, dimension: str) -> float | None:
@@ -62,54 +119,94 @@ def factor(unit: str, dimension: str) -> float | None:
     return exact if exact is not None else _LOWER[dimension].get(unit.lower())
 
 
-def unit_in_name(column: str) -> tuple[str, float] | None:
-    """Return the dimension and the factor of the unit with which a column's name ends.
-
-    The factor of ``mw`` and ``mj``, milli or mega, is NaN.
-    """
-    match = _LAST_WORD.search(column.strip())
-    if match is None:
+def unit_in_name(column: str) -> Unit | None:
+    """Return the unit with which a column's name ends; None without one."""
+    if rate_in_name(column) is not None:
         return None
-    if match[1] in _UNCLEAR:
-        return _UNCLEAR[match[1]], math.nan
-    known = ((dimension, factor(match[1], dimension)) for dimension in UNITS)
-    return next(((dimension, value) for dimension, value in known if value is not None), None)
+    per = {match[1].lower() for match in _PER.finditer(column)}
+    if per & _STEPS:
+        per = (per - _STEPS) | {"step"}
+    text = _PER.sub("", column).strip()
+    while (shorter := _AGGREGATE.sub("", text)) != text:
+        text = shorter
+    for form in (_LAST_WORD, _LAST_CAPITAL):
+        match = form.search(text)
+        if match is not None and Unit(match[1]).dimension is not None:
+            return Unit(match[1], frozenset(per))
+    return Unit("", frozenset(per)) if per else None
 
 
-def rate_in_name(name: str) -> tuple[str, bool] | None:
-    """Return what a name counts per second, samples, steps or tokens, and whether it is per GPU."""
+def rate_in_name(name: str) -> tuple[str, bool, float] | None:
+    """Return what a name counts (samples, steps, tokens), whether per GPU, and in which time."""
     match = _RATE.search(name.strip().strip("[]()"))
     if match is None:
         return None
     counted = match[1].lower()
     is_of_steps = counted.startswith(("step", "it", "batch"))
     kind = "tokens" if counted.startswith("tok") else "steps" if is_of_steps else "samples"
-    return kind, match[2] is not None
+    return kind, match[3] is not None, _TIME[match[2].lower()]
 
 
-def quantity(cell: Any, dimension: str | None, scale: float | None) -> float:
+def units_text(base: str, dimension: str) -> str:
+    """Return the names of a field with its units, and cells with a unit, for a message."""
+    names, cells = _NAMED[dimension]
+    # The share needs no unit, and the field of percent has a name of its own.
+    fields = [base if unit == "share" else f"{base}_{unit}" for unit in names]
+    return f"{', '.join(fields)}, or a unit in the column's name or in each cell, such as {cells}"
+
+
+def cells_text(dimension: str) -> str:
+    """Return the forms of a cell without a unit in its column, for a message."""
+    names, cells = _NAMED[dimension]
+    return f"a number with a unit ({', '.join(names)}), such as {cells}"
+
+
+def is_unit(text: str) -> bool:
+    """Say whether a text is a unit and nothing else, such as ``[ms]``."""
+    text = text.strip().strip("[]()").strip()
+    return any(factor(text, dimension) is not None for dimension in UNITS) or (
+        text in _UNCLEAR or rate_in_name(text) is not None
+    )
+
+
+def quantity(
+    cell: Any, dimension: str | None, scale: float | None, mark: str | None = None
+) -> float:
     """Return a cell in the unit of its field.
 
     ``cell`` is a number, or a text: a number, a number with a unit, or a time as
-    ``[days-]hh:mm:ss``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is the factor of
-    a number without a unit, None where that is unclear.
+    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is
+    the factor of a number without a unit, None where that is unclear. ``mark`` is the decimal mark
+    of the column.
 
     Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension.
     """
     if isinstance(cell, str):
         text = cell.strip()
-        if (match := _CELL.fullmatch(text)) is not None:
+        if dimension in (None, "time") and (seconds := _clock(text)) is not None:
+            return seconds
+        if len(text) < 100 and (match := _CELL.fullmatch(text)) is not None:
             known = [factor(match[2], each) for each in UNITS if dimension in (None, each)]
             factors = [value for value in known if value is not None]
-            if not factors:
-                raise ValueError
-            return finite_number(match[1]) * factors[0]
-        if dimension in (None, "time") and (match := _CLOCK.fullmatch(text)) is not None:
-            days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
-            return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
+            if factors:
+                return finite_number(read_number(match[1], mark)) * factors[0]
+        cell = read_number(text, mark)
     elif isinstance(cell, Decimal):
         cell = float(cell)
     value = finite_number(cell)
     if scale is None:
         raise ValueError
     return value * scale
+
+
+def _clock(text: str) -> float | None:
+    """Return the seconds of ``1-06:00:00`` or ``1h30m``; a single number with a unit is none."""
+    if len(text) > 100:
+        return None
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        match = _HOURS.fullmatch(text)
+        if match is None or sum(part is not None for part in match.groups()) < 2:
+            return None
+    days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60 + float((match[4] or "0").replace(",", "."))

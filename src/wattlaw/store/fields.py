@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from wattlaw.store.numbers import UnclearNumber, read_number
 from wattlaw.study.base import MAX_COUNT
 from wattlaw.text import quote
 
@@ -69,13 +70,22 @@ class Field:
 
     parse: Callable[[Any], Any]  # raises ValueError
     allowed: str
+    number: type[int] | type[float] | None = None  # None: no number
 
-    def parse_cell(self, name: str, value: Any) -> Any:
-        """Return the value of a cell of the field ``name``; raise ``InvalidCell`` if it is none."""
+    def parse_cell(self, name: str, value: Any, mark: str | None = None) -> Any:
+        """Return the value of a cell of the field ``name``; raise ``InvalidCell`` if it is none.
+
+        ``mark`` is the decimal mark of its column, as of ``numbers.decimal_marks``.
+        """
         try:
+            if isinstance(value, str) and self.number is not None:
+                return self.parse(read_number(value, mark, whole=self.number is int))
             return self.parse(value)
-        except ValueError:
-            raise InvalidCell(f"{name} is {quote(value)}; allowed: {self.allowed}") from None
+        except ValueError as error:
+            # A reason that is meant for people; those of ``parse`` are Python's.
+            why = str(error) if isinstance(error, UnclearNumber) else ""
+            given = f"{name} is {quote(value)}" + (f", which {why}" if why else "")
+            raise InvalidCell(f"{given}; allowed: {self.allowed}") from None
 
 
 def in_range(
@@ -94,7 +104,7 @@ def in_range(
             raise ValueError
         return kind(number)
 
-    return Field(parse, allowed)
+    return Field(parse, allowed, kind)
 
 
 def _choice(*names: str) -> Field:
@@ -147,8 +157,8 @@ FIELDS: Mapping[str, Field] = {
     "sm_util_percent": _PERCENT,
     "mem_util_percent": _PERCENT,
     "metric_name": _TEXT,
-    "metric": Field(_number_or_nan, "a number (NaN if it diverged)"),
-    "loss": Field(_number_or_nan, "a number (NaN if it diverged)"),
+    "metric": Field(_number_or_nan, "a number (NaN if it diverged)", float),
+    "loss": Field(_number_or_nan, "a number (NaN if it diverged)", float),
     "eval_time_s": _POSITIVE,
 }
 OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from wattlaw.delimited import DELIMITERS, HEADER_LINES, encoding_of
 from wattlaw.errors import BadInput
 from wattlaw.store.decoded_size import Decoding, check_decoded_size
 from wattlaw.text import quote, shorten
@@ -43,6 +44,8 @@ class Row:
     line: int  # line of the file, from 1; row number of a Parquet file
     cells: dict[str, Any]
     fault: str | None = None
+    more: tuple[int, ...] = ()  # its other lines, where cells have line breaks
+    label: str = ""  # the first cell of a CSV file that is not empty
 
 
 @dataclass(frozen=True)
@@ -52,16 +55,21 @@ class Rows:
     columns: tuple[str, ...]  # all columns of the file
     rows: tuple[Row, ...]
     unit: str = "line"  # what ``Row.line`` counts
+    header: tuple[int, ...] = ()  # its lines
+    left_out: tuple[tuple[int, str], ...] = ()  # lines that are no rows, and why
 
 
 def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
     """Read a CSV (``.csv``), JSON lines (``.jsonl``) or Parquet (``.parquet``) file.
 
-    It keeps the cells of the ``needed`` columns, None for all; one may be missing. Raises
-    ``BadInput`` if the file is missing, has an unknown suffix or not the format of its suffix, has
-    more than ``MAX_ROWS`` rows, or a needed column has a type other than numbers, texts and dates.
+    Cells of a CSV file, also named ``.tsv`` or ``.txt``, are separated by ``,``, ``;``, tabs or
+    ``|``. Its header is the one of the first lines that has most of the ``needed`` columns. The
+    cells of these are kept, None for all; one may be missing. Raises ``BadInput`` if the file is
+    missing, has an unknown suffix or not the format of its suffix, has more than ``MAX_ROWS`` rows,
+    or a needed column occurs twice or has a type other than numbers, texts and dates.
     """
-    readers = {".csv": _csv, ".jsonl": _json_lines, ".parquet": _parquet}
+    readers = {".csv": _csv, ".tsv": _csv, ".txt": _csv, ".jsonl": _json_lines,
+               ".parquet": _parquet}  # fmt: skip
     kind = path.suffix.lower()
     if kind not in readers:
         raise BadInput(f"{path}: unknown suffix {quote(kind)}; allowed: {', '.join(readers)}")
@@ -72,7 +80,10 @@ def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not a table: not UTF-8 text (byte {error.start})") from None
+        raise BadInput(
+            f"{path}: not a table: not {error.encoding.upper()} text (byte {error.start}); convert "
+            "text first, for instance with: iconv -f WINDOWS-1252 -t UTF-8"
+        ) from None
     except PermissionError:
         raise
     except (ValueError, OSError) as error:
@@ -84,26 +95,144 @@ def _reason(error: Exception) -> str:
 
 
 def _csv(path: Path, needed: Collection[str] | None) -> Rows:
-    with path.open(encoding="utf-8-sig", newline="") as file, _long_cells():
-        reader = csv.reader(_lines(file))
+    with _open_text(path, newline="") as file, _long_cells():
+        lines = _Lines(file)
+        first = list(itertools.islice(lines, HEADER_LINES))
+        delimiter, before, columns = _header(first, needed)
+        lines.restart(first)
+        reader = csv.reader(lines, delimiter=delimiter)
+        left_out: list[tuple[int, str]] = []
         try:
-            columns = _distinct([_text(name) for name in next(reader, [])])
-            return Rows(columns, _bounded(path, _csv_rows(reader, columns, needed)))
+            for _ in range(before):
+                next(reader, None)
+                left_out += [(line, "before the header") for line in lines.take()]
+            next(reader, None)
+            header = tuple(lines.take())
+            rows = _bounded(path, _csv_rows(reader, lines, columns, needed, left_out))
         except csv.Error as error:
             raise ValueError(f"line {reader.line_num:,}: {error}") from None
+    return Rows(columns, rows, header=header, left_out=tuple(left_out))
 
 
-def _csv_rows(reader: Any, columns: Sequence[str], needed: Collection[str] | None) -> Iterator[Row]:
+class _Lines:
+    """The lines of a text file, of which it keeps the numbers of those that are not blank."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = _lines(file)
+        self._again: Iterator[str] = iter(())
+        self.restart([])
+
+    def restart(self, again: list[str]) -> None:
+        """Yield some lines again, before those that follow; the first one is line 1."""
+        self._again, self._number, self._taken = iter(again), 0, dict[int, str]()
+
+    def take(self) -> dict[int, str]:
+        """Return the lines since the last call by their numbers."""
+        taken, self._taken = self._taken, {}
+        return taken
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._again, None)
+        line = next(self._file) if line is None else line
+        self._number += 1
+        if not line.isspace():
+            self._taken[self._number] = line
+        return line
+
+
+def _header(first: list[str], needed: Collection[str] | None) -> tuple[str, int, tuple[str, ...]]:
+    """Return the delimiter, the number of rows above the header, and the columns.
+
+    The header is the row with most of the needed columns; without any, the first one, with the
+    delimiter that gives most cells.
+    """
+    wanted = frozenset(needed or ())
+    best: tuple[tuple[int, ...], str, int, list[str]] | None = None
+    for delimiter in DELIMITERS:
+        is_first = True
+        for place, cells in enumerate(_read_ahead(first, delimiter)):
+            names = [_text(name) for name in cells]
+            found = len(wanted.intersection(names))
+            key = (found, -place if found else is_first and any(names), 0 if found else len(names))
+            is_first = is_first and not any(names)
+            if best is None or key > best[0]:
+                best = key, delimiter, place, names
+    if best is None:
+        return ",", 0, ()
+    _, delimiter, place, names = best
+    if len(names) > MAX_COLUMNS:
+        raise ValueError(f"more than {MAX_COLUMNS:,} columns")
+    for name, count in Counter(names).items():
+        if count > 1 and name and (needed is None or name in wanted):
+            raise ValueError(f"column {quote(name)} occurs twice; rename one of them")
+    return delimiter, place, tuple(names)
+
+
+def _read_ahead(first: list[str], delimiter: str) -> Iterator[list[str]]:
+    with contextlib.suppress(csv.Error):
+        yield from csv.reader(first, delimiter=delimiter)
+
+
+def _csv_rows(
+    reader: Any,
+    lines: _Lines,
+    columns: Sequence[str],
+    needed: Collection[str] | None,
+    left_out: list[tuple[int, str]],
+) -> Iterator[Row]:
     kept = [(i, name) for i, name in enumerate(columns) if needed is None or name in needed]
-    begins = reader.line_num + 1
     for cells in reader:
-        line, begins = begins, reader.line_num + 1
-        if not cells:
+        texts = lines.take()
+        if not texts:
             continue
-        if len(cells) != len(columns):
-            yield Row(line, {}, f"has {len(cells)} cells; the header has {len(columns)}")
-            continue
-        yield Row(line, {name: _text(cells[i]) or None for i, name in kept})
+        line, *more = texts
+        if why := _no_row(cells, len(columns)):
+            left_out += [(number, why) for number in texts]
+        elif fault := _quote_fault(list(texts.values()), reader.dialect.delimiter, len(columns)):
+            yield Row(line, {}, fault, tuple(more))
+        elif len(cells) < len(columns) or any(cells[len(columns) :]):
+            fault = f"has {len(cells)} cells; the header has {len(columns)}"
+            yield Row(line, {}, fault, tuple(more))
+        else:
+            label = next(cell.strip() for cell in cells if cell and not cell.isspace())
+            row = {name: _text(cells[i]) or None for i, name in kept}
+            yield Row(line, row, None, tuple(more), label)
+
+
+def _quote_fault(texts: list[str], delimiter: str, columns: int) -> str | None:
+    """Return what is wrong with the quotes of a row: a stray one takes the rows below into a cell.
+
+    Within a cell, a line that looks like a row is none of a text.
+    """
+    if len(texts) < 2:
+        return None
+    looks_like_row = any(text.count(delimiter) == columns - 1 for text in texts[1:-1])
+    if sum(text.count('"') for text in texts) % 2 or (columns > 1 and looks_like_row):
+        return f"has a quote that is not closed, with {len(texts) - 1:,} lines below in its cell"
+    return None
+
+
+def _no_row(cells: Sequence[str], columns: int) -> str | None:
+    """Return why a line of cells is no row of a table."""
+    texts = [cell.strip() for cell in cells]
+    if not any(texts):
+        return "all cells are empty"
+    if texts[0].startswith("#") and len(cells) != columns:
+        return "a comment"
+    if all(set(text) <= {*"-:=+"} for text in texts) and any(len(text) > 2 for text in texts):
+        return "a line of dashes"
+    return None
+
+
+@contextlib.contextmanager
+def _open_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+    with path.open("rb") as file:
+        encoding = encoding_of(file.read(1024))
+    with path.open(encoding=encoding, newline=newline) as text:
+        yield text
 
 
 def _text(cell: str) -> str:
@@ -152,7 +281,7 @@ def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
 
 def _json_lines(path: Path, needed: Collection[str] | None) -> Rows:
     columns: dict[str, None] = {}
-    with path.open(encoding="utf-8-sig") as file:
+    with _open_text(path) as file:
         rows = _bounded(path, _json_rows(file, needed, columns))
     if rows and all(row.fault for row in rows):
         raise ValueError(f"line {rows[0].line}: {rows[0].fault}")

@@ -16,6 +16,7 @@ import pyarrow as pa
 from wattlaw.errors import BadInput
 from wattlaw.files import replacing, write_parquet
 from wattlaw.store.fields import MAX_TEXT, finite_number
+from wattlaw.store.numbers import UnclearNumber, decimal_marks, read_number
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.store import Store
 from wattlaw.text import join_names, quote
@@ -58,6 +59,8 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
         if name not in table.columns:
             raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
+    marks = decimal_marks(row.cells.get(name) for row in table.rows for name in numbers)
+    mark = marks.pop() if len(marks) == 1 else None
     for row in table.rows:
         where = f"{path}: {table.unit} {row.line}:"
         if row.fault is not None:
@@ -65,11 +68,15 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
         for name, cells in columns.items():
             value = row.cells.get(name)
             try:
+                if isinstance(value, str) and name in numbers and not _is_missing(value):
+                    value = read_number(value, mark)
                 parse = finite_number if name in numbers else _label
                 cells.append(None if _is_missing(value) else parse(value))
-            except ValueError:
+            except ValueError as error:
                 allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
                 given = f"{quote(name)} is {quote(value)}"
+                if isinstance(error, UnclearNumber) and str(error):
+                    given += f", which {error}"
                 raise BadInput(f"{where} {given}; allowed: {allowed}") from None
     data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
     return pd.DataFrame(data)

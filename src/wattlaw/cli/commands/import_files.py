@@ -16,7 +16,10 @@ _MAX_ROWS = 5
 
 def import_files(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Files of other tools, or a table.")
+        list[Path],
+        typer.Argument(
+            metavar="FILE...", help="Files of other tools, a table, folders, patterns as 'a/*.csv'."
+        ),
     ],
     mapping: Annotated[
         str | None,
@@ -62,6 +65,8 @@ def import_files(
         files, format=from_format, map=mapping, workload=workload, hardware=hardware, study=study,
         timezone=timezone, windows=window or (), pattern=pattern, devices=device or (),
     )  # fmt: skip
+    for line in read.left_out:
+        print_note(line)
     # What the files are, and what of them is left out, before anything is written.
     for file in read.files:
         print(f"{file.path}: {file.description}")

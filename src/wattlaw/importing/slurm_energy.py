@@ -1,0 +1,150 @@
+"""The energy of a job, and when that of Slurm's accounting is none."""
+
+import math
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import TypeGuard
+
+from wattlaw.formatting import plural
+from wattlaw.importing.reading import MISSING, moment_ns, number
+from wattlaw.importing.slurm_jobs import (
+    INFINITE,
+    LEAST_NO_VAL64,
+    NO_VAL,
+    RAW,
+    ROUNDED,
+    Job,
+    Row,
+    duration_of,
+    id_of,
+    nodes_of,
+    resources,
+)
+from wattlaw.text import quote, shorten
+
+_SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+_JOULES = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTP]?)")
+#: A node with eight GPUs of 1.4 kW and its processors draws 16 kW; a single board draws 5 W.
+_LEAST_NODE_W, _MOST_NODE_W = 5.0, 25_000.0
+#: More than any rack that is one node. Below, an energy is kept where the steps add up to it.
+_MOST_RACK_W = 400_000.0
+#: Share of a step at its start and end in which another may run: its start and its clean-up.
+_EDGE = 0.005
+#: Why an energy is unknown.
+_IS_NO_VALUE, _IS_NEGATIVE, _IS_NO_NUMBER, _IS_IMPLAUSIBLE = (
+    "Slurm's \"no value\"", "a negative number", "no number", "a power that no node has",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Energy:
+    """An energy of the accounting, and why it is unknown or doubtful, if it is."""
+
+    joules: float | None = None
+    source: str | None = None
+    why: str | None = None
+
+
+def energy_of(job: Job, duration_s: float | None, nodes: int | None) -> Energy:
+    """Return the greatest known energy of a job: its own, that in AllocTRES, or that of its steps.
+
+    Each is of a part of the job, or of all of it. Without any, the first reason is returned.
+    """
+    allocated = str(dict(resources(job.row.get("AllocTRES", ""))).get("energy", ""))
+    stated = (_reported(job.row), _parsed(allocated, "AllocTRES energy"), _of_steps(job.steps))
+    found = [_plausible(energy, duration_s, nodes) for energy in stated]
+    for place, energy in enumerate(stated):
+        # The time is the likelier fault where two accounts agree.
+        limit_j = _MOST_RACK_W * (duration_s or 0.0) * (nodes or 1)
+        if found[place].why and _is_sum_of_steps(energy.joules, job) and energy.joules < limit_j:
+            found[place] = Energy(energy.joules, energy.source, found[place].why)
+    known = [each for each in found if each.joules is not None]
+    unknown = (each for each in found if each.why is not None)
+    return max(known, key=lambda each: each.joules or 0.0) if known else next(unknown, Energy())
+
+
+def _is_sum_of_steps(joules: float | None, job: Job) -> TypeGuard[float]:
+    """Say whether the steps that ``srun`` started add up to an energy."""
+    of_steps = [
+        _reported(row).joules for _, row in job.steps if id_of(row).rpartition(".")[2].isdecimal()
+    ]
+    known = [each for each in of_steps if each is not None]
+    return joules is not None and len(known) > 1 and math.isclose(sum(known), joules, rel_tol=0.01)
+
+
+def _reported(row: Row) -> Energy:
+    """Return the energy of the columns of a job or step."""
+    used = str(dict(resources(row.get("TRESUsageInTot", ""))).get("energy", ""))
+    cells = {RAW: row.get(RAW, ""), ROUNDED: row.get(ROUNDED, ""), "TRESUsageInTot": used}
+    found = [_parsed(text, column) for column, text in cells.items()]
+    known = (each for each in found if each.joules is not None)
+    unknown = (each for each in found if each.why is not None)
+    return next(known, None) or next(unknown, Energy())
+
+
+def _parsed(text: str, column: str) -> Energy:
+    """Return the energy of a cell: joules, or ``4.58M`` with three digits."""
+    text = text.strip()
+    if text.lower() in MISSING:
+        return Energy()
+    match = _JOULES.fullmatch(text)
+    value = None if match is None else number(match[1])
+    if match is None or value is None:
+        return Energy(why=f"{_IS_NO_NUMBER}: {quote(text, 40)}")
+    if value == 0:
+        return Energy()
+    value *= _SUFFIXES[match[2]]
+    if value == INFINITE or abs(value) >= LEAST_NO_VAL64 or value % NO_VAL == 0:
+        return Energy(why=f"{_IS_NO_VALUE}: {shorten(text, 40)}")
+    if value < 0:
+        return Energy(why=f"{_IS_NEGATIVE}: {shorten(text, 40)} J")
+    rounded = " (rounded)" if match[2] else ""
+    return Energy(value, f"sacct {column}{rounded}")
+
+
+def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> Energy:
+    """Return an energy, or the reason why its power is none of a node."""
+    if energy.joules is None or not duration_s:
+        return energy
+    power_w = energy.joules / duration_s / (nodes or 1)
+    if _LEAST_NODE_W <= power_w <= _MOST_NODE_W:
+        return energy
+    return Energy(
+        why=f"{_IS_IMPLAUSIBLE}: {energy.joules:,.0f} J in {duration_s:,.0f} s on "
+        f"{plural(nodes or 1, 'node')} are {power_w:,.0f} W for each"
+    )
+
+
+def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
+    """Return the greatest energy of steps that follow each other.
+
+    Steps that overlap may count the same nodes twice, as the batch step and those within it do. A
+    step without a time may overlap all others.
+    """
+    alone, timed, why = list[tuple[float, str]](), list[tuple[float, float, float]](), None
+    for _, row in steps:
+        start_ns, elapsed_s = moment_ns(row.get("Start", ""), UTC), duration_of(row)
+        energy = _plausible(_reported(row), elapsed_s, nodes_of(row))
+        why = why or energy.why
+        if energy.joules is None:
+            continue
+        alone.append((energy.joules, str(energy.source)))
+        if start_ns is not None and elapsed_s is not None:
+            edge_s, start_s = max(0.5, _EDGE * elapsed_s), start_ns * 1e-9
+            timed.append((start_s + elapsed_s - edge_s, start_s + edge_s, energy.joules))
+    if not alone:
+        return Energy(why=why)
+    timed.sort()
+    ends = [end for end, _, _ in timed]
+    best: list[tuple[float, int]] = [(0.0, 0)]  # energy and number of steps, of the first ones
+    for place, (_, start, joules) in enumerate(timed):
+        before = best[bisect_right(ends, start, hi=place)]
+        best.append(max(best[-1], (before[0] + joules, before[1] + 1)))
+    total_j, in_total = best[-1]
+    greatest_j, source = max(alone)
+    if total_j > greatest_j:
+        return Energy(total_j, f"{source}, sum of {plural(in_total, 'step')}")
+    return Energy(greatest_j, f"{source} of its greatest step")

@@ -1,0 +1,238 @@
+"""Jobs and steps of ``sacct``, from its lines or its JSON, with the columns of the lines."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from wattlaw.errors import BadInput
+from wattlaw.importing.reading import Source, count, number, text_in
+
+#: The columns of the energy.
+RAW, ROUNDED = "ConsumedEnergyRaw", "ConsumedEnergy"
+#: What to ask ``sacct`` for.
+ASK = (
+    "sacct --parsable2 --duplicates --format=JobID,JobName,State,ElapsedRaw,Start,NNodes,AllocTRES,"
+    f"{RAW}"
+)
+#: Slurm's NO_VAL and INFINITE of 32 bits, and the least such value of 64.
+NO_VAL, INFINITE, LEAST_NO_VAL64 = 2**32 - 2, 2**32 - 1, 2.0**63
+_MAX_NODES = 100_000
+_GPU = re.compile(r"gres/gpu(?::([A-Za-z0-9_.-]+))?$")
+_ELAPSED = re.compile(r"(?:([0-9]{1,5})-)?(?:([0-9]{1,6}):)?([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]+)?)")
+#: A line without a header.
+_JOB = re.compile(r"[0-9]+[0-9_+.]*\|(?:.*\|)?(?:COMPLETED|FAILED|CANCELLED|TIMEOUT)\b")
+Row = Mapping[str, str]
+
+
+@dataclass
+class Job:
+    """A job or one attempt of it, with its steps: columns as of ``sacct``."""
+
+    line: int  # number of its line, or of its entry
+    row: Row
+    steps: list[tuple[int | None, Row]] = field(default_factory=list)  # None: part of its entry
+
+    @property
+    def id(self) -> str:
+        """The job's id, such as 12, 12_3 of an array or 12+0 of a heterogeneous job."""
+        return id_of(self.row)
+
+    @property
+    def state(self) -> str:
+        """The first word of the state: ``CANCELLED`` of ``CANCELLED by 1000``."""
+        return self.row.get("State", "").split(" ")[0].rstrip("+").upper()
+
+    @property
+    def lines(self) -> list[int]:
+        """The lines of its steps."""
+        return [line for line, _ in self.steps if line is not None]
+
+
+def id_of(row: Row) -> str:
+    """Return the id of a job, or of a step: 12.batch."""
+    return row.get("JobID") or row.get("JobIDRaw") or ""
+
+
+def nodes_of(row: Row) -> int | None:
+    """Return the number of nodes of a job or step; None where it is unknown."""
+    tres = dict(resources(row.get("AllocTRES", "")))
+    given = (row.get("NNodes"), row.get("AllocNodes"), tres.get("node"))
+    return next((known for each in given if (known := count(each, 1, _MAX_NODES))), None)
+
+
+def gpus_of(row: Row) -> tuple[int | None, list[str]]:
+    """Return the number of GPUs, those requested if no others are known, and their types."""
+    types: dict[str | None, float] = {}
+    for name, amount in resources(row.get("AllocTRES") or row.get("ReqTRES", "")):
+        if match := _GPU.fullmatch(name):
+            types[match[1]] = amount
+    gpus = count(types.get(None, sum(types.values())), 1, 10**7)
+    return gpus, [name for name in types if name]
+
+
+def duration_of(row: Row) -> float | None:
+    """Return how long a job ran: 0 if it never did, None where that is unknown."""
+    raw = number(row.get("ElapsedRaw"))
+    if raw is not None and raw >= 0 and raw not in (NO_VAL, INFINITE):
+        return raw
+    match = _ELAPSED.fullmatch(row.get("Elapsed", ""))
+    if match is None:
+        return None
+    days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
+    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])
+
+
+def resources(text: str) -> Iterator[tuple[str, float]]:
+    """Yield the resources of ``cpu=8,gres/gpu=4`` and of ``gres/gpu:a100:4``."""
+    for part in text.split(","):
+        name, equals, amount = part.strip().partition("=")
+        if not equals:
+            name, _, amount = name.rpartition(":")
+        if (known := number(amount)) is not None:
+            yield name, known
+
+
+def is_header(cells: Sequence[str] | set[str]) -> bool:
+    """Say whether a line names columns of sacct."""
+    names = {*cells}
+    has_more = names & {"State", "Elapsed", "ElapsedRaw", "AllocTRES", RAW}
+    return bool(names & {"JobID", "JobIDRaw"} and has_more)
+
+
+def is_other_accounting(head: bytes) -> bool:
+    """Say whether this is an output of ``sacct`` that lacks a header, separators or the ``{``."""
+    lines = head.decode("utf-8", "replace").splitlines()[:20]
+    words = [line.split() for line in lines]
+    return (
+        any(is_header(above) and {*"".join(below)} == {"-"} for above, below in pairwise(words))
+        or any(map(_JOB.match, lines))
+        or (b'"jobs"' in head and b'"association"' in head)
+    )
+
+
+def jobs_of_text(source: Source) -> list[Job]:
+    """Return the jobs with their steps.
+
+    With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
+    that began before it, or else to the last one above it.
+    """
+    jobs: list[Job] = []
+    attempts: dict[tuple[str | None, str], list[Job]] = defaultdict(list)
+    steps: list[tuple[int, Row, Job | None]] = []
+    for line in source.table(is_header):
+        row = dict(zip(line.header, line.cells, strict=True))
+        job_id, dot, _ = id_of(row).partition(".")
+        of_job = attempts[row.get("Cluster"), job_id]
+        if dot:
+            steps.append((line.number, row, of_job[-1] if of_job else None))
+        elif job_id:
+            jobs.append(Job(line.number, row))
+            of_job.append(jobs[-1])
+        else:
+            source.account.leave_out("no job id", line.number)
+    for line_number, step, above in steps:
+        of_job = attempts[step.get("Cluster"), id_of(step).partition(".")[0]]
+        start = step.get("Start", "")
+        begun = [job for job in of_job if "" < job.row.get("Start", "") <= start]
+        if begun and start[:1].isdecimal():
+            max(begun, key=lambda job: job.row["Start"]).steps.append((line_number, step))
+        elif of_job:
+            (above or of_job[0]).steps.append((line_number, step))
+        else:
+            source.account.leave_out("a step without a line of its job", line_number)
+    if not (jobs or steps):
+        found = "; ".join(source.account.texts()[:2])
+        raise BadInput(
+            f"{source.path}: no job below a header of sacct with separators, and no JSON that "
+            f"begins with {{{f' ({found})' if found else ''}; ask: {ASK}"
+        )
+    return jobs
+
+
+def jobs_of_json(source: Source) -> list[Job]:
+    """Return the jobs with their steps, which are parts of their entries."""
+    jobs = []
+    for index, entry in source.items(_list(source.json(), "jobs"), "job"):
+        if not isinstance(entry, dict):
+            source.account.reject(index, "is no job")
+            continue
+        job = Job(index, _entry(entry))
+        for step in _list(entry, "steps"):
+            name = _get(step, "step", "id", "step_id") or _get(step, "step", "id")
+            job.steps.append((None, {**_values_of(step), "JobID": f"{job.id}.{name}"}))
+        jobs.append(job)
+    if not jobs:
+        raise BadInput(f"{source.path}: no jobs")
+    return jobs
+
+
+def _entry(job: Mapping[str, Any]) -> Row:
+    """Return a job of JSON with the columns of ``sacct``."""
+    state = _get(job, "state", "current") or _get(job, "state")
+    allocated = _get(job, "tres", "allocated")
+    tres = [
+        (
+            "/".join(str(each[key]) for key in ("type", "name") if each.get(key)),
+            _plain(each.get("count")),
+        )
+        for each in (allocated if isinstance(allocated, list) else [])
+        if isinstance(each, dict)
+    ]
+    names = {"JobName": "name", "Cluster": "cluster", "Partition": "partition",
+             "Account": "account"}  # fmt: skip
+    nodes = _plain(_get(job, "allocation_nodes"))
+    return {
+        "JobID": _job_id(job)[:40],
+        "State": str(state[0] if isinstance(state, list) and state else state),
+        "AllocTRES": ",".join(f"{name}={amount}" for name, amount in tres if amount is not None),
+        **({} if nodes is None else {"NNodes": str(nodes)}),
+        **{name: text_in(job, key) or "" for name, key in names.items()},
+        **_values_of(job),
+    }
+
+
+def _values_of(entry: Any) -> Row:
+    """Return time, start and energy of a job or step of JSON."""
+    numbers = {
+        "ElapsedRaw": _plain(_get(entry, "time", "elapsed")),
+        "Start": _plain(_get(entry, "time", "start")) or None,
+        "NNodes": _plain(_get(entry, "nodes", "count")),
+        RAW: _plain(_get(entry, "statistics", "energy", "consumed")),
+    }
+    return {name: str(value) for name, value in numbers.items() if value is not None}
+
+
+def _job_id(job: Mapping[str, Any]) -> str:
+    """Return the id as ``sacct`` prints it: 12, 12_3 of an array, 12+0 of a heterogeneous job."""
+    for kind, parent, part, mark in (
+        ("array", "job_id", "task_id", "_"),
+        ("het", "job_id", "job_offset", "+"),
+    ):
+        first, second = (count(_plain(_get(job, kind, name))) for name in (parent, part))
+        if first and second is not None and second < NO_VAL:
+            return f"{first}{mark}{second}"
+    known = count(_plain(_get(job, "job_id")))
+    return str(_get(job, "job_id") if known is None else known)
+
+
+def _get(value: Any, *keys: str) -> Any:
+    """Return a value of nested mappings; None without it."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _list(value: Any, key: str) -> list[Any]:
+    known = _get(value, key)
+    return known if isinstance(known, list) else []
+
+
+def _plain(value: Any) -> float | None:
+    """Return a number, also of ``{"set": true, "infinite": false, "number": 5}``."""
+    if isinstance(value, dict):
+        is_known = value.get("set", True) is True and value.get("infinite", False) is False
+        value = value.get("number") if is_known else None
+    return number(value)
