@@ -39,7 +39,9 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     Raises ``BadInput`` if the file cannot be read, no importer recognises it, or several do.
     """
     if path.is_dir():
-        return _folder_importer(path, name)
+        if (training := folder_importer(path, name)) is not None:
+            return training
+        raise BadInput(f"{path}: is a folder; name its files")
     head = _head(path)
     if (encoding := encoding_of(head)) != "utf-8":
         head = head.decode(encoding, "replace").encode()
@@ -67,13 +69,13 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     )
 
 
-def _folder_importer(path: Path, name: str | None) -> Importer:
-    """Return the importer that reads a folder as one training."""
+def folder_importer(path: Path, name: str | None = None) -> Importer | None:
+    """Return the importer that reads a folder as one training; None if it is no such folder."""
     for each in importers().values():
         detects = getattr(each, "detect_folder", None)
         if name in (None, each.name) and detects is not None and detects(path):
             return each
-    raise BadInput(f"{path}: is a folder; name its files")
+    return None
 
 
 def _head(path: Path) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
-from wattlaw.importing.detection import importer_of, importers
+from wattlaw.importing.detection import folder_importer, importer_of
 from wattlaw.importing.importer import Importer, Options
 from wattlaw.importing.mapping import columns_of
 from wattlaw.store.version import version_path
@@ -47,7 +47,7 @@ def find_files(
     search = _Search(options, name)
     for argument in arguments:
         for path, root in _expanded(argument):
-            if path.is_dir() and search.training(path) is None:
+            if path.is_dir() and folder_importer(path, name) is None:
                 search.add_folder(path, root or path)
             else:
                 search.add(path, root, importer_of(path, options, name))
@@ -110,14 +110,6 @@ class _Search:
                 inner = list(self._read(folder, root))
                 pending += [(path, depth + 1) for path in reversed(inner)]
 
-    def training(self, folder: Path) -> Importer | None:
-        """Return the importer that reads a folder as one training."""
-        for each in importers().values():
-            detects = getattr(each, "detect_folder", None)
-            if self.name in (None, each.name) and detects is not None and detects(folder):
-                return each
-        return None
-
     def left_out(self) -> list[str]:
         """Return a line for each reason."""
         return [
@@ -136,7 +128,7 @@ class _Search:
         self._entries += len(entries)
         if self._entries > _MAX_ENTRIES:
             raise BadInput(f"{folder}: more than {_MAX_ENTRIES:,} files in the folders")
-        if (training := self.training(folder)) is not None:
+        if (training := folder_importer(folder, self.name)) is not None:
             # Those of some folders in it may be its own, too.
             files_of = getattr(training, "files_of", lambda _: [folder])
             own = {path.resolve() for path in files_of(folder)}
