@@ -224,6 +224,50 @@ def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
     )
 
 
+#: The code of the warning ``batch_text``.
+OTHER_BATCH = "batch-not-as-declared"
+
+
+def batch_text(runs: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return the warning about runs with another global batch than declared; None without any.
+
+    ``runs`` have ``workload, launcher, gpus, global_batch`` and ``global_batch_declared``.
+    """
+    runs = [run for run in runs if known(run["global_batch_declared"])]
+    if not runs:
+        return None
+    names = ", ".join(sorted({run["workload"] for run in runs}))
+    kinds = sorted(
+        {(run["gpus"], run["global_batch_declared"], run["global_batch"]) for run in runs}
+    )
+    shown = [
+        f"{ran:g} instead of {declared:g} on {plural(int(gpus), 'GPU')}"
+        for gpus, declared, ran in kinds[:3]
+    ]
+    more = f" and {len(kinds) - 3} more settings" if len(kinds) > 3 else ""
+    if all(run["launcher"] == "track" for run in runs):
+        remedy = "Set global_batch to the samples of an optimizer step on all GPUs."
+    elif all(gpus > 1 and ran == declared * gpus for gpus, declared, ran in kinds):
+        remedy = (
+            "The script seems to use the global batch on each GPU: pass {local_batch}, or divide "
+            "it by the GPUs."
+        )
+    elif all(gpus > 1 and ran * gpus == declared for gpus, declared, ran in kinds):
+        remedy = (
+            "The script seems to divide the batch by the GPUs once more: pass {global_batch}, or "
+            "do not divide it."
+        )
+    else:
+        remedy = (
+            "Pass {local_batch} (for each GPU) or {global_batch} to the script; both include "
+            "gradient accumulation."
+        )
+    return (
+        f"{plural(len(runs), 'run')} of {names} trained with another global batch than the setting "
+        f"states: {', '.join(shown)}{more}. Results use the batch that ran. {remedy}"
+    )
+
+
 def limit_label(name: str, value: float | None) -> str:
     """Return ``200 W`` or ``735 MHz``; of a missing value ``uncapped`` or ``free clock``."""
     return f"{value:g} {LIMIT_UNITS[name]}" if known(value) else _NO_LIMIT[name]

@@ -9,7 +9,7 @@ from wattlaw import formatting
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics import SETTINGS, UNITS
 from wattlaw.analysis.result import Caution
-from wattlaw.analysis.series import NOT_DATA_PARALLEL, uncooperative
+from wattlaw.analysis.series import NOT_DATA_PARALLEL, of_other_batch, uncooperative
 from wattlaw.errors import Refused
 
 TIME, ENERGY = "time_s", "energy_j"
@@ -63,6 +63,8 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows, unit = _one_unit(rows, warnings)
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
+    if (text := formatting.batch_text(of_other_batch(rows).to_dict("records"))) is not None:
+        warnings.append(Caution(formatting.OTHER_BATCH, text))
     return ComparableRuns(rows, unit, energy_is, formatting.worker_noun(rows), tuple(warnings))
 
 

@@ -25,6 +25,7 @@ from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
 from wattlaw.analysis.series import (
     fit_table,
     law_refusals,
+    of_other_batch,
     scaling_series,
     uncooperative,
     varying_columns,
@@ -180,6 +181,8 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
             formatting.UNCOOPERATIVE,
             formatting.uncooperative_text(len(alone), set(alone["workload"])),
         )
+    if (text := formatting.batch_text(of_other_batch(table).to_dict("records"))) is not None:
+        yield Caution(formatting.OTHER_BATCH, text)
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."

@@ -163,6 +163,15 @@ def read_inputs(
         for run_id, record in store.records_by_id(settings.keys()).items()
         if record is not None and store.folder(run_id).damage(record) is None
     }
+    # A setting whose run trained with another batch stands for that batch, as do its repeats.
+    ran = {
+        settings[run_id]: replace(
+            settings[run_id], local_batch=record.facts.global_batch / settings[run_id].gpus
+        )
+        for run_id, record in records.items()
+        if record.facts.global_batch
+    }
+    settings = {run_id: ran.get(setting, setting) for run_id, setting in settings.items()}
     tables = StoreTables((path,))
     rows, epochs = _job_rows(study, tables, settings.keys()) if records else (None, None)
     job = None

@@ -23,7 +23,9 @@ _NOT_RECORDED = (
     "or a progress pattern for the output"
 )
 #: What the output cannot show.
-_OF_PROCESSES = (*TRAINING_FACTS, "instrumented", "world_size", "workers_work_together")
+_OF_PROCESSES = (
+    *TRAINING_FACTS, "instrumented", "world_size", "workers_work_together", "steps_by_samples",
+)  # fmt: skip
 
 
 @dataclass

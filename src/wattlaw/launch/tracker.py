@@ -6,11 +6,13 @@ import math
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
+from wattlaw.instrumentation.batch import batch_note
 from wattlaw.launch.recording import NestedRecording, Recording
 from wattlaw.launch.step_windows import StepPlan, Steps, lazy_loss, now, number
 from wattlaw.launch.summary import TrackResult, summary_line, track_result
@@ -55,6 +57,7 @@ class Track:
         self._plan: StepPlan | None = None  # where steps are measured, not epochs
         self._part: _OpenWindow | None = None  # the open window of steps
         self._has_windows = False
+        self._steps_by_samples: Counter[int] = Counter()  # of the processes of this host
         #: What the metric of evaluations is, such as accuracy, for the table of runs.
         self.metric_name: str | None = None
         #: The stored run, after the ``with`` statement.
@@ -206,6 +209,8 @@ class Track:
             else:
                 window.steps.mark()
             window.steps.add(samples, loss)
+            if samples is not None:
+                self._steps_by_samples[samples] += 1
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
             return
@@ -302,10 +307,14 @@ class Track:
         problem = self._plan.problem() if self._plan is not None else None
         if problem is not None and reason is None and not self._has_windows:
             reason = problem
-        known = {"metric": self.metric_name}
+        known: dict[str, Any] = {"metric": self.metric_name}
         try:
-            self._recording.facts = self._recording.facts.model_copy(update=known)
             notes = self._plan.notes() if self._plan is not None else ()
+            if isinstance(self._recording, Recording):
+                batch, declared = self._recording.batch_that_ran(self._steps_by_samples)
+                if batch and declared:
+                    known["global_batch"], notes = batch, (*notes, batch_note(batch, declared))
+            self._recording.facts = self._recording.facts.model_copy(update=known)
             self.record = self._recording.end(reason, notes)
             if self.record is None:
                 self.result = replace(self.result, reason=_WHY_NONE[type(self._recording)])

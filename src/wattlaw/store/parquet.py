@@ -25,6 +25,8 @@ _MOST_THREADS = 8
 _PATTERN = re.compile(r"[\[*?]")
 #: The name of a file's folder, which is the run id.
 FOLDER = "parse_filename(parse_dirpath(filename))"
+#: Columns that were added to this schema version: older files lack them.
+_ADDED = ("global_batch_declared",)
 #: Fewer files are read one by one: that is faster than starting DuckDB.
 _MIN_FILES_FOR_DUCKDB = 50
 #: Parquet's physical and logical type for each Arrow type of a store's tables.
@@ -177,6 +179,9 @@ def read_checked(
 
 
 def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:
+    for name in _ADDED:
+        if name in schema.names and name not in table.column_names:
+            table = table.append_column(schema.field(name), pa.nulls(len(table), pa.int64()))
     selected = table.select(schema.names)
     if selected.schema != schema:
         raise pa.ArrowInvalid("its columns have other types")

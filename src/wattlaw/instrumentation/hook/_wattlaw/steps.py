@@ -175,7 +175,10 @@ class _Recorder:
             self.parameters = model.parameters_of(
                 self.optimizers.values(), group["world_size"] or 1
             )
-        facts = {"type": "facts", "step": self.steps, "batches": self.loaded.batches}
+        facts = {
+            "type": "facts", "step": self.steps, "batches": self.loaded.batches,
+            "several_loaders": self.loaded.several_loaders,
+        }  # fmt: skip
         facts.update({**group, **self.parameters})
         for kind in _GPUS:
             gpu = getattr(torch, kind, None)
