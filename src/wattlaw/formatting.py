@@ -6,7 +6,8 @@ A missing value is a dash, never 0. Nothing here needs pandas, so that commands 
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from wattlaw.terminal import escape_invisible
@@ -224,47 +225,53 @@ def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
     )
 
 
-#: The code of the warning ``batch_text``.
+#: The code of the warnings ``batch_texts``.
 OTHER_BATCH = "batch-not-as-declared"
 
 
-def batch_text(runs: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return the warning about runs with another global batch than declared; None without any.
+def batch_texts(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a warning for each workload with runs of another global batch than declared.
 
     ``runs`` have ``workload, launcher, gpus, global_batch`` and ``global_batch_declared``.
     """
-    runs = [run for run in runs if known(run["global_batch_declared"])]
-    if not runs:
-        return None
-    names = ", ".join(sorted({run["workload"] for run in runs}))
-    kinds = sorted(
-        {(run["gpus"], run["global_batch_declared"], run["global_batch"]) for run in runs}
-    )
-    shown = [
-        f"{ran:g} instead of {declared:g} on {plural(int(gpus), 'GPU')}"
-        for gpus, declared, ran in kinds[:3]
-    ]
-    more = f" and {len(kinds) - 3} more settings" if len(kinds) > 3 else ""
-    if all(run["launcher"] == "track" for run in runs):
-        remedy = "Set global_batch to the samples of an optimizer step on all GPUs."
-    elif all(gpus > 1 and ran == declared * gpus for gpus, declared, ran in kinds):
-        remedy = (
-            "The script seems to use the global batch on each GPU: pass {local_batch}, or divide "
-            "it by the GPUs."
+    kinds: dict[str, Counter[tuple[int, float, float, bool]]] = {}
+    for run in runs:
+        if known(declared := run["global_batch_declared"]):
+            is_tracked = run["launcher"] == "track"
+            kind = (int(run["gpus"]), declared, run["global_batch"], is_tracked)
+            kinds.setdefault(run["workload"], Counter())[kind] += 1
+    texts = []
+    for workload, counts in sorted(kinds.items()):
+        shown = [
+            f"{ran:g} instead of {declared:g} on {plural(gpus, 'GPU')}"
+            for gpus, declared, ran, _ in sorted(counts)[:3]
+        ]
+        more = f" and {len(counts) - 3} more settings" if len(counts) > 3 else ""
+        texts.append(
+            f"{plural(counts.total(), 'run')} of {workload} trained with another global batch than "
+            f"the setting states: {', '.join(shown)}{more}. Results use the batch that ran. "
+            f"{_batch_remedy([*counts])}"
         )
-    elif all(gpus > 1 and ran * gpus == declared for gpus, declared, ran in kinds):
-        remedy = (
-            "The script seems to divide the batch by the GPUs once more: pass {global_batch}, or "
-            "do not divide it."
+    return texts
+
+
+def _batch_remedy(kinds: Sequence[tuple[int, float, float, bool]]) -> str:
+    """Return what makes the batch of a script that of its setting, by the kind of difference."""
+    if all(is_tracked for *_, is_tracked in kinds):
+        return "Set global_batch to the samples of an optimizer step on all GPUs."
+    if all(gpus > 1 and ran == declared * gpus for gpus, declared, ran, _ in kinds):
+        return (
+            "Each GPU seems to train the global batch: pass {local_batch} to the script, or divide "
+            "its batch by the number of GPUs."
         )
-    else:
-        remedy = (
-            "Pass {local_batch} (for each GPU) or {global_batch} to the script; both include "
-            "gradient accumulation."
+    if all(gpus > 1 and ran * gpus == declared for gpus, declared, ran, _ in kinds):
+        return (
+            "The batch seems to be divided by the number of GPUs twice: pass {global_batch} to the "
+            "script, or do not divide its batch."
         )
     return (
-        f"{plural(len(runs), 'run')} of {names} trained with another global batch than the setting "
-        f"states: {', '.join(shown)}{more}. Results use the batch that ran. {remedy}"
+        "Pass {local_batch} (of each GPU) or {global_batch} to the script; both include gradient "
+        "accumulation."
     )
 
 

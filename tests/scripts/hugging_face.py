@@ -35,8 +35,8 @@ timer = Timer(trainer="transformers")
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
         folder, num_train_epochs=EPOCHS, per_device_train_batch_size=number("BATCH", 4),
-        gradient_accumulation_steps=number("ACCUMULATE", 2), eval_strategy="epoch", save_strategy="no", report_to=[],
-        use_cpu=True, disable_tqdm=True,
+        gradient_accumulation_steps=number("ACCUMULATE", 2), eval_strategy="epoch",
+        save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
     callbacks = [OwnTimer(), *timer.callbacks]
     Trainer(

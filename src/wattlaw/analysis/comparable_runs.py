@@ -63,8 +63,8 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows, unit = _one_unit(rows, warnings)
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
-    if (text := formatting.batch_text(of_other_batch(rows).to_dict("records"))) is not None:
-        warnings.append(Caution(formatting.OTHER_BATCH, text))
+    texts = formatting.batch_texts(of_other_batch(rows).to_dict("records"))
+    warnings += [Caution(formatting.OTHER_BATCH, text) for text in texts]
     return ComparableRuns(rows, unit, energy_is, formatting.worker_noun(rows), tuple(warnings))
 
 

@@ -181,7 +181,7 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
             formatting.UNCOOPERATIVE,
             formatting.uncooperative_text(len(alone), set(alone["workload"])),
         )
-    if (text := formatting.batch_text(of_other_batch(table).to_dict("records"))) is not None:
+    for text in formatting.batch_texts(of_other_batch(table).to_dict("records")):
         yield Caution(formatting.OTHER_BATCH, text)
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
-from wattlaw.formatting import batch_text, uncooperative_text
+from wattlaw.formatting import batch_texts, uncooperative_text
 from wattlaw.launch.choosing import Selection
 from wattlaw.launch.early_stop import end_early
 from wattlaw.launch.finish import failed, finish
@@ -119,9 +119,8 @@ class Campaign:
         # A request to stop after the last run, or after the decision, interrupts nothing.
         is_over = left == 0 and (self._selection is None or stopped_because is not None)
         alone = self._uncooperative
-        texts = [uncooperative_text(len(alone), set(alone)) if alone else None]
-        texts.append(batch_text(self._other_batches))
-        warnings = tuple(text for text in texts if text is not None)
+        warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
+        warnings += tuple(batch_texts(self._other_batches))
         return Outcome(
             count["done"], count["failed"], count["skipped"], left,
             None if is_over else stop.by, warnings, not_needed, stopped_because,

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattlaw import registry
 from wattlaw.errors import WattlawError, one_line
-from wattlaw.formatting import TITLE_COLUMNS, batch_text, run_title
+from wattlaw.formatting import TITLE_COLUMNS, batch_texts, run_title
 from wattlaw.launch.choosing import NOT_NEEDED
 from wattlaw.launch.finish import failed
 from wattlaw.launch.launcher import GROUP, Job, Launcher, Queue
@@ -47,7 +47,7 @@ class StoreStatus:
     states: list[str]  # of each run
     not_done: list[RunStatus]  # in order of run id
     uncooperative: list[str]  # workloads of runs whose processes trained without a process group
-    other_batch: str | None  # the warning about runs that trained with another batch than declared
+    other_batches: list[str]  # warnings about runs that trained with another batch than declared
     errors: list[str]  # of queues that cannot be read
 
 
@@ -105,7 +105,7 @@ def store_status(
     columns = ["workload", "launcher", "gpus", "global_batch", "global_batch_declared"]
     declared = runs.select(columns).filter(pc.is_valid(runs["global_batch_declared"]))
     states = ["done"] * done + [run.state for run in not_done]
-    return StoreStatus(states, not_done, names, batch_text(declared.to_pylist()), list(errors))
+    return StoreStatus(states, not_done, names, batch_texts(declared.to_pylist()), list(errors))
 
 
 class StatusPoller:

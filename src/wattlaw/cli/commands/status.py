@@ -17,11 +17,9 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     scheduler_error = "; ".join(stored.errors) or None
     counts = planning.count_statuses(stored.states)
     alone = stored.uncooperative
-    of_runs = {
-        fmt.UNCOOPERATIVE: fmt.uncooperative_text(len(alone), set(alone)) if alone else None,
-        fmt.OTHER_BATCH: stored.other_batch,
-    }
-    warnings = [{"code": code, "text": text} for code, text in of_runs.items() if text]
+    texts = [(fmt.UNCOOPERATIVE, fmt.uncooperative_text(len(alone), set(alone)))] if alone else []
+    texts += [(fmt.OTHER_BATCH, text) for text in stored.other_batches]
+    warnings = [{"code": code, "text": text} for code, text in texts]
     not_needed = [run.reason for run in stored.not_done if run.is_not_needed]
     unfinished = [run for run in stored.not_done if run.state != "planned"]
     if as_json:
