@@ -249,7 +249,7 @@ def batch_texts(runs: Iterable[Mapping[str, Any]]) -> list[str]:
         more = f" and {len(counts) - 3} more settings" if len(counts) > 3 else ""
         texts.append(
             f"{plural(counts.total(), 'run')} of {workload} trained with another global batch than "
-            f"the setting states: {', '.join(shown)}{more}. Results use the batch that ran. "
+            f"declared: {', '.join(shown)}{more}. Results use the batch that ran. "
             f"{_batch_remedy([*counts])}"
         )
     return texts

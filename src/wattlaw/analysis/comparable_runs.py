@@ -9,7 +9,7 @@ from wattlaw import formatting
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics import SETTINGS, UNITS
 from wattlaw.analysis.result import Caution
-from wattlaw.analysis.series import NOT_DATA_PARALLEL, of_other_batch, uncooperative
+from wattlaw.analysis.series import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.errors import Refused
 
 TIME, ENERGY = "time_s", "energy_j"
@@ -63,7 +63,7 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows, unit = _one_unit(rows, warnings)
     rows = _one_variant(rows, warnings)
     rows, energy_is = _one_energy(rows, warnings)
-    texts = formatting.batch_texts(of_other_batch(rows).to_dict("records"))
+    texts = formatting.batch_texts(rows.dropna(subset="global_batch_declared").to_dict("records"))
     warnings += [Caution(formatting.OTHER_BATCH, text) for text in texts]
     return ComparableRuns(rows, unit, energy_is, formatting.worker_noun(rows), tuple(warnings))
 

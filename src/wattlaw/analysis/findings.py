@@ -25,7 +25,6 @@ from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
 from wattlaw.analysis.series import (
     fit_table,
     law_refusals,
-    of_other_batch,
     scaling_series,
     uncooperative,
     varying_columns,
@@ -181,7 +180,9 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
             formatting.UNCOOPERATIVE,
             formatting.uncooperative_text(len(alone), set(alone["workload"])),
         )
-    for text in formatting.batch_texts(of_other_batch(table).to_dict("records")):
+    for text in formatting.batch_texts(
+        table.dropna(subset="global_batch_declared").to_dict("records")
+    ):
         yield Caution(formatting.OTHER_BATCH, text)
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():

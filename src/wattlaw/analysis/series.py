@@ -90,12 +90,6 @@ def uncooperative(table: pd.DataFrame) -> pd.Series:
     return table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
 
 
-def of_other_batch(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs that trained with another global batch than their setting declares."""
-    rows: pd.DataFrame = table[table["global_batch_declared"].notna()]
-    return rows
-
-
 def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Add ``placement``, with rows on the fewest nodes once more where these grow with the GPUs."""
     group = group_numbers(rows, by)

@@ -29,12 +29,18 @@ def summary(advice: Advice) -> tuple[str, ...]:
                 beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
                 known_by = f" (predicted{beyond})"
             lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
-        return (*lines, *_with_any_batch(advice), _basis(advice))
+        return (*lines, *_with_any_batch(advice), _basis(advice), *_other_batches(advice))
     return (
         f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}{caveats}.",
         _takes(advice, option), _saves(advice, option),
         *_with_any_batch(advice), _sure(advice), _basis(advice), _next(advice),
+        *_other_batches(advice),
     )  # fmt: skip
+
+
+def _other_batches(advice: Advice) -> list[str]:
+    """Return the warning about runs that trained with another batch than declared."""
+    return [f"Warning: {item}" for item in advice.warnings if item.code == fmt.OTHER_BATCH]
 
 
 def brief(advice: Advice) -> str:
@@ -46,6 +52,7 @@ def brief(advice: Advice) -> str:
     if advice.probability is not None:
         parts.append(f"{percent(advice.probability)} sure")
     parts.append("" if option.source == fmt.MEASURED else option.source)
+    parts.append("the batch that ran is not the declared one" if _other_batches(advice) else "")
     if advice.any_batch is not None:
         label = advice.label(advice.any_batch)
         parts.append(f"or, if quality allows, {label} (--any-batch)")
