@@ -112,10 +112,12 @@ class LoadedSamples:
 
 def _leading_size(data: Any) -> int | None:
     """Return the first dimension that the tensors of a batch share."""
-    if hasattr(data, "values"):
-        parts = [*data.values()]
+    if isinstance(data, (list, tuple)):
+        parts = [*data]
+    elif hasattr(data, "shape"):  # a tensor has a method values, too
+        parts = [data]
     else:
-        parts = [*data] if isinstance(data, (list, tuple)) else [data]
+        parts = [*data.values()] if hasattr(data, "values") else [data]
     sizes = {int(part.shape[0]) for part in parts if getattr(part, "shape", None)}
     return sizes.pop() if len(sizes) == 1 else None
 
