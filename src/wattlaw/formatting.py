@@ -229,7 +229,7 @@ def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
 OTHER_BATCH = "batch-not-as-declared"
 
 
-def batch_texts(runs: Iterable[Mapping[str, Any]]) -> list[str]:
+def batch_texts(runs: Iterable[Mapping[Any, Any]]) -> list[str]:
     """Return a warning for each workload with runs of another global batch than declared.
 
     ``runs`` have ``workload, launcher, gpus, global_batch`` and ``global_batch_declared``.

@@ -119,11 +119,11 @@ class Campaign:
         # A request to stop after the last run, or after the decision, interrupts nothing.
         is_over = left == 0 and (self._selection is None or stopped_because is not None)
         alone = self._uncooperative
-        warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
-        warnings += tuple(batch_texts(self._other_batches))
+        warnings = [uncooperative_text(len(alone), set(alone))] if alone else []
+        warnings += batch_texts(self._other_batches)
         return Outcome(
             count["done"], count["failed"], count["skipped"], left,
-            None if is_over else stop.by, warnings, not_needed, stopped_because,
+            None if is_over else stop.by, tuple(warnings), not_needed, stopped_because,
         )  # fmt: skip
 
     def _write_plan(self) -> None:

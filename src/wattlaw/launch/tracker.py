@@ -57,9 +57,10 @@ class Track:
         self._plan: StepPlan | None = None  # where steps are measured, not epochs
         self._part: _OpenWindow | None = None  # the open window of steps
         self._has_windows = False
-        self._steps_by_samples: Counter[int] = Counter()  # of the processes of this host
         #: What the metric of evaluations is, such as accuracy, for the table of runs.
         self.metric_name: str | None = None
+        #: How many steps had a number of samples of this host's processes, to compare the batch.
+        self.steps_by_samples: Counter[int] = Counter()
         #: The stored run, after the ``with`` statement.
         self.record: RunRecord | None = None
         #: Time and energy of the block. Its values are None until the block has ended.
@@ -210,7 +211,7 @@ class Track:
                 window.steps.mark()
             window.steps.add(samples, loss)
             if samples is not None:
-                self._steps_by_samples[samples] += 1
+                self.steps_by_samples[samples] += 1
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
             return
@@ -311,7 +312,7 @@ class Track:
         try:
             notes = self._plan.notes() if self._plan is not None else ()
             if isinstance(self._recording, Recording):
-                batch, declared = self._recording.batch_that_ran(self._steps_by_samples)
+                batch, declared = self._recording.batch_that_ran(self.steps_by_samples)
                 if batch and declared:
                     known["global_batch"], notes = batch, (*notes, batch_note(batch, declared))
             self._recording.facts = self._recording.facts.model_copy(update=known)

@@ -116,8 +116,7 @@ class CommandSteps:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))
         software = machine.software(_PACKAGES)
         known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
-        known["global_batch"] = batch
-        facts = Facts.model_validate(known | summary.facts())
+        facts = Facts.model_validate(known | summary.facts() | {"global_batch": batch})
         write_text(self._live / f"facts.{host}.json", facts.model_dump_json())
 
     def _pass_output_on(self) -> bool:
