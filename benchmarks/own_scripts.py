@@ -165,7 +165,7 @@ def batches(name: str, folder: Path) -> list[dict[str, Any]]:
             "declared": declared,
             "trained": expected,
             "runs": [int(batch) for batch in runs["global_batch"]],
-            "advise": sorted({item.global_batch for item in (*advice.pareto, *advice.ties)}),
+            "advise": sorted({item.global_batch for item in advice.pareto if not item.is_predicted}),
             "fit": [law["local_batch"] for law in own_laws if "local_batch" in law],
             "advise_warns": any(w.code == OTHER_BATCH for w in advice.warnings),
             "report_warns": f" of {workload} trained with another global batch" in report,

@@ -55,6 +55,7 @@ VARIANTS = {
         ({20: 1, 16: 38, 12: 1}, 16, None),  # fetched ahead
         ({8: 13, 0: 13}, 4, None),  # the steps of a loop that takes two for each batch
         ({0: 40}, 16, None),
+        ({32: 20, 0: 20}, 64, None),  # the same; 16 or 32 samples, as one counts
         ({22: 2}, 64, None),
         ({128: 40}, None, None),
         ({}, 128, None),

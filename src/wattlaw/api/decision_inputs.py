@@ -225,6 +225,8 @@ def _candidate(
     if measure.epochs is not None:
         steps = measure.epochs * per_epoch / setting.samples
     emulated = emulated_setting(run, study.launch.gpus_per_node)
+    if emulated is not None:
+        emulated = replace(emulated, local_batch=setting.local_batch)
     return Candidate(setting, steps, startup_s + (measure.seconds or 0.0), emulated)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 #: ``_MOST`` have it, it may be one of several sizes (buckets) whose mean is the batch.
 _USUAL, _MOST, _LEAST_STEPS = 0.45, 0.6, 3
 _SAME = 0.02
+#: If more steps are without a sample, several share a batch, or batches are fetched far ahead.
+_MOST_EMPTY = 0.1
 
 
 def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) -> int | None:
@@ -29,7 +31,9 @@ def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) ->
     """
     steps = sum(steps_by_samples.values())
     usual = {n: count for n, count in steps_by_samples.items() if count >= _USUAL * steps}
-    if declared is None or steps < _LEAST_STEPS or declared in usual or not max(usual, default=0):
+    if declared is None or steps < _LEAST_STEPS or declared in usual or not usual:
+        return None
+    if steps_by_samples.get(0, 0) > _MOST_EMPTY * steps:
         return None
     ran = max(usual)
     mean = sum(samples * count for samples, count in steps_by_samples.items()) / steps

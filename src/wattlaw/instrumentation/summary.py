@@ -91,7 +91,7 @@ class StepSummary(TrainingFacts):
     one. ``workers_work_together`` is False if several processes trained at the same time and none
     has joined a process group. The peak memory is the largest of the ranks. ``steps_by_samples``
     states how many measured steps had a number of samples, of all ranks; it is empty where these
-    are unknown, or come from several loaders.
+    are unknown or mixed.
     """
 
     instrumented: bool = False
@@ -147,7 +147,7 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
     facts = {name: getattr(first, name) for name in TRAINING_FACTS}
     batches: Mapping[int, int] = {}
-    if not any(process.reads_several for process in members):
+    if not any(process.is_mixed for process in members):
         models = len(ranks) if together is False else 1  # each has samples of its own
         batches = _steps_by_samples(models * samples, part.bounds(first.step_end_s))
     return StepSummary(

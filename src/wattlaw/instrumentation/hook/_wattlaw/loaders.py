@@ -28,12 +28,13 @@ class LoadedSamples:
     """Counts samples from the first one on; a loader's are counted at the step that follows.
 
     ``samples``, ``batches`` and ``evaluations`` are totals; ``unknown`` is the number of steps
-    whose samples are not known, ``several_loaders`` that of steps for which more than one loader
-    was read.
+    whose samples are not known, ``fed`` that of steps for which a loader was read, and
+    ``several_loaders`` that of steps for which more than one was.
     """
 
     def __init__(self) -> None:
-        self.samples = self.unknown = self.batches = self.evaluations = self.several_loaders = 0
+        self.samples = self.unknown = self.batches = self.evaluations = 0
+        self.fed = self.several_loaders = 0
         self.waited_ns = 0  # in loaders, for batches of training
         # Samples and batches since the last step, by iterator; samples are None if unknown.
         self._fetched: dict[int, tuple[int | None, int]] = {}
@@ -47,6 +48,7 @@ class LoadedSamples:
             self.unknown += samples is None
             self.samples += samples or 0
             self.batches += batches
+            self.fed += 1
             self.several_loaders += len(self._fetched) > 1
             self._fetched.clear()
             self._ended = 0

@@ -177,7 +177,7 @@ class _Recorder:
             )
         facts = {
             "type": "facts", "step": self.steps, "batches": self.loaded.batches,
-            "several_loaders": self.loaded.several_loaders,
+            "several_loaders": self.loaded.several_loaders, "fed_steps": self.loaded.fed,
         }  # fmt: skip
         facts.update({**group, **self.parameters})
         for kind in _GPUS:
