@@ -149,7 +149,7 @@ def batches(name: str, folder: Path) -> list[dict[str, Any]]:
     run(["-m", "wattlaw", "run", path, "--store", store], BATCH_ENVIRONMENT)
     run(["-m", "wattlaw", "report", store, "-o", page], {})
     report, opened = page.read_text(), wattlaw.open(store)
-    laws = [law.group for law in opened.fit().laws]
+    laws = [fitted.group for fitted in opened.fit().rows if fitted.law is not None]
     rows = []
     for variant in VARIANTS:
         workload = variant.replace(" ", "-")
@@ -165,8 +165,10 @@ def batches(name: str, folder: Path) -> list[dict[str, Any]]:
             "declared": declared,
             "trained": expected,
             "runs": [int(batch) for batch in runs["global_batch"]],
-            "advise": sorted({item.global_batch for item in advice.pareto if not item.is_predicted}),
-            "fit": [law["local_batch"] for law in own_laws if "local_batch" in law],
+            "advise": sorted(
+                {item.global_batch for item in advice.pareto if not item.is_predicted}
+            ),
+            "fit": [int(law["local_batch"]) for law in own_laws if "local_batch" in law],
             "advise_warns": any(w.code == OTHER_BATCH for w in advice.warnings),
             "report_warns": f" of {workload} trained with another global batch" in report,
         }
