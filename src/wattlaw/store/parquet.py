@@ -181,7 +181,9 @@ def read_checked(
 def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:
     for name in _ADDED:
         if name in schema.names and name not in table.column_names:
-            table = table.append_column(schema.field(name), pa.nulls(len(table), pa.int64()))
+            table = table.append_column(
+                schema.field(name), pa.nulls(len(table), schema.field(name).type)
+            )
     selected = table.select(schema.names)
     if selected.schema != schema:
         raise pa.ArrowInvalid("its columns have other types")
