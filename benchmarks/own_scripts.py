@@ -149,7 +149,7 @@ def batches(name: str, folder: Path) -> list[dict[str, Any]]:
     run(["-m", "wattlaw", "run", path, "--store", store], BATCH_ENVIRONMENT)
     run(["-m", "wattlaw", "report", store, "-o", page], {})
     report, opened = page.read_text(), wattlaw.open(store)
-    laws = [fitted.group for fitted in opened.fit().rows if fitted.law is not None]
+    series = [fitted.group for fitted in opened.fit().rows]  # two counts are too few for a law
     rows = []
     for variant in VARIANTS:
         workload = variant.replace(" ", "-")
@@ -157,7 +157,7 @@ def batches(name: str, folder: Path) -> list[dict[str, Any]]:
         advice = opened.advise(workload, any_batch=True)
         expected = [expected_batch(variant, gpus) for gpus in counts]
         declared = [gpus * LOCAL_BATCH for gpus in counts]
-        own_laws = [law for law in laws if law["workload"] == workload]
+        own = [group for group in series if group["workload"] == workload]
         row = {
             "script": name,
             "variant": variant,
@@ -168,17 +168,17 @@ def batches(name: str, folder: Path) -> list[dict[str, Any]]:
             "advise": sorted(
                 {item.global_batch for item in advice.pareto if not item.is_predicted}
             ),
-            "fit": [int(law["local_batch"]) for law in own_laws if "local_batch" in law],
+            "fit": [int(group["local_batch"]) for group in own if "local_batch" in group],
             "advise_warns": any(w.code == OTHER_BATCH for w in advice.warnings),
             "report_warns": f" of {workload} trained with another global batch" in report,
         }
-        # A law needs one local batch for both counts of GPUs.
+        # A series has one local batch for both counts of GPUs.
         local = {batch // gpus for batch, gpus in zip(expected, counts, strict=True)}
-        wanted_laws = [*local] if len(local) == 1 and len(counts) > 1 else []
+        wanted = [*local] if len(local) == 1 and len(counts) > 1 else []
         row["is_right"] = (
             row["runs"] == expected
             and set(row["advise"]) <= set(expected)
-            and row["fit"] == wanted_laws
+            and row["fit"] == wanted
             and row["advise_warns"] is row["report_warns"] is (expected != declared)
         )
         rows.append(row)
@@ -228,6 +228,12 @@ def main() -> None:
                 flush=True,
             )
         if options.batches:
+            results = {
+                "settings": {"local_batch": LOCAL_BATCH, "environment": BATCH_ENVIRONMENT},
+                "met": all(item["is_right"] for item in of_batches),
+                "batches": of_batches,
+            }
+            write_results("own-scripts-batches", f"cpu{os.cpu_count()}", results)
             continue
         row = compared(name, 1 if options.quick else options.rounds)
         rows.append(row)
@@ -239,13 +245,6 @@ def main() -> None:
             f"sample, study over track {row['study_over_track']:.3f}",
             flush=True,
         )
-    if options.batches:
-        results = {
-            "settings": {"local_batch": LOCAL_BATCH, "environment": BATCH_ENVIRONMENT},
-            "met": all(item["is_right"] for item in of_batches),
-            "batches": of_batches,
-        }
-        write_results("own-scripts-batches", f"cpu{os.cpu_count()}", results)
     if options.quick or options.batches:
         return
     settings = {"rounds": options.rounds, "environment": ENVIRONMENT, "steps": STEPS}
