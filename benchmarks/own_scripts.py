@@ -1,8 +1,12 @@
 """Five scripts that do not import wattlaw: steps and step times beside the scripts' own timers.
 
-``make bench-scripts``; it takes 15 minutes on a machine that is idle. In each round, each script of
+``make bench-scripts``; it takes 25 minutes on a machine that is idle. In each round, each script of
 ``tests/scripts`` is run under ``wattlaw measure``, in a study of 100 steps, and with ``track`` or
 the callback of its trainer. Its own timer says how many steps it took and how long each was.
+
+A study of each script also has the batch of its setting, and others: the wrong placeholder, a fixed
+batch, gradient accumulation. What ``runs``, ``advise``, ``fit`` and the report say is compared with
+what the script trains.
 """
 
 import argparse
@@ -19,8 +23,10 @@ from typing import Any
 
 import yaml
 
+import wattlaw
 from common import write_results
 from wattlaw import machine
+from wattlaw.formatting import OTHER_BATCH
 from wattlaw.store.store import Store
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "scripts"
@@ -40,6 +46,15 @@ LAUNCHERS: dict[str, tuple[int, Sequence[str]]] = {
 WARMUP_STEPS, STEPS = 20, 100
 ENVIRONMENT = {"EPOCHS": "25", "STEP_S": "0.02", "OMP_NUM_THREADS": "1"}
 STUDY_ENVIRONMENT = ENVIRONMENT | {"EPOCHS": "100000"}  # the study ends the script
+#: Environment of a script, by the way in which it gets its batch.
+VARIANTS = {
+    "as declared": ("BATCH={local_batch}", "ACCUMULATE=1"),
+    "wrong placeholder": ("BATCH={global_batch}", "ACCUMULATE=1"),
+    "fixed": ("BATCH=6", "ACCUMULATE=1"),
+    "accumulation": ("BATCH={local_batch}", "ACCUMULATE=4"),
+}
+LOCAL_BATCH = 8
+BATCH_ENVIRONMENT = {"EPOCHS": "100000", "STEP_S": "0.005", "SAMPLES": "200"}
 #: The largest relative difference of a step time from the script's own.
 TARGET = 0.02
 
@@ -52,7 +67,7 @@ def run(line: Sequence[object], environment: Mapping[str, str]) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=600,
+        timeout=1800,
     )
     if done.returncode:
         raise SystemExit(f"{line} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
@@ -109,6 +124,67 @@ def tracked(name: str, folder: Path) -> float:
     return s_per_sample(folder / "tracked")
 
 
+def expected_batch(variant: str, gpus: int) -> int:
+    """Return the samples of an optimizer step of a variant on all GPUs."""
+    local = {"wrong placeholder": gpus * LOCAL_BATCH, "fixed": 6, "accumulation": 4 * LOCAL_BATCH}
+    return gpus * local.get(variant, LOCAL_BATCH)
+
+
+def batches(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Return the batch that each variant of a script trains, and the one that each answer has."""
+    counts = sorted({1, LAUNCHERS[name][0] if name == "plain" else 2})  # plain has no DDP
+    script = ["{python}", str(SCRIPTS / f"{name}.py")]
+    study = {
+        "name": "batches",
+        "workloads": [
+            {"name": variant.replace(" ", "-"), "command": ["env", *words, *script]}
+            for variant, words in VARIANTS.items()
+        ],
+        "sweeps": [{"gpus": counts, "local_batch": [LOCAL_BATCH]}],
+        "measure": {"steps": 30, "warmup_steps": 5},
+        "launch": {"gpus_per_node": 2, "threads_per_worker": 1},
+    }
+    path, store, page = folder / "study.yaml", folder / "store", folder / "page.html"
+    path.write_text(yaml.safe_dump(study))
+    run(["-m", "wattlaw", "run", path, "--store", store], BATCH_ENVIRONMENT)
+    run(["-m", "wattlaw", "report", store, "-o", page], {})
+    report, opened = page.read_text(), wattlaw.open(store)
+    series = [fitted.group for fitted in opened.fit().rows]  # two counts are too few for a law
+    rows = []
+    for variant in VARIANTS:
+        workload = variant.replace(" ", "-")
+        runs = opened.runs[opened.runs["workload"] == workload].sort_values("gpus")
+        advice = opened.advise(workload, any_batch=True)
+        expected = [expected_batch(variant, gpus) for gpus in counts]
+        declared = [gpus * LOCAL_BATCH for gpus in counts]
+        own = [group for group in series if group["workload"] == workload]
+        row = {
+            "script": name,
+            "variant": variant,
+            "gpus": counts,
+            "declared": declared,
+            "trained": expected,
+            "runs": [int(batch) for batch in runs["global_batch"]],
+            "advise": sorted(
+                {item.global_batch for item in advice.pareto if not item.is_predicted}
+            ),
+            "fit": [int(group["local_batch"]) for group in own if "local_batch" in group],
+            "advise_warns": any(w.code == OTHER_BATCH for w in advice.warnings),
+            "report_warns": f" of {workload} trained with another global batch" in report,
+        }
+        # A series has one local batch for both counts of GPUs.
+        local = {batch // gpus for batch, gpus in zip(expected, counts, strict=True)}
+        wanted = [*local] if len(local) == 1 and len(counts) > 1 else []
+        row["is_right"] = (
+            row["runs"] == expected
+            and set(row["advise"]) <= set(expected)
+            and row["fit"] == wanted
+            and row["advise_warns"] is row["report_warns"] is (expected != declared)
+        )
+        rows.append(row)
+    return rows
+
+
 def compared(name: str, rounds: int) -> dict[str, Any]:
     """Measure a script in each way, in every round; return the results."""
     results = []
@@ -135,10 +211,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scripts", nargs="+", choices=LAUNCHERS, default=list(LAUNCHERS))
+    parser.add_argument("--batches", action="store_true", help="compare the batches only")
     parser.add_argument("--quick", action="store_true", help="one round, no results file")
     options = parser.parse_args()
-    rows = []
+    rows, of_batches = [], []
     for name in options.scripts:
+        with tempfile.TemporaryDirectory() as folder:
+            found = batches(name, Path(folder))
+        of_batches += found
+        for item in found:
+            print(
+                f"{name}, {item['variant']}: declared {item['declared']}, trained "
+                f"{item['trained']}; runs {item['runs']}, advise {item['advise']}, fit of local "
+                f"batches {item['fit']}; warned by advise {item['advise_warns']}, by the report "
+                f"{item['report_warns']}: {'right' if item['is_right'] else 'WRONG'}",
+                flush=True,
+            )
+        if options.batches:
+            results = {
+                "settings": {"local_batch": LOCAL_BATCH, "environment": BATCH_ENVIRONMENT},
+                "met": all(item["is_right"] for item in of_batches),
+                "batches": of_batches,
+            }
+            write_results("own-scripts-batches", f"cpu{os.cpu_count()}", results)
+            continue
         row = compared(name, 1 if options.quick else options.rounds)
         rows.append(row)
         result = row["rounds"][0]
@@ -149,14 +245,16 @@ def main() -> None:
             f"sample, study over track {row['study_over_track']:.3f}",
             flush=True,
         )
-    if options.quick:
+    if options.quick or options.batches:
         return
     settings = {"rounds": options.rounds, "environment": ENVIRONMENT, "steps": STEPS}
     results = {
         "versions": machine.software(("torch", "accelerate", "lightning", "transformers")),
         "settings": settings | {"warmup_steps": WARMUP_STEPS},
         "target": f"steps and world size exact, step times within {TARGET:.0%} of the script's own",
-        "met": all(r["steps_are_exact"] and r["world_size_is_exact"] and r["within_target"]
+        "batches": of_batches,
+        "met": all(item["is_right"] for item in of_batches)
+        and all(r["steps_are_exact"] and r["world_size_is_exact"] and r["within_target"]
                    for r in rows),
         "scripts": rows,
     }  # fmt: skip

@@ -128,6 +128,25 @@ def test_trainings_of_other_batches_are_not_repeats_of_each_other(tmp_path, trai
     assert specs == [(16, 0), (32, 0), (16, 1)]
 
 
+@pytest.mark.parametrize(("declared", "ran"), [({}, None), ({"global_batch": 128}, 32)])
+def test_the_batch_of_a_trainer_is_that_of_its_steps(declared, ran, tmp_path, trainers):
+    options = {"store": tmp_path / "store", "quiet": True, **declared}
+    callback = trainers.ForTransformers("hf", **options)
+    trainers.trained(tmp_path, callback, batch=16, gradient_accumulation_steps=2)
+    assert callback.record.facts.global_batch == ran
+    assert callback.record.spec.setting.global_batch == (128 if declared else 32)
+    callback = trainers.ForLightning("lit", **options)
+    trainers.fit(callback, accumulate_grad_batches=2)
+    assert callback.record.facts.global_batch == ran
+
+
+def test_rows_that_are_not_samples_are_no_batch(tmp_path, trainers, monkeypatch):
+    monkeypatch.setattr("wattlaw.callbacks.lightning.rows_of", lambda batch: 1)  # packed
+    callback = trainers.ForLightning("lit", store=tmp_path, quiet=True)
+    trainers.fit(callback)
+    assert callback.record.facts.global_batch is None
+
+
 def test_a_fit_that_fails_is_a_run_that_failed_with_the_reason(tmp_path, trainers):
     callback = trainers.ForLightning("lit", store=tmp_path, quiet=True)
     with pytest.raises(ValueError, match="sample 7"):

@@ -100,21 +100,25 @@ def test_the_steps_of_several_workers_are_those_of_one_rank(tmp_path, line, toge
 
 
 @pytest.mark.parametrize(
-    ("line", "accumulation", "evaluated"),
+    ("line", "accumulation", "evaluated", "batches"),
     [
-        ([SCRIPTS / "hugging_face.py"], 2, [6]),
-        (["-m", "lightning_fit"], None, [12]),
-        ([*LAUNCH, SCRIPTS / "accelerated.py"], None, []),
+        ([SCRIPTS / "hugging_face.py"], 2, [6], {8}),
+        (["-m", "lightning_fit"], None, [12], {4, 2}),
+        ([*LAUNCH, SCRIPTS / "accelerated.py"], None, [], {4}),
     ],
     ids=["transformers", "lightning", "accelerate"],
 )
-def test_trainers_are_counted_without_their_evaluations(tmp_path, line, accumulation, evaluated):
+def test_trainers_are_counted_without_their_evaluations(
+    tmp_path, line, accumulation, evaluated, batches
+):
     ((result,), _) = run(tmp_path, *line, PYTHONPATH=path_with_hook(tmp_path, SCRIPTS))
     (process,) = processes(tmp_path).values()
     summary = summarise([process])
     assert summary.steps == result["steps"]
     assert summary.samples_seen == result["samples"]
     assert summary.gradient_accumulation == accumulation
+    # Also where the trainer fetches a batch ahead.
+    assert set(process.samples_per_step) == batches
     assert process.problems == ()
     assert [*process.evaluated.nonzero()[0]] == evaluated
 

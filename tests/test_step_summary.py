@@ -131,11 +131,14 @@ def test_processes_at_other_times_are_not_ranks():
 def test_workers_without_a_process_group_do_not_work_together():
     alone = [training([0.1] * 30, pid=n, rank=n, env_world_size=3) for n in range(3)]
     assert summarise(alone).workers_work_together is False
+    assert set(summarise(alone).steps_by_samples) == {3 * 8}  # as declared for three workers
     joined = [training([0.1] * 30, pid=n, rank=n, world_size=3) for n in range(3)]
     summary = summarise(joined)
     assert (summary.workers_work_together, summary.world_size) == (True, 3)
     assert summary.samples_seen == 3 * 31 * 8
+    assert set(summary.steps_by_samples) == {3 * 8}
     tensor = [training([0.1] * 9, rank=n, world_size=2, parallelism="tensor") for n in range(2)]
+    assert not summarise(tensor).steps_by_samples
     assert summarise(tensor).samples_seen is None  # both ranks compute the same samples
 
 
@@ -254,6 +257,23 @@ def test_optimizers_in_turn_add_up_and_side_by_side_do_not(tmp_path):
         steps_record(us=(100, 10), optimizer=2),
     )
     assert process.steps == 5
+
+
+@pytest.mark.parametrize(
+    ("counts", "batches"),
+    [
+        ({}, {8: 30}),
+        ({"several_loaders": 3, "fed_steps": 31}, {8: 30}),  # an epoch's end is in three steps
+        ({"several_loaders": 31, "fed_steps": 31}, {}),
+        ({"fed_steps": 62}, {}),  # another optimizer steps on every second batch
+    ],
+)
+def test_samples_that_are_not_those_of_one_batch_are_no_batch(counts, batches, tmp_path):
+    facts = {"type": "facts", "step": 31, "batches": 31, **counts}
+    (process,) = read(tmp_path, PROCESS, steps_record(us=[10_000] * 31), facts)
+    summary = summarise([process], MeasuredPart(warmup_steps=1))
+    assert summary.steps_by_samples == batches
+    assert summary.samples_seen == 31 * 8
 
 
 def test_the_times_of_a_gpu_replace_those_of_the_host(tmp_path):

@@ -4,17 +4,19 @@ import argparse
 
 import torch
 import torch.distributed as dist
-from own_timer import EPOCHS, Timer
+from own_timer import EPOCHS, Timer, number
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--alone", action="store_true")
 parser.add_argument("--epochs", type=int, default=EPOCHS)
-parser.add_argument("--batch-size", type=int, default=10)
+parser.add_argument("--batch-size", type=int, default=number("BATCH", 10))
+parser.add_argument("--accumulate", type=int, default=number("ACCUMULATE", 1))
 args = parser.parse_args()
 torch.set_num_threads(1)
-data = TensorDataset(torch.randn(200, 8), torch.randn(200, 1))
+samples = number("SAMPLES", 200)
+data = TensorDataset(torch.randn(samples, 8), torch.randn(samples, 1))
 model = torch.nn.Linear(8, 1)
 if not args.alone:
     dist.init_process_group("gloo")
@@ -24,12 +26,13 @@ loader = DataLoader(data, batch_size=args.batch_size, sampler=sampler)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 timer = Timer(step_s=0.02)
 for _ in range(args.epochs):
-    for x, y in loader:
-        optimizer.zero_grad()
+    for batches, (x, y) in enumerate(loader, 1):
         torch.nn.functional.mse_loss(model(x), y).backward()
-        timer.add(len(x))
-        optimizer.step()
-        timer.step()
+        timer.add(len(x), 1 / args.accumulate)
+        if batches % args.accumulate == 0:
+            optimizer.step()
+            timer.step()
+            optimizer.zero_grad()
 timer.end()
 if not args.alone:
     dist.destroy_process_group()

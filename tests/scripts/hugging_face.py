@@ -3,11 +3,11 @@
 import tempfile
 
 import torch
-from own_timer import EPOCHS, Timer
+from own_timer import EPOCHS, Timer, number
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 torch.set_num_threads(1)
-rows = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(48)]
+rows = [{"x": torch.randn(4), "labels": torch.randn(1)} for _ in range(number("SAMPLES", 48))]
 
 
 class Model(torch.nn.Module):
@@ -34,9 +34,9 @@ class OwnTimer(TrainerCallback):
 timer = Timer(trainer="transformers")
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
-        folder, num_train_epochs=EPOCHS, per_device_train_batch_size=4,
-        gradient_accumulation_steps=2, eval_strategy="epoch", save_strategy="no", report_to=[],
-        use_cpu=True, disable_tqdm=True,
+        folder, num_train_epochs=EPOCHS, per_device_train_batch_size=number("BATCH", 4),
+        gradient_accumulation_steps=number("ACCUMULATE", 2), eval_strategy="epoch",
+        save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
     )  # fmt: skip
     callbacks = [OwnTimer(), *timer.callbacks]
     Trainer(

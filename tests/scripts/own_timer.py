@@ -15,6 +15,11 @@ from importlib import import_module
 EPOCHS = int(os.environ.get("EPOCHS", "2"))
 
 
+def number(name: str, default: int) -> int:
+    """Return an environment variable, such as BATCH of a rank, ACCUMULATE batches or SAMPLES."""
+    return int(os.environ.get(name, default))
+
+
 class Timer:
     """Counts and times the optimizer steps of a training loop, without its evaluations.
 

@@ -69,6 +69,8 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows, unit = _one_unit(rows, warnings, left_out)
     rows = _one_variant(rows, warnings, left_out)
     rows, energy_is = _one_energy(rows, warnings)
+    texts = formatting.batch_texts(rows.dropna(subset="global_batch_declared").to_dict("records"))
+    warnings += [Caution(formatting.OTHER_BATCH, text) for text in texts]
     worker = formatting.worker_noun(rows)
     return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings), left_out)
 

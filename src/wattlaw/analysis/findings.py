@@ -190,6 +190,10 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
             formatting.UNCOOPERATIVE,
             formatting.uncooperative_text(len(alone), set(alone["workload"])),
         )
+    for text in formatting.batch_texts(
+        table.dropna(subset="global_batch_declared").to_dict("records")
+    ):
+        yield Caution(formatting.OTHER_BATCH, text)
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."

@@ -29,7 +29,7 @@ _LEAST_SHARE = 0.01
 _KEPT = (
     "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
     "workers_cooperate", "dataset_samples", "gradient_bytes",
-    "loader_workers", "measure_seconds", "warmup_steps",
+    "loader_workers", "measure_seconds", "warmup_steps", "global_batch_declared",
 )  # fmt: skip
 _DERIVED = ("unit", "run_length")
 #: Settings of the training loop that change neither time nor energy of an epoch.
@@ -51,7 +51,7 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         The columns of ``SETTINGS``, and ``run_id, study, repeat, metric_name, parameters,
         flops_per_sample, parallelism, workers_cooperate, dataset_samples, gradient_bytes,
-        loader_workers, measure_seconds, warmup_steps``. Per run, N the GPUs:
+        loader_workers, measure_seconds, warmup_steps, global_batch_declared``. Per run, N the GPUs:
 
         ``unit, time_s, energy_j``
             The first of ``UNITS`` that is known for all runs of the workload, or else for most; a

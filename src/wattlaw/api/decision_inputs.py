@@ -163,6 +163,15 @@ def read_inputs(
         for run_id, record in store.records_by_id(settings.keys()).items()
         if record is not None and store.folder(run_id).damage(record) is None
     }
+    # A setting whose run trained with another batch stands for that batch, as do its repeats.
+    ran = {
+        settings[run_id]: replace(
+            settings[run_id], local_batch=record.facts.global_batch / settings[run_id].gpus
+        )
+        for run_id, record in records.items()
+        if record.facts.global_batch
+    }
+    settings = {run_id: ran.get(setting, setting) for run_id, setting in settings.items()}
     tables = StoreTables((path,))
     rows, epochs = _job_rows(study, tables, settings.keys()) if records else (None, None)
     job = None
@@ -216,6 +225,8 @@ def _candidate(
     if measure.epochs is not None:
         steps = measure.epochs * per_epoch / setting.samples
     emulated = emulated_setting(run, study.launch.gpus_per_node)
+    if emulated is not None:
+        emulated = replace(emulated, local_batch=setting.local_batch)
     return Candidate(setting, steps, startup_s + (measure.seconds or 0.0), emulated)
 
 

@@ -45,6 +45,8 @@ class TrainingRecorder:
         self._track: Track | None = None
         self._samples: int | None = 0  # since the last step, of this process
         self._loss: Any = None  # sum over the batches of the step
+        self._batch: int | None = None  # of a worker, as its loader states it
+        self._sees_batch = True  # the rows of some batch are as many: they are its samples
         self._means = 0  # batches whose loss is a mean, not a part of the step's
         #: The record of the last run, after the training.
         self.record: Any = None
@@ -60,6 +62,7 @@ class TrainingRecorder:
         setting["dataset_samples"] = size_of_dataset(loader) or None
         setting |= {"gpus": world_size, "gradient_accumulation": accumulation}
         self._samples, self._loss, self._means = 0, None, 0
+        self._batch, self._sees_batch = batch, batch is None
         self._track = track(self._name, **setting | self._options).__enter__()
 
     def _begin_epoch(self, epoch: int) -> None:
@@ -73,6 +76,7 @@ class TrainingRecorder:
     def _add_batch(self, samples: int | None, loss: Any, *, is_part: bool = False) -> None:
         """Add a batch to the current step, with its mean loss, or its part of the step's."""
         is_known = self._samples is not None and samples is not None
+        self._sees_batch |= samples == self._batch
         self._samples = (self._samples or 0) + (samples or 0) if is_known else None
         if hasattr(loss, "detach"):
             loss = loss.detach().float().mean()
@@ -107,6 +111,8 @@ class TrainingRecorder:
     def _end(self, kind: type[BaseException] | None = None, error: object = None) -> None:
         """End the run, as failed if there is an error."""
         if self._track is not None:
+            if not self._sees_batch:  # such as packed sequences, or time as the first dimension
+                self._track.steps_by_samples.clear()
             self._track.__exit__(kind, error, None)
             self.record, self._track = self._track.record, None
 

@@ -29,9 +29,11 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
         self._epoch, self._is_evaluating = int(state.epoch or 0), False
         if not state.is_local_process_zero:
             return
+        # auto_find_batch_size changes the batch, and not the arguments
+        per_worker = (state.train_batch_size or args.train_batch_size) // max(1, args.n_gpu)
         self._begin(
             world_size=args.world_size * max(1, args.n_gpu),
-            batch=None if _is_model_parallel(args) else args.per_device_train_batch_size,
+            batch=None if _is_model_parallel(args) else per_worker,
             accumulation=args.gradient_accumulation_steps,
             loader=train_dataloader,
             precision="bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",

@@ -29,7 +29,9 @@ _NO_END = (
 )
 _TOO_FAR = "lines of the output are too many steps apart; the times between them are unknown"
 #: What the output cannot show.
-_OF_PROCESSES = (*TRAINING_FACTS, "instrumented", "world_size", "workers_work_together")
+_OF_PROCESSES = (
+    *TRAINING_FACTS, "instrumented", "world_size", "workers_work_together", "steps_by_samples",
+)  # fmt: skip
 
 
 @dataclass

@@ -27,6 +27,10 @@ _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
     "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
 )  # fmt: skip
+#: Counts of steps that read several loaders, and of steps of any optimizer that got batches.
+_MIXED = ("several_loaders", "fed_steps")
+#: Optimizers step on batches in turn if so many times the steps of the main one got batches.
+_ALTERNATE = 1.5
 #: Steps from which the mean number of batches per step shows gradient accumulation.
 _ENOUGH_STEPS = 10
 
@@ -56,7 +60,9 @@ class ProcessSteps(TrainingFacts):
 
     Times are seconds since 1970. ``step_end_s`` is NaN where lost; on CUDA it is when the GPU ended
     the step. Of optimizers that step side by side, it is of the one with the most steps. Samples
-    and waits for the data loader are those of this process, NaN if unknown. ``evaluated`` states
+    and waits for the data loader are those of this process, NaN if unknown. ``is_mixed`` states
+    that they are not those of a batch: most steps take batches of several loaders, of which one
+    counts, or optimizers take batches in turn. ``evaluated`` states
     whether an evaluation lies between the step before and this one. ``rank`` is of the process
     group or, without one, of the launcher; ``env_world_size`` and ``local_world_size`` are of its
     environment variables. ``launched_rank`` is the rank of wattlaw from which the process descends.
@@ -75,6 +81,7 @@ class ProcessSteps(TrainingFacts):
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None
     data_wait_s: Floats | None = None
+    is_mixed: bool = False
 
     @property
     def steps(self) -> int:
@@ -205,6 +212,8 @@ class _File:
                 self._base_ns = _integer(record["base_ns"])
             else:
                 self._facts["batches"] = _integer(record["batches"])
+                for name in _MIXED:
+                    self._facts[name] = _integer(record.get(name, 0))
                 self._facts["batches_at_step"] = max(
                     (own.steps for own in self._optimizers.values()), default=0
                 )
@@ -270,12 +279,15 @@ class _File:
         ends_us, samples, waits_s, evaluated = _main_steps(self._optimizers)
         batches, at_step = facts.pop("batches", 0), facts.pop("batches_at_step", 0)
         per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
+        is_one = len(ends_us) == max((own.steps for own in self._optimizers.values()), default=0)
+        several, fed = (facts.pop(name, 0) for name in _MIXED)
         return ProcessSteps(
             step_end_s=self._base_ns / 1e9 + ends_us / 1e6,
             samples_per_step=samples,
             data_wait_s=waits_s,
             evaluated=evaluated,
             gradient_accumulation=per_step if per_step > 1 else None,
+            is_mixed=2 * several > at_step or (is_one and fed > _ALTERNATE * at_step),
             is_ended=self._is_ended,
             problems=tuple(self._problems),
             **facts,

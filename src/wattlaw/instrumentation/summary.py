@@ -1,7 +1,8 @@
 """From the steps of processes to the steps of a job: its steady state, as windows."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 import numpy as np
@@ -19,6 +20,8 @@ from wattlaw.store.record import Parallelism
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
 WARMUP_STEPS = 20
 _WARMUP_SHARE = 0.1
+#: Fewer measured steps may all be at the end of an epoch, where batches are smaller.
+_ENOUGH_STEPS = 10
 #: Kinds of parallelism in which several ranks compute the same samples.
 _SHARED_SAMPLES = ("tensor", "pipeline")
 TRAINING_FACTS = tuple(field.name for field in fields(TrainingFacts))
@@ -86,7 +89,9 @@ class StepSummary(TrainingFacts):
     within the measured part, where it is clear. ``windows`` are columns of the warm-up and the
     measured windows. A window has no pause; it begins with the end of the step before its first
     one. ``workers_work_together`` is False if several processes trained at the same time and none
-    has joined a process group. The peak memory is the largest of the ranks.
+    has joined a process group. The peak memory is the largest of the ranks. ``steps_by_samples``
+    states how many measured steps had a number of samples, of all ranks; it is empty where these
+    are unknown or mixed.
     """
 
     instrumented: bool = False
@@ -105,6 +110,7 @@ class StepSummary(TrainingFacts):
     windows: tuple[dict[str, Any], ...] = ()
     workers_work_together: bool | None = None
     notes: tuple[str, ...] = ()
+    steps_by_samples: Mapping[int, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """Return what is stored about the job, as fields of ``store.record.Facts``."""
@@ -140,6 +146,10 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     common = min(process.steps for process in members)  # a killed rank may lack the last ones
     peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
     facts = {name: getattr(first, name) for name in TRAINING_FACTS}
+    batches: Mapping[int, int] = {}
+    if not any(process.is_mixed for process in members):
+        models = len(ranks) if together is False else 1  # each has samples of its own
+        batches = _steps_by_samples(models * samples, part.bounds(first.step_end_s))
     return StepSummary(
         instrumented=True,
         steps=first.steps,
@@ -149,7 +159,15 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         workers_work_together=together,
         **_measured(first, samples, waits_s, part, notes),
         notes=tuple(dict.fromkeys(notes)),
+        steps_by_samples=batches,
     )
+
+
+def _steps_by_samples(samples: Floats, bounds: tuple[int, int]) -> Mapping[int, int]:
+    """Count the measured steps, or all if these are few, by their samples."""
+    begin, end = bounds
+    measured = samples[begin:end] if end - begin >= _ENOUGH_STEPS else samples[:end]
+    return Counter(int(count) for count in measured[np.isfinite(measured)])
 
 
 def _measured(

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Protocol
 
 from wattlaw.errors import BadInput, NotAvailable, NotPermitted, one_line
-from wattlaw.formatting import uncooperative_text
+from wattlaw.formatting import batch_texts, uncooperative_text
 from wattlaw.launch.choosing import Selection
 from wattlaw.launch.early_stop import end_early
 from wattlaw.launch.finish import failed, finish
@@ -89,6 +89,8 @@ class Campaign:
     _active: list[_ActiveRun] = field(default_factory=list)
     #: The workload of each run that ended and whose workers each trained a model of their own.
     _uncooperative: list[str] = field(default_factory=list)
+    #: The rows of runs that ended and trained with another batch than that of their setting.
+    _other_batches: list[dict[str, object]] = field(default_factory=list)
     #: When each run had finished before this campaign began.
     _finished_before: dict[str, datetime | None] = field(default_factory=dict)
     _last_message: str | None = None
@@ -117,10 +119,11 @@ class Campaign:
         # A request to stop after the last run, or after the decision, interrupts nothing.
         is_over = left == 0 and (self._selection is None or stopped_because is not None)
         alone = self._uncooperative
-        warnings = (uncooperative_text(len(alone), set(alone)),) if alone else ()
+        warnings = [uncooperative_text(len(alone), set(alone))] if alone else []
+        warnings += batch_texts(self._other_batches)
         return Outcome(
             count["done"], count["failed"], count["skipped"], left,
-            None if is_over else stop.by, warnings, not_needed, stopped_because,
+            None if is_over else stop.by, tuple(warnings), not_needed, stopped_because,
         )  # fmt: skip
 
     def _write_plan(self) -> None:
@@ -358,6 +361,15 @@ class Campaign:
         self._ended[record.run_id] = record.state
         if record.facts.workers_cooperate is False and record.spec.setting.gpus > 1:
             self._uncooperative.append(record.spec.workload.name)
+        if record.facts.global_batch is not None:
+            spec = record.spec
+            self._other_batches.append(
+                {
+                    "workload": spec.workload.name, "launcher": spec.launch_kind,
+                    "gpus": spec.setting.gpus, "global_batch": record.facts.global_batch,
+                    "global_batch_declared": spec.setting.global_batch,
+                }
+            )  # fmt: skip
         self._observer.ended(record, is_new=is_new)
 
 

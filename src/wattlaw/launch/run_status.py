@@ -9,7 +9,7 @@ from typing import Any
 
 from wattlaw import registry
 from wattlaw.errors import WattlawError, one_line
-from wattlaw.formatting import TITLE_COLUMNS, run_title
+from wattlaw.formatting import TITLE_COLUMNS, batch_texts, run_title
 from wattlaw.launch.choosing import NOT_NEEDED
 from wattlaw.launch.finish import failed
 from wattlaw.launch.launcher import GROUP, Job, Launcher, Queue
@@ -47,6 +47,7 @@ class StoreStatus:
     states: list[str]  # of each run
     not_done: list[RunStatus]  # in order of run id
     uncooperative: list[str]  # workloads of runs whose processes trained without a process group
+    other_batches: list[str]  # warnings about runs that trained with another batch than declared
     errors: list[str]  # of queues that cannot be read
 
 
@@ -101,8 +102,10 @@ def store_status(
     not_done.sort(key=lambda run: run.run_id)
     apart = runs.select(["workload", "gpus"]).filter(pc.invert(runs["workers_cooperate"]))
     names = [row["workload"] for row in apart.to_pylist() if (row["gpus"] or 0) > 1]
+    columns = ["workload", "launcher", "gpus", "global_batch", "global_batch_declared"]
+    declared = runs.select(columns).filter(pc.is_valid(runs["global_batch_declared"]))
     states = ["done"] * done + [run.state for run in not_done]
-    return StoreStatus(states, not_done, names, list(errors))
+    return StoreStatus(states, not_done, names, batch_texts(declared.to_pylist()), list(errors))
 
 
 class StatusPoller:

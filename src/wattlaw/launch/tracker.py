@@ -6,11 +6,13 @@ import math
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
+from wattlaw.instrumentation.batch import batch_note
 from wattlaw.launch.recording import NestedRecording, Recording
 from wattlaw.launch.step_windows import StepPlan, Steps, lazy_loss, now, number
 from wattlaw.launch.summary import TrackResult, summary_line, track_result
@@ -57,6 +59,8 @@ class Track:
         self._has_windows = False
         #: What the metric of evaluations is, such as accuracy, for the table of runs.
         self.metric_name: str | None = None
+        #: How many steps had a number of samples of this host's processes, to compare the batch.
+        self.steps_by_samples: Counter[int] = Counter()
         #: The stored run, after the ``with`` statement.
         self.record: RunRecord | None = None
         #: Time and energy of the block. Its values are None until the block has ended.
@@ -206,6 +210,8 @@ class Track:
             else:
                 window.steps.mark()
             window.steps.add(samples, loss)
+            if samples is not None:
+                self.steps_by_samples[samples] += 1
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
             return
@@ -302,10 +308,14 @@ class Track:
         problem = self._plan.problem() if self._plan is not None else None
         if problem is not None and reason is None and not self._has_windows:
             reason = problem
-        known = {"metric": self.metric_name}
+        known: dict[str, Any] = {"metric": self.metric_name}
         try:
-            self._recording.facts = self._recording.facts.model_copy(update=known)
             notes = self._plan.notes() if self._plan is not None else ()
+            if isinstance(self._recording, Recording):
+                batch, declared = self._recording.batch_that_ran(self.steps_by_samples)
+                if batch and declared:
+                    known["global_batch"], notes = batch, (*notes, batch_note(batch, declared))
+            self._recording.facts = self._recording.facts.model_copy(update=known)
             self.record = self._recording.end(reason, notes)
             if self.record is None:
                 self.result = replace(self.result, reason=_WHY_NONE[type(self._recording)])

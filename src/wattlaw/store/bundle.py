@@ -133,8 +133,8 @@ def _checked_names(file: zipfile.ZipFile) -> list[str]:
     if len(set(names)) < len(names):
         raise ValueError("two of its members have the same name")
     try:
-        with file.open(MANIFEST) as member:
-            manifest = json.loads(member.read(_MAX_MANIFEST_BYTES))
+        with file.open(MANIFEST) as stream:
+            manifest = json.loads(stream.read(_MAX_MANIFEST_BYTES))
         versions = {name: manifest[name] for name in VERSIONS}
     except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"no member {MANIFEST} with its version") from None

@@ -105,6 +105,7 @@ class Facts(_FiniteModel):
     world_size: Count | None = None  # processes of the process group
     backend: str | None = None  # of torch.distributed
     parallelism: Parallelism | None = None
+    global_batch: Count | None = None  # that ran, where it is not that of the setting
     workers_cooperate: bool | None = None  # False: several trained without a process group
     instrumented: bool | None = None  # the steps of a command were counted in its processes
 

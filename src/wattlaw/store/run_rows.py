@@ -38,6 +38,13 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
     row = {name: getattr(record, name) for name in _OF_RECORD}
     row |= {name: getattr(facts, name) for name in _OF_FACTS}
     row |= {name: getattr(setting, name) for name in _OF_SETTING}
+    if facts.global_batch:  # analyses use the batch that ran
+        local_batch, rest = divmod(facts.global_batch, setting.gpus)
+        row |= {
+            "global_batch": facts.global_batch,
+            "local_batch": None if rest else local_batch,
+            "global_batch_declared": setting.global_batch,
+        }
     row |= {
         "status": status,
         "reason": record.reason if reason is None else reason,

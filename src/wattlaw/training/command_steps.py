@@ -13,6 +13,7 @@ import psutil
 
 from wattlaw import machine
 from wattlaw.files import write_text
+from wattlaw.instrumentation.batch import batch_note, batch_that_ran
 from wattlaw.instrumentation.environment import STEPS_FOLDER
 from wattlaw.instrumentation.launched_ranks import REMEDY
 from wattlaw.instrumentation.observer import RUN, StepObserver
@@ -143,11 +144,14 @@ class CommandSteps:
                 for window in windows:
                     own = {"samples": None} if self._node else {}
                     write_window(stream, host, **window | own)
-        if summary.notes and self._node == 0:
-            write_text(self._live / f"notes.{host}.json", json.dumps(list(summary.notes)))
+        declared = self._spec.setting.global_batch
+        batch = batch_that_ran(summary.steps_by_samples, declared)
+        notes = [*summary.notes, *([batch_note(batch, declared)] if batch and declared else [])]
+        if notes and self._node == 0:
+            write_text(self._live / f"notes.{host}.json", json.dumps(notes))
         software = machine.software(_PACKAGES)
         known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
-        facts = Facts.model_validate(known | summary.facts())
+        facts = Facts.model_validate(known | summary.facts() | {"global_batch": batch})
         write_text(self._live / f"facts.{host}.json", facts.model_dump_json())
 
     def _pass_output_on(self) -> bool:

@@ -14,7 +14,7 @@ from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import group_label, plural
+from wattlaw.formatting import batch_texts, group_label, plural
 from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, shorten
 
@@ -89,4 +89,8 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None, *, stric
     opened = results.open(*source, strict=strict)
     if opened.origins_label:
         print_note(f"all runs are {opened.origins_label}: nothing was measured")
+    for text in batch_texts(
+        opened.metrics.dropna(subset="global_batch_declared").to_dict("records")
+    ):
+        print_note(text)
     return opened.fit(x, y, by)

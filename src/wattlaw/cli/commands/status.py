@@ -17,7 +17,9 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     scheduler_error = "; ".join(stored.errors) or None
     counts = planning.count_statuses(stored.states)
     alone = stored.uncooperative
-    warning = fmt.uncooperative_text(len(alone), set(alone)) if alone else None
+    texts = [(fmt.UNCOOPERATIVE, fmt.uncooperative_text(len(alone), set(alone)))] if alone else []
+    texts += [(fmt.OTHER_BATCH, text) for text in stored.other_batches]
+    warnings = [{"code": code, "text": text} for code, text in texts]
     not_needed = [run.reason for run in stored.not_done if run.is_not_needed]
     unfinished = [run for run in stored.not_done if run.state != "planned"]
     if as_json:
@@ -33,7 +35,6 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
             }
             for run in unfinished
         ]
-        warnings = [{"code": fmt.UNCOOPERATIVE, "text": warning}] if warning else []
         summary = {
             "store": str(store), "runs": len(stored.states), "counts": counts, "not_done": rows,
             "not_needed": len(not_needed), "scheduler": scheduler_error, "warnings": warnings,
@@ -47,8 +48,8 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
         console.print(f"{count} of the planned runs are {reason}", soft_wrap=True)
     if scheduler_error is not None:
         console.print(f"The state of the queue is unknown: {scheduler_error}", soft_wrap=True)
-    if warning is not None:
-        console.print(f"Warning: {warning}", soft_wrap=True)
+    for warning in warnings:
+        console.print(f"Warning: {warning['text']}", soft_wrap=True)
     if unfinished:
         cells = [(run.state, run.title or run.run_id, run.reason or "-") for run in unfinished]
         console.print(make_table(("status", "run", "reason"), cells))

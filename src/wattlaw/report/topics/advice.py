@@ -33,7 +33,13 @@ def summary(advice: Advice) -> tuple[str, ...]:
                 known_by = f" (predicted{beyond})"
             lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
             lines += _epochs_differ(advice, nearest)
-        return (*lines, *_with_any_batch(advice), *_both_scalings(advice), *_basis(advice))
+        return (
+            *lines,
+            *_with_any_batch(advice),
+            *_both_scalings(advice),
+            *_basis(advice),
+            *_other_batches(advice),
+        )
     if advice.clearly_best:
         head = f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}"
         lines = [f"{head}{caveats}."]
@@ -44,7 +50,13 @@ def summary(advice: Advice) -> tuple[str, ...]:
         *lines, _takes(advice, option), *_epochs_differ(advice, option), *_saves(advice, option),
         *_with_any_batch(advice), *_both_scalings(advice),
         *([_sure(advice)] if advice.clearly_best else []), *_basis(advice), _next(advice),
+        *_other_batches(advice),
     )  # fmt: skip
+
+
+def _other_batches(advice: Advice) -> list[str]:
+    """Return the warning about runs that trained with another batch than declared."""
+    return [f"Warning: {item}" for item in advice.warnings if item.code == fmt.OTHER_BATCH]
 
 
 def brief(advice: Advice) -> str:
@@ -66,6 +78,7 @@ def brief(advice: Advice) -> str:
     else:
         parts.append("how sure is unknown")
     parts.append("" if option.source == fmt.MEASURED else option.source)
+    parts.append("the batch that ran is not the declared one" if _other_batches(advice) else "")
     if advice.any_batch is not None:
         label = advice.label(advice.any_batch)
         parts.append(f"or, if quality allows, {label} (--any-batch)")

@@ -8,20 +8,38 @@ import time
 from collections import deque
 from typing import Any
 
+#: Module and name of the function of accelerate that reads each batch one ahead.
+_READS_AHEAD = ("accelerate.data_loader", "__iter__")
+
+
+class _Batches:
+    """The batches of one pass over a loader."""
+
+    def __init__(self, sampler: Any, steps: int) -> None:
+        self.sampler = sampler
+        self.steps = steps  # that were taken before its first batch
+        self.sizes: deque[int | None] = deque()  # drawn and not fetched; None if unknown
+        self.fetched = 0
+        self.is_packed = False  # a batch of an iterable data set has fewer rows than samples
+        self.ahead: list[int | None] = []  # fetched, but the training does not have it yet
+
 
 class LoadedSamples:
     """Counts samples from the first one on; a loader's are counted at the step that follows.
 
     ``samples``, ``batches`` and ``evaluations`` are totals; ``unknown`` is the number of steps
-    whose samples are not known.
+    whose samples are not known, ``fed`` that of steps for which a loader was read, and
+    ``several_loaders`` that of steps for which more than one was.
     """
 
     def __init__(self) -> None:
         self.samples = self.unknown = self.batches = self.evaluations = 0
+        self.fed = self.several_loaders = 0
         self.waited_ns = 0  # in loaders, for batches of training
         # Samples and batches since the last step, by iterator; samples are None if unknown.
         self._fetched: dict[int, tuple[int | None, int]] = {}
         self._last_iterator = 0
+        self._ended = 0  # the iterator that read ahead and has ended without a step so far
 
     def step(self) -> None:
         """Count what the loader that was read last has given since the step before."""
@@ -30,45 +48,78 @@ class LoadedSamples:
             self.unknown += samples is None
             self.samples += samples or 0
             self.batches += batches
+            self.fed += 1
+            self.several_loaders += len(self._fetched) > 1
             self._fetched.clear()
+            self._ended = 0
 
     def index_drawn(self, iterator: Any, index: Any, steps: int) -> None:
         """Note the size of a batch that a loader will give; ``steps`` have been taken so far."""
         noted = iterator.__dict__.get("_wattlaw")
-        if noted is None or noted[0] is not iterator._sampler_iter:
-            noted = iterator._wattlaw = (iterator._sampler_iter, deque(), steps)
-        noted[1].append(len(index) if isinstance(index, (list, tuple)) else None)
+        if noted is None or noted.sampler is not iterator._sampler_iter:
+            noted = iterator._wattlaw = _Batches(iterator._sampler_iter, steps)
+        noted.sizes.append(len(index) if isinstance(index, (list, tuple)) else None)
 
     def batch_fetched(
-        self, iterator: Any, data: Any, waited_ns: int, *, is_evaluation: bool
+        self, iterator: Any, data: Any, waited_ns: int, *, is_evaluation: bool, is_ahead: bool
     ) -> None:
-        """Add a batch, which is an evaluation's if it is read without gradients."""
+        """Add a batch, which is an evaluation's if it is read without gradients.
+
+        A loader that is ``is_ahead`` reads a batch before it passes on the one before.
+        """
         noted = iterator.__dict__.get("_wattlaw")
-        size = noted[1].popleft() if noted is not None and noted[1] else None
+        size = noted.sizes.popleft() if noted is not None and noted.sizes else None
         if is_evaluation:
             self.evaluations += 1
             return
         self.waited_ns += waited_ns
         if size and iterator._dataset_kind:  # of an iterable data set the last batch may be smaller
-            size = min(size, _leading_size(data) or size)
+            rows = _leading_size(data) or size
+            noted.is_packed |= rows < size and not noted.fetched
+            size = size if noted.is_packed else min(size, rows)
+        if noted is not None:
+            noted.fetched += 1
+            noted.ahead.append(size)
+            if is_ahead and len(noted.ahead) == 1:
+                return
+            size = noted.ahead.pop(0)
+        self._add(iterator, size)
+
+    def _add(self, iterator: Any, size: int | None) -> None:
+        if self._ended not in (0, id(iterator)):
+            self.evaluations += self._fetched.pop(self._ended, None) is not None
+            self._ended = 0
         before, batches = self._fetched.get(id(iterator), (0, 0))
         total = None if size is None or before is None else before + size
         self._fetched[id(iterator)] = (total, batches + 1)
         self._last_iterator = id(iterator)
 
     def loader_exhausted(self, iterator: Any, steps: int) -> None:
-        """Forget a loader that has ended without a step since its first batch: an evaluation's."""
+        """Forget a loader that has ended without a step since its first batch: an evaluation's.
+
+        One that reads ahead ends before the step of its last batch: it is forgotten when another
+        loader is read before a step.
+        """
         noted = iterator.__dict__.get("_wattlaw")
-        if noted is not None and noted[2] == steps:
+        if noted is None:
+            return
+        is_ahead = bool(noted.ahead)
+        if is_ahead:
+            self._add(iterator, noted.ahead.pop())
+        if noted.steps == steps and is_ahead:
+            self._ended = id(iterator)
+        elif noted.steps == steps:
             self.evaluations += self._fetched.pop(id(iterator), None) is not None
 
 
 def _leading_size(data: Any) -> int | None:
     """Return the first dimension that the tensors of a batch share."""
-    if hasattr(data, "values"):
-        parts = [*data.values()]
+    if isinstance(data, (list, tuple)):
+        parts = [*data]
+    elif hasattr(data, "shape"):  # a tensor has a method values, too
+        parts = [data]
     else:
-        parts = [*data] if isinstance(data, (list, tuple)) else [data]
+        parts = [*data.values()] if hasattr(data, "values") else [data]
     sizes = {int(part.shape[0]) for part in parts if getattr(part, "shape", None)}
     return sizes.pop() if len(sizes) == 1 else None
 
@@ -98,7 +149,12 @@ def count_samples(module: Any, recorder: Any) -> None:
             raise
         try:
             waited_ns = time.perf_counter_ns() - begin_ns
-            recorder.loaded.batch_fetched(self, data, waited_ns, is_evaluation=not has_gradients())
+            caller = sys._getframe(1)
+            is_ahead = caller.f_globals.get("__name__") == _READS_AHEAD[0]
+            recorder.loaded.batch_fetched(
+                self, data, waited_ns, is_evaluation=not has_gradients(),
+                is_ahead=is_ahead and caller.f_code.co_name == _READS_AHEAD[1],
+            )  # fmt: skip
         except Exception as error:
             recorder.fail("samples", error)
         return data

@@ -237,7 +237,10 @@ class _Recorder:
         if self.next_facts <= 100:
             readable = [own for own in [*self.optimizers.values()] if own.devices]
             self.parameters = model.parameters_of(readable, group["world_size"] or 1)
-        facts = {"type": "facts", "step": self.steps, "batches": self.loaded.batches}
+        facts = {
+            "type": "facts", "step": self.steps, "batches": self.loaded.batches,
+            "several_loaders": self.loaded.several_loaders, "fed_steps": self.loaded.fed,
+        }  # fmt: skip
         facts.update({**group, **self.parameters})
         try:
             peaks = [getattr(torch, gpu.type).max_memory_allocated(gpu) for gpu in self.gpus]
