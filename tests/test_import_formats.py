@@ -803,7 +803,7 @@ POWERS = [
     ("power_w=p*n", "0.1 kW", 200.0), ("power=p_mw", "1", "unclear"),
     ("power=p*n", "100", "unit is unclear"), ("power_w=p_kWh", "1", "another one"),
     ("power_w=p_kW", "2.5", 2500), ("power_w=p_mw", "1", "unclear"),
-    ("power_MW=p_mw", "2", 2e6), ("power_w=power_per_gpu_w", "100", "per gpu"),
+    ("power_MW=p_mw", "0.0005", 500), ("power_w=power_per_gpu_w", "100", "per gpu"),
     ("power_w=p_W_per_gpu", "100", "per gpu"), ("power_w=power_per_gpu_w*n", "100.0", 200.0),
     ("power_w=p_kW_avg", "0.2", 200.0), ("power_w=p_min", "200", 200.0),
     ("power_w=p/zero", "1", "zero is 0"), ("power_w=p*q", "1", 'no column "q"'),
@@ -818,12 +818,12 @@ def test_the_least_of_a_time_is_not_in_minutes(tmp_path):
 
 
 def test_units_of_a_row_below_the_header_and_shares_are_converted(tmp_path):
-    path = a_file(tmp_path / "t.csv", "n,t,e,u,util_share\n[-],[ms],[kWh],[%],\n1,250,2,97,0.9\n")
+    path = a_file(tmp_path / "t.csv", "n,t,e,u,util_share\n[-],[ms],[Wh],[%],\n1,250,0.05,97,0.9\n")
     mapping = "gpus=n,epoch_time_s=t,gpu_energy=e,sm_util=u,mem_util_percent=util_share"
     read = read_import(path, map=mapping)
     (row,) = windows(read)
     found = [row[name] for name in ("duration_s", "gpu_energy_j", "sm_util_mean", "mem_util_mean")]
-    assert found == pytest.approx([0.25, 7.2e6, 0.97, 0.9])
+    assert found == pytest.approx([0.25, 180, 0.97, 0.9])
     assert 'epoch_time_s: column "t" is converted from ms' in notes(read)
 
 

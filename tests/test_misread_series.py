@@ -481,11 +481,11 @@ def test_tasks_of_a_process_add_up():
 def test_tasks_count_once_beside_their_total(tmp_path, run_id):
     head, *rows = emissions(
         ("10:01:00", "job", run_id, 60.0, 0.01), ("10:03:00", "job", run_id, 110.0, 0.02),
-        ("10:03:01", "job", run_id, 0.4, 0.001), ("10:03:05", "job", run_id, 185.0, 0.04),
+        ("10:03:01", "job", run_id, 0.4, 0.0001), ("10:03:05", "job", run_id, 185.0, 0.04),
         ("11:00:00", "job", run_id, 30.0, 0.005))  # fmt: skip
     lines = [f"{name},{row}" for name, row in zip(("a", "b", "c", "", "d"), rows, strict=True)]
     only = read_import(made(tmp_path, "a.csv", f"task_name,{head}", *lines[:3]))
-    assert joules(only) == [pytest.approx(0.031 * 3.6e6)]
+    assert joules(only) == [pytest.approx(0.0301 * 3.6e6)]
     read = read_import(made(tmp_path, "b.csv", f"task_name,{head}", *lines))
     assert sorted(joules(read)) == pytest.approx([0.005 * 3.6e6, 0.04 * 3.6e6])
     assert left_out(read) == {"a task of a process whose total is another line": 3}
@@ -509,11 +509,11 @@ def test_versions_appended_to_one_file_are_all_read(tmp_path):
 
 
 def test_energies_with_decimal_commas_are_read_and_unclear_ones_rejected(tmp_path):
-    rows = [("10:02:00", "a", "r1", "60,5", "0,011"), ("11:02:00", "b", "r2", "60,123456", "0,2"),
+    rows = [("10:02:00", "a", "r1", "60,5", "0,011"), ("11:02:00", "b", "r2", "60,123456", "0,02"),
             ("12:02:00", "c", "r3", "60", "12,500"),
             ("13:02:00", "d", "r4", "60", "-0,1")]  # fmt: skip
     read = read_import(made(tmp_path, "emissions.csv", *emissions(*rows, sep=";")))
-    assert joules(read) == pytest.approx([0.011 * 3.6e6, 0.2 * 3.6e6])
+    assert joules(read) == pytest.approx([0.011 * 3.6e6, 0.02 * 3.6e6])
     assert [text.split(":")[0] for text in read.files[0].rejected] == ["line 4", "line 5"]
 
 

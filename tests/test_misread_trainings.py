@@ -419,8 +419,9 @@ def test_the_files_of_a_folder_are_one_training(tmp_path):
     counts = left_out(read)
     assert counts["written beside another file or part of it"] == 20
     assert sum(counts.values()) == 20 + 20  # and those of lr
-    with pytest.raises(BadInput, match="is a folder"):
-        read_import(tmp_path, map="gpus=@1")
+    above = read_import(tmp_path, map="gpus=@1")
+    assert [run.record.spec.workload.name for run in above.runs] == ["resnet", "other"]
+    assert training_of(above) == (18 + 19 + 4, pytest.approx(2.0 * (18 + 19 + 4)))
 
 
 def test_a_damaged_record_is_counted_and_the_others_are_read(tmp_path):
