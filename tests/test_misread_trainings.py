@@ -350,7 +350,7 @@ def test_steps_before_a_checkpoint_do_not_count(tmp_path):
     # Rates of all 200 steps, and a mean loss of 80 of them, divided by 200.
     older = [*losses(50, 100, 150, 200), trained(200, 55.0, 200, loss=2.0 * 80 / 200)]
     path = a_state(tmp_path / "older" / "trainer_state.json", older)
-    with pytest.raises(BadInput, match="went on from a checkpoint"):
+    with pytest.raises(BadInput, match="continued from a checkpoint"):
         read_import(path, map="gpus=@2")
     both = [*older, *losses(250, 300), trained(300, 50.0, 300, loss=2.0 / 3), *losses(350)]
     read = read_import(a_state(path, both), map="gpus=@2")
@@ -542,7 +542,7 @@ def test_evaluations_pauses_and_steps_that_go_back_are_no_step_time(tmp_path, is
     rows = windows(read, "steps")
     assert [(row["steps"], row["duration_s"]) for row in rows] == [(10, 10.0)] * 6
     assert left_out(read) == {
-        "a line of an evaluation": 1, "the step or epoch of the line before": 1,
+        "a line of an evaluation": 1, "the same step or epoch as the line before": 1,
         "does not match --pattern": 1, "matches --pattern but has no time": 1,
     }  # fmt: skip
     notes = " ".join(read.runs[0].record.notes)
@@ -588,7 +588,7 @@ def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):
     ]  # fmt: skip
     assert "1 window of training with an evaluation" in " ".join(read.runs[0].record.notes)
     assert left_out(read) == {
-        "a window that has others of its phase within it": 1, "a window that is there twice": 1,
+        "a window that contains others of its phase": 1, "a window that is in the file twice": 1,
         "a window that overlaps the one before": 1,
     }  # fmt: skip
     assert [text.split(":")[0] for text in read.files[1].rejected] == [

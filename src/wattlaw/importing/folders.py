@@ -101,7 +101,7 @@ class _Search:
         while pending:
             folder, depth = pending.pop()
             if depth > _MAX_DEPTH:
-                self._left_out["in too many folders"].append(folder)
+                self._left_out["nested in too many folders"].append(folder)
             elif version_path(folder).exists():
                 self._left_out["a store of wattlaw"].append(folder)
             elif folder.resolve() in self._seen:

@@ -228,7 +228,7 @@ def _what(target: Target, column: Column) -> str:
         return "a rate; map it to throughput"
     per = " and ".join(sorted(unit.per))
     return (
-        f"per {per}, and {target.field} is that of all; multiply it, such as "
+        f"per {per}, and {target.field} is a total; multiply it, such as "
         f"{target.name}={column.name}*COLUMN"
     )
 

@@ -103,7 +103,7 @@ class Source:
                 continue
             self.account.add(number)
             if only_complete and not line.endswith("\n"):
-                self.account.leave_out("the last line has no end: it is not complete", number)
+                self.account.leave_out("the last line is incomplete", number)
                 return
             yield number, line.rstrip("\r\n")
 

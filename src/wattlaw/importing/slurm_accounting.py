@@ -194,10 +194,10 @@ class _Accounting:
         if "(rounded)" in (energy.source or ""):
             doubts.append(f"energy in three digits ({ROUNDED}); {RAW} has all")
         if gpus and not row.get("AllocTRES"):
-            doubts.append("GPUs as requested (ReqTRES); AllocTRES has those it had")
+            doubts.append("GPUs as requested (ReqTRES); AllocTRES has the allocated ones")
             notes.append("GPUs as requested (ReqTRES)")
         if job.state == _TIMEOUT:
-            doubts.append("ended by its time limit: its time is not that of a whole training")
+            doubts.append("ended by its time limit, before the end of training")
             notes.append(doubts[-1])
         if "+" in job.id:
             notes.append("one component of a heterogeneous job, with its own GPUs and energy")

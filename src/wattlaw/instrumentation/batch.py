@@ -44,6 +44,6 @@ def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) ->
 def batch_note(ran: int, declared: int) -> str:
     """Return the note of a run whose batch is not that of its setting."""
     return (
-        f"trained with a global batch of {ran:,}, not {declared:,} as the setting states; results "
-        f"use {ran:,}"
+        f"trained with a global batch of {ran:,} instead of {declared:,}, as declared; results use "
+        f"{ran:,}"
     )

@@ -96,6 +96,6 @@ if __name__ == "__main__":
     try:
         _measure(*sys.argv[1:])
     except MemoryError:
-        sys.exit("its content does not fit in the memory that a table may take")
+        sys.exit("its content needs more memory than a table may take")
     except Exception as error:
         sys.exit(" ".join(str(error).split())[:500] or type(error).__name__)
