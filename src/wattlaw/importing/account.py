@@ -1,4 +1,4 @@
-"""What became of each row of an imported file: it was read, or left out with a reason."""
+"""The account of the rows of an imported file: read, left out with a reason, or rejected."""
 
 from array import array
 from dataclasses import dataclass

@@ -108,7 +108,7 @@ class CodeCarbonImporter:
 
 
 def _invalid_energy(row: dict[str, str]) -> str | None:
-    """Return the first column with an energy that is negative or no number; missing is valid."""
+    """Return the first column with an energy that is negative or not a number; missing is valid."""
     for column in (*_PARTS, "energy_consumed"):
         if (text := row.get(column) or "").lower() not in MISSING:
             known = number(text)

@@ -1,4 +1,4 @@
-"""Checks of the rows of a log of GPUs: whose they are, whether they have power, and repeats.
+"""Checks of the rows of a log of GPUs: the GPU of each row, missing power, and repeats.
 
 A row that may be of another GPU, and a log without power, are refused; the message says what to log
 instead.
@@ -192,8 +192,8 @@ def _once(source: Source, samples: pa.Table) -> pa.Table:
     if (~is_equal).sum() > max(1, _TWICE * len(samples)):
         raise BadInput(
             f"{source.path}: line {line[second[~is_equal]].min()}: a second reading of a "
-            "GPU for the same time: the file has logs of several machines, or a clock was set back; "
-            "log the uuid of GPUs, and import logs of several machines one by one"
+            "GPU for the same time: the file has logs of several machines, or a clock was set "
+            "back; log the uuid of GPUs, and import logs of several machines one by one"
         )
     source.account.leave_out("an equal reading of the same time follows", *line[first[is_equal]])
     source.account.leave_out("another reading of the same time follows", *line[first[~is_equal]])

@@ -144,7 +144,7 @@ class _Accounting:
         return run
 
     def _why_left_out(self, job: Job) -> str | None:
-        """Return the reason why a job is no run; raise ``InvalidCell`` if it should be one."""
+        """Return why a job is left out; raise ``InvalidCell`` if it is rejected."""
         state, duration_s, gpus = job.state, duration_of(job.row), gpus_of(job.row)[0]
         gpus = self._options.constants.get("gpus", gpus)
         key = (job.row.get("Cluster"), job.id, moment_ns(job.row.get("Start", ""), UTC))

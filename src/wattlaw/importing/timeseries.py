@@ -238,7 +238,7 @@ def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
 
 
 def _with_missing_power(readings: Readings) -> tuple[Readings, list[str]]:
-    """Return the readings with the fact which GPUs have no power, so that no sum is without them.
+    """Mark the GPUs without power in the facts, so that sums that lack them are ``partial``.
 
     The second GPU of a board has none of its own.
     """

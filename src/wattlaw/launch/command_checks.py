@@ -1,4 +1,4 @@
-"""What is wrong with the commands of a study before they run: ranks of their own, unused values."""
+"""Checks of the commands of a study before they run: ranks of their own, unused values."""
 
 import re
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The decoded size of Parquet files, measured by a process of its own before they are read.
+"""The decoded size of Parquet files, measured by a separate process before they are read.
 
 A few kilobytes can decode to gigabytes: dictionaries, run lengths and shared prefixes repeat a
 value in every row. The sizes that a file declares may be wrong, and a damaged file can crash the

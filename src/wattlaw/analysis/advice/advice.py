@@ -70,7 +70,7 @@ class Advice(Result):
     baseline: Option | None
     savings: comparison.Savings | None
     probability: float | None
-    spread_from: str | None  # what tells how much runs vary: repeats | model
+    spread_from: str | None  # the source of the spread of runs: repeats | model
     tolerance: float
     ties: tuple[comparison.Tie, ...]
     rests_on: RestsOn
