@@ -142,8 +142,8 @@ def as_trained(
         return decision
     limits = [name for name in LIMITS if found.setting[name] is not None]
     text = (
-        f"{found.label(worker, limits)} would do so over the {found.amount.mean:g} epochs that it ran "
-        f"({duration_text(found.train_time_s.mean)})."
+        f"{found.label(worker, limits)} would do so over the {found.amount.mean:g} epochs that it "
+        f"ran ({duration_text(found.train_time_s.mean)})."
     )
     return replace(decision, reason=f"{decision.reason} {text}")
 
