@@ -44,6 +44,6 @@ def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) ->
 def batch_note(ran: int, declared: int) -> str:
     """Return the note of a run that trained with another batch than declared."""
     return (
-        f"trained with a global batch of {ran:,} instead of {declared:,}, as declared; results use "
+        f"trained with a global batch of {ran:,} instead of the declared {declared:,}; results use "
         f"{ran:,}"
     )
