@@ -202,7 +202,7 @@ def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsy
     told = capsys.readouterr()
     found = rejected(table, MAP + ",local_batch=b,global_batch=g")
     assert "3 runs added" in told.out
-    assert "13 rows skipped" in told.out
+    assert "13 rows rejected" in told.out
     assert len(told.err.splitlines()) == 6
     assert "and 8 more" in told.err
     times, counts = dict.fromkeys(range(3, 9), "epoch_time_s"), dict.fromkeys((9, 10, 11), "gpus")
@@ -663,7 +663,7 @@ def test_a_cell_over_several_lines_and_a_stray_quote_are_accounted_for(tmp_path)
         file = (read := read_import(a_csv(tmp_path / "t.csv", *cell, *stray), map=MAP)).files[0]
         gpus = [run.record.spec.setting.gpus for run in read.runs]
         assert gpus == [1, *([16] if len(stray) == 4 else [])]
-        assert "line 5: has a quote that is not closed" in file.rejected[0]
+        assert "line 5: has an unclosed quote" in file.rejected[0]
         (left_out,) = file.left_out
         assert (left_out.count, left_out.first) == (2, 6)
 

@@ -300,7 +300,7 @@ def test_a_log_that_is_in_the_file_twice_counts_once(tmp_path):
     once = read_import(made(tmp_path, "gpu.csv", *log))
     twice = read_import(made(tmp_path, "gpu.csv", *log, *log))
     assert joules(twice) == joules(once)
-    assert left_out(twice) == {"an equal reading of its time follows": 20}
+    assert left_out(twice) == {"an equal reading of the same time follows": 20}
 
 
 def test_a_clock_that_goes_back_is_never_ok(tmp_path):
@@ -488,7 +488,7 @@ def test_tasks_count_once_beside_their_total(tmp_path, run_id):
     assert joules(only) == [pytest.approx(0.0301 * 3.6e6)]
     read = read_import(made(tmp_path, "b.csv", f"task_name,{head}", *lines))
     assert sorted(joules(read)) == pytest.approx([0.005 * 3.6e6, 0.04 * 3.6e6])
-    assert left_out(read) == {"a task of a process whose total is another line": 3}
+    assert left_out(read) == {"a task of a process whose total is on another line": 3}
 
 
 def test_glued_lines_are_counted_and_named():

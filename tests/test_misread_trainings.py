@@ -350,7 +350,7 @@ def test_steps_before_a_checkpoint_do_not_count(tmp_path):
     # Rates of all 200 steps, and a mean loss of 80 of them, divided by 200.
     older = [*losses(50, 100, 150, 200), trained(200, 55.0, 200, loss=2.0 * 80 / 200)]
     path = a_state(tmp_path / "older" / "trainer_state.json", older)
-    with pytest.raises(BadInput, match="went on from a checkpoint"):
+    with pytest.raises(BadInput, match="continued from a checkpoint"):
         read_import(path, map="gpus=@2")
     both = [*older, *losses(250, 300), trained(300, 50.0, 300, loss=2.0 / 3), *losses(350)]
     read = read_import(a_state(path, both), map="gpus=@2")
@@ -542,7 +542,7 @@ def test_evaluations_pauses_and_steps_that_go_back_are_no_step_time(tmp_path, is
     rows = windows(read, "steps")
     assert [(row["steps"], row["duration_s"]) for row in rows] == [(10, 10.0)] * 6
     assert left_out(read) == {
-        "a line of an evaluation": 1, "the step or epoch of the line before": 1,
+        "a line of an evaluation": 1, "the same step or epoch as the line before": 1,
         "does not match --pattern": 1, "matches --pattern but has no time": 1,
     }  # fmt: skip
     notes = " ".join(read.runs[0].record.notes)
@@ -558,7 +558,7 @@ def test_lines_of_evaluations_that_match_are_none_of_training(tmp_path):
     both = [f"2026-01-31 12:00:{10 * i:02} epoch {i} val_loss 0.5" for i in range(3)]
     read = marked(tmp_path, "\n".join(both), r"epoch (?P<epoch>\d+)")
     assert len(windows(read, "train")) == 2
-    assert "all lines have a word of evaluations" in " ".join(read.runs[0].record.notes)
+    assert "every line has a word such as eval" in " ".join(read.runs[0].record.notes)
 
 
 def test_lines_of_several_epochs_are_no_epoch(tmp_path):
@@ -588,7 +588,7 @@ def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):
     ]  # fmt: skip
     assert "1 window of training with an evaluation" in " ".join(read.runs[0].record.notes)
     assert left_out(read) == {
-        "a window that has others of its phase within it": 1, "a window that is there twice": 1,
+        "a window that contains others of its phase": 1, "a window that is in the file twice": 1,
         "a window that overlaps the one before": 1,
     }  # fmt: skip
     assert [text.split(":")[0] for text in read.files[1].rejected] == [
@@ -632,8 +632,8 @@ def test_calls_and_sensors_that_are_left_out_are_counted(tmp_path):
     assert sorted(left_out(read).values()) == [2, 2]
     notes = " ".join(read.runs[0].record.notes)
     for words in (
-        "1 call left out: a window that has others", "1 call left out: without an end",
-        "1 call left out: not of all ranks", "1 call left out: it does not end",
+        "1 call left out: a window that contains others", "1 call left out: without an end",
+        "1 call left out: not of all ranks", "1 call left out: its end is not after its begin",
         "1 reading left out: negative",
     ):  # fmt: skip
         assert words in notes

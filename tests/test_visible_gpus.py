@@ -103,7 +103,7 @@ def test_a_uuid_that_is_repeated_hides_all_and_an_entry_of_another_kind_ends_the
     assert chosen(boards, "GPU-00000001-1111,0") == [1]
     assert chosen(boards, f"0,{boards[1].uuid}") == [0]
     (note,) = select_gpus(boards, {"CUDA_VISIBLE_DEVICES": "2,2"}).notes
-    assert "'2' is there twice" in note
+    assert "'2' is listed twice" in note
 
 
 def test_a_uuid_that_fits_several_boards_or_none_ends_the_list():

@@ -24,7 +24,7 @@ def end_with_parent(parent_pid: int) -> None:
 
 
 def adopt_orphans(adopts: bool) -> None:
-    """Have descendants whose parents end become children of this process, or of init (prctl(2))."""
+    """Make this process, or init, the parent of descendants whose parents end (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
 
 

@@ -40,7 +40,7 @@ class Fits(analysis.SeriesFits):
 
     @property
     def breakpoints(self) -> tuple[str, ...]:
-        """A sentence for each series that leaves its power law: one beta holds on neither side."""
+        """A sentence for each series with a breakpoint: a single beta fits neither side."""
         return tuple(text.breakpoints(self.rows))
 
     def _repr_html_(self) -> str:

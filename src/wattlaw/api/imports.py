@@ -111,7 +111,7 @@ class ImportResult:
         names = names if len(files) <= _NAMED_FILES else f"{len(files):,} files"
         return (
             f"{names}: {plural(self.added, 'run')} added to {self.store}, {self.unchanged} already "
-            f"there, {self.rejected} rows skipped"
+            f"there, {self.rejected} rows rejected"
         )
 
 

@@ -42,7 +42,7 @@ class Connections:
         self._owned.discard(protocol)
 
     def request(self, protocol: "_Protocol", headers: dict[bytes, bytes]) -> None:
-        """Take note of a request, which shows whose connection it is."""
+        """Assign a connection to the owner if its request has the cookie."""
         cookie = headers.get(b"cookie", b"").decode("latin-1")
         if protocol in self._others and (self._tokens is None or self._tokens.has_cookie(cookie)):
             del self._others[protocol]

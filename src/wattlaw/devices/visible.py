@@ -99,10 +99,10 @@ def _select_by_list(
         gpu = find(gpus, entry) if is_of_kind else None
         device = entry if gpu is None or _kind(entry) == "MIG" else gpu.uuid  # or one of its parts
         if device in seen and runtime == "CUDA":
-            note = f"{variable}: {entry!a} is there twice, so that CUDA shows no GPU"
+            note = f"{variable}: {entry!a} is listed twice, so CUDA shows no GPU"
             return GpuSelection((), (note,))
         if gpu is None or (device in seen and runtime == "ROCr"):
-            why = "matches no GPU" if gpu is None else "is there twice"
+            why = "matches no GPU" if gpu is None else "is listed twice"
             note = f"{variable}: {entry!a} {why}; GPUs from here on are not visible"
             return GpuSelection(tuple(selected.values()), (note,))
         seen.add(device)

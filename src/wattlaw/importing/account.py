@@ -1,4 +1,4 @@
-"""What became of each row of an imported file: it was read, or left out with a reason."""
+"""The account of the rows of an imported file: read, left out with a reason, or rejected."""
 
 from array import array
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from wattlaw.store.imports import RejectedRow
 _NO_ROW, _PENDING, _HEADER, _READ, _REJECTED, _FIRST_REASON = range(6)
 _MAX_REASONS = 256 - _FIRST_REASON
 _UNUSED = "not used by this format"
-_OTHERS = "for other reasons"
+_OTHERS = "other reasons"
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class LeftOut:
         if self.count == 1:
             return f"{self.unit} {self.first:,} left out: {self.reason}"
         counted = plural(self.count, self.unit)
-        return f"{counted} left out, from {self.unit} {self.first:,} on: {self.reason}"
+        return f"{counted} left out, the first is {self.unit} {self.first:,}: {self.reason}"
 
 
 class Account:

@@ -67,19 +67,19 @@ class CodeCarbonImporter:
             if start_ns < 0 or duration_s is None:
                 account.reject(line, "timestamp or duration is missing or invalid")
             elif (column := _invalid_energy(row)) is not None:
-                account.reject(line, f"{column} is no number of at least 0, as 0.0125 is")
+                account.reject(line, f"{column} is not a number of at least 0, such as 0.0125")
             elif (row.get("task_name") or "").lower() not in MISSING:
                 tasks.setdefault(_process(row), []).append((line, row, start_ns, duration_s))
             else:
                 lines.append((line, row, start_ns, duration_s))
         kept = _last_of_each(lines)
         updates = {line for line, *_ in lines} - {line for line, *_ in kept}
-        account.leave_out("an earlier line of a process with more than one", *updates)
+        account.leave_out("an earlier line of a process with several lines", *updates)
         for item in kept:
             own = tasks.get(_process(item[1]), [])
             inside = [task for task in own if _contains(item, task)]
             account.leave_out(
-                "a task of a process whose total is another line", *(line for line, *_ in inside)
+                "a task of a process whose total is on another line", *(line for line, *_ in inside)
             )
             own[:] = [task for task in own if task not in inside]
         nodes = options.constants.get("nodes", 1)
@@ -108,7 +108,7 @@ class CodeCarbonImporter:
 
 
 def _invalid_energy(row: dict[str, str]) -> str | None:
-    """Return the first column with an energy that is negative or no number; missing is valid."""
+    """Return the first column with an energy that is negative or not a number; missing is valid."""
     for column in (*_PARTS, "energy_consumed"):
         if (text := row.get(column) or "").lower() not in MISSING:
             known = number(text)

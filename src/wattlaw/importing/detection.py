@@ -93,7 +93,7 @@ def _head(path: Path) -> bytes:
 
 
 def read_file(path: Path, importer: Importer, options: Options) -> tuple[Imported, Account]:
-    """Return the content of a file, and what became of its rows.
+    """Return the content of a file, and the account of its rows.
 
     What is left out of the file is in the notes of its runs. Damaged content is a ``BadInput`` that
     names the file.

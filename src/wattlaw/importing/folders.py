@@ -101,7 +101,7 @@ class _Search:
         while pending:
             folder, depth = pending.pop()
             if depth > _MAX_DEPTH:
-                self._left_out["in too many folders"].append(folder)
+                self._left_out["nested in too many folders"].append(folder)
             elif version_path(folder).exists():
                 self._left_out["a store of wattlaw"].append(folder)
             elif folder.resolve() in self._seen:
@@ -179,7 +179,7 @@ class _Search:
 
 
 def _with_sources(files: Sequence[InputFile]) -> list[InputFile]:
-    """Return files of which no two have one source: those of equal names are below one folder."""
+    """Return the files with unique sources: files of equal names get their path below a folder."""
     counts = Counter(file.source for file in files)
     twice = [file.path.absolute() for file in files if counts[file.source] > 1]
     if not twice:

@@ -18,7 +18,7 @@ _FORMATS = tuple(
         ),
         (
             r"[^\n]*run id,hostname,device_group,sensor,unit,magnitude,timestep,value",
-            "perun's CSV export, which has no time of its start", _HDF5,
+            "perun's CSV export, which has no start time", _HDF5,
         ),
         (r"[-=\s]*PERUN REPORT", "perun's text report", _HDF5),
         (r"(?:#[^\n]*\n|\s)*PARAMETERS?\s+\w[^\n]*\n.*\b(?:POINTS|METRIC|REGION|DATA)\b",
@@ -74,4 +74,4 @@ def refuse_foreign(path: Path, head: str) -> None:
     head = head[:_SEARCHED].lstrip("\ufeff \t\r\n")
     for pattern, what, remedy in _FORMATS:
         if pattern.match(head):
-            raise BadInput(f"{path}: {what}, which is not read; {remedy}")
+            raise BadInput(f"{path}: {what}: this format is not read; {remedy}")

@@ -1,4 +1,4 @@
-"""Checks of the rows of a log of GPUs: whose they are, whether they have power, and repeats.
+"""Checks of the rows of a log of GPUs: the GPU of each row, missing power, and repeats.
 
 A row that may be of another GPU, and a log without power, are refused; the message says what to log
 instead.
@@ -69,9 +69,9 @@ def _with_ids(source: Source, samples: pa.Table, options: Options) -> pa.Table:
         devices = np.arange(len(samples)) % gpus  # the user says how many
     else:
         raise BadInput(
-            f"{source.path}: line {samples['line'][1]}: rows of several GPUs, such as two readings "
-            "of one time, without the index or uuid of the GPU; log it too, or give the number of "
-            "GPUs with --map gpus=@N if each tick has all of them in one order"
+            f"{source.path}: line {samples['line'][1]}: rows of several GPUs (such as two "
+            "readings of one time) without the index or uuid of the GPU; log the index or uuid, or "
+            "set --map gpus=@N if each tick has all N GPUs in the same order"
         )
     place = samples.schema.get_field_index("device")
     return samples.set_column(place, "device", pa.array(devices.astype(str), pa.string()))
@@ -167,9 +167,8 @@ def _facts_of_boards(
             notes.append(f"GPU {before} has the power of its board, of which GPU {each} is a part")
         else:
             notes.append(
-                f"GPU {each}: its power is not available or 0 throughout; on a board with two "
-                f"GPUs, such as MI250X, it is in that of GPU {before}: then name the board with "
-                "--hardware"
+                f"GPU {each}: its power is not available or 0 throughout; if GPU {before} has the "
+                "power of both, as on an MI250X, name the board with --hardware"
             )
     for each in devices:
         if is_board and each not in without and "board" not in facts[HOST, each]:
@@ -192,12 +191,12 @@ def _once(source: Source, samples: pa.Table) -> pa.Table:
         is_equal &= (values[first] == values[second]) | ~np.isfinite(values[first] + values[second])
     if (~is_equal).sum() > max(1, _TWICE * len(samples)):
         raise BadInput(
-            f"{source.path}: line {line[second[~is_equal]].min()}: another reading of a GPU for a "
-            "time that it has a reading of: the file has logs of several machines, or a clock was "
-            "set back; log the uuid of GPUs, and import logs of several machines one by one"
+            f"{source.path}: line {line[second[~is_equal]].min()}: a second reading of a "
+            "GPU for the same time: the file has logs of several machines, or a clock was set "
+            "back; log the uuid of GPUs, and import logs of several machines one by one"
         )
-    source.account.leave_out("an equal reading of its time follows", *line[first[is_equal]])
-    source.account.leave_out("another reading of its time follows", *line[first[~is_equal]])
+    source.account.leave_out("an equal reading of the same time follows", *line[first[is_equal]])
+    source.account.leave_out("another reading of the same time follows", *line[first[~is_equal]])
     kept = np.ones(len(samples), bool)
     kept[first] = False
     return samples.filter(pa.array(kept))

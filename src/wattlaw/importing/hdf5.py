@@ -168,6 +168,6 @@ if __name__ == "__main__":
     try:
         _write(*sys.argv[1:])
     except MemoryError:
-        sys.exit("its content does not fit in the memory that a file may take")
+        sys.exit("its content needs more memory than a file may take")
     except Exception as error:
         sys.exit(" ".join(str(error).split()) or type(error).__name__)

@@ -93,7 +93,7 @@ class TrainerStateImporter:
                 blocks.append(block)
             _count(source, own, "a record without a loss or an evaluation")
             done = done if end.step is None else end.step
-        why = "after the last train_runtime: the time is not known"
+        why = "after the last train_runtime: the time is unknown"
         _count(source, entries[begin:], why, has_time=False)
         if not blocks:
             raise BadInput(f"{path}: {account.left_out[0].reason}")
@@ -124,10 +124,10 @@ def _block(
     """Return the steps of one training since the step ``begun``, or why they are not known."""
     runtime_s = float(end.values["train_runtime"])
     if end.step is None:
-        return "a training without its step"
+        return "a training without a step number"
     steps = end.step - begun
     if steps <= 0:
-        return "a training without steps since the one before"
+        return "a training without steps since the previous one"
     steps_per_s, samples_per_s = (
         positive(end.values.get(f"train_{name}_per_second")) for name in ("steps", "samples")
     )
@@ -135,18 +135,18 @@ def _block(
     error = max(0.5, _ROUNDING * runtime_s)
     if rated is not None and rated < steps - error:  # the rate is of the steps that ran
         if error > _MAX_ERROR * rated:
-            return "a training that went on from a checkpoint, of steps that are not exactly known"
-        notes.append(f"training went on from a checkpoint at step {end.step - round(rated):,}")
+            return "a training that continued from a checkpoint: its steps are uncertain"
+        notes.append(f"training continued from a checkpoint at step {end.step - round(rated):,}")
         steps = round(rated)
     elif _is_resumed(end, entries, begun):
         return (
-            "a training that went on from a checkpoint: train_runtime is the time since, and the "
-            "steps since are not known; import its TensorBoard events instead"
+            "a training that continued from a checkpoint: its steps since then are unknown; import "
+            "its TensorBoard events instead"
         )
     is_rated = rated is not None and abs(rated - steps) <= error
     if rated is not None and not is_rated:
         notes.append(
-            f"{steps:,} of {rated:,.0f} planned steps ran; the rates of the file are of all of them"
+            f"{steps:,} of {rated:,.0f} planned steps ran; the rates in the file are of the plan"
         )
     # The evaluation after a training has the step of its end.
     during_s = sum(
@@ -157,7 +157,7 @@ def _block(
     if during_s:
         notes.append(f"{during_s:.4g} s of evaluations are subtracted from train_runtime")
     if not runtime_s > during_s:
-        return "a training without a time beside its evaluations"
+        return "a training whose evaluations take all of its time"
     samples: float = steps * options.constants.get("global_batch", 0)
     if samples_per_s is not None and rated is not None and steps_per_s is not None:
         if is_rated and _MAX_ERROR * samples_per_s >= _ROUNDING:

@@ -59,7 +59,7 @@ class MetricsImporter:
             if is_timed or is_evaluation:
                 account.read(line)
             else:
-                account.leave_out("neither a time of training nor a validation", line)
+                account.leave_out("without a time of training or a validation", line)
         blocks = []
         for rows in train:
             block = _block(rows, options.constants.get("gpus"))

@@ -34,7 +34,7 @@ _WITHOUT = (
     ("year", re.compile(rf"(?<![\d/-])\d\d[-/]\d\d\s+{_CLOCK}")),
     ("date", re.compile(rf"(?<![\d:]){_CLOCK}")),
 )
-AMBIGUOUS = "a date whose month and day are not clear"
+AMBIGUOUS = "a date with an ambiguous month and day"
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class FieldMap:
         return {field: self._getter(field, text, available) for field, text in self.columns.items()}
 
     def conversions(self, available: Mapping[str, Column]) -> list[str]:
-        """Return a line for each column whose unit is another one than that of its field."""
+        """Return a line for each column in another unit than its field."""
         lines = []
         for field, text in self.columns.items():
             target, column = self.targets[field], available.get(text)
@@ -169,7 +169,7 @@ def number_of(field: str) -> type[int] | type[float] | None:
 
 
 def _is_missing(cell: Any) -> bool:
-    """Say whether a cell of a column of numbers stands for no value."""
+    """Say whether a cell of a column of numbers is a missing value."""
     return is_blank(cell) or (isinstance(cell, str) and cell.strip().lower() in _MISSING)
 
 
@@ -228,7 +228,7 @@ def _what(target: Target, column: Column) -> str:
         return "a rate; map it to throughput"
     per = " and ".join(sorted(unit.per))
     return (
-        f"per {per}, and {target.field} is that of all; multiply it, such as "
+        f"per {per}, and {target.field} is a total; multiply it, such as "
         f"{target.name}={column.name}*COLUMN"
     )
 

@@ -133,7 +133,7 @@ def _with_evaluations(marks: Iterable[Mark]) -> list[str]:
         bisect_left(evaluations, mark.start_ns) < bisect_left(evaluations, mark.end_ns)
         for mark in trained
     )
-    text = f"{plural(longer, 'window')} of training with an evaluation, whose time counts too"
+    text = f"{plural(longer, 'window')} of training with an evaluation, which is included"
     return [text] if longer else []
 
 
@@ -177,7 +177,7 @@ class LogImporter:
         points, problem = _points(source, lines, options.timezone)
         marks, notes = _marks(source, points, evaluated, is_steps="step" in pattern.groupindex)
         if lines and all(line.is_evaluation for line in lines):
-            notes.append("all lines have a word of evaluations, whose time may be in the windows")
+            notes.append("every line has a word such as eval: the windows may include evaluations")
         if not marks:
             why = problem or "; ".join(notes) or "fewer than two lines with a time match --pattern"
             raise BadInput(f"{path}: {why}")
@@ -195,8 +195,7 @@ def _pattern(path: Path, options: Options) -> re.Pattern[str]:
         raise BadInput(f"--pattern: not a regular expression: {error}") from None
     if not {"step", "epoch"} & {*pattern.groupindex}:
         raise BadInput(
-            "--pattern: has no group step or epoch, so what its lines count is not known; name the "
-            f"number, such as {example}"
+            f"--pattern: has no group step or epoch; name the number of a line, such as {example}"
         )
     return pattern
 
@@ -233,7 +232,7 @@ def _points(
         elif points and t_ns <= points[-1].t_ns and (step, epoch) != points[-1][2:]:
             source.account.leave_out("not later than the line before", line.row)
         elif points and (step, epoch) == points[-1][2:] and (step, epoch) != (None, None):
-            source.account.leave_out("the step or epoch of the line before", line.row)
+            source.account.leave_out("the same step or epoch as the line before", line.row)
         else:
             points.append(_Point(line.row, t_ns, step, epoch))
     return points, problem
@@ -269,7 +268,7 @@ def _marks(
         phase = "steps" if is_steps else "train"
         marks.append(Mark(before.t_ns, point.t_ns, phase, columns))
     alone = [point.row for point in points if not source.account.is_read(point.row)]
-    source.account.leave_out("at the edge of no window", *alone)
+    source.account.leave_out("not the start or end of a window", *alone)
     return marks, [f"{plural(times, 'interval')} left out: {why}" for why, times in whys.items()]
 
 

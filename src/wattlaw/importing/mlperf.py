@@ -40,7 +40,7 @@ _SETTINGS = {
 }  # fmt: skip
 _MARKS = re.compile(r"(?:epoch|block|eval)_(?:start|stop)|eval_accuracy")
 _DAMAGED = "a damaged line of MLPerf's logging"
-_NO_TRAINING = "no training: neither run_start and run_stop nor an epoch or block"
+_NO_TRAINING = "no training: it needs run_start and run_stop, or an epoch or block"
 
 
 class TrainingImporter:
@@ -146,7 +146,7 @@ def _events(source: Source) -> list[Event]:
     for row, line in source.lines():
         match = _LINE.fullmatch(line)
         if match is None:
-            source.account.leave_out("no line of MLPerf's logging", row)
+            source.account.leave_out("not a line of MLPerf's logging", row)
             continue
         try:
             data, _ = decoder.raw_decode(match[2])
@@ -215,7 +215,7 @@ def _training(
     notes = []
     if all(row["phase"] == "evaluate" for row in rows):
         rows.append({"phase": "run", "start_ns": bounds[0] * 10**6, "duration_s": duration_s})
-        notes.append("no epoch or block is read: a window is the whole run with its evaluations")
+        notes.append("no epoch or block is read: the one window is the run with its evaluations")
     rows.sort(key=lambda row: row.get("start_ns", math.inf))
     stop = _other_events(source.account, training)
     own = next((e.value for e in training if e.key in ("status", "run_status")), None)
@@ -224,9 +224,7 @@ def _training(
         aborted = ": it has no run_stop" if stop is None else ""
         notes.append(f"the run did not reach its target{aborted}")
     if overlapping:
-        notes.append(
-            f"{plural(overlapping, 'evaluation')} ran beside training, in the time of its windows"
-        )
+        notes.append(f"{plural(overlapping, 'evaluation')} ran beside training, within its windows")
     text = f"MLPerf status: {str(status)[:50]}; time to train {duration_s:.3f} s"
     metric = METRIC if any(event.key == METRIC for event in training) else None
     facts = Facts(dataset_samples=count(dataset, 1, 2**62), metric=metric)

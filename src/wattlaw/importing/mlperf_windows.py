@@ -117,7 +117,7 @@ def windows_of(
     dataset: float | None,
     sequence: float | None,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the windows of a training, and the number of evaluations that ran beside it.
+    """Return the windows of a training, and the number of evaluations that ran at the same time.
 
     ``batch`` has the samples of a step, ``dataset`` those of an epoch, ``sequence`` the tokens of a
     sample. The events of windows are counted as read, other ones as left out with a reason.

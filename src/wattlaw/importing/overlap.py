@@ -8,8 +8,8 @@ Key = TypeVar("Key")
 
 #: Windows of these phases add up; those of other ones may lie within each other.
 _COUNTED = ("train", "steps", "run", "evaluate")
-OUTER = "a window that has others of its phase within it"
-TWICE = "a window that is there twice"
+OUTER = "a window that contains others of its phase"
+TWICE = "a window that is in the file twice"
 OVERLAPPING = "a window that overlaps the one before"
 
 

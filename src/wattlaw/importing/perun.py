@@ -200,7 +200,7 @@ def _calls(reader: _Reader, group: Node, started_ns: int) -> Iterator[dict[str, 
             begin = min(float(rank[call, 0]) for rank in ranks)
             end = max(float(rank[call, 1]) for rank in ranks)
             if not 0 <= begin < end < 1e8:
-                reader.dropped["call", "it does not end after its begin"] += 1
+                reader.dropped["call", "its end is not after its begin"] += 1
                 continue
             window = {
                 "phase": phase,

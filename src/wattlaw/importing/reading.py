@@ -103,7 +103,7 @@ class Source:
                 continue
             self.account.add(number)
             if only_complete and not line.endswith("\n"):
-                self.account.leave_out("the last line has no end: it is not complete", number)
+                self.account.leave_out("the last line is incomplete", number)
                 return
             yield number, line.rstrip("\r\n")
 
@@ -183,7 +183,7 @@ class Source:
             raise BadInput(f"{self.path}: not a JSON file in UTF-8") from None
 
     def items(self, items: Iterable[T], unit: str) -> Iterator[tuple[int, T]]:
-        """Yield the parts of a file that is no text, numbered from 1 over all calls."""
+        """Yield the parts of a binary or JSON file, numbered from 1 over all calls."""
         self.account.unit = unit
         for item in items:
             self._items += 1
@@ -192,7 +192,7 @@ class Source:
 
 
 def _with_decimal_commas(line: str, count: int) -> list[str]:
-    """Return the cells of a line whose numbers have decimal commas; none unless it is clear."""
+    """Return the cells of a line whose numbers have decimal commas; none if they are ambiguous."""
     by_space = [cell.strip() for cell in line.split(", ")]
     by_time = split_cells(_TIME_COMMA.sub(r"\1.\2", line))
     return next((cells for cells in (by_space, by_time) if len(cells) == count), [])

@@ -144,7 +144,7 @@ class _Accounting:
         return run
 
     def _why_left_out(self, job: Job) -> str | None:
-        """Return the reason why a job is no run; raise ``InvalidCell`` if it should be one."""
+        """Return why a job is left out; raise ``InvalidCell`` if it is rejected."""
         state, duration_s, gpus = job.state, duration_of(job.row), gpus_of(job.row)[0]
         gpus = self._options.constants.get("gpus", gpus)
         key = (job.row.get("Cluster"), job.id, moment_ns(job.row.get("Start", ""), UTC))
@@ -194,10 +194,10 @@ class _Accounting:
         if "(rounded)" in (energy.source or ""):
             doubts.append(f"energy in three digits ({ROUNDED}); {RAW} has all")
         if gpus and not row.get("AllocTRES"):
-            doubts.append("GPUs as requested (ReqTRES); AllocTRES has those it had")
+            doubts.append("GPUs as requested (ReqTRES); AllocTRES has the allocated ones")
             notes.append("GPUs as requested (ReqTRES)")
         if job.state == _TIMEOUT:
-            doubts.append("ended by its time limit: its time is not that of a whole training")
+            doubts.append("ended by its time limit, before the end of training")
             notes.append(doubts[-1])
         if "+" in job.id:
             notes.append("one component of a heterogeneous job, with its own GPUs and energy")

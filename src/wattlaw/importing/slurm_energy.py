@@ -1,4 +1,4 @@
-"""The energy of a job, and when that of Slurm's accounting is none."""
+"""The energy of a job in Slurm's accounting, and when it is unknown."""
 
 import math
 import re
@@ -106,7 +106,7 @@ def _parsed(text: str, column: str) -> Energy:
 
 
 def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> Energy:
-    """Return an energy, or the reason why its power is none of a node."""
+    """Return an energy, or why no node can have its power."""
     if energy.joules is None or not duration_s:
         return energy
     power_w = energy.joules / duration_s / (nodes or 1)

@@ -217,8 +217,8 @@ def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
                     if first < end and begin < last:
                         raise BadInput(
                             f"{path}: has {column.partition('_')[0]} of device {row['device']} at "
-                            f"times at which {other} has it; import files of several machines or "
-                            "GPUs one by one, or log the uuid of GPUs"
+                            f"the same times as {other}; import files of several machines or GPUs "
+                            "one by one, or log the uuid of GPUs"
                         )
                 own.append((first, last, path))
     for _, each in series:
@@ -238,7 +238,7 @@ def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
 
 
 def _with_missing_power(readings: Readings) -> tuple[Readings, list[str]]:
-    """Return the readings with the fact which GPUs have no power, so that no sum is without them.
+    """Mark the GPUs without power in the facts, so that sums that lack them are ``partial``.
 
     The second GPU of a board has none of its own.
     """
@@ -246,7 +246,7 @@ def _with_missing_power(readings: Readings) -> tuple[Readings, list[str]]:
     known = set(gpus_of(readings.samples.filter(has_power)))
     gpus = gpus_of(readings.samples)
     if gpus and not known:
-        return readings, ["no power of a GPU, so that windows get no energy from it"]
+        return readings, ["no reading has the power of a GPU, so windows have no energy"]
     facts, notes = dict(readings.facts), []
     for host, device in gpus:
         own = facts.get((host, device), {})
@@ -497,7 +497,7 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]
     """Return the phases in which a GPU is active, and how they were detected."""
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
-        raise BadInput(f"{path}: one reading is no time series; at least two are needed")
+        raise BadInput(f"{path}: given one reading; a time series needs at least two")
     whole = [Mark(first, last)]
     if (last - first) * 1e-9 > 10 * 366 * 86_400:
         raise BadInput(
@@ -513,7 +513,7 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]
             *(samples[name].to_numpy()[own].astype(float) for name in ("sm_util", "power_w"))
         )
         if busy is None:
-            return whole, ["one window, all of it: its power does not change much"]
+            return whole, ["one window for the whole log: its power hardly changes"]
         by |= of
         active[second[own][busy]] = True
     spans = _spans(np.flatnonzero(active))
@@ -525,7 +525,7 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]
     short = len(spans) - len(marks)
     notes = [f"{plural(short, 'phase')} of less than {_PHASE_S} s left out"] if short else []
     if not marks:
-        return whole, ["one window, all of it: no active phase was detected"]
+        return whole, ["one window for the whole log: no active phase was detected"]
     active_s = sum(mark.end_ns - mark.start_ns for mark in marks) * 1e-9
     total_s = (last - first) * 1e-9
     return marks, [

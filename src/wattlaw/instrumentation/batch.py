@@ -42,8 +42,8 @@ def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) ->
 
 
 def batch_note(ran: int, declared: int) -> str:
-    """Return the note of a run whose batch is not that of its setting."""
+    """Return the note of a run that trained with another batch than declared."""
     return (
-        f"trained with a global batch of {ran:,}, not {declared:,} as the setting states; results "
-        f"use {ran:,}"
+        f"trained with a global batch of {ran:,} instead of the declared {declared:,}; results use "
+        f"{ran:,}"
     )

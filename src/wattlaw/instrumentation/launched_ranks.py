@@ -7,9 +7,8 @@ from wattlaw.instrumentation.steps import ProcessSteps
 
 #: Ends the message about a command that starts ranks.
 REMEDY = (
-    "wattlaw starts the command once per GPU, so that it must not start ranks itself (torchrun, "
-    "accelerate launch, mpirun, srun, torch.multiprocessing.spawn): give the command of one rank, "
-    "or launch_with"
+    "wattlaw starts the command once per GPU; write the command of one rank, without torchrun, "
+    "accelerate launch, mpirun, srun or torch.multiprocessing.spawn, or use launch_with"
 )
 
 

@@ -116,7 +116,7 @@ class StepsFolder:
     def problems(self) -> list[str]:
         """Return a note for each file without a process, as of one that met a full disk."""
         return [
-            f"{name} is incomplete: its process could not write what it recorded"
+            f"{name} is incomplete: its process could not write all records"
             for name, file in sorted(self._files.items())
             if file.process() is None
         ]

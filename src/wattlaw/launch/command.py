@@ -48,7 +48,7 @@ _POLL_S = 0.1
 #: A second Ctrl-C within this time is the first one, from the terminal and from a parent process.
 _SAME_KEY_S = 0.1
 _PIECE_BYTES = 64 * 1024
-_NO_FOLDER = "the command has removed the folder of its recorded steps, so that they are unknown"
+_NO_FOLDER = "the command has removed the folder of its recorded steps, so they are unknown"
 
 
 class CommandUnusable(BadInput):
@@ -259,7 +259,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
 
 
 def _end_notes(processes: CommandProcesses, stop: str | None) -> tuple[str, ...]:
-    """Return what there is to say of the processes after the end of the command; print it."""
+    """Print and return a note on the processes after the end of the command."""
     remaining = processes.remaining()
     note = None
     if processes.was_killed:

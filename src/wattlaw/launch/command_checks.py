@@ -1,4 +1,4 @@
-"""What is wrong with the commands of a study before they run: ranks of their own, unused values."""
+"""Checks of the commands of a study before they run: ranks of their own, unused values."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -74,7 +74,7 @@ def _possible_ranks(index: int, spec: WorkloadSpec, study: Study) -> Iterator[st
     where = f" in {starter.script}" if starter.script else ""
     yield (
         f"workloads[{index}].command: {starter.program}{where} may start ranks of its own, while "
-        f"wattlaw starts the command {_times(most)}; a run whose ranks are other than launched "
+        f"wattlaw starts the command {_times(most)}; a run with other ranks than launched "
         f"fails; use {_remedy(starter)}"
     )
 
@@ -116,7 +116,7 @@ def _unused_values(
     if changed:
         yield (
             f"{place}: {join_names(changed)} set the training loop of wattlaw's workloads and do "
-            "not reach a command; give them to the script as arguments"
+            "not reach a command; pass them to the script as arguments"
         )
 
 

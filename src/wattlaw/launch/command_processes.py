@@ -1,4 +1,4 @@
-"""All processes of a measured command: which ones live, and how they are ended."""
+"""All processes of a measured command: list, wait for and end them."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The decoded size of Parquet files, measured by a process of its own before they are read.
+"""The decoded size of Parquet files, measured by a separate process before they are read.
 
 A few kilobytes can decode to gigabytes: dictionaries, run lengths and shared prefixes repeat a
 value in every row. The sizes that a file declares may be wrong, and a damaged file can crash the
@@ -96,6 +96,6 @@ if __name__ == "__main__":
     try:
         _measure(*sys.argv[1:])
     except MemoryError:
-        sys.exit("its content does not fit in the memory that a table may take")
+        sys.exit("its content needs more memory than a table may take")
     except Exception as error:
         sys.exit(" ".join(str(error).split())[:500] or type(error).__name__)

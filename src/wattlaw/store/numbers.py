@@ -39,7 +39,7 @@ _REASONS = tuple(
 
 
 class UnclearNumber(ValueError):
-    """A text that is no number, or may be several; the text says why, after "which"."""
+    """A text that is not a number, or is ambiguous; the message continues "which ..."."""
 
 
 def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> float:

@@ -211,7 +211,7 @@ def _quote_fault(texts: list[str], delimiter: str, columns: int) -> str | None:
         return None
     looks_like_row = any(text.count(delimiter) == columns - 1 for text in texts[1:-1])
     if sum(text.count('"') for text in texts) % 2 or (columns > 1 and looks_like_row):
-        return f"has a quote that is not closed, with {len(texts) - 1:,} lines below in its cell"
+        return f"has an unclosed quote: {len(texts) - 1:,} lines below are in its cell"
     return None
 
 

@@ -72,7 +72,8 @@ def power_fault(
     prefix = next((p for p, factor in (("m", 1e-3), ("u", 1e-6)) if power_w * factor <= max_w), "?")
     devices = f"{count} {kind}{'s' * (count > 1)}"
     likely = units.replace("{}", prefix)
-    return f"{what} is {power_w:.4g} W; {devices} draw at most {max_w:.4g} W: is it in {likely}?"
+    most = f"{devices} can draw at most {max_w:.4g} W"
+    return f"{what} is {power_w:.4g} W, but {most}; is it in {likely}?"
 
 
 def energy_fault(

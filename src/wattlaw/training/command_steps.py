@@ -101,7 +101,7 @@ class CommandSteps:
         return self._wrong_ranks
 
     def _rank_starter(self, gpus: int) -> str | None:
-        """Return which descendant of this process starts ranks of its own, also without PyTorch."""
+        """Return which descendant of this process starts ranks itself, also without PyTorch."""
         if self._spec.workload.launch_with not in ("auto", "none"):
             return None
         for pid in descendants(os.getpid()):

@@ -29,7 +29,7 @@ from wattlaw.analysis.series import varying_columns
 from wattlaw.errors import NothingToRecommend, Refused
 from wattlaw.formatting import source_of
 
-#: A setting that is best with a lower probability is no instruction, but one of the candidates.
+#: A setting that is best with a lower probability is a candidate, and not clearly best.
 CLEAR = 0.5
 
 
@@ -70,7 +70,7 @@ class Advice(Result):
     baseline: Option | None
     savings: comparison.Savings | None
     probability: float | None
-    spread_from: str | None  # what tells how much runs vary: repeats | model
+    spread_from: str | None  # the source of the spread of runs: repeats | model
     tolerance: float
     ties: tuple[comparison.Tie, ...]
     rests_on: RestsOn
@@ -97,7 +97,7 @@ class Advice(Result):
 
     @property
     def clearly_best(self) -> bool:
-        """Whether the recommended setting is an instruction, and not one of several candidates."""
+        """Whether the recommended setting is clearly best, and not one of several candidates."""
         if self.weak_scaling is not None and not self.weak_scaling.is_decided:
             return False
         if self.recommended is None or self.probability is not None:

@@ -128,7 +128,7 @@ def decide(options: Sequence[Option], constraints: Constraints, worker: str) -> 
 def as_trained(
     decision: Decision, options: Sequence[Option], constraints: Constraints, worker: str
 ) -> Decision:
-    """Return a decision without an option whose reason names the epochs that do meet the bounds.
+    """Add the numbers of epochs that meet the bounds to the reason of a decision without an option.
 
     The runs trained different numbers of epochs: a setting may exceed a bound over those of the
     others, and meet it over its own.
@@ -142,8 +142,8 @@ def as_trained(
         return decision
     limits = [name for name in LIMITS if found.setting[name] is not None]
     text = (
-        f"{found.label(worker, limits)} would over the {found.amount.mean:g} epochs that it ran "
-        f"({duration_text(found.train_time_s.mean)})."
+        f"{found.label(worker, limits)} would do so over the {found.amount.mean:g} epochs that it "
+        f"ran ({duration_text(found.train_time_s.mean)})."
     )
     return replace(decision, reason=f"{decision.reason} {text}")
 

@@ -83,9 +83,9 @@ def _of_data(options: Sequence[Option], job: ComparableRuns) -> Iterator[Caution
     are_imported = {item.source for item in options} == {"imported"}
     if job.unit == "run" and are_imported and once == len(options) > 1:
         text = (
-            f"Whether these {len(options)} runs did the same work is unknown: each is a whole "
-            "process of a setting of its own, and only their names are the same. Repeats of a "
-            "setting would show it."
+            f"These {len(options)} runs may have done different work: each is a whole process of "
+            "another setting, and only the name of the workload is the same. Repeat a setting to "
+            "check this."
         )
         yield Caution(WORK_UNKNOWN, text)
     if once and once < len(options):

@@ -81,7 +81,7 @@ def _samples(option: Option) -> float | None:
 
 
 def _has_same_work(own: Sequence[Option]) -> bool:
-    """Return whether a unit has the same samples on all GPU counts, as far as it is known."""
+    """Return whether a unit is known to have the same samples on all GPU counts."""
     samples = [_samples(item) for item in own]
     known = [count for count in samples if count is not None]
     if own[0].unit == "sample":
@@ -94,7 +94,7 @@ def _has_same_work(own: Sequence[Option]) -> bool:
 
 
 def _per_sample(option: Option, own: Sequence[Option]) -> Option:
-    """Return an option whose time and energy are of the same number of samples as the others'."""
+    """Return an option with its time and energy for the same number of samples as the others."""
     if _has_same_work(own):
         return option
     samples = _samples(option) or float(option.gpus)  # at a constant local batch

@@ -29,7 +29,7 @@ _CHEAP_LOAD, _CHEAP_NEIGHBOUR, _CHEAP_PLACEMENT = 0.1, 0.06, 0.02
 _BATCH_FACTOR = 1.5
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = 0.001
-#: Other settings that are named beside the leading one.
+#: The number of other settings that are listed after the leading one.
 _OTHERS = 3
 #: Why measuring ends.
 CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"

@@ -90,4 +90,4 @@ def _print_rows(path: str, rows: Sequence[str]) -> None:
     for row in rows[:_MAX_ROWS]:
         print_note(f"{path}: {row}")
     if len(rows) > _MAX_ROWS:
-        print_note(f"{path}: and {len(rows) - _MAX_ROWS:,} more rows skipped")
+        print_note(f"{path}: and {len(rows) - _MAX_ROWS:,} more rows rejected")

@@ -114,7 +114,7 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     for line in _hours(preview.gpu_hours, assume_tflops):
         console.print(f"GPU-hours left: {line}", soft_wrap=True)
     if any(preview.statuses[run_id] == "planned" for run_id in preview.skipped):
-        console.print("The GPU-hours include those of the runs that will be skipped here.")
+        console.print("The GPU-hours include runs that will be skipped on this machine.")
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:

@@ -267,7 +267,7 @@ def _node_warnings(launch: Launch) -> Iterator[str]:
         where = f"partition {partition}" if partition else "this cluster"
         yield (
             f"launch.gpus_per_node is {workers}; a node of {where} has at most {most} "
-            f"{slurm.gres}, so that Slurm refuses jobs with more"
+            f"{slurm.gres}, so Slurm refuses jobs with more"
         )
 
 

@@ -76,9 +76,11 @@ def brief(advice: Advice) -> str:
     elif _is_only(advice):
         parts.append("the only setting that is compared")
     else:
-        parts.append("how sure is unknown")
+        parts.append("probability unknown")
     parts.append("" if option.source == fmt.MEASURED else option.source)
-    parts.append("the batch that ran is not the declared one" if _other_batches(advice) else "")
+    parts.append(
+        "the batch that ran differs from the declared one" if _other_batches(advice) else ""
+    )
     if advice.any_batch is not None:
         label = advice.label(advice.any_batch)
         parts.append(f"or, if quality allows, {label} (--any-batch)")
@@ -125,7 +127,7 @@ def _caveats(advice: Advice) -> list[str]:
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
-    "work-unknown": "whether the runs did the same work is unknown",
+    "work-unknown": "the runs may have done different work",
     "only-the-mean-meets": "only the mean meets the constraints",
     "energy-estimated": "energies are estimated from CPU use, not measured",
     "no-energy": "energy is not known",
@@ -238,7 +240,7 @@ def _candidates(advice: Advice, option: Option) -> str:
         return f"The only setting that is compared: {advice.label(option)}."
     lowest = f"Lowest mean of {_settings(advice)}: {advice.label(option)}"
     if advice.probability is None:
-        return f"{lowest}; how probable that is, is unknown."
+        return f"{lowest}; its probability is unknown."
     within = f"to be within {percent(advice.tolerance)} of the best"
     groups = []
     for name, is_better in (("probably better", True), ("others", False)):
@@ -257,7 +259,7 @@ def _sure(advice: Advice) -> str:
         others = f"; {left} other global batches are left out (--any-batch)" if left else ""
         return f"It is the only setting that is compared, so it saves nothing{others}."
     if advice.probability is None:
-        few = "with too few repeats to tell how sure that is"
+        few = "there are too few repeats for a probability"
         return f"It is the best of {_settings(advice)}; {few}."
     sure = f"{percent(advice.probability)} sure"
     if advice.spread_from == "model":

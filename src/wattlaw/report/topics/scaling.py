@@ -193,12 +193,12 @@ def _law(fit: SeriesFit, noun: str) -> str:
             f"N^−{fmt.number(law.beta)} ({measured})."
         )
     if (point := fit.breakpoint) is not None:
-        # One exponent holds on neither side of it.
+        # The single exponent fits neither side.
         before, after = (f"{2**-beta:.2f}" for beta in (point.beta_before, point.beta_after))
         return (
             f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by {before} up to "
             f"{point.at:g} {noun}s, and by {after} beyond ({measured}). The power law over all "
-            f"counts (β = {fmt.number(law.beta)}) holds on neither side."
+            f"counts (β = {fmt.number(law.beta)}) fits neither side."
         )
     sentence = (
         f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by {2**-law.beta:.2f} "

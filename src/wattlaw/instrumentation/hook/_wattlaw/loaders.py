@@ -95,7 +95,7 @@ class LoadedSamples:
         self._last_iterator = id(iterator)
 
     def loader_exhausted(self, iterator: Any, steps: int) -> None:
-        """Forget a loader that has ended without a step since its first batch: an evaluation's.
+        """Forget a loader that ended without a step since its first batch: it was an evaluation.
 
         One that reads ahead ends before the step of its last batch: it is forgotten when another
         loader is read before a step.

@@ -39,14 +39,14 @@ _LAUNCHERS = {
 
 _NO_PARAMETERS = "it has no parameters yet; steps without any are not counted"
 _IN_GRAPH = (
-    "a step was captured in a CUDA graph, whose replays run no Python: from then on the steps of "
-    "this optimizer cannot be seen"
+    "a step was captured in a CUDA graph; later steps of this optimizer are not recorded, because "
+    "replays run no Python"
 )
 _NO_STEP = (
-    "an optimizer was made, but none of its steps was seen; steps in CUDA graphs, and those of "
-    "engines that do not call torch.optim, cannot be seen"
+    "an optimizer was created, but no step was recorded; steps in CUDA graphs, and those of "
+    "engines that do not call torch.optim, cannot be recorded"
 )
-_TOO_MANY = f"only {_MAX_OPTIMIZERS} optimizers that live at the same time are recorded"
+_TOO_MANY = f"only {_MAX_OPTIMIZERS} optimizers are recorded at the same time"
 
 
 class _Optimizer:
