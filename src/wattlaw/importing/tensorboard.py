@@ -21,7 +21,6 @@ from wattlaw.files import read_input
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, ns_of
-from wattlaw.importing.runs import workload_of
 from wattlaw.importing.timeseries import are_pauses, run_of_training
 
 _EVALUATION = re.compile(
@@ -69,10 +68,6 @@ class EventsImporter:
         """Say whether the first record is that of an event file."""
         return b"brain.Event:" in head[:100]
 
-    def detect_folder(self, path: Path) -> bool:
-        """Say whether a folder has the event files of one training."""
-        return bool(self.files_of(path))
-
     def files_of(self, path: Path) -> list[Path]:
         """Return the event files of a training: of its folder, and of ``train`` and the like."""
         parts = [each for each in sorted(path.iterdir()) if each.is_dir()]
@@ -104,9 +99,7 @@ class EventsImporter:
         names = {each.tag for each in evaluated if "loss" not in each.tag.lower()}
         windows += _evaluations(evaluated, min(names, default=None))
         note = f"steps by the times of the scalar {str(tag)[:100]}"
-        run = run_of_training(
-            path, options, windows, names, [note, *notes], {"workload": workload_of(path)}
-        )
+        run = run_of_training(path, options, windows, names, [note, *notes])
         tags = len({each.tag for each in scalars})
         text = f"TensorBoard events: {len(scalars):,} scalars, {tags} tags, {length} by "
         return Imported(f"{text}{str(tag)[:60]!a}", [run], notes=notes)

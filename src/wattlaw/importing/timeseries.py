@@ -20,7 +20,7 @@ from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.reading import MAX_READINGS
-from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run
+from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run, workload_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
@@ -132,8 +132,8 @@ def describe(kind: str, readings: Readings, options: Options | None = None) -> s
     samples = readings.samples
     gpus = gpus_of(samples)
     others = samples.group_by(["host", "device"]).aggregate([]).num_rows - len(gpus)
-    devices = [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"] if gpus else []
-    devices += [f"{others} other device{'s' * (others != 1)}"] if others else []
+    named = ((len(gpus), "GPU"), (others, "other device"))
+    devices = [plural(number, noun) for number, noun in named if number]
     zone = "" if options is None else f", times in {options.zone_note}"
     return f"{kind}: {', '.join(devices)}, {len(samples):,} readings over {_span(samples)}{zone}"
 
@@ -414,12 +414,11 @@ def run_of_training(
     windows: Sequence[Mapping[str, Any]],
     metrics: Iterable[str],
     notes: Iterable[str] = (),
-    values: Mapping[str, Any] | None = None,
 ) -> ImportedRun:
     """Return the run of one training; of the names of its metrics, the first is the run's."""
     facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
-    maker = RunMaker(path, options)
-    return single_run(path, maker, values or {}, windows, measure, facts=facts, notes=notes)
+    maker, values = RunMaker(path, options), {"workload": workload_of(path)}
+    return single_run(path, maker, values, windows, measure, facts=facts, notes=notes)
 
 
 def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool]:
