@@ -107,7 +107,7 @@ class Importer(Protocol):
 
 @runtime_checkable
 class FolderImporter(Importer, Protocol):
-    """Reads the folder of a training as a whole, too; the path of its ``source`` is the folder's."""
+    """Reads the folder of a training as a whole, too: then the path of its ``source``."""
 
     def files_of(self, path: Path) -> list[Path]:
         """Return the files of the training in a folder; none where there is no training."""
