@@ -84,8 +84,6 @@ def _head(path: Path) -> bytes:
             return file.read(HEAD_BYTES)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise BadInput(f"{path}: is a folder; name its files") from None
     except (OSError, ValueError) as error:
         is_special = isinstance(error, OSError) and error.errno == errno.EINVAL
         why = "not a plain file" if is_special else getattr(error, "strerror", None) or error

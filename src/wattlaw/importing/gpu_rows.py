@@ -205,7 +205,7 @@ def _once(source: Source, samples: pa.Table) -> pa.Table:
 
 def _refuse_second_logs(source: Source, samples: pa.Table) -> None:
     """Refuse a file of two logs that overlap in time and number their GPUs from 0."""
-    headers = np.array(source.account.header_rows, np.int64)
+    headers = np.array(source.account.headers, np.int64)
     device = samples["device"].to_numpy(zero_copy_only=False)
     for each in set(device.tolist()):
         own = device == each

@@ -55,7 +55,9 @@ class Scalar:
     @property
     def is_evaluation(self) -> bool:
         """Whether its tag or the folder of its file says so."""
-        return bool(_EVALUATION.search(self.tag) or _is_evaluation(self.file.parent))
+        folder = self.file.parent.name
+        is_part = _PART.fullmatch(folder) and _EVALUATION.search(folder)
+        return bool(is_part or _EVALUATION.search(self.tag))
 
 
 class EventsImporter:
@@ -103,10 +105,6 @@ class EventsImporter:
         tags = len({each.tag for each in scalars})
         text = f"TensorBoard events: {len(scalars):,} scalars, {tags} tags, {length} by "
         return Imported(f"{text}{str(tag)[:60]!a}", [run], notes=notes)
-
-
-def _is_evaluation(folder: Path) -> bool:
-    return bool(_PART.fullmatch(folder.name) and _EVALUATION.search(folder.name))
 
 
 def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
@@ -231,34 +229,25 @@ def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the place and content of each TFRecord; of a damaged one, None."""
-    at = 0
-    while at < len(data):
-        try:
-            record, end = _record(data, at)
-        except (ValueError, struct.error):
-            yield at, None
-            return
-        yield at, record
-        at = end
+    """Yield the place and content of each TFRecord; of a damaged one, None.
 
-
-def _record(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return the content of the TFRecord at a place, and where the next one begins.
-
-    Raises ``ValueError`` or ``struct.error`` where its length is damaged: the rest cannot be read.
+    Behind a damaged length nothing can be read.
     """
     from tensorboardX.record_writer import masked_crc32c
 
-    length, crc = struct.unpack_from("<QI", data, at)
-    if crc != masked_crc32c(data[at : at + 8]) or at + 16 + length > len(data):
-        raise ValueError("a record is damaged")
-    content = data[at + 12 : at + 12 + length]
-    (crc,) = struct.unpack_from("<I", data, at + 12 + length)
-    # Scalars are small; the sums of images and graphs would take long.
-    if length <= _MAX_CHECKED and crc != masked_crc32c(content):
-        return None, at + 16 + length
-    return content, at + 16 + length
+    at = 0
+    while at < len(data):
+        length, crc = struct.unpack("<QI", data[at : at + 12].ljust(12, b"\0"))
+        end = at + 16 + length
+        if crc != masked_crc32c(data[at : at + 8]) or end > len(data):
+            yield at, None
+            return
+        content = data[at + 12 : end - 4]
+        (crc,) = struct.unpack_from("<I", data, end - 4)
+        # Scalars are small; the sums of images and graphs would take long.
+        is_damaged = length <= _MAX_CHECKED and crc != masked_crc32c(content)
+        yield at, None if is_damaged else content
+        at = end
 
 
 def _event(record: bytes) -> Iterator[tuple[str, int, float, float]]:

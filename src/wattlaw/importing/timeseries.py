@@ -135,13 +135,10 @@ def describe(kind: str, readings: Readings, options: Options | None = None) -> s
     named = ((len(gpus), "GPU"), (others, "other device"))
     devices = [plural(number, noun) for number, noun in named if number]
     zone = "" if options is None else f", times in {options.zone_note}"
-    return f"{kind}: {', '.join(devices)}, {len(samples):,} readings over {_span(samples)}{zone}"
-
-
-def _span(samples: pa.Table) -> str:
     bounds = pc.min_max(samples["t_ns"]).as_py()
     seconds = (bounds["max"] - bounds["min"]) * 1e-9
-    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.4g} min"
+    span = f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.4g} min"
+    return f"{kind}: {', '.join(devices)}, {len(samples):,} readings over {span}{zone}"
 
 
 def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
@@ -172,16 +169,13 @@ def assemble(
     if runs:
         runs, how = _attached(path, runs, readings)
     elif marks:
-        runs, how = [_run_of_marks(path, marks, readings, options)], [_windows(len(marks))]
+        runs = [_run_of_marks(path, marks, readings, options)]
+        how = [f"{plural(len(marks), 'window')}, as marked"]
     else:
         marks, how = _active_phases(path, readings.samples)
         runs = [_run_of_marks(path, marks, readings, options)]
     notes = [*notes, *how, *_not_covered(runs, readings.samples)]
     return runs, [f"{path.name}: {note}" for note in notes]
-
-
-def _windows(count: int) -> str:
-    return f"{plural(count, 'window')}, as marked"
 
 
 def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
@@ -221,15 +215,13 @@ def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
                             "GPUs one by one, or log the uuid of GPUs"
                         )
                 own.append((first, last, path))
-    for _, each in series:
-        for key, known in each.facts.items():
-            facts[key] = {**facts.get(key, {}), **known}
     names = {each.hardware for _, each in series if each.hardware}
     samples = pa.concat_tables([each.samples for _, each in series])
     joined = joined_hosts(gpus_of(samples))
-    for (host, device), known in [*facts.items()]:
-        key = joined.get(host, host), device
-        facts[key] = {**facts.get(key, {}), **known}
+    for _, each in series:
+        for (host, device), known in each.facts.items():
+            key = joined.get(host, host), device
+            facts[key] = {**facts.get(key, {}), **known}
     hosts = samples["host"].combine_chunks().dictionary_encode()
     names_of = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
     place = samples.schema.get_field_index("host")
@@ -462,7 +454,11 @@ def measured(
 
     A window that has an energy keeps it.
     """
-    samples = _around(windows, readings.samples)
+    timed = [row for row in windows if row.get("start_ns") is not None]
+    start_ns = min(row["start_ns"] for row in timed) - _MARGIN_NS
+    end_ns = max(row["start_ns"] + int(row["duration_s"] * 1e9) for row in timed) + _MARGIN_NS
+    t_ns = pc.field("t_ns")
+    samples = readings.samples.filter((t_ns >= start_ns) & (t_ns <= end_ns))
     hosts = pc.unique(samples["host"]).to_pylist()
     rows = []
     for window in windows:
@@ -482,14 +478,6 @@ def measured(
         rows[index] |= energy
     ids = pa.array([run_id], pa.string()).take(pa.array(np.zeros(len(samples), np.int64)))
     return rows, samples.add_column(0, TELEMETRY.field(0), ids)
-
-
-def _around(windows: Sequence[Mapping[str, Any]], samples: pa.Table) -> pa.Table:
-    timed = [row for row in windows if row.get("start_ns") is not None]
-    start_ns = min(row["start_ns"] for row in timed) - _MARGIN_NS
-    end_ns = max(row["start_ns"] + int(row["duration_s"] * 1e9) for row in timed) + _MARGIN_NS
-    t_ns = pc.field("t_ns")
-    return samples.filter((t_ns >= start_ns) & (t_ns <= end_ns))
 
 
 def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]]:

@@ -51,7 +51,7 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
     text = text.strip()
     if _PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
         return float(text)
-    meanings = {_without(text, grouping) for grouping in _groupings(text)}
+    meanings = {text.replace(mark, "").replace(",", ".") for mark in _groupings(text)}
     if _DECIMAL_COMMA.fullmatch(text):
         meanings.add(text.replace(",", "."))
     if len(meanings) > 1 and whole:
@@ -97,7 +97,3 @@ def _groupings(text: str) -> list[str]:
         return [match[1]]
     forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
     return [mark for mark, form in forms if form.fullmatch(text)]
-
-
-def _without(text: str, grouping: str) -> str:
-    return text.replace(grouping, "").replace(",", ".")
