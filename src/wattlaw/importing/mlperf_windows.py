@@ -271,7 +271,6 @@ def _scale(
 
 
 def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
-    """Return what was trained in each interval."""
     totals = sorted(
         (e for e in events if e.key.startswith("eval_") or e.key == "run_stop"),
         key=lambda event: event.t_ms,
@@ -286,20 +285,18 @@ def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale
         for own, known in zip(steps, samples, strict=True)
         for each in known
     )
-    return [
-        _amount(training[i], steps[i], fits, samples[i], epochs[i], numbered[i], scale)
-        for i in range(len(training))
-    ]
+    each = zip(training, steps, samples, epochs, numbered, strict=True)
+    return [_amount(scale, fits, *of_one) for of_one in each]
 
 
 def _amount(  # noqa: PLR0911 - a line for each way to count
+    scale: Scale,
+    steps_fit: bool,
     interval: Interval,
     steps: float | None,
-    steps_fit: bool,
     samples: Sequence[float],
     epochs: float | None,
     numbered: float | None,
-    scale: Scale,
 ) -> Amount:
     """Return what was trained in one interval; the first of ``samples`` is the likeliest."""
     batch, in_epochs = scale.batch, scale.epoch_unit == scale.dataset

@@ -169,10 +169,10 @@ def _windows(
         alone = [row for row in sorted(rows) if not source.account.is_read(row)]
         source.account.leave_out("beside an evaluation or a pause on both sides", *alone)
     notes = []
-    for name, lengths_s in (("evaluation", evaluations_s), ("pause", pauses_s)):
+    for name, lengths_s in (("an evaluation", evaluations_s), ("a pause", pauses_s)):
         if lengths_s:
-            count = plural(len(lengths_s), "interval") + f" with {'an' if name[0] == 'e' else 'a'}"
-            notes.append(f"{count} {name} left out, of up to {max(lengths_s):.4g} s")
+            count = plural(len(lengths_s), "interval")
+            notes.append(f"{count} with {name} left out, of up to {max(lengths_s):.4g} s")
     return windows, notes
 
 

@@ -503,7 +503,9 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]
             return whole, ["one window, all of it: its power does not change much"]
         by |= of
         active[second[own][busy]] = True
-    spans = _spans(np.flatnonzero(active))
+    seconds = np.flatnonzero(active)
+    breaks = np.flatnonzero(np.diff(seconds) > _PAUSE_S) + 1
+    spans = [(int(part[0]), int(part[-1])) for part in np.split(seconds, breaks) if len(part)]
     marks = [
         Mark(max(first, first + begin * 10**9), min(last, first + (end + 1) * 10**9))
         for begin, end in spans
@@ -541,11 +543,3 @@ def _busy(util: Floats, power_w: Floats) -> tuple[Any, set[str]]:
         least = low if busy.sum() > 0.5 * has_util.sum() else np.inf
     busy |= by_power & (power_w >= least)
     return busy, {"utilisation", "power"} if has_util.any() else {"power"}
-
-
-def _spans(seconds: Any) -> list[tuple[int, int]]:
-    """Return intervals of seconds that are active, with pauses of up to ``_PAUSE_S``."""
-    if not len(seconds):
-        return []
-    breaks = np.flatnonzero(np.diff(seconds) > _PAUSE_S) + 1
-    return [(int(part[0]), int(part[-1])) for part in np.split(seconds, breaks)]

@@ -153,23 +153,20 @@ def _header(first: list[str], needed: Collection[str] | None) -> tuple[str, int,
     best: tuple[tuple[int, ...], str, int, list[str]] | None = None
     for delimiter in DELIMITERS:
         is_first = True
-        for place, cells in enumerate(_read_ahead(first, delimiter)):
-            names = [_text(name) for name in cells]
-            found = len(wanted.intersection(names))
-            key = (found, -place if found else is_first and any(names), 0 if found else len(names))
-            is_first = is_first and not any(names)
-            if best is None or key > best[0]:
-                best = key, delimiter, place, names
+        with contextlib.suppress(csv.Error):
+            for place, cells in enumerate(csv.reader(first, delimiter=delimiter)):
+                names = [_text(name) for name in cells]
+                found = len(wanted.intersection(names))
+                of_first = (is_first and any(names), len(names))
+                key = (found, *((-place, 0) if found else of_first))
+                is_first = is_first and not any(names)
+                if best is None or key > best[0]:
+                    best = key, delimiter, place, names
     if best is None:
         return ",", 0, ()
     _, delimiter, place, names = best
     _check_columns(names, {*filter(None, names)} if needed is None else wanted)
     return delimiter, place, tuple(names)
-
-
-def _read_ahead(first: list[str], delimiter: str) -> Iterator[list[str]]:
-    with contextlib.suppress(csv.Error):
-        yield from csv.reader(first, delimiter=delimiter)
 
 
 def _csv_rows(
@@ -212,7 +209,6 @@ def _quote_fault(texts: list[str], delimiter: str, columns: int) -> str | None:
 
 
 def _no_row(cells: Sequence[str], columns: int) -> str | None:
-    """Return why a line of cells is no row of a table."""
     texts = [cell.strip() for cell in cells]
     if not any(texts):
         return "all cells are empty"

@@ -214,7 +214,6 @@ def _of_script(path: str, depth: int) -> RankStarter | None:
 
 
 def _of_shell_text(text: str, depth: int) -> RankStarter | None:
-    """Return the first starter in the commands of a shell."""
     for line in text.replace("\\\n", " ").splitlines():
         command: list[str] = []
         for word in [*_split(line), ";"]:
