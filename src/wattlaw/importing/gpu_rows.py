@@ -120,7 +120,7 @@ def _with_power(
     """
     samples = readings.samples
     powers = np.stack([samples[name].to_numpy() for name in ("power_w", "energy_j")])
-    is_known, is_on = np.isfinite(powers).any(0), (powers > 0).any(0)
+    is_known, is_on = (np.logical_or.reduce(each) for each in (np.isfinite(powers), powers > 0))
     device = samples["device"].to_numpy(zero_copy_only=False)
     devices = list(dict.fromkeys(device.tolist()))
     without = [each for each in devices if not is_on[device == each].any()]
