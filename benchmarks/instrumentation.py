@@ -44,7 +44,9 @@ def hook_times_us(seconds: float) -> dict[str, float]:
         times_ns = [time.perf_counter_ns()]
         times_ns.append(time.perf_counter_ns())
         steps.recorder.loaded.index_drawn(iterator, [0], steps.recorder.steps)
-        steps.recorder.loaded.batch_fetched(iterator, batch, is_evaluation=False)
+        steps.recorder.loaded.batch_fetched(
+            iterator, batch, waited_ns=0, is_evaluation=False, is_ahead=False
+        )
         times_ns.append(time.perf_counter_ns())
         steps._after_step(optimizer, (), {})
         times_ns.append(time.perf_counter_ns())

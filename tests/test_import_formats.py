@@ -106,13 +106,6 @@ def test_units_may_be_in_the_header_alone_and_values_missing(tmp_path):
     assert row.get("sm_clock_mean_mhz") is None
 
 
-def test_two_gpus_without_an_id_are_refused(tmp_path):
-    line = "2026/01/31 12:00:00.000, 250 W"
-    path = a_file(tmp_path / "gpu.log", f"timestamp, power.draw [W]\n{line}\n{line}\n")
-    with pytest.raises(BadInput, match=r"line 3: .* two readings of one time"):
-        read_import(path)
-
-
 def test_the_devices_of_a_run_can_be_named(tmp_path):
     path = a_file(tmp_path / "gpu.csv", samples.nvidia_smi(gpus=4))
     with pytest.raises(BadInput, match="4 GPUs"):

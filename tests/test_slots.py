@@ -151,16 +151,16 @@ def test_what_another_user_puts_in_place_of_a_slot_is_not_followed_or_written(tm
     folder = tmp_path / "slots"
     folder.mkdir()
     slots = Slots(folder, tmp_path)
-    (folder / "link").symlink_to(target)
-    (folder / "hard").hardlink_to(target)
-    os.mkfifo(folder / "pipe")
+    (folder / "wattlaw-slot-link").symlink_to(target)
+    (folder / "wattlaw-slot-hard").hardlink_to(target)
+    os.mkfifo(folder / "wattlaw-slot-pipe")
     with pytest.raises(NotAvailable, match="is a link; it belongs to user"):
         slots.acquire(["link"], 1)
     with pytest.raises(NotAvailable, match="not a regular file"):
         slots.acquire(["pipe"], 1)
     assert slots.acquire(["hard"], 1) is not None
     assert target.read_text() == "as it was"
-    (folder / "told").write_text('{"pid": 1, "store": "a\\u001b[31m\\nb"}')
+    (folder / "wattlaw-slot-told").write_text('{"pid": 1, "store": "a\\u001b[31m\\nb"}')
     assert "\x1b" not in " ".join(slots.holders(["told"]))
 
 

@@ -176,9 +176,8 @@ def resolve_output(path: Path) -> Path:
         try:
             status = entry.lstat()
         except OSError:
-            current = entry
-            continue
-        if not stat.S_ISLNK(status.st_mode):
+            status = None
+        if status is None or not stat.S_ISLNK(status.st_mode):
             current = entry
             continue
         _refuse_of_others(entry, status, "a link")

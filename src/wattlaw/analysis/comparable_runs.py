@@ -69,10 +69,15 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows, unit = _one_unit(rows, warnings, left_out)
     rows = _one_variant(rows, warnings, left_out)
     rows, energy_is = _one_energy(rows, warnings)
-    texts = formatting.batch_texts(rows.dropna(subset="global_batch_declared").to_dict("records"))
-    warnings += [Caution(formatting.OTHER_BATCH, text) for text in texts]
+    warnings += batch_cautions(rows)
     worker = formatting.worker_noun(rows)
     return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings), left_out)
+
+
+def batch_cautions(table: pd.DataFrame) -> list[Caution]:
+    """Return a warning for each workload with runs of another global batch than declared."""
+    runs = table.dropna(subset="global_batch_declared").to_dict("records")
+    return [Caution(formatting.OTHER_BATCH, text) for text in formatting.batch_texts(runs)]
 
 
 def _one_origin(

@@ -15,6 +15,7 @@ from wattlaw.analysis.advice.left_out import runs_without_result
 from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.limits import LIMITS, limit_effects, without_limits
+from wattlaw.analysis.comparable_runs import batch_cautions
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.footprint import Footprint
@@ -190,10 +191,7 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
             formatting.UNCOOPERATIVE,
             formatting.uncooperative_text(len(alone), set(alone["workload"])),
         )
-    for text in formatting.batch_texts(
-        table.dropna(subset="global_batch_declared").to_dict("records")
-    ):
-        yield Caution(formatting.OTHER_BATCH, text)
+    yield from batch_cautions(table)
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."

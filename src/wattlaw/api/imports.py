@@ -69,7 +69,6 @@ class Import:
         )
 
     def _nothing(self) -> str:
-        """Return why there is no run."""
         left_out = [each for file in self.files for each in file.left_out]
         rejected = [row for file in self.files for row in file.rejected]
         rows = len(rejected) + sum(each.count for each in left_out)

@@ -81,19 +81,14 @@ class Account:
         return row < len(self._states) and self._states[row] == _READ
 
     @property
-    def headers(self) -> int:
-        """The number of rows that name columns."""
-        return self._count(_HEADER)
-
-    @property
-    def header_rows(self) -> list[int]:
+    def headers(self) -> list[int]:
         """The rows that name columns, by number."""
         return [int(row) for row in np.flatnonzero(self._array() == _HEADER)]
 
     @property
     def rows_read(self) -> int:
         """The number of rows that are part of the result."""
-        return self._count(_READ)
+        return int(np.count_nonzero(self._array() == _READ))
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
@@ -116,11 +111,8 @@ class Account:
         self._states[row] = state
 
     def _array(self) -> Any:
-        return np.frombuffer(self._states, np.uint8)
-
-    def _count(self, state: int) -> int:
-        return int(np.count_nonzero(self._array() == state)) if self._states else 0
+        return np.frombuffer(self._states or b"\0", np.uint8)
 
     def _kind(self, reason: str, state: int) -> LeftOut:
-        is_kind = self._array() == state if self._states else np.zeros(1, bool)
+        is_kind = self._array() == state
         return LeftOut(reason, int(is_kind.sum()), int(is_kind.argmax()), self.unit)

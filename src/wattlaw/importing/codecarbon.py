@@ -61,17 +61,14 @@ class CodeCarbonImporter:
         for line, row in source.rows(_REQUIRED):
             end_ns = moment_ns(row["timestamp"], options.timezone)
             duration_s = positive(row["duration"])
-            start_ns = (
-                -1 if end_ns is None or duration_s is None else end_ns - int(duration_s * 1e9)
-            )
-            if start_ns < 0 or duration_s is None:
+            if end_ns is None or duration_s is None or end_ns < int(duration_s * 1e9):
                 account.reject(line, "timestamp or duration is missing or invalid")
             elif (column := _invalid_energy(row)) is not None:
                 account.reject(line, f"{column} is not a number of at least 0, such as 0.0125")
-            elif (row.get("task_name") or "").lower() not in MISSING:
-                tasks.setdefault(_process(row), []).append((line, row, start_ns, duration_s))
             else:
-                lines.append((line, row, start_ns, duration_s))
+                is_task = (row.get("task_name") or "").lower() not in MISSING
+                own = tasks.setdefault(_process(row), []) if is_task else lines
+                own.append((line, row, end_ns - int(duration_s * 1e9), duration_s))
         kept = _last_of_each(lines)
         updates = {line for line, *_ in lines} - {line for line, *_ in kept}
         account.leave_out("an earlier line of a process with several lines", *updates)

@@ -12,7 +12,7 @@ from wattlaw.errors import BadInput, WattlawError, one_line
 from wattlaw.files import open_regular
 from wattlaw.importing.account import Account
 from wattlaw.importing.foreign import refuse_foreign
-from wattlaw.importing.importer import GROUP, Imported, Importer, Options
+from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
 from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source
 from wattlaw.store.imports import ImportedRun
@@ -69,11 +69,11 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     )
 
 
-def folder_importer(path: Path, name: str | None = None) -> Importer | None:
+def folder_importer(path: Path, name: str | None = None) -> FolderImporter | None:
     """Return the importer that reads a folder as one training; None if it is no such folder."""
     for each in importers().values():
-        detects = getattr(each, "detect_folder", None)
-        if name in (None, each.name) and detects is not None and detects(path):
+        is_named = name in (None, each.name)
+        if is_named and isinstance(each, FolderImporter) and each.files_of(path):
             return each
     return None
 
@@ -84,8 +84,6 @@ def _head(path: Path) -> bytes:
             return file.read(HEAD_BYTES)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise BadInput(f"{path}: is a folder; name its files") from None
     except (OSError, ValueError) as error:
         is_special = isinstance(error, OSError) and error.errno == errno.EINVAL
         why = "not a plain file" if is_special else getattr(error, "strerror", None) or error

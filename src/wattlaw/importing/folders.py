@@ -130,8 +130,7 @@ class _Search:
             raise BadInput(f"{folder}: more than {_MAX_ENTRIES:,} files in the folders")
         if (training := folder_importer(folder, self.name)) is not None:
             # Those of some folders in it may be its own, too.
-            files_of = getattr(training, "files_of", lambda _: [folder])
-            own = {path.resolve() for path in files_of(folder)}
+            own = {path.resolve() for path in training.files_of(folder)}
             if not own <= self._parts and folder.resolve() not in self._named:
                 self._append(folder, root, training)
             self._parts |= own

@@ -6,6 +6,10 @@ from pathlib import Path
 from wattlaw.errors import BadInput
 
 _TABLE = "write a table with a run per row, and name its columns with --map"
+_WANDB = "export the table of runs of the project as CSV, and name its columns with --map"
+_MLFLOW = (
+    "write the runs with: mlflow experiments csv -x EXPERIMENT; and name its columns with --map"
+)
 _HDF5 = "import the .hdf5 file that perun writes for the same application"
 #: The first characters of a file, what it is, and what to do.
 _FORMATS = tuple(
@@ -32,28 +36,12 @@ _FORMATS = tuple(
             "write a table with a run per row, and its energy as node_energy_j with --map",
         ),
         (r"=*\s*MLPerf Results Summary", "a summary of MLPerf Inference", _TABLE),
-        (
-            r'[^\n]*"?Step"?,[^\n]*__MIN"?,[^\n]*__MAX"?',
-            "a chart exported from Weights & Biases",
-            "export the table of runs of the project as CSV, and name its columns with --map",
-        ),
-        (
-            r'\{(?=[^\n]*"_timestamp":)(?=[^\n]*"_(?:step|runtime)":)',
-            "a history of Weights & Biases",
-            "export the table of runs of the project as CSV, and name its columns with --map",
-        ),
-        (
-            r"(?:1\d{12} [-+.\deEnaif]+ \d+\r?\n){2}",
-            "a metric of MLflow",
-            "write the runs with: mlflow experiments csv -x EXPERIMENT; and name its columns with "
-            "--map",
-        ),
-        (
-            r"artifact_uri:|[^\n]*\nartifact_uri:",
-            "the description of a run of MLflow",
-            "write the runs with: mlflow experiments csv -x EXPERIMENT; and name its columns with "
-            "--map",
-        ),
+        (r'[^\n]*"?Step"?,[^\n]*__MIN"?,[^\n]*__MAX"?',
+         "a chart exported from Weights & Biases", _WANDB),
+        (r'\{(?=[^\n]*"_timestamp":)(?=[^\n]*"_(?:step|runtime)":)',
+         "a history of Weights & Biases", _WANDB),
+        (r"(?:1\d{12} [-+.\deEnaif]+ \d+\r?\n){2}", "a metric of MLflow", _MLFLOW),
+        (r"artifact_uri:|[^\n]*\nartifact_uri:", "the description of a run of MLflow", _MLFLOW),
         (
             r'\{(?!.*"log_history").*"train_runtime":',
             "results of Hugging Face's Trainer without their steps",

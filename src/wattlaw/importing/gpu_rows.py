@@ -119,9 +119,8 @@ def _with_power(
     A GPU whose power is never known, or always 0, keeps its other values, and counts as failed.
     """
     samples = readings.samples
-    powers = (samples[name].to_numpy() for name in ("power_w", "energy_j"))
-    is_known = np.logical_or.reduce([np.isfinite(power) for power in powers])
-    is_on = np.logical_or.reduce([samples[name].to_numpy() > 0 for name in ("power_w", "energy_j")])
+    powers = np.stack([samples[name].to_numpy() for name in ("power_w", "energy_j")])
+    is_known, is_on = (np.logical_or.reduce(each) for each in (np.isfinite(powers), powers > 0))
     device = samples["device"].to_numpy(zero_copy_only=False)
     devices = list(dict.fromkeys(device.tolist()))
     without = [each for each in devices if not is_on[device == each].any()]
@@ -204,7 +203,7 @@ def _once(source: Source, samples: pa.Table) -> pa.Table:
 
 def _refuse_second_logs(source: Source, samples: pa.Table) -> None:
     """Refuse a file of two logs that overlap in time and number their GPUs from 0."""
-    headers = np.array(source.account.header_rows, np.int64)
+    headers = np.array(source.account.headers, np.int64)
     device = samples["device"].to_numpy(zero_copy_only=False)
     for each in set(device.tolist()):
         own = device == each

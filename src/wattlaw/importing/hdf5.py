@@ -112,7 +112,6 @@ def _node(name: str, row: Mapping[str, Any], folder: Path) -> Node:
 
 
 def _write(path: str, folder: str, most_values: str, most_bytes: str) -> None:
-    """Write the content of a file to a folder."""
     import h5py
 
     seen, left = set[Any](), int(most_bytes)

@@ -19,7 +19,6 @@ from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, count, number, positive
-from wattlaw.importing.runs import workload_of
 from wattlaw.importing.timeseries import run_of_training
 
 _SPEEDS = (
@@ -100,7 +99,7 @@ class TrainerStateImporter:
         evaluations = [each for each in entries if each.evaluation_s is not None]
         rows = [*blocks, *(_evaluation(each) for each in evaluations)]
         names = {name for each in evaluations if (name := _metric_name(each.values))}
-        run = run_of_training(path, options, rows, names, notes, {"workload": workload_of(path)})
+        run = run_of_training(path, options, rows, names, notes)
         steps, train_s = (sum(block[name] for block in blocks) for name in ("steps", "duration_s"))
         several = f"{len(blocks)} trainings, " if len(blocks) > 1 else ""
         text = f"Hugging Face Trainer: {several}{steps:,} steps in {train_s:.4g} s"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -74,10 +74,7 @@ class Imported:
 class Importer(Protocol):
     """Reads one format. Registered under the entry point ``wattlaw.importers``.
 
-    It may have ``mapped``, the fields that ``--map`` may take from a column of the format. One that
-    reads the folder of a training as a whole has ``detect_folder(path)``, which says whether it is
-    one, and ``files_of(path)``, the files that belong to it. The path of its ``source``
-    is then that of the folder.
+    It may have ``mapped``, the fields that ``--map`` may take from a column of the format.
     """
 
     #: The name of the format, as in ``--from``.
@@ -106,3 +103,11 @@ class Importer(Protocol):
         wattlaw.errors.BadInput
             The file is not of this format, or lacks something; the text names the file.
         """
+
+
+@runtime_checkable
+class FolderImporter(Importer, Protocol):
+    """Reads the folder of a training as a whole, too: then the path of its ``source``."""
+
+    def files_of(self, path: Path) -> list[Path]:
+        """Return the files of the training in a folder; none where there is no training."""

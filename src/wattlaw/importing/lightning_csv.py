@@ -14,7 +14,6 @@ from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, count, headers_in, number
-from wattlaw.importing.runs import workload_of
 from wattlaw.importing.timeseries import run_of_training
 
 _TRAIN = re.compile(r"train[/|](time|batches|samples|device[/|]samples_per_sec)")
@@ -75,7 +74,7 @@ class MetricsImporter:
             )
         names = {name for row in evaluations if (name := _metric_name(row))}
         rows = [*blocks, *map(_evaluation, evaluations)]
-        run = run_of_training(path, options, rows, names, (), {"workload": workload_of(path)})
+        run = run_of_training(path, options, rows, names)
         steps, train_s = (sum(block[name] for block in blocks) for name in ("steps", "duration_s"))
         several = f"{len(blocks)} calls of fit, " if len(blocks) > 1 else ""
         text = f"Lightning metrics: {several}{steps:,} steps in {train_s:.4g} s"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 
-from wattlaw.importing.reading import MAX_NS, moment_ns
+from wattlaw.importing.reading import moment_ns, ns_of_datetime
 
 _CLOCK = (
     r"(?P<hour>\d{1,2}):(?P<minute>\d\d):(?P<second>\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -107,8 +107,7 @@ def stamp_ns(stamp: Stamp, zone: tzinfo, *, day_first: bool | None) -> int | str
         month, day = day, month
     try:
         whole = datetime(year, month, day, hour, minute, second, tzinfo=stamp.zone or zone)
-        elapsed = whole.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        t_ns = ns_of_datetime(whole, stamp.fraction_ns)
     except (ValueError, OverflowError):
         return "a time that does not exist"
-    t_ns = (elapsed.days * 86_400 + elapsed.seconds) * 10**9 + stamp.fraction_ns
-    return t_ns if 0 <= t_ns < MAX_NS else "a time that is not between 1970 and 2116"
+    return "a time that is not between 1970 and 2116" if t_ns is None else t_ns

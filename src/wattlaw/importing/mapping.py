@@ -386,7 +386,12 @@ def _parse(text: str, options: Mapping[str, str | None]) -> FieldMap:
     columns: dict[str, str] = {}
     constants: dict[str, Any] = {}
     targets: dict[str, Target] = {}
-    pairs = [_pair(part) for part in _parts(text)]
+    pairs = list[tuple[str, str]]()
+    for part in _parts(text):
+        name, equals, source = (each.strip() for each in part.partition("="))
+        if not (name and equals and source):
+            raise BadInput(f"--map {quote(part)}: allowed: field=column or field=@value")
+        pairs.append((name, source))
     pairs += [(name, f"@{value}") for name, value in options.items() if value is not None]
     for name, source in pairs:
         target = _target(name)
@@ -397,16 +402,13 @@ def _parse(text: str, options: Mapping[str, str | None]) -> FieldMap:
             columns[target.field] = source
             continue
         try:
-            constants[target.field] = _constant(target, source[1:])
+            value: Any = source[1:]
+            if target.dimension is not None:
+                value = _converted(target, value, target.scale)
+            constants[target.field] = _field(target.field).parse_cell(target.field, value)
         except InvalidCell as error:
             raise BadInput(f"--map: {error}") from None
     return FieldMap(columns, constants, targets)
-
-
-def _constant(target: Target, text: str) -> Any:
-    if target.dimension is None:
-        return _field(target.field).parse_cell(target.field, text)
-    return _field(target.field).parse_cell(target.field, _converted(target, text, target.scale))
 
 
 def _target(name: str) -> Target:
@@ -433,13 +435,6 @@ def _parts(text: str) -> list[str]:
     except (csv.Error, ValueError):
         raise BadInput(f"--map {quote(text)}: allowed: field=column,field=@value,...") from None
     return [part for part in parts if part.strip()]
-
-
-def _pair(part: str) -> tuple[str, str]:
-    field, equals, source = (text.strip() for text in part.partition("="))
-    if not (field and equals and source):
-        raise BadInput(f"--map {quote(part)}: allowed: field=column or field=@value")
-    return field, source
 
 
 def _field(name: str) -> Field:

@@ -39,8 +39,6 @@ _EVALUATION = re.compile(
 
 @dataclass(frozen=True)
 class _Line:
-    """A line that matches the pattern."""
-
     row: int
     stamp: Stamp
     groups: Mapping[str, str | None]
@@ -48,8 +46,6 @@ class _Line:
 
 
 class _Point(NamedTuple):
-    """A line with its time."""
-
     row: int
     t_ns: int
     step: int | None
@@ -171,12 +167,16 @@ class LogImporter:
             else:
                 why = "matches --pattern but has no time" if found else "does not match --pattern"
                 account.leave_out(why, row)
-        lines, results = _without_evaluations(lines, pattern)
-        account.leave_out("a line of an evaluation", *results)
-        evaluated = sorted([*evaluated, *results])
+        are_all_evaluations = all(line.is_evaluation for line in lines)
+        # Where all lines have a word such as ``val_loss``, they are those of training.
+        if _EVALUATED not in pattern.groupindex and not are_all_evaluations:
+            results = [line.row for line in lines if line.is_evaluation]
+            account.leave_out("a line of an evaluation", *results)
+            evaluated = sorted([*evaluated, *results])
+            lines = [line for line in lines if not line.is_evaluation]
         points, problem = _points(source, lines, options.timezone)
         marks, notes = _marks(source, points, evaluated, is_steps="step" in pattern.groupindex)
-        if lines and all(line.is_evaluation for line in lines):
+        if lines and are_all_evaluations:
             notes.append("every line has a word such as eval: the windows may include evaluations")
         if not marks:
             why = problem or "; ".join(notes) or "fewer than two lines with a time match --pattern"
@@ -198,19 +198,6 @@ def _pattern(path: Path, options: Options) -> re.Pattern[str]:
             f"--pattern: has no group step or epoch; name the number of a line, such as {example}"
         )
     return pattern
-
-
-def _without_evaluations(
-    lines: list[_Line], pattern: re.Pattern[str]
-) -> tuple[list[_Line], list[int]]:
-    """Return the lines of training, and the rows of those that only evaluations have.
-
-    Where all lines have a word such as ``val_loss``, they are those of training.
-    """
-    evaluated = [line.row for line in lines if line.is_evaluation]
-    if _EVALUATED in pattern.groupindex or len(evaluated) == len(lines):
-        return lines, []
-    return [line for line in lines if not line.is_evaluation], evaluated
 
 
 def _points(

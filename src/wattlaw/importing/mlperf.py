@@ -256,7 +256,6 @@ def _other_events(account: Account, training: Sequence[Event]) -> Event | None:
 
 
 def _setting(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that a log says."""
     values: dict[str, Any] = {}
     benchmark = known.get("submission_benchmark")
     if isinstance(benchmark, str) and benchmark.strip():

@@ -271,7 +271,6 @@ def _scale(
 
 
 def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
-    """Return what was trained in each interval."""
     totals = sorted(
         (e for e in events if e.key.startswith("eval_") or e.key == "run_stop"),
         key=lambda event: event.t_ms,
@@ -286,20 +285,18 @@ def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale
         for own, known in zip(steps, samples, strict=True)
         for each in known
     )
-    return [
-        _amount(training[i], steps[i], fits, samples[i], epochs[i], numbered[i], scale)
-        for i in range(len(training))
-    ]
+    each = zip(training, steps, samples, epochs, numbered, strict=True)
+    return [_amount(scale, fits, *of_one) for of_one in each]
 
 
 def _amount(  # noqa: PLR0911 - a line for each way to count
+    scale: Scale,
+    steps_fit: bool,
     interval: Interval,
     steps: float | None,
-    steps_fit: bool,
     samples: Sequence[float],
     epochs: float | None,
     numbered: float | None,
-    scale: Scale,
 ) -> Amount:
     """Return what was trained in one interval; the first of ``samples`` is the likeliest."""
     batch, in_epochs = scale.batch, scale.epoch_unit == scale.dataset
@@ -496,15 +493,10 @@ def _epochs(
     places: Sequence[Event], training: Sequence[Mapping[str, Any]], scale: Scale
 ) -> list[int | None]:
     """Return the number from 0 of the last epoch that was trained, at each evaluation."""
-    ends = sorted(
-        (row["start_ns"] // 10**6 + round(row["duration_s"] * 1e3), row.get("samples") or 0)
-        for row in training
-    )  # fmt: skip
-    totals = [0, *accumulate(samples for _, samples in ends)]
-    trained = sorted(
-        (row["start_ns"] // 10**6 + round(row["duration_s"] * 1e3), row["epoch"])
-        for row in training if "epoch" in row
-    )  # fmt: skip
+    by_end = {row["start_ns"] // 10**6 + round(row["duration_s"] * 1e3): row for row in training}
+    ends = sorted(by_end)
+    totals = [0, *accumulate(by_end[end].get("samples") or 0 for end in ends)]
+    epoch_ends = [end for end in ends if "epoch" in by_end[end]]
     counts = [event.count(*_SAMPLES) for event in places]
     is_total = len({*counts}) > 1 or len(places) == 1
     numbers = [event.count("epoch_num") for event in places]
@@ -512,8 +504,8 @@ def _epochs(
     from_0 = is_epoch and min((each for each in numbers if each is not None), default=1) == 0
     epochs = list[int | None]()
     for event, count, own in zip(places, counts, numbers, strict=True):
-        if place := bisect_right(trained, event.t_ms, key=lambda end: end[0]):
-            epochs.append(trained[place - 1][1])
+        if place := bisect_right(epoch_ends, event.t_ms):
+            epochs.append(by_end[epoch_ends[place - 1]]["epoch"])
             continue
         done = None  # epochs
         if own is not None and is_epoch:
@@ -521,7 +513,7 @@ def _epochs(
         elif own is not None and scale.epoch_unit and scale.dataset:
             done = own * scale.epoch_unit / scale.dataset
         elif scale.dataset:
-            past = totals[bisect_right(ends, event.t_ms, key=lambda end: end[0])]
+            past = totals[bisect_right(ends, event.t_ms)]
             done = (count if count is not None and is_total else past) / scale.dataset
         is_known = done is not None and 0 <= done < _MAX_EPOCH_NUMBER
         epochs.append(max(0, math.ceil(done - 1e-9) - 1) if done is not None and is_known else None)

@@ -14,6 +14,7 @@ from wattlaw.delimited import DELIMITERS, HEADER_LINES, encoding_of, split_cells
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, read_input
 from wattlaw.importing.account import Account
+from wattlaw.store.numbers import PLAIN
 from wattlaw.text import join_names
 
 T = TypeVar("T")
@@ -28,7 +29,6 @@ _MAX_CONTAINERS = 2_000_000
 MAX_READINGS = 8_000_000
 #: The range of times: 1970 to 2116, as for our own samples.
 MAX_NS = 2**62
-_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 #: 1e11 s are in the year 5138, 1e11 ms in 1973.
 _EPOCH_SCALES = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
 #: A comma in a number that cannot be one between thousands, as in ``12,500``.
@@ -209,7 +209,7 @@ def number(text: Any) -> float | None:
     """Return a finite number, from a number or a text without a unit; None where it is none."""
     if isinstance(text, str):
         text = text.strip()
-        value = float(text) if _NUMBER.fullmatch(text) else math.nan
+        value = float(text) if PLAIN.fullmatch(text) else math.nan
     elif isinstance(text, bool) or not isinstance(text, int | float):
         return None
     else:
@@ -262,11 +262,15 @@ def moment_ns(text: str, zone: tzinfo) -> int | None:
             whole = datetime.fromisoformat(match[1] + match[3])
         elif whole.tzinfo is None:
             whole = whole.replace(tzinfo=zone)
-        elapsed = whole.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+        return ns_of_datetime(whole, int((match[2] or "")[1:].ljust(9, "0")))
     except (ValueError, OverflowError):
         return None
-    fraction = (match[2] or "")[1:].ljust(9, "0")
-    ns = (elapsed.days * 86_400 + elapsed.seconds) * 10**9 + int(fraction)
+
+
+def ns_of_datetime(whole: datetime, fraction_ns: int) -> int | None:
+    """Return whole seconds and a fraction as nanoseconds since 1970; None outside of the range."""
+    elapsed = whole.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    ns = (elapsed.days * 86_400 + elapsed.seconds) * 10**9 + fraction_ns
     return ns if 0 <= ns < MAX_NS else None
 
 

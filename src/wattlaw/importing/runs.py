@@ -97,7 +97,10 @@ class RunMaker:
         if run_id in self._lines:
             raise InvalidCell(f"has the setting and repeat of line {self._lines[run_id]}")
         self._lines[run_id] = line
-        began, ended = (None, None) if period_ns is None else map(_moment, period_ns)
+        began, ended = (
+            None if t_ns is None else datetime.fromtimestamp(t_ns // 1000 * 1e-6, UTC)
+            for t_ns in period_ns or (None, None)
+        )
         if site is not None and site.energy_j is not None and began is not None:
             period = {"energy_start_at": began, "energy_end_at": ended}
             site = site.model_copy(update=period)
@@ -175,10 +178,6 @@ def _power_fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None
     faults = (energy_fault(row, row.get("duration_s"), gpus, spec.nodes) for row in rows)
     of_limit = limit_w and power_fault("power_limit_w", "gpu", limit_w)
     return of_limit or next(filter(None, faults), None)
-
-
-def _moment(t_ns: int) -> datetime:
-    return datetime.fromtimestamp(t_ns // 1000 * 1e-6, UTC)
 
 
 def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> ImportedRun:

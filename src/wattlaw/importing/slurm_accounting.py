@@ -129,14 +129,12 @@ class _Accounting:
     def _run_or_none(self, job: Job) -> ImportedRun | None:
         account, run = self._account, None
         try:
-            why = self._why_left_out(job)
-            if why is None:
+            if (why := self._why_left_out(job)) is None:
                 run = self._run(job)
+            else:
+                account.leave_out(why, job.line)
         except InvalidCell as error:
             account.reject(job.line, f"job {job.id[:40]}: {error}")
-        else:
-            if why is not None:
-                account.leave_out(why, job.line)
         if run is None:
             account.leave_out("a step of a job that is not imported", *job.lines)
         else:

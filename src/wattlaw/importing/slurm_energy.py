@@ -76,7 +76,6 @@ def _is_sum_of_steps(joules: float | None, job: Job) -> TypeGuard[float]:
 
 
 def _reported(row: Row) -> Energy:
-    """Return the energy of the columns of a job or step."""
     used = str(dict(resources(row.get("TRESUsageInTot", ""))).get("energy", ""))
     cells = {RAW: row.get(RAW, ""), ROUNDED: row.get(ROUNDED, ""), "TRESUsageInTot": used}
     found = [_parsed(text, column) for column, text in cells.items()]

@@ -195,7 +195,6 @@ def _entry(job: Mapping[str, Any]) -> Row:
 
 
 def _values_of(entry: Any) -> Row:
-    """Return time, start and energy of a job or step of JSON."""
     numbers = {
         "ElapsedRaw": _plain(_get(entry, "time", "elapsed")),
         "Start": _plain(_get(entry, "time", "start")) or None,
@@ -219,7 +218,6 @@ def _job_id(job: Mapping[str, Any]) -> str:
 
 
 def _get(value: Any, *keys: str) -> Any:
-    """Return a value of nested mappings; None without it."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value

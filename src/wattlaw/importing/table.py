@@ -184,7 +184,6 @@ def _columns(
 
 
 def _why_left_out(row: Row, fields: FieldMap) -> str | None:
-    """Return why a row of a table is not a measurement."""
     label = row.label or next((each for each in row.cells.values() if isinstance(each, str)), "")
     if label.strip(" :.").lower() in _SUMMARIES:
         return "a row of totals or means"

@@ -21,7 +21,6 @@ from wattlaw.files import read_input
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, ns_of
-from wattlaw.importing.runs import workload_of
 from wattlaw.importing.timeseries import are_pauses, run_of_training
 
 _EVALUATION = re.compile(
@@ -56,7 +55,9 @@ class Scalar:
     @property
     def is_evaluation(self) -> bool:
         """Whether its tag or the folder of its file says so."""
-        return bool(_EVALUATION.search(self.tag) or _is_evaluation(self.file.parent))
+        folder = self.file.parent.name
+        is_part = _PART.fullmatch(folder) and _EVALUATION.search(folder)
+        return bool(is_part or _EVALUATION.search(self.tag))
 
 
 class EventsImporter:
@@ -68,10 +69,6 @@ class EventsImporter:
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Say whether the first record is that of an event file."""
         return b"brain.Event:" in head[:100]
-
-    def detect_folder(self, path: Path) -> bool:
-        """Say whether a folder has the event files of one training."""
-        return bool(self.files_of(path))
 
     def files_of(self, path: Path) -> list[Path]:
         """Return the event files of a training: of its folder, and of ``train`` and the like."""
@@ -104,16 +101,10 @@ class EventsImporter:
         names = {each.tag for each in evaluated if "loss" not in each.tag.lower()}
         windows += _evaluations(evaluated, min(names, default=None))
         note = f"steps by the times of the scalar {str(tag)[:100]}"
-        run = run_of_training(
-            path, options, windows, names, [note, *notes], {"workload": workload_of(path)}
-        )
+        run = run_of_training(path, options, windows, names, [note, *notes])
         tags = len({each.tag for each in scalars})
         text = f"TensorBoard events: {len(scalars):,} scalars, {tags} tags, {length} by "
         return Imported(f"{text}{str(tag)[:60]!a}", [run], notes=notes)
-
-
-def _is_evaluation(folder: Path) -> bool:
-    return bool(_PART.fullmatch(folder.name) and _EVALUATION.search(folder.name))
 
 
 def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
@@ -178,10 +169,10 @@ def _windows(
         alone = [row for row in sorted(rows) if not source.account.is_read(row)]
         source.account.leave_out("beside an evaluation or a pause on both sides", *alone)
     notes = []
-    for name, lengths_s in (("evaluation", evaluations_s), ("pause", pauses_s)):
+    for name, lengths_s in (("an evaluation", evaluations_s), ("a pause", pauses_s)):
         if lengths_s:
-            count = plural(len(lengths_s), "interval") + f" with {'an' if name[0] == 'e' else 'a'}"
-            notes.append(f"{count} {name} left out, of up to {max(lengths_s):.4g} s")
+            count = plural(len(lengths_s), "interval")
+            notes.append(f"{count} with {name} left out, of up to {max(lengths_s):.4g} s")
     return windows, notes
 
 
@@ -238,34 +229,25 @@ def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the place and content of each TFRecord; of a damaged one, None."""
-    at = 0
-    while at < len(data):
-        try:
-            record, end = _record(data, at)
-        except (ValueError, struct.error):
-            yield at, None
-            return
-        yield at, record
-        at = end
+    """Yield the place and content of each TFRecord; of a damaged one, None.
 
-
-def _record(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return the content of the TFRecord at a place, and where the next one begins.
-
-    Raises ``ValueError`` or ``struct.error`` where its length is damaged: the rest cannot be read.
+    Behind a damaged length nothing can be read.
     """
     from tensorboardX.record_writer import masked_crc32c
 
-    length, crc = struct.unpack_from("<QI", data, at)
-    if crc != masked_crc32c(data[at : at + 8]) or at + 16 + length > len(data):
-        raise ValueError("a record is damaged")
-    content = data[at + 12 : at + 12 + length]
-    (crc,) = struct.unpack_from("<I", data, at + 12 + length)
-    # Scalars are small; the sums of images and graphs would take long.
-    if length <= _MAX_CHECKED and crc != masked_crc32c(content):
-        return None, at + 16 + length
-    return content, at + 16 + length
+    at = 0
+    while at < len(data):
+        length, crc = struct.unpack("<QI", data[at : at + 12].ljust(12, b"\0"))
+        end = at + 16 + length
+        if crc != masked_crc32c(data[at : at + 8]) or end > len(data):
+            yield at, None
+            return
+        content = data[at + 12 : end - 4]
+        (crc,) = struct.unpack_from("<I", data, end - 4)
+        # Scalars are small; the sums of images and graphs would take long.
+        is_damaged = length <= _MAX_CHECKED and crc != masked_crc32c(content)
+        yield at, None if is_damaged else content
+        at = end
 
 
 def _event(record: bytes) -> Iterator[tuple[str, int, float, float]]:

@@ -20,7 +20,7 @@ from wattlaw.errors import BadInput
 from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.reading import MAX_READINGS
-from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run
+from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run, workload_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
@@ -132,16 +132,13 @@ def describe(kind: str, readings: Readings, options: Options | None = None) -> s
     samples = readings.samples
     gpus = gpus_of(samples)
     others = samples.group_by(["host", "device"]).aggregate([]).num_rows - len(gpus)
-    devices = [f"{len(gpus)} GPU{'s' * (len(gpus) != 1)}"] if gpus else []
-    devices += [f"{others} other device{'s' * (others != 1)}"] if others else []
+    named = ((len(gpus), "GPU"), (others, "other device"))
+    devices = [plural(number, noun) for number, noun in named if number]
     zone = "" if options is None else f", times in {options.zone_note}"
-    return f"{kind}: {', '.join(devices)}, {len(samples):,} readings over {_span(samples)}{zone}"
-
-
-def _span(samples: pa.Table) -> str:
     bounds = pc.min_max(samples["t_ns"]).as_py()
     seconds = (bounds["max"] - bounds["min"]) * 1e-9
-    return f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.4g} min"
+    span = f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.4g} min"
+    return f"{kind}: {', '.join(devices)}, {len(samples):,} readings over {span}{zone}"
 
 
 def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
@@ -172,16 +169,13 @@ def assemble(
     if runs:
         runs, how = _attached(path, runs, readings)
     elif marks:
-        runs, how = [_run_of_marks(path, marks, readings, options)], [_windows(len(marks))]
+        runs = [_run_of_marks(path, marks, readings, options)]
+        how = [f"{plural(len(marks), 'window')}, as marked"]
     else:
         marks, how = _active_phases(path, readings.samples)
         runs = [_run_of_marks(path, marks, readings, options)]
     notes = [*notes, *how, *_not_covered(runs, readings.samples)]
     return runs, [f"{path.name}: {note}" for note in notes]
-
-
-def _windows(count: int) -> str:
-    return f"{plural(count, 'window')}, as marked"
 
 
 def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
@@ -221,15 +215,13 @@ def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
                             "one by one, or log the uuid of GPUs"
                         )
                 own.append((first, last, path))
-    for _, each in series:
-        for key, known in each.facts.items():
-            facts[key] = {**facts.get(key, {}), **known}
     names = {each.hardware for _, each in series if each.hardware}
     samples = pa.concat_tables([each.samples for _, each in series])
     joined = joined_hosts(gpus_of(samples))
-    for (host, device), known in [*facts.items()]:
-        key = joined.get(host, host), device
-        facts[key] = {**facts.get(key, {}), **known}
+    for _, each in series:
+        for (host, device), known in each.facts.items():
+            key = joined.get(host, host), device
+            facts[key] = {**facts.get(key, {}), **known}
     hosts = samples["host"].combine_chunks().dictionary_encode()
     names_of = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
     place = samples.schema.get_field_index("host")
@@ -414,12 +406,11 @@ def run_of_training(
     windows: Sequence[Mapping[str, Any]],
     metrics: Iterable[str],
     notes: Iterable[str] = (),
-    values: Mapping[str, Any] | None = None,
 ) -> ImportedRun:
     """Return the run of one training; of the names of its metrics, the first is the run's."""
     facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
-    maker = RunMaker(path, options)
-    return single_run(path, maker, values or {}, windows, measure, facts=facts, notes=notes)
+    maker, values = RunMaker(path, options), {"workload": workload_of(path)}
+    return single_run(path, maker, values, windows, measure, facts=facts, notes=notes)
 
 
 def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool]:
@@ -463,7 +454,11 @@ def measured(
 
     A window that has an energy keeps it.
     """
-    samples = _around(windows, readings.samples)
+    timed = [row for row in windows if row.get("start_ns") is not None]
+    start_ns = min(row["start_ns"] for row in timed) - _MARGIN_NS
+    end_ns = max(row["start_ns"] + int(row["duration_s"] * 1e9) for row in timed) + _MARGIN_NS
+    t_ns = pc.field("t_ns")
+    samples = readings.samples.filter((t_ns >= start_ns) & (t_ns <= end_ns))
     hosts = pc.unique(samples["host"]).to_pylist()
     rows = []
     for window in windows:
@@ -483,14 +478,6 @@ def measured(
         rows[index] |= energy
     ids = pa.array([run_id], pa.string()).take(pa.array(np.zeros(len(samples), np.int64)))
     return rows, samples.add_column(0, TELEMETRY.field(0), ids)
-
-
-def _around(windows: Sequence[Mapping[str, Any]], samples: pa.Table) -> pa.Table:
-    timed = [row for row in windows if row.get("start_ns") is not None]
-    start_ns = min(row["start_ns"] for row in timed) - _MARGIN_NS
-    end_ns = max(row["start_ns"] + int(row["duration_s"] * 1e9) for row in timed) + _MARGIN_NS
-    t_ns = pc.field("t_ns")
-    return samples.filter((t_ns >= start_ns) & (t_ns <= end_ns))
 
 
 def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]]:
@@ -516,7 +503,9 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]
             return whole, ["one window for the whole log: its power hardly changes"]
         by |= of
         active[second[own][busy]] = True
-    spans = _spans(np.flatnonzero(active))
+    seconds = np.flatnonzero(active)
+    breaks = np.flatnonzero(np.diff(seconds) > _PAUSE_S) + 1
+    spans = [(int(part[0]), int(part[-1])) for part in np.split(seconds, breaks) if len(part)]
     marks = [
         Mark(max(first, first + begin * 10**9), min(last, first + (end + 1) * 10**9))
         for begin, end in spans
@@ -554,11 +543,3 @@ def _busy(util: Floats, power_w: Floats) -> tuple[Any, set[str]]:
         least = low if busy.sum() > 0.5 * has_util.sum() else np.inf
     busy |= by_power & (power_w >= least)
     return busy, {"utilisation", "power"} if has_util.any() else {"power"}
-
-
-def _spans(seconds: Any) -> list[tuple[int, int]]:
-    """Return intervals of seconds that are active, with pauses of up to ``_PAUSE_S``."""
-    if not len(seconds):
-        return []
-    breaks = np.flatnonzero(np.diff(seconds) > _PAUSE_S) + 1
-    return [(int(part[0]), int(part[-1])) for part in np.split(seconds, breaks)]

@@ -67,8 +67,8 @@ class CommandProcesses:
         With ``all_at_once`` each gets SIGTERM. Otherwise the command has been told to end. Once it
         has ended, or 20 s later, the others get SIGTERM. What lives after 30 s is killed.
         """
-        if self._ending is None:
-            self._ending = threading.Thread(target=self._end, args=(all_at_once,))
+        if self._ending is None and self._command is not None:
+            self._ending = threading.Thread(target=self._end, args=(self._command, all_at_once))
             self._ending.start()
 
     def wait_for_end(self) -> None:
@@ -93,7 +93,7 @@ class CommandProcesses:
             time.sleep(_POLL_S / 2)
         return None
 
-    def _end(self, all_at_once: bool) -> None:
+    def _end(self, command: "subprocess.Popen[bytes]", all_at_once: bool) -> None:
         begin_s = time.monotonic()
         told: set[psutil.Process] = set()
         while members := self.living():
@@ -103,17 +103,13 @@ class CommandProcesses:
             if passed_s >= _GRACE_S:
                 self.was_killed = True
                 self.kill()
-            elif all_at_once or self._has_ended() or passed_s >= _COMMAND_ALONE_S:
+            elif all_at_once or command.returncode is not None or passed_s >= _COMMAND_ALONE_S:
                 for member in members:
-                    is_command = self._command is not None and member.pid == self._command.pid
-                    if member not in told and (all_at_once or not is_command):
+                    if member not in told and (all_at_once or member.pid != command.pid):
                         told.add(member)
                         with contextlib.suppress(psutil.Error):
                             member.terminate()
             time.sleep(_POLL_S)
-
-    def _has_ended(self) -> bool:
-        return self._command is not None and self._command.returncode is not None
 
     def _reap(self, _number: int, _frame: FrameType | None) -> None:
         """Take the exit codes of adopted children; the others have waiting parents."""

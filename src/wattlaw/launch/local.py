@@ -188,9 +188,8 @@ class LocalLauncher(Launcher):
         if time.monotonic() > self._message_s + _MESSAGE_S:
             self._message_s = time.monotonic()
             holders = self._slots.holders(self._occupied) if self._occupied else []
-            who = "; ".join(holders)
-            self._message = f"waiting: another wattlaw run uses this machine: {who}"
-            self._message = self._message if holders else None
+            text = f"waiting: another wattlaw run uses this machine: {'; '.join(holders)}"
+            self._message = text if holders else None
         return self._message if self._occupied else None
 
     def start(

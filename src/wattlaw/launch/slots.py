@@ -50,8 +50,8 @@ class Slots:
     ``store`` is written into the files of occupied slots, so that whoever waits can name it.
     """
 
-    def __init__(self, folder: Path, store: Path | None = None, prefix: str = "") -> None:
-        self._folder, self._prefix = folder, prefix
+    def __init__(self, folder: Path, store: Path | None = None) -> None:
+        self._folder = folder
         holder = {"pid": os.getpid(), "store": store and str(store.absolute())}
         self._holder = json.dumps(holder).encode()
 
@@ -71,10 +71,10 @@ class Slots:
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise NotAvailable(f"{folder}: {error.strerror} ({VARIABLE})") from None
-            return cls(folder, store, _PREFIX)
+            return cls(folder, store)
         for folder in map(Path, _FOLDERS):
             if _is_for_all(folder):
-                return cls(folder, store, _PREFIX)
+                return cls(folder, store)
         raise NotAvailable(
             f"no folder for the locks of this machine: none of {', '.join(_FOLDERS)} is root's "
             f"with mode 1777; set {VARIABLE} to a folder that all users of wattlaw here share"
@@ -113,7 +113,7 @@ class Slots:
         return list(found)
 
     def _path(self, name: str) -> Path:
-        return self._folder / (self._prefix + re.sub(r"[^\w.-]", "_", name))
+        return self._folder / (_PREFIX + re.sub(r"[^\w.-]", "_", name))
 
     def _lock(self, path: Path) -> BinaryIO | None:
         """Lock a slot, and write who occupies it; return None if it is occupied."""

@@ -9,7 +9,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,25 +21,17 @@ _MEMORY_BYTES = 2**29
 _LEAST_S, _S_PER_BYTE = 60.0, 1e-6
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """How a file is read: these columns, so many rows at once.
+def check_decoded_size(
+    paths: Sequence[Path], columns: Collection[str], most_bytes: int, *, batch_rows: int = 65_536,
+    texts_once: bool = False,
+) -> None:  # fmt: skip
+    """Raise ``ValueError`` if columns of the files decode to more bytes together, or not at all.
 
-    With ``texts_once`` a text that many rows of one batch share counts once.
+    A column that a file lacks counts as empty. ``batch_rows`` are read at once. With ``texts_once``
+    a text that many rows of one batch share counts once.
     """
-
-    columns: Collection[str]
-    batch_rows: int = 65_536
-    texts_once: bool = False
-
-
-def check_decoded_size(paths: Sequence[Path], decoding: Decoding, most_bytes: int) -> None:
-    """Raise ``ValueError`` if the files decode to more bytes together, or cannot be decoded.
-
-    A column that a file lacks counts as empty.
-    """
-    settings = {**vars(decoding), "columns": [*decoding.columns], "most_bytes": most_bytes}
-    line = isolated_python("-m", __name__, json.dumps(settings), *map(str, paths))
+    settings = json.dumps([[*columns], most_bytes, batch_rows, texts_once])
+    line = isolated_python("-m", __name__, settings, *map(str, paths))
     limit_s = _LEAST_S + _S_PER_BYTE * sum(path.stat().st_size for path in paths)
     # Arrow's other allocators reserve more memory than they use.
     environment = isolated_environment() | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
@@ -57,22 +48,19 @@ def check_decoded_size(paths: Sequence[Path], decoding: Decoding, most_bytes: in
 def _measure(settings: str, *paths: str) -> None:
     import pyarrow.parquet as pq
 
-    given = json.loads(settings)
-    most_bytes, total = given["most_bytes"], 0
+    (columns, most_bytes, batch_rows, texts_once), total = json.loads(settings), 0
     confine(_MEMORY_BYTES + max(Path(path).stat().st_size for path in paths))
     for path in map(Path, paths):
         with pq.ParquetFile(path) as file:
-            names = [name for name in file.schema_arrow.names if name in {*given["columns"]}]
-            rows = file.metadata.num_rows
+            names = [name for name in file.schema_arrow.names if name in {*columns}]
+            cells = file.metadata.num_rows * len(names)
             leaves = [file.schema.column(place) for place in range(len(file.schema))]
             texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-        if 8 * rows * len(names) > most_bytes:
+        if 8 * cells > most_bytes:
             raise ValueError(_too_large(path.name, most_bytes))
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            for batch in file.iter_batches(given["batch_rows"], columns=names, use_threads=False):
-                columns = batch.columns
-                texts_once = given["texts_once"]
-                total += sum(c.nbytes if texts_once else decoded_bytes(c) for c in columns)
+            for batch in file.iter_batches(batch_rows, columns=names, use_threads=False):
+                total += sum(c.nbytes if texts_once else decoded_bytes(c) for c in batch.columns)
                 if total > most_bytes:
                     raise ValueError(_too_large(path.name, most_bytes))
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.errors import BadInput
-from wattlaw.store.decoded_size import Decoding, check_decoded_size
+from wattlaw.store.decoded_size import check_decoded_size
 from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import table_fault
 from wattlaw.store.schema import RUNS, TABLES
@@ -56,7 +56,7 @@ class ImportFolder:
         most_bytes = min(max(_UNLIMITED_BYTES, _MAX_RATIO * size), _MAX_BYTES)
         try:
             if paths:
-                check_decoded_size(paths, Decoding(columns), most_bytes)
+                check_decoded_size(paths, columns, most_bytes)
         except ValueError as error:
             reason = f"not tables of this store: {error}"
             raise BadInput(f"{self.path}: {reason}; {_REIMPORT}") from None

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+#: A number that every program reads alike.
+PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]{1,4})?")
 #: Groups of three digits after a mark, and a fraction after another one.
 _SPACED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{3})(?:\1[0-9]{3})*"
@@ -49,9 +50,9 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
     only a whole number can be meant. Raises ``UnclearNumber`` where the text is none or is unclear.
     """
     text = text.strip()
-    if _PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
+    if PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
         return float(text)
-    meanings = {_without(text, grouping) for grouping in _groupings(text)}
+    meanings = {text.replace(mark, "").replace(",", ".") for mark in _groupings(text)}
     if _DECIMAL_COMMA.fullmatch(text):
         meanings.add(text.replace(",", "."))
     if len(meanings) > 1 and whole:
@@ -97,7 +98,3 @@ def _groupings(text: str) -> list[str]:
         return [match[1]]
     forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
     return [mark for mark, form in forms if form.fullmatch(text)]
-
-
-def _without(text: str, grouping: str) -> str:
-    return text.replace(grouping, "").replace(",", ".")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from wattlaw.delimited import DELIMITERS, HEADER_LINES, encoding_of
 from wattlaw.errors import BadInput
-from wattlaw.store.decoded_size import Decoding, check_decoded_size
+from wattlaw.store.decoded_size import check_decoded_size
 from wattlaw.text import quote, shorten
 
 if TYPE_CHECKING:
@@ -153,27 +153,20 @@ def _header(first: list[str], needed: Collection[str] | None) -> tuple[str, int,
     best: tuple[tuple[int, ...], str, int, list[str]] | None = None
     for delimiter in DELIMITERS:
         is_first = True
-        for place, cells in enumerate(_read_ahead(first, delimiter)):
-            names = [_text(name) for name in cells]
-            found = len(wanted.intersection(names))
-            key = (found, -place if found else is_first and any(names), 0 if found else len(names))
-            is_first = is_first and not any(names)
-            if best is None or key > best[0]:
-                best = key, delimiter, place, names
+        with contextlib.suppress(csv.Error):
+            for place, cells in enumerate(csv.reader(first, delimiter=delimiter)):
+                names = [_text(name) for name in cells]
+                found = len(wanted.intersection(names))
+                of_first = (is_first and any(names), len(names))
+                key = (found, *((-place, 0) if found else of_first))
+                is_first = is_first and not any(names)
+                if best is None or key > best[0]:
+                    best = key, delimiter, place, names
     if best is None:
         return ",", 0, ()
     _, delimiter, place, names = best
-    if len(names) > MAX_COLUMNS:
-        raise ValueError(f"more than {MAX_COLUMNS:,} columns")
-    for name, count in Counter(names).items():
-        if count > 1 and name and (needed is None or name in wanted):
-            raise ValueError(f"column {quote(name)} occurs twice; rename one of them")
+    _check_columns(names, {*filter(None, names)} if needed is None else wanted)
     return delimiter, place, tuple(names)
-
-
-def _read_ahead(first: list[str], delimiter: str) -> Iterator[list[str]]:
-    with contextlib.suppress(csv.Error):
-        yield from csv.reader(first, delimiter=delimiter)
 
 
 def _csv_rows(
@@ -216,7 +209,6 @@ def _quote_fault(texts: list[str], delimiter: str, columns: int) -> str | None:
 
 
 def _no_row(cells: Sequence[str], columns: int) -> str | None:
-    """Return why a line of cells is no row of a table."""
     texts = [cell.strip() for cell in cells]
     if not any(texts):
         return "all cells are empty"
@@ -269,14 +261,12 @@ def _too_many(path: Path, count: int | None = None) -> BadInput:
     return BadInput(f"{path}: given {given} rows; allowed: at most {MAX_ROWS:,} in one table")
 
 
-def _distinct(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of a table; raise ValueError if they are too many or not unique."""
-    if len(columns) > MAX_COLUMNS:
+def _check_columns(names: Sequence[str], needed: Collection[str]) -> None:
+    if len(names) > MAX_COLUMNS:
         raise ValueError(f"more than {MAX_COLUMNS:,} columns")
-    twice = next((name for name, count in Counter(columns).items() if count > 1), None)
-    if twice is not None:
-        raise ValueError(f"column {quote(twice)} occurs twice")
-    return tuple(columns)
+    for name, count in Counter(names).items():
+        if count > 1 and name in needed:
+            raise ValueError(f"column {quote(name)} occurs twice; rename one of them")
 
 
 def _json_lines(path: Path, needed: Collection[str] | None) -> Rows:
@@ -316,7 +306,8 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
         pass  # raises the clear error of the operating system
     try:
         with pq.ParquetFile(path) as file:
-            names = _distinct(file.schema_arrow.names)
+            names = tuple(file.schema_arrow.names)
+            _check_columns(names, names)
             if file.metadata.num_rows > MAX_ROWS:
                 raise _too_many(path, file.metadata.num_rows)
             fields = [f for f in file.schema_arrow if needed is None or f.name in needed]
@@ -327,7 +318,7 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
                     raise BadInput(f"{path}: {column}; allowed: {allowed}")
             _check_size(path, file.metadata, len(fields))
         kept = [field.name for field in fields]
-        check_decoded_size([path], Decoding(kept, _BATCH_ROWS, texts_once=True), _MAX_BYTES)
+        check_decoded_size([path], kept, _MAX_BYTES, batch_rows=_BATCH_ROWS, texts_once=True)
         texts = [field.name for field in fields if _is_text(field.type)]
         # Dictionaries keep a long text that many rows share in memory once.
         with pq.ParquetFile(path, read_dictionary=texts) as file:

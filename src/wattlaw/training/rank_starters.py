@@ -37,16 +37,14 @@ class RankStarter:
         count = str(gpus) if self.count == "{gpus}" else self.count
         if count is not None and count.isascii() and count.isdigit() and int(count) != 1:
             return f"starts {count} ranks"
-        starts_all = self.program == "deepspeed" or (self.program == "mpirun" and is_local)
         if gpus == 1 or self.has_nodes:
-            fault = None
-        elif count == "1" and self.has_own_world:
-            fault = "starts a rank that trains alone (WORLD_SIZE=1)"
-        elif count in ("gpu", "auto") or (count is None and starts_all):
-            fault = "starts a rank for each GPU or core"
-        else:
-            fault = None
-        return fault
+            return None
+        if count == "1" and self.has_own_world:
+            return "starts a rank that trains alone (WORLD_SIZE=1)"
+        starts_all = self.program == "deepspeed" or (self.program == "mpirun" and is_local)
+        if count in ("gpu", "auto") or (count is None and starts_all):
+            return "starts a rank for each GPU or core"
+        return None
 
 
 _NPROC = ("--nproc-per-node", "--nproc_per_node")
@@ -67,26 +65,20 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], str | None, bool]] = {
     **dict.fromkeys(("srun", "jsrun", "aprun", "ibrun", "flux run"),
                     (("-n", "--ntasks", "--np"), None, False)),
 }  # fmt: skip
-#: Modules that do what a program does.
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "torch.distributed.launcher": "torchrun",
+#: Other names of these programs, and modules that do the same.
+_ALIASES = {
+    "accelerate-launch": "accelerate launch",
     "accelerate.commands.launch": "accelerate launch",
     "accelerate.commands.accelerate_cli": "accelerate",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "deepspeed.launcher.runner": "deepspeed",
-    "horovod.runner": "horovodrun",
-    "horovod.runner.launch": "horovodrun",
-    "lightning": "lightning",
-    "lightning.fabric.cli": "lightning",
-    "lightning_fabric.cli": "lightning",
     "composer.cli.launcher": "composer",
-}
-_ALIASES = {"accelerate-launch": "accelerate launch", "mpirun.openmpi": "mpirun",
-            "mpiexec.openmpi": "mpiexec", "mpirun.mpich": "mpirun",
-            "mpiexec.mpich": "mpiexec"}  # fmt: skip
+    "deepspeed.launcher.runner": "deepspeed",
+    **dict.fromkeys(("horovod.runner", "horovod.runner.launch"), "horovodrun"),
+    **dict.fromkeys(("lightning.fabric.cli", "lightning_fabric.cli"), "lightning"),
+    **dict.fromkeys(("mpiexec.openmpi", "mpiexec.mpich"), "mpiexec"),
+    **dict.fromkeys(("mpirun.openmpi", "mpirun.mpich"), "mpirun"),
+    **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch",
+                     "torch.distributed.launcher"), "torchrun"),
+}  # fmt: skip
 #: Programs that start another one, with the number of words before it that are no options.
 _WRAPPERS = {
     **dict.fromkeys(
@@ -144,8 +136,9 @@ def _at(word: str, rest: Sequence[str], depth: int) -> tuple[bool, RankStarter |
         found = inner or found
     elif word in ("-S", "--split-string") and rest:  # of env
         found = find_rank_starter([*_split(rest[0]), *rest[1:]], depth + 1)
-    elif word in ("-m", "--module") and rest and rest[0] in _MODULES:  # of 'uv run'
-        found = _of_module(rest[0], rest[1:])
+    elif word in ("-m", "--module") and rest:  # of 'uv run'
+        found = _starter(rest[0], rest[1:])
+        is_end = found is not None
     elif _PYTHON.fullmatch(name):
         found = _of_python(rest)
     elif name in _SHELLS:
@@ -158,7 +151,6 @@ def _at(word: str, rest: Sequence[str], depth: int) -> tuple[bool, RankStarter |
 
 
 def _starter(name: str, rest: Sequence[str]) -> RankStarter | None:
-    """Return the starter that a program of this name is, with these arguments."""
     name = _ALIASES.get(name, name)
     if name not in _PROGRAMS and rest:  # of several commands, one starts ranks
         command = next((word for word in rest if not word.startswith("-")), "")
@@ -183,16 +175,15 @@ def _starter(name: str, rest: Sequence[str]) -> RankStarter | None:
 
 
 def _of_python(words: Sequence[str]) -> RankStarter | None:
-    """Return the starter that a Python runs, by its arguments."""
     is_value = False
     for index, word in enumerate(words):
         rest = words[index + 1 :]
         if is_value:
             is_value = False
         elif re.fullmatch(r"-[A-Za-z]*m", word):
-            return _of_module(rest[0], rest[1:]) if rest else None
+            return _starter(rest[0], rest[1:]) if rest else None
         elif word.startswith("-m"):
-            return _of_module(word[2:], rest)
+            return _starter(word[2:], rest)
         elif re.fullmatch(r"-[A-Za-z]*c", word):
             return None
         elif word.startswith("-"):
@@ -204,12 +195,7 @@ def _of_python(words: Sequence[str]) -> RankStarter | None:
     return None
 
 
-def _of_module(module: str, rest: Sequence[str]) -> RankStarter | None:
-    return _starter(_MODULES[module], rest) if module in _MODULES else None
-
-
 def _of_shell(words: Sequence[str], depth: int) -> RankStarter | None:
-    """Return the starter in a shell's command or script, by the shell's arguments."""
     for index, word in enumerate(words):
         if re.fullmatch(r"-[A-Za-z]*c", word):
             return _of_shell_text(words[index + 1], depth) if words[index + 1 :] else None
@@ -219,7 +205,6 @@ def _of_shell(words: Sequence[str], depth: int) -> RankStarter | None:
 
 
 def _of_script(path: str, depth: int) -> RankStarter | None:
-    """Return the starter in a shell script, if there is a file that can be read."""
     try:
         text = read_bytes(Path(path), _MAX_SCRIPT_BYTES).decode("utf-8", "replace")
     except (OSError, ValueError):
@@ -229,7 +214,6 @@ def _of_script(path: str, depth: int) -> RankStarter | None:
 
 
 def _of_shell_text(text: str, depth: int) -> RankStarter | None:
-    """Return the first starter in the commands of a shell."""
     for line in text.replace("\\\n", " ").splitlines():
         command: list[str] = []
         for word in [*_split(line), ";"]:

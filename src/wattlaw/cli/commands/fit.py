@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from wattlaw.analysis.comparable_runs import batch_cautions
 from wattlaw.api import fits as tables
 from wattlaw.api import results
 from wattlaw.api.fits import Fits
@@ -14,7 +15,7 @@ from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import batch_texts, group_label, plural
+from wattlaw.formatting import group_label, plural
 from wattlaw.terminal import print_note
 from wattlaw.text import collapse_whitespace, shorten
 
@@ -89,8 +90,6 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None, *, stric
     opened = results.open(*source, strict=strict)
     if opened.origins_label:
         print_note(f"all runs are {opened.origins_label}: nothing was measured")
-    for text in batch_texts(
-        opened.metrics.dropna(subset="global_batch_declared").to_dict("records")
-    ):
-        print_note(text)
+    for caution in batch_cautions(opened.metrics):
+        print_note(str(caution))
     return opened.fit(x, y, by)

@@ -235,7 +235,6 @@ def _is_only(advice: Advice) -> bool:
 
 
 def _candidates(advice: Advice, option: Option) -> str:
-    """Return the settings that may be the best, each with its probability."""
     if _is_only(advice):
         return f"The only setting that is compared: {advice.label(option)}."
     lowest = f"Lowest mean of {_settings(advice)}: {advice.label(option)}"
@@ -316,27 +315,22 @@ def _both_scalings(advice: Advice) -> Iterator[str]:
         return f"{size}, {' and '.join(amounts)} per {option.unit}"
 
     local = "" if both.local_batch is None else f"local batch {both.local_batch}"
+    at_local, at_global = answer(both.at_local_batch), answer(both.at_global_batch)
+    workers, unit = f"{advice.worker}s", f"{'an' if advice.unit == 'epoch' else 'a'} {advice.unit}"
+    at_one_batch = f"at global batch {both.global_batch}, {at_global}."
+    per_sample_s = both.at_local_batch and both.at_local_batch.per.get("time_per_sample_s")
     if both.is_same_work:
+        yield f"The batch grows with the {workers}: at {local}, {at_local}; {at_one_batch}"
+    elif both.at_local_batch is not None and per_sample_s:
+        size = fmt.plural(both.at_local_batch.gpus, advice.worker)
         yield (
-            f"The batch grows with the {advice.worker}s: at {local}, "
-            f"{answer(both.at_local_batch)}; at global batch {both.global_batch}, "
-            f"{answer(both.at_global_batch)}."
+            f"{unit.capitalize()} has more samples on more {workers}: per sample ({local}), "
+            f"{size}, {fmt.duration_text(per_sample_s)}; {at_one_batch}"
         )
     else:
-        unit = f"{'an' if advice.unit == 'epoch' else 'a'} {advice.unit}"
-        per_sample_s = both.at_local_batch and both.at_local_batch.per.get("time_per_sample_s")
-        if both.at_local_batch is not None and per_sample_s:
-            size = fmt.plural(both.at_local_batch.gpus, advice.worker)
-            yield (
-                f"{unit.capitalize()} has more samples on more {advice.worker}s: per sample "
-                f"({local}), {size}, {fmt.duration_text(per_sample_s)}; at global batch "
-                f"{both.global_batch}, {answer(both.at_global_batch)}."
-            )
-            return
         yield (
-            f"If {unit} has the same samples on any number of {advice.worker}s: "
-            f"{answer(both.at_global_batch)}; if it has more samples on more {advice.worker}s"
-            f"{local and f' ({local})'}: {answer(both.at_local_batch)}."
+            f"If {unit} has the same samples on any number of {workers}: {at_global}; if it has "
+            f"more samples on more {workers}{local and f' ({local})'}: {at_local}."
         )
 
 
