@@ -2,14 +2,11 @@
 
 import json
 import random
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
@@ -340,21 +337,3 @@ def test_a_decision_counts_a_run_as_the_setting_that_ran(write_decide, tmp_path)
         item.setting.local_batch for item in inputs.job.observations
     }
     assert OTHER_BATCH in {warning.code for warning in inputs.job.warnings}
-
-
-def test_tables_without_the_column_are_read(tmp_path):
-    write_store(tmp_path / "store", *frames([run_row("0" * 16)], [window_row("0" * 16, 1)]))
-    bundle, older = tmp_path / "new.zip", tmp_path / "old.zip"
-    assert main(["export", str(tmp_path / "store"), "bundle", "-o", str(bundle)]) == 0
-    with zipfile.ZipFile(bundle) as new, zipfile.ZipFile(older, "w") as old:
-        for name in new.namelist():
-            data = new.read(name)
-            if name == "runs.parquet":
-                table = pq.read_table(pa.BufferReader(data)).drop_columns("global_batch_declared")
-                sink = pa.BufferOutputStream()
-                pq.write_table(table, sink)
-                data = sink.getvalue().to_pybytes()
-            old.writestr(name, data)
-    (row,) = wattlaw.open(older).runs.to_dict("records")
-    assert row["global_batch"] == 64
-    assert pd.isna(row["global_batch_declared"])
