@@ -31,6 +31,9 @@ _CHANGE, _ROUND, _MAX_ROUND, _QUICK_NS = 0.05, 0.1, 8, 50_000_000
 _BACK_NS = 10**9
 #: A GPU with two powers at more than this share of its times is two GPUs.
 _TWICE = 0.05
+#: A file is of several logs if a GPU has several readings in more than this share of its ticks, of
+#: which there are at least so many.
+_SHARED, _LEAST_TICKS = 0.9, 5
 #: Both GPUs of these boards are one reading of power, on the first one.
 _BOARDS = ("MI250",)
 
@@ -204,12 +207,23 @@ def _once(source: Source, samples: pa.Table) -> pa.Table:
 
 
 def _refuse_second_logs(source: Source, samples: pa.Table) -> None:
-    """Refuse a file of two logs that overlap in time and number their GPUs from 0."""
+    """Refuse a file of logs that overlap in time and number their GPUs from 0.
+
+    They follow each other, or machines wrote them at the same time: then most ticks have several
+    readings of a GPU.
+    """
     headers = np.array(source.account.header_rows, np.int64)
     device = samples["device"].to_numpy(zero_copy_only=False)
     for each in set(device.tolist()):
         own = device == each
         t_ns, line = samples["t_ns"].to_numpy()[own], samples["line"].to_numpy()[own]
+        sizes = ticks(t_ns) if each.isdecimal() else None
+        if sizes is not None and len(sizes) >= _LEAST_TICKS and (sizes > 1).mean() > _SHARED:
+            raise BadInput(
+                f"{source.path}: line {line[1]}: GPU {each} has several readings in each tick; the "
+                "file may have logs of several machines, so log the uuid of GPUs, or a file for "
+                "each machine"
+            )
         section = np.searchsorted(headers, line)
         begins = np.flatnonzero(np.diff(section)) + 1
         back_ns = np.maximum.accumulate(t_ns)[begins - 1] - t_ns[begins]
