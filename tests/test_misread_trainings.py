@@ -145,6 +145,17 @@ def test_steps_decide_where_a_block_ended_early(tmp_path):
     assert left_out(read) == {"a block whose number of steps does not grow": 2}
 
 
+def test_the_total_before_the_last_block_is_not_its_size(tmp_path):
+    lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]
+    for i in range(4):
+        lines += [mllog("block_start", T + 10_000 * i, samples_count=500 * i),
+                  mllog("block_stop", T + 10_000 * i + 9_000)]  # fmt: skip
+    lines.append(mllog("run_stop", T + 60_000, status="success"))
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    assert [row["samples"] for row in windows(read)] == [500] * 3
+    assert left_out(read) == {"a block whose size is not logged": 2}
+
+
 def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
     def block(at_s: int, begin: int, end: int, length_s: int = 10) -> list[str]:
         return [
