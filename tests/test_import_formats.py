@@ -43,7 +43,9 @@ def windows(read: Import, *phases: str) -> list[dict[str, Any]]:
 
 
 def notes(read: Import) -> str:
-    return "\n".join([*read.notes, *(note for file in read.files for note in file.notes)])
+    return "\n".join(
+        [*read.notes, *read.left_out, *(note for file in read.files for note in file.notes)]
+    )
 
 
 def left_out(read: Import) -> list[int]:
@@ -82,8 +84,8 @@ def test_a_window_is_in_the_zone_that_the_user_names(tmp_path):
     assert row["gpu_energy_j"] == pytest.approx(20 * 601)
     berlin = read_import(path, timezone="Europe/Berlin", windows=[window])
     assert windows(berlin)[0]["gpu_energy_j"] == row["gpu_energy_j"]
-    utc = read_import(path, windows=[window])
-    assert windows(utc)[0]["energy_verdict"] == "unavailable"
+    with pytest.raises(BadInput, match="no reading is within a window; --timezone"):
+        read_import(path, windows=[window])
     with pytest.raises(BadInput, match="--timezone"):
         read_import(path, timezone="Mars/Base")
     for text in ("12:00..13:00", "2026-01-31T12:00:40..2026-01-31T12:00:20", "5"):

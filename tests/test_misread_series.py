@@ -648,7 +648,7 @@ def test_power_logs_of_several_gpus_are_not_one_gpu(tmp_path):
 # Time series of any format
 
 
-def test_what_no_window_covers_is_said(tmp_path):
+def test_what_no_window_covers_is_said(tmp_path, capsys):
     busy = {*range(10, 40), *range(60, 64)}
     rows = {s: "0, 300.00 W, 95 %" if s in busy else "0, 60.00 W, 0 %" for s in range(80)}
     path = made(tmp_path, "gpu.csv", *smi(rows, "index", POWER, "utilization.gpu [%]"))
@@ -656,12 +656,21 @@ def test_what_no_window_covers_is_said(tmp_path):
     noted = "\n".join(read.runs[0].record.notes)
     assert "1 phase of less than 10 s left out" in noted
     assert "49 readings left out: in no window" in noted
+    assert main(["import", str(path), "--store", str(tmp_path / "store")]) == 0
+    told = capsys.readouterr()
+    assert told.err.count("left out") == 2
+    assert "left out" not in told.out
     at = "2026-09-11T04:"
     marked = read_import(path, windows=[f"{at}19:10..{at}19:39", f"{at}30:00..{at}31:00"])
     assert {
         "gpu.csv: 1 window without a reading",
         "gpu.csv: 50 readings left out: in no window",
     } <= {*marked.runs[0].record.notes}
+
+
+def test_windows_without_any_reading_are_refused(tmp_path, capsys):
+    path = made(tmp_path, "gpu.csv", *smi(dict.fromkeys(range(20), "0, 300.00 W"), "index", POWER))
+    assert "--timezone" in refusal(path, capsys, "--window", "2026-09-12T04:19:00..1789200000")
 
 
 def test_devices_that_are_left_out_are_said(tmp_path):

@@ -152,8 +152,8 @@ def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
 
 def assemble(
     parts: Sequence[tuple[Path, Imported]], options: Options
-) -> tuple[list[ImportedRun], list[str]]:
-    """Return the runs of several files, and lines that say how windows were marked.
+) -> tuple[list[ImportedRun], list[str], list[str]]:
+    """Return the runs of several files, how their windows were marked, and what is left out.
 
     Readings get the windows of runs from other files, else those of marks, else their active
     phases. Raises ``BadInput`` if files do not fit together.
@@ -164,7 +164,7 @@ def assemble(
     if not series:
         if marks:
             raise BadInput("windows without a time series: name the file of the readings too")
-        return runs, []
+        return runs, [], []
     path = series[0][0]
     readings, missing = _with_missing_power(_combined(series))
     readings, notes = _selected(readings, options)
@@ -173,11 +173,13 @@ def assemble(
         runs, how = _attached(path, runs, readings)
     elif marks:
         runs, how = [_run_of_marks(path, marks, readings, options)], [_windows(len(marks))]
+        if not len(runs[0].telemetry):
+            raise BadInput(f"{path}: no reading is within a window; --timezone sets their zone")
     else:
         marks, how = _active_phases(path, readings.samples)
         runs = [_run_of_marks(path, marks, readings, options)]
-    notes = [*notes, *how, *_not_covered(runs, readings.samples)]
-    return runs, [f"{path.name}: {note}" for note in notes]
+    notes = [*notes, *how[1:], *_not_covered(runs, readings.samples)]
+    return runs, *([f"{path.name}: {line}" for line in lines] for lines in (how[:1], notes))
 
 
 def _windows(count: int) -> str:
@@ -494,7 +496,7 @@ def _around(windows: Sequence[Mapping[str, Any]], samples: pa.Table) -> pa.Table
 
 
 def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]]:
-    """Return the phases in which a GPU is active, and how they were detected."""
+    """Return the phases in which a GPU is active, how they were detected, and what is left out."""
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
         raise BadInput(f"{path}: one reading is no time series; at least two are needed")
