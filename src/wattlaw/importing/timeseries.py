@@ -173,13 +173,14 @@ def assemble(
         runs, how = _attached(path, runs, readings)
     elif marks:
         runs, how = [_run_of_marks(path, marks, readings, options)], [_windows(len(marks))]
-        if not len(runs[0].telemetry):
+        if not runs[0].telemetry:
             raise BadInput(f"{path}: no reading is within a window; --timezone sets their zone")
     else:
         marks, how = _active_phases(path, readings.samples)
         runs = [_run_of_marks(path, marks, readings, options)]
     notes = [*notes, *how[1:], *_not_covered(runs, readings.samples)]
-    return runs, *([f"{path.name}: {line}" for line in lines] for lines in (how[:1], notes))
+    marked, left_out = ([f"{path.name}: {line}" for line in lines] for lines in (how[:1], notes))
+    return runs, marked, left_out
 
 
 def _windows(count: int) -> str:
