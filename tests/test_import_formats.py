@@ -43,7 +43,9 @@ def windows(read: Import, *phases: str) -> list[dict[str, Any]]:
 
 
 def notes(read: Import) -> str:
-    return "\n".join([*read.notes, *(note for file in read.files for note in file.notes)])
+    return "\n".join(
+        [*read.notes, *read.left_out, *(note for file in read.files for note in file.notes)]
+    )
 
 
 def left_out(read: Import) -> list[int]:
@@ -82,8 +84,8 @@ def test_a_window_is_in_the_zone_that_the_user_names(tmp_path):
     assert row["gpu_energy_j"] == pytest.approx(20 * 601)
     berlin = read_import(path, timezone="Europe/Berlin", windows=[window])
     assert windows(berlin)[0]["gpu_energy_j"] == row["gpu_energy_j"]
-    utc = read_import(path, windows=[window])
-    assert windows(utc)[0]["energy_verdict"] == "unavailable"
+    with pytest.raises(BadInput, match="no reading is within a window; --timezone"):
+        read_import(path, windows=[window])
     with pytest.raises(BadInput, match="--timezone"):
         read_import(path, timezone="Mars/Base")
     for text in ("12:00..13:00", "2026-01-31T12:00:40..2026-01-31T12:00:20", "5"):
@@ -501,20 +503,23 @@ def test_attempts_of_a_requeued_job_are_jobs_with_their_own_steps(tmp_path):
 
 
 STEPS = [  # hours from the start, hours, joules; the energy of the job
-    ([(0, 1, 4e6), (1, 1, 5e6), (0, 2, 6e6)], 9e6),  # two in turn, within the batch step
-    ([(0, 1, 4e6), (0.5, 1, 5e6), (1.5, 0.5, 1e6)], 6e6),  # the second overlaps the first
-    ([(0, 1, 4e6), (0.995, 1, 5e6)], 9e6),  # the clean-up of the first
-    ([(0, 1, 4e6), (0, 1, 4e6)], 4e6),
+    ([(0, 1, 4e6), (1, 1, 5e6), (0, 2, 6e6)], 9e6, True),  # two in turn, within the third
+    ([(0, 1, 4e6), (0.5, 1, 5e6), (1.5, 0.5, 1e6)], 6e6, True),  # the second overlaps the first
+    ([(0, 1, 4e6), (0.995, 1, 5e6)], 9e6, False),  # the clean-up of the first
+    ([(0, 1, 4e6), (0, 1, 4e6)], 4e6, True),
+    ([(0, 1, 4e6)], 4e6, False),
 ]
 
 
-@pytest.mark.parametrize(("steps", "expected"), STEPS)
-def test_steps_add_up_where_they_do_not_overlap(tmp_path, steps, expected):
+@pytest.mark.parametrize(("steps", "expected", "is_bound"), STEPS)
+def test_steps_add_up_where_they_do_not_overlap(tmp_path, steps, expected, is_bound):
     lines = [a_job("7", ElapsedRaw="7200")]
     for number, (after_h, hours, joules) in enumerate(steps):
         start = (datetime(2026, 1, 31, 12) + timedelta(hours=after_h)).isoformat()
         lines.append(a_job(f"7.{number}", joules, Start=start, ElapsedRaw=str(int(hours * 3600))))
-    assert energies_of(jobs_of(tmp_path, *lines)) == [expected]
+    read = jobs_of(tmp_path, *lines)
+    assert energies_of(read) == [expected]
+    assert any("a lower bound" in note for note in read.runs[0].record.notes) == is_bound
 
 
 ENERGIES = [  # ConsumedEnergyRaw of an hour on two nodes; joules, and why they are unknown
@@ -618,9 +623,9 @@ def test_versions_of_json_are_read_alike(tmp_path, version, wrap, state):
         return record.site.energy_j, any("energy" in note for note in record.notes)
 
     assert energy_of(6e6, (3e6, 3e6)) == (6e6, False)
-    assert energy_of(None, (3e6, 2e6)) == (3e6, False)  # the steps may overlap
+    assert energy_of(None, (3e6, 2e6)) == (3e6, True)  # the steps may overlap: a lower bound
     assert energy_of(4e8, (2e8, 2e8)) == (4e8, True)  # 111 kW, but the steps agree
-    assert energy_of(4e8, (3e6, 2e6)) == (3e6, False)
+    assert energy_of(4e8, (3e6, 2e6)) == (3e6, True)
     assert energy_of(4e9, (2e9, 2e9)) == (None, True)
     assert energy_of(2**64 - 2, (0, 0)) == (None, True)
 

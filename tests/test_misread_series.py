@@ -147,7 +147,7 @@ WRITTEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("time", ["dot", "comma", "ms", "us", "ns", "s with a comma"])
+@pytest.mark.parametrize("time", ["dot", "comma", "day", "ms", "us", "ns", "s with a comma"])
 @pytest.mark.parametrize("how", WRITTEN)
 def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
     rows, sep, encoding = WRITTEN[how]
@@ -157,7 +157,8 @@ def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
         day, cells = lines[number].split(sep, 1)
         ms = 1000 * (seconds + int(s)) + 500
         written = {"dot": day, "comma": day.replace(".", ","), "ms": str(ms), "us": f"{ms}000",
-                   "ns": f"{ms}000000", "s with a comma": f"{ms // 1000},{ms % 1000}"}  # fmt: skip
+                   "day": day.replace("2026/09/11", "11.09.2026"), "ns": f"{ms}000000",
+                   "s with a comma": f"{ms // 1000},{ms % 1000}"}  # fmt: skip
         lines[number] = written[time] + sep + cells
     read = read_import(made(tmp_path, "gpu.csv", *lines, encoding=encoding))
     assert (gpus(read), verdicts(read)) == ([1], {"ok"})
@@ -214,6 +215,8 @@ OTHER_OUTPUTS = {
     "-L": ("GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5a8f)",),
     "noheader": ("2026/09/11 04:19:41.982, 0, 300.00 W", "2026/09/11 04:19:42.982, 0, 300.00 W"),
     "noheader, nounits": ("2026/09/11 04:19:41.982, 300.00", "2026/09/11 04:19:42.982, 300.00"),
+    "noheader, index first": ("0, 2026/09/11 04:19:41.982, 300.00",) * 2,
+    "noheader, time last": ("NVIDIA A100, 300.00 W, 2026/09/11 04:19:41.982",) * 2,
     "amd-smi --json": ('[{"gpu": 0, "power": {"socket_power": {"value": 90, "unit": "W"}}}]',),
     "rocm-smi --csv": ("device,Average Graphics Package Power (W)", "card0,35.0"),
     "rocm-smi --json": ('{"card0": {"Average Graphics Package Power (W)": "35.0"}}',),
@@ -293,6 +296,30 @@ def test_logs_of_two_machines_in_one_file_are_not_one_gpu(tmp_path, capsys):
              for host, log in (("a", first), ("b", second))]  # fmt: skip
     read = read_import(made(tmp_path, "gpu.csv", *named[0], *named[1]))
     assert (gpus(read), verdicts(read)) == ([2], {"ok"})
+
+
+@pytest.mark.parametrize("apart_s", [0.001, 0.05, 0.3, 0.45, 0.6])
+def test_machines_that_write_one_file_at_the_same_time_are_not_one_gpu(tmp_path, capsys, apart_s):
+    rows = dict.fromkeys(range(20), "0, 300.00 W")
+    both = dict(sorted({**rows, **{s + apart_s: "0, 200.00 W" for s in rows}}.items()))
+    path = made(tmp_path, "gpu.csv", *smi(both, "index", POWER))
+    assert "GPU 0 has several readings in each tick" in refusal(path, capsys)
+    named = {s: f"GPU-{'a' if s % 1 < 1e-6 else 'b'}, {row[3:]}" for s, row in both.items()}
+    read = read_import(made(tmp_path, "gpu.csv", *smi(named, "uuid", POWER)))
+    assert (gpus(read), joules(read)) == ([2], [pytest.approx(500 * 19, rel=0.05)])
+
+
+def test_a_time_that_has_two_meanings_is_named_with_one_that_is_read(tmp_path, capsys):
+    log = smi(dict.fromkeys(range(20), "0, 300.00 W"), "index", POWER)
+    path = made(tmp_path, "gpu.csv", *(line.replace("2026/09/11", "09/11/2026") for line in log))
+    assert "no time such as 2026-01-31 12:00:00" in refusal(path, capsys)
+
+
+@pytest.mark.parametrize("content", [b"", b" \n\n"])
+def test_an_empty_file_is_named_as_one(tmp_path, capsys, content):
+    path = tmp_path / "gpu.csv"
+    path.write_bytes(content)
+    assert "the file is empty" in refusal(path, capsys)
 
 
 def test_a_log_that_is_in_the_file_twice_counts_once(tmp_path):
@@ -470,6 +497,15 @@ def test_updates_of_a_process_count_once_whatever_its_id(tmp_path):
         assert joules(read_import(path)) == [pytest.approx(0.03 * 3.6e6)]
 
 
+def test_parts_of_one_run_id_that_follow_each_other_are_all_read(tmp_path):
+    uuid = "5b0fa12a-3dd7-45bb-9766-cc326314d9f1"
+    path = made(tmp_path, "emissions.csv", *emissions(
+        ("10:01:00", "job", uuid, 60.2, 0.01), ("10:02:00", "job", uuid, 60.3, 0.01),
+        ("10:05:00", "job", uuid, 30.0, 0.005)))  # fmt: skip
+    read = read_import(path)
+    assert (sum(joules(read)), left_out(read)) == (pytest.approx(0.025 * 3.6e6), {})
+
+
 def test_tasks_of_a_process_add_up():
     read = read_import(misread_file("codecarbon_tasks.csv"))
     assert joules(read) == [pytest.approx(2595.57, abs=0.01)]
@@ -581,6 +617,12 @@ def test_parts_of_a_process_count_by_their_whole(tmp_path):
     assert (phases(read), joules(read)) == ([("run", 40.0)], [8000.0])
 
 
+def test_windows_of_which_none_can_be_read_are_named_with_the_reason(tmp_path, capsys):
+    path = made(tmp_path, "z.csv", "start_time,window_name,elapsed_time,gpu0_energy",
+                "1700000000,epoch, 1,100,5000")  # fmt: skip
+    assert "line 2 left out: another number of cells" in refusal(path, capsys)
+
+
 def test_repeated_overlapping_and_torn_windows_are_counted(tmp_path):
     late = ("epoch", 130.0, 60.0)
     log = zeus(*EPOCHS, EPOCHS[1], late)
@@ -606,7 +648,7 @@ def test_power_logs_of_several_gpus_are_not_one_gpu(tmp_path):
 # Time series of any format
 
 
-def test_what_no_window_covers_is_said(tmp_path):
+def test_what_no_window_covers_is_said(tmp_path, capsys):
     busy = {*range(10, 40), *range(60, 64)}
     rows = {s: "0, 300.00 W, 95 %" if s in busy else "0, 60.00 W, 0 %" for s in range(80)}
     path = made(tmp_path, "gpu.csv", *smi(rows, "index", POWER, "utilization.gpu [%]"))
@@ -614,12 +656,21 @@ def test_what_no_window_covers_is_said(tmp_path):
     noted = "\n".join(read.runs[0].record.notes)
     assert "1 phase of less than 10 s left out" in noted
     assert "49 readings left out: in no window" in noted
+    assert main(["import", str(path), "--store", str(tmp_path / "store")]) == 0
+    told = capsys.readouterr()
+    assert told.err.count("left out") == 2
+    assert "left out" not in told.out
     at = "2026-09-11T04:"
     marked = read_import(path, windows=[f"{at}19:10..{at}19:39", f"{at}30:00..{at}31:00"])
     assert {
         "gpu.csv: 1 window without a reading",
         "gpu.csv: 50 readings left out: in no window",
     } <= {*marked.runs[0].record.notes}
+
+
+def test_windows_without_any_reading_are_refused(tmp_path, capsys):
+    path = made(tmp_path, "gpu.csv", *smi(dict.fromkeys(range(20), "0, 300.00 W"), "index", POWER))
+    assert "--timezone" in refusal(path, capsys, "--window", "2026-09-12T04:19:00..1789200000")
 
 
 def test_devices_that_are_left_out_are_said(tmp_path):

@@ -145,6 +145,17 @@ def test_steps_decide_where_a_block_ended_early(tmp_path):
     assert left_out(read) == {"a block whose number of steps does not grow": 2}
 
 
+def test_the_total_before_the_last_block_is_not_its_size(tmp_path):
+    lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]
+    for i in range(4):
+        lines += [mllog("block_start", T + 10_000 * i, samples_count=500 * i),
+                  mllog("block_stop", T + 10_000 * i + 9_000)]  # fmt: skip
+    lines.append(mllog("run_stop", T + 60_000, status="success"))
+    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    assert [row["samples"] for row in windows(read)] == [500] * 3
+    assert left_out(read) == {"a block whose size is not logged": 2}
+
+
 def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
     def block(at_s: int, begin: int, end: int, length_s: int = 10) -> list[str]:
         return [
@@ -503,6 +514,12 @@ def test_the_time_of_a_line_is_read_in_the_forms_of_loggers(tmp_path, form):
     assert all(row["gpu_energy_j"] > 0 for row in rows)
 
 
+def test_steps_may_have_separators_of_thousands(tmp_path):
+    text = "\n".join(f"2026-01-31 12:00:{n:02} step {n * 400:,}" for n in (1, 2, 3, 4))
+    rows = windows(marked(tmp_path, text, r"step (?P<step>[\d,]+)"), "steps")
+    assert [row["steps"] for row in rows] == [400, 400, 400]
+
+
 @pytest.mark.parametrize(
     ("form", "words"),
     [
@@ -511,7 +528,11 @@ def test_the_time_of_a_line_is_read_in_the_forms_of_loggers(tmp_path, form):
         ("I0131 12:00:{:02}.123456 step {}", "without a year"),
         ("01/02/2026 12:00:{:02} step {}", "month and day"),
         ("2026-13-31 12:00:{:02} step {}", "does not exist"),
-        ("step {1} after {0} s", "fewer than two lines with a time"),
+        (
+            "step {1} after {0} s",
+            "3 lines left out, from line 1 on: matches .* has no time such as",
+        ),
+        ("2026-01-31 12:00:{:02} iteration {}", "3 lines left out, .* does not match"),
     ],
 )
 def test_a_time_that_is_not_certain_is_named_with_what_is_missing(tmp_path, form, words):
@@ -543,7 +564,8 @@ def test_evaluations_pauses_and_steps_that_go_back_are_no_step_time(tmp_path, is
     assert [(row["steps"], row["duration_s"]) for row in rows] == [(10, 10.0)] * 6
     assert left_out(read) == {
         "a line of an evaluation": 1, "the same step or epoch as the line before": 1,
-        "does not match --pattern": 1, "matches --pattern but has no time": 1,
+        "does not match --pattern": 1,
+        "matches --pattern but has no time such as 2026-01-31 12:00:00": 1,
     }  # fmt: skip
     notes = " ".join(read.runs[0].record.notes)
     for words in ("with an evaluation", "numbers go back", "with a pause"):
@@ -662,6 +684,14 @@ FOREIGN = {
     "loss": ("1700000000000 0.5 1\n1700000001000 0.4 2\n", "MLflow", "mlflow experiments csv"),
     "train_results.json": (
         '{\n "epoch": 1.0,\n "train_runtime": 5.0\n}', "Hugging Face", "trainer_state.json",
+    ),
+    "power.json": (
+        '{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"gpu":"0"},'
+        '"values":[[1700000000,"300"]]}]}}', "Prometheus", "DCGM_FI_DEV_POWER_USAGE",
+    ),
+    "dmon.txt": ("#Entity   POWER\n      W\nGPU 0     300.1\n", "dcgmi dmon", "nvidia-smi"),
+    "result_0.txt": (
+        "start\n:::MLPv0.6.0 resnet 1560000000.5 (a.py:1) run_start\n", "MLPerf Training", "--map",
     ),
     "scalar.csv": ("Wall time,Step,Value\n1700000000.5,1,0.5\n", "TensorBoard", "event file"),
 }  # fmt: skip

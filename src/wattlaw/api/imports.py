@@ -47,7 +47,8 @@ class Import:
     files: tuple[ImportedFile, ...]
     runs: tuple[ImportedRun, ...]
     notes: tuple[str, ...]  # how the windows of time series were marked
-    left_out: tuple[str, ...] = ()  # files of folders, a line for each reason
+    #: Files of folders, readings and phases; a line for each reason.
+    left_out: tuple[str, ...] = ()
 
     def write(self, store: str | PathLike[str]) -> "ImportResult":
         """Write the runs into a store; runs that it has stay as they are.
@@ -215,11 +216,11 @@ def read_import(
         if has_table and file.importer.name != _TABLE:
             own = replace(own, mapping=None)  # the columns are those of the table
         parts.append(_read_part(file, own))
-    runs, notes = _assembled(parts, options)
+    runs, notes, of_series = _assembled(parts, options)
     if len({run.record.run_id for run in runs}) < len(runs):
         raise BadInput("two of the files have one name and an equal run; rename one of them")
     read = tuple(part.summary() for part in parts)
-    return Import(read, tuple(runs), tuple(notes), tuple(left_out))
+    return Import(read, tuple(runs), tuple(notes), (*left_out, *of_series))
 
 
 @dataclass(frozen=True)
@@ -254,8 +255,10 @@ def _read_part(file: InputFile, options: Options) -> _Part:
         return _Part(file, options, Imported("not imported"), Account(), fault)
 
 
-def _assembled(parts: Sequence[_Part], options: Options) -> tuple[list[ImportedRun], list[str]]:
-    """Return the runs of all files, and how their windows were marked.
+def _assembled(
+    parts: Sequence[_Part], options: Options
+) -> tuple[list[ImportedRun], list[str], list[str]]:
+    """Return the runs of all files, how their windows were marked, and what is left out.
 
     Readings and windows belong together if they are in one folder or were named themselves.
     """
@@ -264,11 +267,12 @@ def _assembled(parts: Sequence[_Part], options: Options) -> tuple[list[ImportedR
     for part in parts:
         groups.setdefault(part.file.folder if len(folders) > 1 else None, []).append(part)
     runs: list[ImportedRun] = []
-    notes: list[str] = []
+    notes, left_out = list[str](), list[str]()
     for group in groups.values():
         series = next((each.options for each in group if each.imported.readings), options)
-        of_group, how = assemble([(each.file.path, each.imported) for each in group], series)
-        of_group = with_notes(of_group, how)
+        files = [(each.file.path, each.imported) for each in group]
+        of_group, how, of_series = assemble(files, series)
+        of_group = with_notes(of_group, [*how, *of_series])
         for each in group:
             if not each.imported.runs:  # its readings or windows are part of all runs
                 texts = (*each.imported.notes, *each.account.texts())
@@ -276,7 +280,8 @@ def _assembled(parts: Sequence[_Part], options: Options) -> tuple[list[ImportedR
                 of_group = with_notes(of_group, [f"{name}: {text}" for text in texts])
         runs += of_group
         notes += how
-    return runs, notes
+        left_out += of_series
+    return runs, notes, left_out
 
 
 def _zone(text: str | None) -> tzinfo:

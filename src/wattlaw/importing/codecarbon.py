@@ -128,8 +128,9 @@ def _contains(total: Line, task: Line) -> bool:
 def _last_of_each(lines: Sequence[Line]) -> list[Line]:
     """Return the last line of each process, which adds up the ones before.
 
-    Lines of one ``run_id`` are of one process if it is CodeCarbon's, a UUID; or if they begin at
-    the same time, so that the project's name, ``None`` or 0 as ``run_id`` does no harm.
+    Lines of one ``run_id`` are of one process if they begin at the same time, so that the project's
+    name, ``None`` or 0 as ``run_id`` does no harm; or if they overlap and the id is CodeCarbon's, a
+    UUID. Lines of a UUID that follow each other are parts.
     """
     kept: list[Line] = []
     last: dict[str, list[int]] = {}  # by id, places in ``kept``
@@ -139,8 +140,10 @@ def _last_of_each(lines: Sequence[Line]) -> list[Line]:
         own = last.setdefault(run_id, [])
         for place in reversed(own) if run_id else ():
             before = kept[place]
+            after_s = (start_ns - before[2]) * 1e-9
             least_s = min(_START_S, 0.5 * duration_s, 0.5 * before[3])
-            if _UUID.fullmatch(run_id) or abs(start_ns - before[2]) * 1e-9 <= least_s:
+            overlaps = -duration_s + 2.0 < after_s < before[3] - 2.0  # times are whole seconds
+            if abs(after_s) <= least_s or (overlaps and _UUID.fullmatch(run_id)):
                 if duration_s >= before[3]:
                     kept[place] = item
                 break

@@ -58,6 +58,8 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     if options.pattern is not None and "log" in known:
         return known["log"]
     if not columns_of(options.mapping):
+        if not head.strip():
+            raise BadInput(f"{path}: the file is empty")
         refuse_foreign(path, head.decode("utf-8", "replace"))
     if path.suffix.lower() in _TABLES or columns_of(options.mapping):
         return known["table"]

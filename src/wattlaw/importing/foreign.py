@@ -35,6 +35,19 @@ _FORMATS = tuple(
             "the log of SPEC's PTDaemon (spl.txt of MLPerf), power of a node",
             "write a table with a run per row, and its energy as node_energy_j with --map",
         ),
+        (
+            r'\{\s*"status":\s*"success",\s*"data":\s*\{\s*"resultType":',
+            "an answer of Prometheus without the name of a metric of DCGM",
+            "query the metric alone, such as DCGM_FI_DEV_POWER_USAGE, without sum or avg",
+        ),
+        (
+            r"#\s*Entity\s", "the table of dcgmi dmon",
+            "save the metrics of the DCGM exporter, or log with nvidia-smi",
+        ),
+        (
+            r"[^{]*:::MLPv0\.[56]\.\d ", "a log of MLPerf Training v0.5 or v0.6",
+            "write a table with a run per row, and name its columns with --map",
+        ),
         (r"=*\s*MLPerf Results Summary", "a summary of MLPerf Inference", _TABLE),
         (r'[^\n]*"?Step"?,[^\n]*__MIN"?,[^\n]*__MAX"?',
          "a chart exported from Weights & Biases", _WANDB),

@@ -27,10 +27,15 @@ _EQUAL = 0.02
 #: Power of several GPUs in turn: the change from row to row is at least this share of its mean, and
 #: ten times that from one round to the next. Sensors of one GPU average for longer than its rows.
 _CHANGE, _ROUND, _MAX_ROUND, _QUICK_NS = 0.05, 0.1, 8, 50_000_000
+#: Gaps of rows that change by less may be those of a coarse clock.
+_CHANGE_NS = 20_000_000
 #: A log appended to another one begins later, apart from changes of the clock.
 _BACK_NS = 10**9
 #: A GPU with two powers at more than this share of its times is two GPUs.
 _TWICE = 0.05
+#: A file is of several logs if a GPU has several readings in more than this share of its ticks, of
+#: which there are at least so many.
+_SHARED, _LEAST_TICKS = 0.9, 5
 #: Both GPUs of these boards are one reading of power, on the first one.
 _BOARDS = ("MI250",)
 
@@ -97,8 +102,22 @@ def ticks(t_ns: Times) -> npt.NDArray[np.int64] | None:
         least = max(min(2, len(gaps) - 2), _REGULAR * len(sizes))
         if 1 < usual <= _MAX_GPUS and counts.max() >= least:
             return sizes
+    if (rows := _rhythm(gaps)) > 1:
+        return np.bincount(np.arange(len(t_ns)) // rows)
     is_often_equal = (gaps == 0).mean() > _EQUAL
     return np.unique(t_ns, return_counts=True)[1] if is_often_equal else None
+
+
+def _rhythm(gaps: Times) -> int:
+    """Return after how many rows their gaps repeat, as those of several loggers do; 1 if never."""
+    change_ns = np.median(np.abs(np.diff(gaps)))
+    if change_ns < _CHANGE_NS or not (gaps % 10**9).any():
+        return 1  # whole seconds of a slower or faster clock have a rhythm too
+    for rows in range(2, _MAX_ROUND + 1):
+        repeated = np.abs(gaps[rows:] - gaps[:-rows])
+        if len(repeated) >= 3 * rows and np.median(repeated) < _ROUND * change_ns:
+            return rows
+    return 1
 
 
 def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
@@ -202,12 +221,23 @@ def _once(source: Source, samples: pa.Table) -> pa.Table:
 
 
 def _refuse_second_logs(source: Source, samples: pa.Table) -> None:
-    """Refuse a file of two logs that overlap in time and number their GPUs from 0."""
+    """Refuse a file of logs that overlap in time and number their GPUs from 0.
+
+    They follow each other, or machines wrote them at the same time: then most ticks have several
+    readings of a GPU.
+    """
     headers = np.array(source.account.headers, np.int64)
     device = samples["device"].to_numpy(zero_copy_only=False)
-    for each in set(device.tolist()):
+    for each in dict.fromkeys(device.tolist()):
         own = device == each
         t_ns, line = samples["t_ns"].to_numpy()[own], samples["line"].to_numpy()[own]
+        sizes = ticks(t_ns) if each.isdecimal() else None
+        if sizes is not None and len(sizes) >= _LEAST_TICKS and (sizes > 1).mean() > _SHARED:
+            raise BadInput(
+                f"{source.path}: line {line[1]}: GPU {each} has several readings in each tick; the "
+                "file may have logs of several machines, so log the uuid of GPUs, or a file for "
+                "each machine"
+            )
         section = np.searchsorted(headers, line)
         begins = np.flatnonzero(np.diff(section)) + 1
         back_ns = np.maximum.accumulate(t_ns)[begins - 1] - t_ns[begins]

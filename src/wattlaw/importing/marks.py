@@ -19,7 +19,7 @@ from wattlaw.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options
 from wattlaw.importing.log_times import Stamp, days_are_first, find_stamp, stamp_ns
 from wattlaw.importing.overlap import Span, overlapping
-from wattlaw.importing.reading import Source, count, headers_in, moment_ns, number
+from wattlaw.importing.reading import NO_TIME, Source, count, headers_in, moment_ns, number
 from wattlaw.importing.timeseries import are_pauses
 from wattlaw.text import quote
 
@@ -27,6 +27,8 @@ _COUNTS = ("epoch", "steps", "samples")
 _VALUES = ("loss", "metric")
 _PHASE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}")
 _MAX_MARKS, _MAX_SEARCHED, _MAX_EPOCH = 100_000, 10_000, 10**7
+#: Steps are whole numbers, so that "12,000" means one thing only.
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|$))")
 _ALLOWED_TIMES = "2026-01-31T12:00:00, with or without a zone, or seconds since 1970"
 #: The group of lines of evaluations, and words that they have without it.
 _EVALUATED = "evaluation"
@@ -165,7 +167,9 @@ class LogImporter:
                 if len(lines) > _MAX_MARKS:
                     raise BadInput(f"{path}: more than {_MAX_MARKS:,} lines match --pattern")
             else:
-                why = "matches --pattern but has no time" if found else "does not match --pattern"
+                why = (
+                    f"matches --pattern but has {NO_TIME}" if found else "does not match --pattern"
+                )
                 account.leave_out(why, row)
         are_all_evaluations = all(line.is_evaluation for line in lines)
         # Where all lines have a word such as ``val_loss``, they are those of training.
@@ -179,7 +183,8 @@ class LogImporter:
         if lines and are_all_evaluations:
             notes.append("every line has a word such as eval: the windows may include evaluations")
         if not marks:
-            why = problem or "; ".join(notes) or "fewer than two lines with a time match --pattern"
+            few = "fewer than two lines with a time match --pattern"
+            why = problem or "; ".join(notes or [few, *account.texts()[:2]])
             raise BadInput(f"{path}: {why}")
         text = f"log: {plural(len(marks), 'window')}, times in {options.zone_note}"
         return Imported(text, marks=marks, notes=notes)
@@ -207,7 +212,9 @@ def _points(
     day_first, points, problem = days_are_first(line.stamp for line in lines), list[_Point](), None
     for line in lines:
         t_ns = stamp_ns(line.stamp, zone, day_first=day_first)
-        step, epoch = (count(line.groups.get(name)) for name in ("step", "epoch"))
+        step, epoch = (
+            count(_THOUSANDS.sub("", line.groups.get(name) or "")) for name in ("step", "epoch")
+        )
         if isinstance(t_ns, str):
             source.account.leave_out(t_ns, line.row)
             problem = problem or (

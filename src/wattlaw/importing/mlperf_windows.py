@@ -375,11 +375,14 @@ def _samples(training: Sequence[Interval], totals: Sequence[Event]) -> list[list
     )
     is_after = is_equal and has_both and not is_size  # both ends have the total after the block
     differences = _differences(training, totals, *_SAMPLES)
+    is_total = not is_size and any(each is not None and each > 0 for each in differences)
     results = list[list[float]]()
     for index, (difference, count) in enumerate(zip(differences, known, strict=True)):
         before = known[index - 1] if index else None
         since = None if not is_after or count is None or before is None else count - before
         order = [count, difference] if is_size else [since, difference, count]
+        if is_total and since is None and difference is None:
+            order = []  # the total before a block whose end is not logged is not its size
         results.append([each for each in order if each is not None])
     return results
 

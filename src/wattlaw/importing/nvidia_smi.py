@@ -77,7 +77,7 @@ IMPORTER = NvidiaSmiImporter(
         others={
             "the log has no header (noheader); write the names of its columns as its first line, "
             "such as timestamp, index, power.draw [W]": (
-                r"\d{4}/\d\d/\d\d \d\d:\d\d:\d\d[.,]\d{3}\s*[,;\t]"
+                r"(?:[^\n,;\t]*[,;\t] *){0,20}\d{4}/\d\d/\d\d \d\d:\d\d:\d\d[.,]\d{3}\s*[,;\t\r\n]"
             ),
             "output of nvidia-smi pmon, which has no power of a GPU": r"#.*\bpid\b",
             "output of nvidia-smi dmon without dates or power; its options -o DT -s pu add them": (

@@ -39,7 +39,10 @@ _DECIMAL_COMMA = re.compile(
 _TIME_COMMA = re.compile(
     r"^(\s*(?:\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d|\d{9,10})),(\d{1,9})(?=\s*,)"
 )
+#: As spreadsheets of several countries write dates; 02/01/2026 has two meanings.
+_DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})(?= )")
 OTHER_CELLS = "another number of cells than the header"
+NO_TIME = "no time such as 2026-01-31 12:00:00"
 #: Texts of tools for a value that they do not have.
 MISSING = frozenset({
     "", "n/a", "[n/a]", "na", "nan", "none", "null", "[not supported]", "not supported",
@@ -245,14 +248,15 @@ def text_in(values: Mapping[str, Any], name: str) -> str | None:
 def moment_ns(text: str, zone: tzinfo) -> int | None:
     """Return a time as nanoseconds since 1970; None where the text is none.
 
-    It is ISO 8601 or ``2024/05/31 10:39:13.123``, where ``zone`` is that of a time without one, or
-    a number of seconds since 1970; from 1e11, 1e14 and 1e17 on, of milli-, micro- and nanoseconds.
+    It is ISO 8601, ``2024/05/31 10:39:13.123`` or ``31.05.2024 10:39:13``, where
+    ``zone`` is that of a time without one, or a number of seconds since 1970; from 1e11, 1e14 and
+    1e17 on, of milli-, micro- and nanoseconds.
     """
     known = number(text)
     if known is not None:
         scale = next((scale for least, scale in _EPOCH_SCALES if known >= least), 1.0)
         return ns_of(known * scale)
-    text = text.strip().replace("/", "-")
+    text = _DAY_FIRST.sub(r"\3-\2-\1", text.strip()).replace("/", "-")
     match = re.fullmatch(r"(.{19})([.,]\d{1,9})?\s*(Z|[+-]\d\d:?\d\d)?", text)
     if match is None:
         return None

@@ -124,6 +124,7 @@ def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
     step without a time may overlap all others.
     """
     alone, timed, why = list[tuple[float, str]](), list[tuple[float, float, float]](), None
+    started = 0  # by srun, apart from "batch" and "extern"
     for _, row in steps:
         start_ns, elapsed_s = moment_ns(row.get("Start", ""), UTC), duration_of(row)
         energy = _plausible(_reported(row), elapsed_s, nodes_of(row))
@@ -131,6 +132,7 @@ def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
         if energy.joules is None:
             continue
         alone.append((energy.joules, str(energy.source)))
+        started += id_of(row).rpartition(".")[2].isdecimal()
         if start_ns is not None and elapsed_s is not None:
             edge_s, start_s = max(0.5, _EDGE * elapsed_s), start_ns * 1e-9
             timed.append((start_s + elapsed_s - edge_s, start_s + edge_s, energy.joules))
@@ -144,6 +146,8 @@ def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
         best.append(max(best[-1], (before[0] + joules, before[1] + 1)))
     total_j, in_total = best[-1]
     greatest_j, source = max(alone)
+    is_all = started <= max(1, in_total)
+    bound = None if is_all else "a lower bound, since steps that overlap are not added"
     if total_j > greatest_j:
-        return Energy(total_j, f"{source}, sum of {plural(in_total, 'step')}")
-    return Energy(greatest_j, f"{source} of its greatest step")
+        return Energy(total_j, f"{source}, sum of {plural(in_total, 'step')}", bound)
+    return Energy(greatest_j, f"{source} of its greatest step", bound)

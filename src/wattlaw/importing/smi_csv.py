@@ -15,7 +15,15 @@ from typing import Any
 from wattlaw.errors import BadInput
 from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MISSING, Line, Source, headers_in, moment_ns, number
+from wattlaw.importing.reading import (
+    MISSING,
+    NO_TIME,
+    Line,
+    Source,
+    headers_in,
+    moment_ns,
+    number,
+)
 from wattlaw.importing.runs import HOST
 from wattlaw.importing.timeseries import SampleRows, describe
 
@@ -135,7 +143,7 @@ class SmiImporter:
             line, cells = row.number, row.cells
             t_ns = moment_ns(cells[header.time].replace(",", "."), options.timezone)
             if t_ns is None:
-                account.leave_out("no time", line)
+                account.leave_out(NO_TIME, line)
                 continue
             column, device = header.device(cells)
             values = header.values(cells)

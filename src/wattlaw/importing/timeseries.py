@@ -149,8 +149,8 @@ def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
 
 def assemble(
     parts: Sequence[tuple[Path, Imported]], options: Options
-) -> tuple[list[ImportedRun], list[str]]:
-    """Return the runs of several files, and lines that say how windows were marked.
+) -> tuple[list[ImportedRun], list[str], list[str]]:
+    """Return the runs of several files, how their windows were marked, and what is left out.
 
     Readings get the windows of runs from other files, else those of marks, else their active
     phases. Raises ``BadInput`` if files do not fit together.
@@ -161,7 +161,7 @@ def assemble(
     if not series:
         if marks:
             raise BadInput("windows without a time series: name the file of the readings too")
-        return runs, []
+        return runs, [], []
     path = series[0][0]
     readings, missing = _with_missing_power(_combined(series))
     readings, notes = _selected(readings, options)
@@ -171,11 +171,14 @@ def assemble(
     elif marks:
         runs = [_run_of_marks(path, marks, readings, options)]
         how = [f"{plural(len(marks), 'window')}, as marked"]
+        if not runs[0].telemetry:
+            raise BadInput(f"{path}: no reading is within a window; --timezone sets their zone")
     else:
         marks, how = _active_phases(path, readings.samples)
         runs = [_run_of_marks(path, marks, readings, options)]
-    notes = [*notes, *how, *_not_covered(runs, readings.samples)]
-    return runs, [f"{path.name}: {note}" for note in notes]
+    notes = [*notes, *how[1:], *_not_covered(runs, readings.samples)]
+    marked, left_out = ([f"{path.name}: {line}" for line in lines] for lines in (how[:1], notes))
+    return runs, marked, left_out
 
 
 def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
@@ -481,7 +484,7 @@ def measured(
 
 
 def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]]:
-    """Return the phases in which a GPU is active, and how they were detected."""
+    """Return the phases in which a GPU is active, how they were detected, and what is left out."""
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
         raise BadInput(f"{path}: given one reading; a time series needs at least two")

@@ -71,7 +71,8 @@ class WindowsImporter:
             if len(by_run) > 10_000:
                 raise BadInput(f"{path}: line {window.line}: more than 10,000 power limits")
         if not by_run:
-            raise BadInput(f"{path}: no window with a time and the energy of a GPU")
+            why = "; ".join(["no window with a time and the energy of a GPU", *account.texts()[:2]])
+            raise BadInput(f"{path}: {why}")
         runs = [_run(path, maker, own) for _, own in sorted(by_run.items())]
         gpus = "/".join(str(count) for count in sorted({count for _, count in by_run}))
         text = f"Zeus window log: {gpus} GPUs, {sum(map(len, by_run.values())):,} windows"

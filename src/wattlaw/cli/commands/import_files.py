@@ -65,14 +65,14 @@ def import_files(
         files, format=from_format, map=mapping, workload=workload, hardware=hardware, study=study,
         timezone=timezone, windows=window or (), pattern=pattern, devices=device or (),
     )  # fmt: skip
-    for line in read.left_out:
-        print_note(line)
     # What the files are, and what of them is left out, before anything is written.
     for file in read.files:
         print(f"{file.path}: {file.description}")
         for note in (*file.notes, *file.left_out):
             print_note(f"{file.path}: {note}")
         _print_rows(str(file.path), file.rejected)
+    for line in read.left_out:
+        print_note(line)
     for note in read.notes:
         print(note)
     result = read.write(store)
