@@ -83,6 +83,7 @@ def test_an_improbable_setting_is_a_candidate_and_no_instruction():
     first, candidates, *_ = text.summary(advice)
     assert not first.startswith("Run ")
     assert first.startswith("No setting is clearly best")
+    assert "the fastest" not in shown(advice)
     assert text.percent(advice.probability) in candidates
     assert text.percent(max(tie.probability for tie in advice.ties)) in candidates
     assert "no setting is clearly best" in text.brief(advice)
@@ -238,6 +239,14 @@ def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
     few = advice_of(*(runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)), max_gpus=1)
     assert [item.reason for item in few.faster_left_out] == ["more GPUs than allowed"]
     assert not advice_of(*rows[:2]).faster_left_out
+
+
+def test_the_fastest_setting_is_one_of_those_that_are_compared():
+    """Runs of another variant, twice as fast, are another job."""
+    same = [runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)]
+    other = runs_of({"gpus": 2, "options": '{"depth": 2}'}, [25.0])
+    assert "the fastest measured setting," in shown(advice_of(*same))
+    assert "the fastest measured setting that is compared" in shown(advice_of(*same, other))
 
 
 @pytest.mark.parametrize(

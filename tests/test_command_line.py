@@ -96,10 +96,15 @@ def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
     assert shown.err.startswith("wattlaw: ")
 
 
-def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(study, tmp_path, capsys):
+def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(
+    study, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
     store = tmp_path / "never"
     assert main(["run", str(study), "--store", str(store), "--dry-run"]) == 0
-    assert "2 runs: 2 planned. Nothing was run." in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "2 runs: 2 planned. Nothing was run." in shown
+    assert shown.count("planned") == 4  # no word of the table is broken
     assert not store.exists()
 
 

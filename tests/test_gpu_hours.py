@@ -123,7 +123,7 @@ def test_a_dry_run_prints_remaining_gpu_hours_by_source(write_study, tmp_path, c
     told = [one for one in capsys.readouterr().out.splitlines() if one.startswith("GPU-hours")]
     hours = 2 * 1_281_167 * 90 * catalogue.work(workload("resnet50")).flops_per_sample / RATE / 3600
     assert told == [
-        "GPU-hours left: 1 for 1 runs, from repeats in this store",
+        "GPU-hours left: 1 for 1 run, from repeats in this store",
         f"GPU-hours left: {hours:,.0f} for 2 runs, estimated from the operations of training at "
         "10 TFLOP/s per GPU (--assume-tflops), without evaluation, input and gradient "
         "communication",
@@ -139,7 +139,7 @@ def test_a_small_estimate_is_not_rounded_to_nothing(write_study, tmp_path, capsy
     assert main(["run", str(path), "--store", str(tmp_path / "no"), "--dry-run"]) == 0
     (line,) = [one for one in capsys.readouterr().out.splitlines() if "GPU-hours" in one]
     hours = 0.001 * 2 * 1_281_167 * catalogue.work(workload("resnet50")).flops_per_sample / 3.6e16
-    assert line.startswith(f"GPU-hours left: {hours:.3g} for 1 runs, estimated from ")
+    assert line.startswith(f"GPU-hours left: {hours:.3g} for 1 run, estimated from ")
 
 
 def test_a_store_that_has_all_runs_leaves_no_hours(write_study, tmp_path, capsys):
@@ -150,7 +150,7 @@ def test_a_store_that_has_all_runs_leaves_no_hours(write_study, tmp_path, capsys
     write_done(store, record(run, 1))
     assert main(["run", str(path), "--store", str(store.path), "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "1 runs: 1 done. Nothing was run." in shown
+    assert "1 run: 1 done. Nothing was run." in shown
     assert "GPU-hours" not in shown
 
 

@@ -29,7 +29,8 @@ _TEXT_COLUMNS = ("run_id", "workload", "precision", "status")
 
 #: Columns that are left out where all runs have the same value: a terminal is narrow.
 _OPTIONAL = (
-    "power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction", "emulated_gpus", "nodes",
+    "workload", "power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction",
+    "emulated_gpus", "nodes", "repeat",
 )  # fmt: skip
 
 
@@ -89,13 +90,14 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
         for name, heading in _HEADINGS.items()
         if name not in same
     ]
-    title = f"{preview.study.name}: planned runs"
+    of = f" of {runs['workload'].iloc[0]}" if "workload" in same else ""
+    title = f"{preview.study.name}: planned runs{of}"
     table = tables.build("runs", title, columns, runs.to_dict("records"))
     console.show(table)
     if table is not None and table.omitted:
         console.print(f"... and {table.omitted} more")
     counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
-    console.print(f"{len(runs)} runs: {counts}. Nothing was run.")
+    console.print(f"{plural(len(runs), 'run')}: {counts}. Nothing was run.")
     for sentence in skipped_text(preview.skipped.values(), len(runs)):
         console.print(sentence, soft_wrap=True)
     for sentence in preview.warnings:
@@ -121,16 +123,17 @@ def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:
     """Yield the GPU-hours of the runs that are not done, a line per source of the estimate."""
     if hours.measured_runs:
         yield (
-            f"{number(hours.measured)} for {hours.measured_runs} runs, from repeats in this store"
+            f"{number(hours.measured)} for {plural(hours.measured_runs, 'run')}, from repeats in "
+            "this store"
         )
     if hours.counted_runs:
         yield (
-            f"{number(hours.counted)} for {hours.counted_runs} runs, estimated "
+            f"{number(hours.counted)} for {plural(hours.counted_runs, 'run')}, estimated "
             f"from the operations of training at {assume_tflops:g} TFLOP/s per GPU "
             "(--assume-tflops), without evaluation, input and gradient communication"
         )
     if hours.unknown_runs:
-        yield f"unknown for {hours.unknown_runs} runs until each setting has a done run"
+        yield f"unknown for {plural(hours.unknown_runs, 'run')} until each setting has a done run"
 
 
 def _print_outcome(outcome: RunOutcome, console: Console) -> None:

@@ -43,7 +43,7 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
         return 0
     console = Console()
     listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
-    console.print(f"{store}: {len(stored.states)} runs: {listed}")
+    console.print(f"{store}: {fmt.plural(len(stored.states), 'run')}: {listed}")
     for reason, count in Counter(not_needed).items():
         console.print(f"{count} of the planned runs are {reason}", soft_wrap=True)
     if scheduler_error is not None:

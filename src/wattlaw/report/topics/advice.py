@@ -181,12 +181,12 @@ def _saves(advice: Advice, option: Option) -> Iterator[str]:
     faster = [item for item in advice.faster_left_out
               if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
     if base is not None and not advice.baseline_is_named:
-        that = " that is compared" if advice.faster_left_out else ""
+        that = " that is compared" if advice.faster_left_out or advice.left_out else ""
         named = f"the fastest {base.source} setting{that}"
     listed = "; ".join(f"{advice.label(item.option)} ({item.reason})" for item in faster)
     if base is not None and option.setting != base.setting:
         yield f"{changes(advice)} against {advice.label(base)} ({named})."
-    elif not _is_only(advice):
+    elif advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
         yield f"It is {named}, so it saves nothing."
     if faster:
         yield f"Faster, but left out: {listed}."
@@ -255,7 +255,8 @@ def _candidates(advice: Advice, option: Option) -> str:
 def _sure(advice: Advice) -> str:
     if _is_only(advice):
         left = len(advice.batches_left_out)
-        others = f"; {left} other global batches are left out (--any-batch)" if left else ""
+        noun = "other global batch is" if left == 1 else "other global batches are"
+        others = f"; {left} {noun} left out (--any-batch)" if left else ""
         return f"It is the only setting that is compared, so it saves nothing{others}."
     if advice.probability is None:
         few = "there are too few repeats for a probability"
@@ -337,10 +338,11 @@ def _both_scalings(advice: Advice) -> Iterator[str]:
 def _basis(advice: Advice) -> Iterator[str]:
     basis = advice.rests_on
     runs = " and ".join(f"{count} {source}" for source, count in basis.runs.items())
+    runs += " run" if sum(basis.runs.values()) == 1 else " runs"
     least, most = basis.repeats
     repeats = f"{least}" if least == most else f"{least} to {most}"
     energy = basis.energy_is or "not known"
-    yield f"Rests on {runs} runs, {repeats} of each setting; energy: {energy}."
+    yield f"Rests on {runs}, {repeats} of each setting; energy: {energy}."
     if advice.left_out:
         total = fmt.plural(sum(advice.left_out.values()), "run")
         parts = [f"{count} {reason}" for reason, count in advice.left_out.items()]
