@@ -530,7 +530,7 @@ def test_steps_may_have_separators_of_thousands(tmp_path):
         ("2026-13-31 12:00:{:02} step {}", "does not exist"),
         (
             "step {1} after {0} s",
-            "3 lines left out, from line 1 on: matches .* has no time such as",
+            "3 lines left out, the first is line 1: matches .* has no time such as",
         ),
         ("2026-01-31 12:00:{:02} iteration {}", "3 lines left out, .* does not match"),
     ],
