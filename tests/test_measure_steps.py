@@ -139,7 +139,7 @@ raise SystemExit(5)
 @pytest.mark.parametrize(
     ("fault", "steps", "note"),
     [("closed", 150, None), ("full", None, "the records stop before"), ("removed", None, "folder"),
-     ("never", None, "none of its steps was seen")],
+     ("never", None, "but no step was recorded")],
 )  # fmt: skip
 def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(
     tmp_path, fault, steps, note
