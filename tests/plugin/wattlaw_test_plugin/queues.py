@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw.errors import NotAvailable
+from wattlaw.launch.launcher import Examination
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
@@ -51,3 +52,7 @@ class BoardLauncher:
     @classmethod
     def resolve(cls, study: Study) -> Study:
         return study
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Examination:
+        return Examination()
