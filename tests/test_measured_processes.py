@@ -204,6 +204,8 @@ def test_a_command_reads_from_the_terminal_and_job_control_works(tmp_path, termi
     terminal.shows("measure.*\r\n")
     terminal.type("again\n")
     terminal.shows("got AGAIN")
+    terminal.shows("say: ")
+    time.sleep(1)  # Python notices no Ctrl-C between the prompt and its read of the line
     terminal.type("\x03")  # Ctrl-C
     terminal.shows("KeyboardInterrupt")
     terminal.shows("PROMPT ")
