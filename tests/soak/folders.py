@@ -112,7 +112,7 @@ class FolderRound:
                 ),
                 {0},
             ),
-            (("workloads", "figures", "digits-cnn"), {0}),
+            (("workloads", "profile", "digits-cnn"), {0}),
         ]
 
     def _write(self, name: str, study: dict[str, object]) -> None:
