@@ -44,10 +44,8 @@ def test_a_study_is_checked_and_shown_with_its_gpu_hours_and_nothing_is_written(
     store = tmp_path / "store"
     assert main(["run", str(FILES[name]), "--store", str(store), "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert (
-        f"{len(planned_runs(name))} runs: {len(planned_runs(name))} planned. Nothing was run."
-        in shown
-    )
+    count = len(planned_runs(name))
+    assert f"{plural(count, 'run')}: {count:,} planned. Nothing was run." in shown
     assert "GPU-hours left: " in shown
     assert not store.exists()
 

@@ -97,7 +97,8 @@ class Gpu:
     @property
     def limit_mw(self) -> int | None:
         """Return its power limit as a fake NVIDIA board has it."""
-        return None if self.limit_uw is None else self.limit_uw // 1000
+        limit_uw = self.limit_uw  # read once: another process writes the file
+        return None if limit_uw is None else limit_uw // 1000
 
     @limit_mw.setter
     def limit_mw(self, value: int) -> None:

@@ -96,7 +96,7 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     console.show(table)
     if table is not None and table.omitted:
         console.print(f"... and {table.omitted} more")
-    counts = ", ".join(f"{count} {status}" for status, count in preview.counts.items())
+    counts = ", ".join(f"{count:,} {status}" for status, count in preview.counts.items())
     console.print(f"{plural(len(runs), 'run')}: {counts}. Nothing was run.")
     for sentence in skipped_text(preview.skipped.values(), len(runs)):
         console.print(sentence, soft_wrap=True)
