@@ -152,14 +152,15 @@ class Source:
 
         Raises ``BadInput`` if there is no such header, or it has a required column twice.
         """
-        header: tuple[str, ...] | None = None
+        header: tuple[str, ...] = ()
         for line in self.table(lambda cells: {*required} <= {*cells}):
-            header = line.header
+            if line.header is not header:
+                header = line.header
+                for name in required:
+                    if (count := header.count(name)) != 1:
+                        raise BadInput(f"{self.path}: column {name} occurs {count} times")
             yield line.number, dict(zip(header, line.cells, strict=True))
-            for name in required:
-                if header.count(name) != 1:
-                    raise BadInput(f"{self.path}: column {name} occurs {header.count(name)} times")
-        if header is None and not self.account.headers:
+        if not self.account.headers:
             raise BadInput(f"{self.path}: no header with the columns {join_names(required)}")
 
     def head(self, size: int = 65_536) -> str:

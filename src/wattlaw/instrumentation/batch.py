@@ -41,9 +41,12 @@ def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) ->
     return None if is_mean and usual[ran] < _MOST * steps else ran
 
 
-def batch_note(ran: int, declared: int) -> str:
-    """Return the note of a run that trained with another batch than declared."""
-    return (
-        f"trained with a global batch of {ran:,} instead of the declared {declared:,}; results use "
-        f"{ran:,}"
-    )
+def other_batch(
+    steps_by_samples: Mapping[int, int], declared: int | None
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return the batch of ``batch_that_ran``, and the note of the run where there is one."""
+    ran = batch_that_ran(steps_by_samples, declared)
+    if ran is None:
+        return None, ()
+    text = f"trained with a global batch of {ran:,} instead of the declared {declared:,}"
+    return ran, (f"{text}; results use {ran:,}",)

@@ -64,7 +64,7 @@ class CommandProcesses:
     def end(self, *, all_at_once: bool) -> None:
         """Begin to end all processes, in a thread; a second call does nothing.
 
-        With ``all_at_once`` each gets SIGTERM. Otherwise the command has been told to end. Once it
+        With ``all_at_once`` each gets SIGTERM. Otherwise the command has got a signal. Once it
         has ended, or 20 s later, the others get SIGTERM. What lives after 30 s is killed.
         """
         if self._ending is None and self._command is not None:
@@ -95,7 +95,7 @@ class CommandProcesses:
 
     def _end(self, command: "subprocess.Popen[bytes]", all_at_once: bool) -> None:
         begin_s = time.monotonic()
-        told: set[psutil.Process] = set()
+        notified: set[psutil.Process] = set()
         while members := self.living():
             passed_s = time.monotonic() - begin_s
             if passed_s > _GRACE_S + _KILL_S:
@@ -105,8 +105,8 @@ class CommandProcesses:
                 self.kill()
             elif all_at_once or command.returncode is not None or passed_s >= _COMMAND_ALONE_S:
                 for member in members:
-                    if member not in told and (all_at_once or member.pid != command.pid):
-                        told.add(member)
+                    if member not in notified and (all_at_once or member.pid != command.pid):
+                        notified.add(member)
                         with contextlib.suppress(psutil.Error):
                             member.terminate()
             time.sleep(_POLL_S)

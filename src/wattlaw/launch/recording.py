@@ -15,7 +15,7 @@ from wattlaw import crash, machine
 from wattlaw.devices.meter import Target
 from wattlaw.errors import BadInput
 from wattlaw.files import open_regular, write_text
-from wattlaw.instrumentation.batch import batch_that_ran
+from wattlaw.instrumentation.batch import other_batch
 from wattlaw.isolation import isolated_environment, isolated_python
 from wattlaw.launch.job_step import JobStep, missing_hosts
 from wattlaw.store.live import LiveWriter, open_windows, write_window
@@ -93,16 +93,16 @@ class Recording:
                     lock.release()
         raise AssertionError("the search for a repeat ended")
 
-    def batch_that_ran(self, of_host: Mapping[int, int]) -> tuple[int | None, int | None]:
-        """Return the global batch that ran where it is not the declared one, and the latter.
+    def other_batch(self, of_host: Mapping[int, int]) -> tuple[int | None, tuple[str, ...]]:
+        """Return the global batch that ran where it is not the declared one, and a note on it.
 
         ``of_host`` counts steps by the samples of this host; every host has as many.
         """
         setting, nodes = self._spec.setting, self._spec.nodes
         if setting.gpus % nodes:
-            return None, setting.global_batch
+            return None, ()
         of_all = {samples * nodes: steps for samples, steps in of_host.items()}
-        return batch_that_ran(of_all, setting.global_batch), setting.global_batch
+        return other_batch(of_all, setting.global_batch)
 
     def window(self, **window: Any) -> None:
         """Write one finished window."""

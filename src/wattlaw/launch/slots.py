@@ -105,10 +105,10 @@ class Slots:
         """Return who else occupies the named slots: the process, its user and its store."""
         found: dict[str, None] = {}
         for name in names:
-            told = _read_holder(self._path(name))
-            pid = locking_process(self._path(name)) or told.get("pid")
+            holder = _read_holder(self._path(name))
+            pid = locking_process(self._path(name)) or holder.get("pid")
             if isinstance(pid, int) and pid != os.getpid() and psutil.pid_exists(pid):
-                store = told.get("store") if told.get("pid") == pid else None
+                store = holder.get("store") if holder.get("pid") == pid else None
                 found.setdefault(_holder_text(pid, store))
         return list(found)
 
@@ -189,12 +189,12 @@ def _read_holder(path: Path) -> dict[str, object]:
     try:
         handle = os.open(path, os.O_RDONLY | _OPEN)
         try:
-            told = json.loads(os.pread(handle, _MAX_BYTES, 0))
+            holder = json.loads(os.pread(handle, _MAX_BYTES, 0))
         finally:
             os.close(handle)
     except (OSError, ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return holder if isinstance(holder, dict) else {}
 
 
 def _holder_text(pid: int, store: object) -> str:

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-from wattlaw.instrumentation.batch import batch_note
 from wattlaw.launch.recording import NestedRecording, Recording
 from wattlaw.launch.step_windows import StepPlan, Steps, lazy_loss, now, number
 from wattlaw.launch.summary import TrackResult, summary_line, track_result
@@ -312,9 +311,8 @@ class Track:
         try:
             notes = self._plan.notes() if self._plan is not None else ()
             if isinstance(self._recording, Recording):
-                batch, declared = self._recording.batch_that_ran(self.steps_by_samples)
-                if batch and declared:
-                    known["global_batch"], notes = batch, (*notes, batch_note(batch, declared))
+                known["global_batch"], note = self._recording.other_batch(self.steps_by_samples)
+                notes = (*notes, *note)
             self._recording.facts = self._recording.facts.model_copy(update=known)
             self.record = self._recording.end(reason, notes)
             if self.record is None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from wattlaw.errors import BadInput, WattlawError
+from wattlaw.store.decoded_size import check_decoded_size
 from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.schema import TABLES, check_runs
 from wattlaw.store.store import Store
@@ -35,6 +36,8 @@ _MAX_MANIFEST_BYTES, _MAX_DOCUMENTS_BYTES = 2**16, 16 * 2**20
 #: The tables may become so large together: this, or so many times the size of the file, up to a
 #: last limit. A member is limited in the same way.
 _UNLIMITED_BYTES, _MAX_RATIO, _MAX_BYTES = 100 * 2**20, 100, 4 * 2**30
+#: So many times the size of its tables they may decode to, within the same limits.
+_MAX_DECODED_RATIO = 1000
 _REPAIR = "copy it again, or write it again with 'wattlaw export STORE bundle'"
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, RuntimeError,
            EOFError, OverflowError, MemoryError, pa.ArrowException)  # fmt: skip
@@ -64,7 +67,10 @@ class Bundle(Store):
                     max(_UNLIMITED_BYTES, _MAX_RATIO * path.stat().st_size), _MAX_BYTES
                 )
                 _copy(file, {each.name: each for each in paths}, most_bytes)
-            imported.check_size()
+            size = sum(each.stat().st_size for each in paths)
+            most_bytes = min(max(_UNLIMITED_BYTES, _MAX_DECODED_RATIO * size), _MAX_BYTES)
+            columns = {name for schema in TABLES.values() for name in schema.names}
+            check_decoded_size(paths, columns, most_bytes)
             check_runs(imported.runs)
         except BadInput as error:
             raise self._named(error) from None

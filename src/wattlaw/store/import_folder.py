@@ -8,15 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.errors import BadInput
-from wattlaw.store.decoded_size import check_decoded_size
 from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import table_fault
 from wattlaw.store.schema import RUNS, TABLES
 
 _REIMPORT = "restore the file, or remove the folder and import again"
-#: The tables of a folder may decode to so many bytes together: this, or so many times the size of
-#: their files, up to a last limit.
-_UNLIMITED_BYTES, _MAX_RATIO, _MAX_BYTES = 100 * 2**20, 1000, 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -44,22 +40,6 @@ class ImportFolder:
     def table_path(self, table: str) -> Path:
         """Return the file of a table."""
         return self.path / f"{table}.parquet"
-
-    def check_size(self) -> None:
-        """Raise ``BadInput`` if the tables decode to too much.
-
-        It takes a process of its own, and is for tables from elsewhere.
-        """
-        paths = [path for path in map(self.table_path, TABLES) if path.is_file()]
-        size = sum(path.stat().st_size for path in paths)
-        columns = {name for schema in TABLES.values() for name in schema.names}
-        most_bytes = min(max(_UNLIMITED_BYTES, _MAX_RATIO * size), _MAX_BYTES)
-        try:
-            if paths:
-                check_decoded_size(paths, columns, most_bytes)
-        except ValueError as error:
-            reason = f"not tables of this store: {error}"
-            raise BadInput(f"{self.path}: {reason}; {_REIMPORT}") from None
 
     def damage(self) -> BadInput | None:
         """Return the error of a file whose ends show that it is missing or damaged."""

@@ -13,7 +13,7 @@ import psutil
 
 from wattlaw import machine
 from wattlaw.files import write_text
-from wattlaw.instrumentation.batch import batch_note, batch_that_ran
+from wattlaw.instrumentation.batch import other_batch
 from wattlaw.instrumentation.environment import STEPS_FOLDER
 from wattlaw.instrumentation.launched_ranks import REMEDY
 from wattlaw.instrumentation.observer import RUN, StepObserver
@@ -144,9 +144,8 @@ class CommandSteps:
                 for window in windows:
                     own = {"samples": None} if self._node else {}
                     write_window(stream, host, **window | own)
-        declared = self._spec.setting.global_batch
-        batch = batch_that_ran(summary.steps_by_samples, declared)
-        notes = [*summary.notes, *([batch_note(batch, declared)] if batch and declared else [])]
+        batch, note = other_batch(summary.steps_by_samples, self._spec.setting.global_batch)
+        notes = [*summary.notes, *note]
         if notes and self._node == 0:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))
         software = machine.software(_PACKAGES)

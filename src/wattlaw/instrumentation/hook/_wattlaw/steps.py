@@ -222,7 +222,7 @@ class _Recorder:
         """Time an optimizer on the GPU of its first parameter on one.
 
         Of a model on several GPUs, this is where the backward pass ends. Of parameters on a CPU or
-        the meta device, no GPU is asked.
+        the meta device, no GPU is queried.
         """
         gpus = [device for device in own.devices if device.type in ("cuda", "xpu")]
         self.gpus += [device for device in gpus if device not in self.gpus]
