@@ -396,6 +396,29 @@ def test_blocks_are_the_tokens_of_all_lines_in_order_without_the_rest(made):
     assert tokenizer.token_to_id("[UNK]") in rows
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("wikitext-103-raw-v1/{}-00000-of-00001.parquet", "train", "validation"),
+        ("wikitext-103-v1/{}/0000.parquet", "train", "validation"),
+        ("{}.parquet", "train", "val"),
+        ("{}-00000-of-00001.parquet", "train", "valid"),
+    ],
+)
+def test_other_usual_names_of_parquet_files_are_read(made, tmp_path, names):
+    pattern, *splits = names
+    tables = [pq.read_table(path) for path in sorted((made / "parquet").glob("train-*"))]
+    validation = pq.read_table(made / "parquet" / "validation-00000-of-00001.parquet")
+    for split, table in zip(splits, (pa.concat_tables(tables), validation), strict=True):
+        path = tmp_path / pattern.format(split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+    other = on(made, source="parquet", data=str(tmp_path))
+    text = on(made, source="parquet", data=str(made / "parquet"))
+    assert blocks_of(other.training_data()) == blocks_of(text.training_data())
+    assert blocks_of(other.evaluation_data()) == blocks_of(text.evaluation_data())
+
+
 def test_a_line_between_parquet_shards_or_in_a_raw_file_counts_the_same(made, tmp_path):
     for name, new in (("wiki.train.tokens", "train.txt"), ("wiki.valid.tokens", "valid.txt")):
         (tmp_path / new).write_bytes((made / "text" / name).read_bytes())
