@@ -206,7 +206,10 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
     [
         (b"no records " * 9, r"record 0: .*uncompressed complete TFRecord files"),
         (gzip.compress(framed([b"one"])), r"is compressed \(gzip\)"),
-        *((zlib.compress(framed([b"one"]), level), r"\(zlib\)") for level in (0, 1, 6, 9)),
+        *(
+            (zlib.compress(framed([b"one"]), level), r"is compressed \(zlib\)")
+            for level in (0, 1, 6, 9)
+        ),
     ],
 )
 def test_an_invalid_or_compressed_tfrecord_file_is_rejected(

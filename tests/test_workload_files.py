@@ -128,7 +128,7 @@ def write_era5(folder: Path, rows: int = 33) -> None:
 WRITTEN = {
     "wikitext": write_wikitext, "imagenet": write_imagenet, "qm9": write_qm9, "era5": write_era5,
 }  # fmt: skip
-SAMPLES = {"imagenet": IMAGES, "qm9": 22, "era5": 2 * (TIMES - 1)}
+SAMPLES = {"imagenet": IMAGES, "qm9": 22, "triplets": 22, "era5": 2 * (TIMES - 1)}
 
 
 @pytest.fixture(scope="module")
@@ -169,10 +169,11 @@ def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str,
     workloads = good(here)
     shard = here / "imagenet" / "train-00001-of-00002"
     shard.write_bytes(shard.read_bytes()[:-100])
-    picture = here / "folder" / "train" / "n02105855" / "n02105855_1.JPEG"
-    for part in ("train", "val"):
-        (here / "folder" / part / "n02105855").mkdir(parents=True)
-        (here / "folder" / part / "n02105855" / picture.name).write_bytes(encoded(1)[:200])
+    for part in ("train/a", "train/b", "val/a"):
+        (here / "folder" / part).mkdir(parents=True)
+        (here / "folder" / part / "1.JPEG").write_bytes(encoded(1))
+    picture = here / "folder" / "train" / "b" / "1.JPEG"
+    picture.write_bytes(picture.read_bytes()[:200])
     folder = {"source": "folder", "data": str(here / "folder")}
     year = here / "era5" / "train" / "1980.h5"
     with h5py.File(year, "r+") as file:
@@ -187,7 +188,7 @@ def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str,
     nowhere = str(here / "nowhere")
     return {
         "truncated": (workloads["imagenet"], (str(shard), "record")),
-        "corrupt": (small("resnet50", **folder), (str(here / "folder"), picture.name)),
+        "corrupt": (small("resnet50", **folder), (str(picture),)),
         "not a number": (workloads["era5"], (str(year), "4", "5")),
         "one atom": (workloads["qm9"], (str(raw), "5")),
         "missing shard": (workloads["wikitext"], (str(text), "train-00000-of-00002")),
@@ -300,15 +301,13 @@ def test_public_data_sets_are_trained_on_by_one_and_two_ranks_alike(kind, ran, m
     before = files_in(made)
     runs = [ran(kind, gpus) for gpus in (1, 2)]
     assert [run.reason for run in runs] == [None, None]
-    one, two = ([window for window in run.windows if window["phase"] == "train"] for run in runs)
-    assert [window["samples"] for window in one] == [window["samples"] for window in two]
-    assert one[0]["samples"] == SAMPLES.get(
-        "qm9" if kind == "triplets" else kind, one[0]["samples"]
-    )
-    assert one[0]["samples"] > 8
-    if not WORKLOADS[good(made)[kind]["name"]].has_batch_norm:
-        assert two[0]["loss"] == pytest.approx(one[0]["loss"], rel=1e-3)
-    assert np.isfinite(two[0]["loss"])
+    (one,), (two,) = ([w for w in run.windows if w["phase"] == "train"] for run in runs)
+    # A last step of one sample is dropped where it has two ranks.
+    assert two["samples"] == one["samples"] - (one["samples"] % 4 == 1)
+    assert one["samples"] == SAMPLES.get(kind, one["samples"]) > 8
+    # Batch normalization takes the statistics of what one rank computes.
+    is_same = one["samples"] == two["samples"] and kind != "imagenet"
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-3 if is_same else 0.5)
     assert files_in(made) == before
 
 
