@@ -86,8 +86,8 @@ class DataCache:
 def _read(path: Path) -> Array | None:
     """Return the array of a file, mapped into memory; None if there is none or it is damaged."""
     try:
-        content = np.memmap(path, np.uint8, mode="r")
-        checksum = int.from_bytes(content[-_CHECKSUM_BYTES:].tobytes(), "little")
+        content = np.memmap(path, np.uint8, mode="r").data
+        checksum = int.from_bytes(content[-_CHECKSUM_BYTES:], "little")
         if zlib.crc32(content[:-_CHECKSUM_BYTES]) != checksum:
             return None
         # As a plain array, whose elements are quicker to read than those of a memmap.
@@ -100,6 +100,6 @@ def _write(path: Path, array: Array) -> None:
     with replacing(path) as temporary, temporary.open("w+b") as file:
         np.save(file, array, allow_pickle=False)
         file.flush()
-        checksum = zlib.crc32(np.memmap(file, np.uint8, mode="r"))
+        checksum = zlib.crc32(np.memmap(file, np.uint8, mode="r").data)
         file.seek(0, os.SEEK_END)
         file.write(checksum.to_bytes(_CHECKSUM_BYTES, "little"))
