@@ -46,8 +46,8 @@ SLURM = ("SLURM_STEP_ID", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give the folder of the control groups of a process on a machine with 64 cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    monkeypatch.setattr(processes, "_CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(processes, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path / "cgroup", raising=False)
+    monkeypatch.setattr(processes, "_OWN_CGROUPS", tmp_path / "own", raising=False)
     for name in SLURM:
         monkeypatch.delenv(name, raising=False)
     return tmp_path
