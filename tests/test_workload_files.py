@@ -239,6 +239,10 @@ def run_whole(folder: Path, workloads: dict[str, dict[str, object]]) -> dict[tup
             assert f"{min(8, expected)} loader processes per worker" in log
         mine = [window for window in windows if window["run_id"] == run.run_id]
         found[kind, gpus] = Ran(record.reason, mine)
+    # One index for each split of the good shards, which the first run made for the second one.
+    made_ns = [path.stat().st_mtime_ns for path in (store.path / ".cache" / "data").glob("*.npy")]
+    assert len(made_ns) == 2
+    assert max(made_ns) < min(window["start_ns"] for window in found[WHOLE[0], 1].windows)
     return found
 
 
