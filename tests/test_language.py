@@ -396,6 +396,29 @@ def test_blocks_are_the_tokens_of_all_lines_in_order_without_the_rest(made):
     assert tokenizer.token_to_id("[UNK]") in rows
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("wikitext-103-raw-v1/{}-00000-of-00001.parquet", "train", "validation"),
+        ("wikitext-103-v1/{}/0000.parquet", "train", "validation"),
+        ("{}.parquet", "train", "val"),
+        ("{}-00000-of-00001.parquet", "train", "valid"),
+    ],
+)
+def test_other_usual_names_of_parquet_files_are_read(made, tmp_path, names):
+    pattern, *splits = names
+    tables = [pq.read_table(path) for path in sorted((made / "parquet").glob("train-*"))]
+    validation = pq.read_table(made / "parquet" / "validation-00000-of-00001.parquet")
+    for split, table in zip(splits, (pa.concat_tables(tables), validation), strict=True):
+        path = tmp_path / pattern.format(split)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+    other = on(made, source="parquet", data=str(tmp_path))
+    text = on(made, source="parquet", data=str(made / "parquet"))
+    assert blocks_of(other.training_data()) == blocks_of(text.training_data())
+    assert blocks_of(other.evaluation_data()) == blocks_of(text.evaluation_data())
+
+
 def test_a_line_between_parquet_shards_or_in_a_raw_file_counts_the_same(made, tmp_path):
     for name, new in (("wiki.train.tokens", "train.txt"), ("wiki.valid.tokens", "valid.txt")):
         (tmp_path / new).write_bytes((made / "text" / name).read_bytes())
@@ -500,8 +523,8 @@ def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_pat
     again = on(made, tokenizer=None, cache=str(cache)).training_data()
     shorter = on(made, tokenizer=None, cache=str(cache), sequence_length=16).training_data()
     assert blocks_of(first) == blocks_of(again) == plain
-    assert np.load(kept_in(cache, ".npy")[0]).dtype == np.uint16
-    assert len(kept_in(cache, ".npy")) == len(kept_in(cache, ".json")) == 1
+    assert {np.load(path).dtype.name for path in kept_in(cache, ".npy")} == {"uint8", "uint16"}
+    assert len(kept_in(cache, ".npy")) == 2, "a tokenizer and tokens"
     assert all(
         path.stat().st_mtime_ns == when for path, when in files.items() if path.suffix != ".lock"
     )
@@ -524,7 +547,7 @@ def test_a_changed_text_or_another_tokenizer_is_tokenised_anew(made, tmp_path):
     assert len(longer) > len(first)
     other = on(made, data=str(data), cache=str(cache), tokenizer=None, vocab_size=500)
     assert len(other.training_data()) > len(longer)
-    assert len(kept_in(cache, ".npy")) == 3
+    assert len(kept_in(cache, ".npy")) == 4
 
 
 def test_ranks_that_start_together_with_an_empty_cache_tokenise_once_and_agree(
@@ -556,15 +579,16 @@ def test_without_a_cache_nothing_is_written_to_the_data_folder(made):
     assert sorted(made.rglob("*")) == before
 
 
-def test_a_cache_that_cannot_be_used_is_named(made, tmp_path):
+def test_a_cache_that_cannot_be_used_is_named_and_a_damaged_one_is_made_again(made, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="file: cannot be used"):
         on(made, cache=str(tmp_path / "file")).training_data()
     cache = tmp_path / "cache"
-    on(made, cache=str(cache)).training_data()
-    kept_in(cache, ".npy")[0].write_bytes(b"")
-    with pytest.raises(BadInput, match="remove it"):
-        on(made, cache=str(cache)).training_data()
+    before = blocks_of(on(made, cache=str(cache)).training_data())
+    (path,) = kept_in(cache, ".npy")
+    path.write_bytes(path.read_bytes()[:-100] + bytes(100))
+    assert blocks_of(on(made, cache=str(cache)).training_data()) == before
+    assert not path.read_bytes().endswith(bytes(100))
 
 
 # --- what is wrong -----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """SchNet and DimeNet as workloads: made molecules, QM9's file, and what training finds."""
 
 import importlib.util
+import os
 import struct
 import subprocess
 import sys
@@ -11,9 +12,12 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from wattlaw import processes
 from wattlaw.errors import BadInput
+from wattlaw.workloads import data_cache
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
+from wattlaw.workloads.molecules.molecules import MoleculeData
 from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 from wattlaw.workloads.molecules.synthetic import make_data, synthetic_molecules
 from wattlaw.workloads.workload import Shard
@@ -184,6 +188,20 @@ def test_loader_processes_give_the_same_batches():
         assert all(torch.equal(a, b) for a, b in zip(one.data, other.data, strict=True))
 
 
+def test_loader_processes_make_the_graphs_by_default(monkeypatch):
+    def process(pos: torch.Tensor, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.tensor(os.getpid()),)
+
+    monkeypatch.setattr(processes, "cores", lambda: 4)
+    molecules = synthetic_molecules(8, 0)
+    dataset = MoleculeData(molecules, np.arange(8), 7, process, 8)
+    for training in (True, False):
+        loader = Loader(dataset, Shard(0, 1, 2, seed=0), LoaderOptions(), training=training)
+        makers = {int(batch.data[3]) for batch in loader.epoch(0)}
+        assert len(makers) == 3
+        assert os.getpid() not in makers
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     make_data(tmp_path / "qm9", 24, seed=0)
@@ -216,6 +234,18 @@ def test_pytorch_geometric_reads_the_same_molecules_from_a_made_file(data):
         assert not molecule.has_self_loops()
         assert molecule.is_undirected()
         assert (source * 100 + target).diff().min() > 0  # sorted as the real file is
+
+
+def test_the_file_is_read_once_until_it_changes(data, tmp_path, monkeypatch):
+    monkeypatch.setenv(data_cache.VARIABLE, str(tmp_path / "cache"))
+    first = qm9.read(data)
+    monkeypatch.setattr(qm9, "_loaded", lambda _: [])
+    again = qm9.read(data)
+    for name in ("z", "pos", "counts", "targets"):
+        assert np.array_equal(getattr(again, name), getattr(first, name), equal_nan=True)
+    os.utime(raw(data))
+    with pytest.raises(BadInput, match="no records"):
+        qm9.read(data)
 
 
 def test_made_files_depend_on_the_seed_alone(tmp_path):

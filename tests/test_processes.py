@@ -1,7 +1,14 @@
 """Functions that all programs of wattlaw share."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from wattlaw import processes
+from wattlaw.workloads.data_loading import InMemory, LoaderOptions
 
 CODE = """
 import gc, weakref
@@ -30,3 +37,85 @@ print(early() is None, late() is None)
 def test_garbage_of_a_programs_begin_stays_and_later_garbage_is_found():
     ran = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["False", "True"]
+
+
+SLURM = ("SLURM_STEP_ID", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the folder of the control groups of a process on a machine with 64 cores."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(processes, "_CGROUPS", tmp_path / "cgroup", raising=False)
+    monkeypatch.setattr(processes, "_OWN_CGROUPS", tmp_path / "own", raising=False)
+    for name in SLURM:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+V1 = "9:name=systemd:/a\n5:cpuset:/a\n1:cpu,cpuacct:/a/b\n"
+V1_QUOTA = {"cpu/a/b/cpu.cfs_quota_us": "800000\n", "cpu/a/b/cpu.cfs_period_us": "100000\n"}
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "800000 100000\n", "a/cpu.max": "max 100000\n"}, 8),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "450000 100000\n"}, 4),
+        ("0::/a\n", {"a/cpu.max": "50000 100000\n"}, 1),
+        ("0::/\n", {"cpu.max": "200000 50000\n"}, 4),  # a container of version 2
+        ("0::/../host\n", {"cpu.max": "200000 50000\n"}, 4),
+        (V1, V1_QUOTA, 8),
+        (V1, V1_QUOTA | {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 8),
+        # A container of version 1 sees the path of its host.
+        (V1, {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ("0::/a\n" + V1, V1_QUOTA, 8),
+        ("0::/a\n", {"a/cpu.max": "no number\n"}, 64),
+        ("0::/a\n", {}, 64),
+        (None, {}, 64),
+    ],
+)
+def test_the_cores_are_those_of_the_cpu_quota(machine, own, files, expected):
+    for name, content in files.items():
+        path = machine / "cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    if own is not None:
+        (machine / "own").write_text(own)
+    assert processes.cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("0", "8", "32"), 8),  # a task of a job step
+        ((None, "8", "32"), 32),  # the script of a job of four tasks
+        (("4294967290", "8", "32"), 32),  # the shell of salloc
+        ((None, "8", None), 8),
+        (("0", None, "16"), 16),
+        (("0", "128", "128"), 64),
+        (("0", "0", "-1"), 64),
+        ((None, None, None), 64),
+    ],
+)
+def test_the_cores_are_those_that_slurm_assigned(machine, monkeypatch, values, expected):
+    for name, value in zip(SLURM, values, strict=True):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert processes.cores() == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "sharing", "on_cpu", "on_gpu"),
+    [(64, 4, 8, 8), (32, 8, 3, 3), (16, 8, 1, 1), (8, 8, 0, 1), (2, 4, 0, 1)],
+)
+def test_loader_processes_are_those_for_which_a_rank_has_cores(
+    machine, monkeypatch, cores, sharing, on_cpu, on_gpu
+):
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", str(cores))
+    files, memory = (InMemory((), reads_files=each) for each in (True, False))
+    for pin_memory, expected in ((False, on_cpu), (True, on_gpu)):
+        options = LoaderOptions(pin_memory=pin_memory)
+        assert options.workers_for(files, sharing) == expected
+        assert options.workers_for(memory, sharing) == 0
+        assert LoaderOptions(5, pin_memory=pin_memory).workers_for(files, sharing) == 5

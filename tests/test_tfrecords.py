@@ -1,11 +1,15 @@
 """TFRecord shards: framing, index files, and errors for damaged ones."""
 
+import gzip
 import itertools
 import os
 import re
 import shutil
 import tempfile
+import time
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +21,7 @@ from tfrecord import TFRecordWriter
 from tfrecord.tools.tfrecord2idx import create_index
 
 from wattlaw.errors import BadInput
+from wattlaw.workloads import data_cache
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.vision import tfrecords
 from wattlaw.workloads.vision.images import ImageData
@@ -196,9 +201,23 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
         list(loader.epoch(0))
 
 
-def test_an_invalid_tfrecord_file_is_rejected(tmp_path: Path) -> None:
-    (tmp_path / "train-0").write_bytes(b"\x1f\x8b\x08 compressed, for instance" * 9)
-    with pytest.raises(BadInput, match=r"record 0: .*uncompressed complete TFRecord files"):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"no records " * 9, r"record 0: .*uncompressed complete TFRecord files"),
+        (gzip.compress(framed([b"one"]), mtime=0), r"is compressed \(gzip\)"),
+        *(
+            (zlib.compress(framed([b"one"]), level), r"is compressed \(zlib\)")
+            for level in (0, 1, 6, 9)
+        ),
+    ],
+    ids=["text", "gzip", *"0169"],
+)
+def test_an_invalid_or_compressed_tfrecord_file_is_rejected(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    (tmp_path / "train-0").write_bytes(content)
+    with pytest.raises(BadInput, match=f"{tmp_path}/train-0: {words}"):
         shards_of(tmp_path)
 
 
@@ -243,6 +262,122 @@ def test_labels_count_from_the_first_label(write: Callable[..., Path]) -> None:
     assert [label for _, label in all_of(shards_of(folder, first_label=0))] == [1, 3, 0]
     with pytest.raises(BadInput, match="label 3; allowed: 0 to 2"):
         shards_of(folder, classes=3, first_label=0).read(1)
+
+
+@pytest.mark.parametrize(
+    ("train", "validation"),
+    [
+        ("train/train-{}-of-{}", "validation/validation-{}-of-{}"),
+        ("train-{}-of-{}", "val-{}-of-{}"),
+        ("train-{}-of-{}.tfrecord", "valid-{}-of-{}.tfrecord"),
+        ("imagenet2012-train.tfrecord-{}-of-{}", "imagenet2012-validation.tfrecord-{}-of-{}"),
+        ("train/{}.tfrecord", "val/{}.tfrecord"),
+        ("train_{}.tfrecords", "validation_{}.tfrecords"),
+    ],
+)
+def test_other_usual_names_of_splits_are_read(
+    data: Path, tmp_path: Path, train: str, validation: str
+) -> None:
+    for part, name, total in (("train", train, 2), ("validation", validation, 2)):
+        for number in range(total):
+            shard = data / f"{part}-{number:05}-of-{total:05}"
+            target = tmp_path / "renamed" / name.format(f"{number:05}", f"{total:05}")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(shard, target)
+    for training in (True, False):
+        expected = Shards(data, 10, 1, training=training)
+        assert all_of(Shards(tmp_path / "renamed", 10, 1, training=training)) == all_of(expected)
+
+
+def test_records_of_tensorflow_datasets_have_labels_from_0(write: Callable[..., Path]) -> None:
+    some: Features = {"image": (b"image", "byte"), "label": (0, "int"), "file_name": (b"a", "byte")}
+    assert all_of(shards_of(write(some))) == [(b"image", 0)]
+
+
+@pytest.fixture
+def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Give the shards that are searched for records while a cache is used."""
+    found: list[Path] = []
+    search = tfrecords._scan
+
+    def slow(shard: Path) -> tfrecords.Bounds:
+        found.append(shard)
+        time.sleep(0.1)
+        return search(shard)
+
+    monkeypatch.setattr(tfrecords, "_scan", slow)
+    monkeypatch.setenv(data_cache.VARIABLE, str(tmp_path / "cache" / "data"))
+    return found
+
+
+def test_ranks_that_start_together_search_the_shards_once(data: Path, searched: list[Path]) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(lambda _: all_of(shards_of(data)), range(4))]
+    assert all(images == found[0] for images in found)
+    assert sorted(searched) == [data / f"train-0000{number}-of-00002" for number in (0, 1)]
+    assert all_of(shards_of(data)) == found[0]
+    assert len(searched) == 2
+
+
+def _append(shard: Path, cache: Path) -> None:
+    shard.write_bytes(shard.read_bytes() + shard.with_name("train-00000-of-00002").read_bytes())
+
+
+def _touch(shard: Path, cache: Path) -> None:
+    os.utime(shard)
+
+
+def _flip(shard: Path, cache: Path) -> None:
+    (path,) = cache.glob("*.npy")
+    content = bytearray(path.read_bytes())
+    content[150] ^= 1
+    path.write_bytes(content)
+
+
+def _cut(shard: Path, cache: Path) -> None:
+    (path,) = cache.glob("*.npy")
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def _empty(shard: Path, cache: Path) -> None:
+    (path,) = cache.glob("*.npy")
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("change", [_append, _touch, _flip, _cut, _empty])
+def test_a_changed_shard_or_a_damaged_index_is_searched_again(
+    data: Path, searched: list[Path], change: Callable[[Path, Path], None]
+) -> None:
+    before = len(shards_of(data))
+    change(data / "train-00001-of-00002", data / "cache" / "data")
+    images = all_of(shards_of(data))
+    assert len(images) == before + (6 if change is _append else 0)
+    assert len(searched) == 4
+    assert all_of(shards_of(data)) == images
+    assert len(searched) == 4
+
+
+def test_an_index_file_that_is_removed_is_not_used_from_the_cache(
+    write: Callable[..., Path], searched: list[Path]
+) -> None:
+    folder = write(example(1), example(2))
+    shard = folder / "train-00000-of-00001"
+    index = shard.with_name(f"{shard.name}.idx")
+    index.write_text(f"0 {shard.stat().st_size}\n")
+    with pytest.raises(BadInput, match="its index says"):
+        shards_of(folder).read(0)
+    index.unlink()
+    assert [label for _, label in all_of(shards_of(folder))] == [0, 1]
+
+
+def test_without_a_cache_that_can_be_written_a_rank_searches_by_itself(
+    data: Path, searched: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(data.iterdir())
+    monkeypatch.setenv(data_cache.VARIABLE, str(data / "train-00000-of-00002" / "cache"))
+    assert len(all_of(shards_of(data))) == 12
+    assert len(searched) == 2
+    assert sorted(data.iterdir()) == before
 
 
 def test_a_missing_shard_is_noticed(data: Path) -> None:

@@ -216,6 +216,13 @@ def test_make_data_requires_an_empty_folder(made, tmp_path):
     assert len(workload(tmp_path, stage="finetune").evaluation_data()) == 2
 
 
+@pytest.mark.parametrize("name", ["test", "validation", "valid"])
+def test_evaluation_data_have_the_usual_names(folder, name):
+    expected = fields_of(folder / "test" / "2016.h5").shape[0] - 1
+    (folder / "test").rename(folder / name)
+    assert len(workload(folder).evaluation_data()) == expected
+
+
 # What is refused
 
 

@@ -3,7 +3,9 @@
 import contextlib
 import ctypes
 import gc
+import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,6 +16,7 @@ import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def end_with_parent(parent_pid: int) -> None:
@@ -77,8 +80,53 @@ def confine(memory_bytes: int, file_bytes: int = 0) -> None:
 
 
 def cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return the number of processor cores that this process may use.
+
+    It is the least of its affinity, the CPU quotas of its control groups, such as the limit of a
+    container, and what Slurm has assigned, which not every site enforces by affinity.
+    """
+    return max(1, int(min(len(os.sched_getaffinity(0)), *_slurm_cores(), *_quotas(), math.inf)))
+
+
+def _slurm_cores() -> list[int]:
+    """Return the cores of this task of a job step or, outside of one, of the job on this node."""
+    names = ["SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK"]
+    # The shells of sbatch and salloc are no tasks; Slurm numbers their steps from 2^32 down.
+    if re.fullmatch("[0-9]{1,9}", os.environ.get("SLURM_STEP_ID", "")):
+        names.reverse()
+    values = (os.environ.get(name, "") for name in names)
+    return [int(value) for value in values if re.fullmatch("[1-9][0-9]{0,6}", value)][:1]
+
+
+def _quotas() -> Iterator[float]:
+    """Yield the CPU quotas of this process's control groups, in cores (cgroups(7), both versions).
+
+    A container may see the path of its host, although its own group is the root that it sees.
+    """
+    try:
+        lines = _OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / "cpu" if controllers else _CGROUPS
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root):
+                with contextlib.suppress(OSError, ValueError):
+                    yield _quota(folder, is_v1=bool(controllers))
+
+
+def _quota(group: Path, *, is_v1: bool) -> float:
+    """Return the quota of a control group; a ``ValueError`` if it has none."""
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_v1 else ("cpu.max",)
+    texts = " ".join((group / name).read_text(encoding="ascii") for name in names)
+    quota_us, period_us = map(int, texts.split())  # version 2 has "max" without a quota
+    if quota_us <= 0 or period_us <= 0:
+        raise ValueError
+    return quota_us / period_us
 
 
 def children(pid: int) -> list[int] | None:

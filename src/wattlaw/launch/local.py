@@ -206,13 +206,15 @@ class LocalLauncher(Launcher):
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
         rendezvous = allocation.rendezvous = Rendezvous()
         environment = isolated_environment() | rendezvous.environment
-        environment |= worker_environment(self.threads)
+        gpus = record.spec.setting.gpus
+        sharing = gpus if self._launch.max_parallel == 1 else self.capacity
+        environment |= worker_environment(self.threads, sharing)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._gpus:
             environment |= gpu_environment(list(allocation.workers))
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
-        line += ["--workers", str(record.spec.setting.gpus), "--parent-pid", str(os.getpid())]
+        line += ["--workers", str(gpus), "--parent-pid", str(os.getpid())]
         line += rendezvous.arguments
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
             log.write(log_head(record).encode())

@@ -13,7 +13,7 @@ from wattlaw.limits.restore import limiters_for, open_limiters, restore_stale
 from wattlaw.limits.state_folder import StateFolder
 from wattlaw.store.record import RunRecord, now
 from wattlaw.study.model import Setting
-from wattlaw.training.environment import RENDEZVOUS_FILE
+from wattlaw.training.environment import RENDEZVOUS_FILE, SHARING_WORKERS
 
 
 def requested_limits(setting: Setting) -> Limits:
@@ -21,10 +21,13 @@ def requested_limits(setting: Setting) -> Limits:
     return Limits(setting.power_limit_w, setting.clock_limit_mhz)
 
 
-def worker_environment(threads: int) -> dict[str, str]:
-    """Return the environment variables of workers with a number of processor threads."""
-    number = str(threads)
-    return {"OMP_NUM_THREADS": number, "MKL_NUM_THREADS": number, "PYTHONUNBUFFERED": "1"}
+def worker_environment(threads: int, sharing: int) -> dict[str, str]:
+    """Return the environment variables of workers with a number of processor threads.
+
+    ``sharing`` workers use the cores that these may use, those of other runs included.
+    """
+    names = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, SHARING_WORKERS: sharing}
+    return {name: str(number) for name, number in names.items()} | {"PYTHONUNBUFFERED": "1"}
 
 
 def log_head(record: RunRecord) -> str:

@@ -50,6 +50,7 @@ class RunFolder:
         self.telemetry_path = path / "telemetry.parquet"
         self.checkpoint_path = path / "checkpoint.pt"
         self.model_path = path / "model.pt"
+        self.data_cache_path = path.parent.parent / ".cache" / "data"
 
     def live(self, attempt: int) -> Path:
         """Return the folder of an attempt's live files."""

@@ -141,7 +141,8 @@ class Store:
         """Remove temporary files of killed writers and folders of killed imports."""
         from wattlaw.store.cache import FOLDER
 
-        for folder in (self.path, self.path / FOLDER, self.path / "studies"):
+        cache = self.path / FOLDER
+        for folder in (self.path, cache, cache / "data", self.path / "studies"):
             remove_abandoned(folder)
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:

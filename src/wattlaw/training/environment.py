@@ -16,6 +16,8 @@ FIRST_OUTPUT = "WATTLAW_FIRST_OUTPUT"
 LAUNCHED_RANK = "WATTLAW_LAUNCHED_RANK"
 #: Set if SIGUSR1 may announce the end: ranks then agree about once a second whether it has come.
 WARNS = "WATTLAW_WARNS"
+#: How many workers share the cores of this machine, those of other runs included.
+SHARING_WORKERS = "WATTLAW_SHARING_WORKERS"
 #: The name of this machine in a run; if unset, its host name.
 HOST = "WATTLAW_HOST"
 

@@ -24,7 +24,7 @@ from wattlaw.study.model import RunSpec
 from wattlaw.training import checkpoint
 from wattlaw.training.block import Block, TrainedStep, samples_of_host, sum_by_name
 from wattlaw.training.checkpoint import Checkpointer, Progress
-from wattlaw.training.environment import WARNS
+from wattlaw.training.environment import SHARING_WORKERS, WARNS
 from wattlaw.training.precision import Precision
 from wattlaw.training.preemption import PreemptionNotice
 from wattlaw.training.ranks import Ranks, to_device
@@ -73,13 +73,15 @@ class Training:
             pin_memory=ranks.gpu is not None,
             handles_sigterm=WARNS not in os.environ,
         )
-        local_world = {"ranks_here": ranks.local_world}
-        self.data = workload.training_data()
-        self.loader = Loader(self.data, shard, options, training=True, **local_world)
+        sharing = {"sharing": int(os.environ.get(SHARING_WORKERS, ranks.local_world))}
+        evaluates = self._measure.evaluate and not self._measure.is_by_steps
+        with ranks.first_before_others():
+            self.data = workload.training_data()
+            evaluated = workload.evaluation_data() if evaluates else None
+        self.loader = Loader(self.data, shard, options, training=True, **sharing)
         self._evaluation = None
-        if self._measure.evaluate and not self._measure.is_by_steps:
-            evaluated = workload.evaluation_data()
-            self._evaluation = Loader(evaluated, shard, options, training=False, **local_world)
+        if evaluated is not None:
+            self._evaluation = Loader(evaluated, shard, options, training=False, **sharing)
         if not self.loader.steps:
             raise BadInput(
                 f"dataset_fraction {setting.dataset_fraction:g} of {len(self.data)} samples with "

@@ -53,6 +53,17 @@ class Ranks:
             dist.barrier()
             self.synchronize()
 
+    @contextmanager
+    def first_before_others(self) -> Iterator[None]:
+        """Run a block on the first rank, and then on the others, which find what it has cached."""
+        if self.rank > 0:
+            self.barrier()
+        try:
+            yield
+        finally:  # after an error, too: the others do not wait for it, but find it themselves
+            if self.rank == 0:
+                self.barrier()
+
     def all_gather(self, value: T) -> list[T]:
         """Return the values of all ranks, in order of rank, on every rank."""
         gathered: list[T] = [value] * self.world

@@ -13,7 +13,7 @@ from wattlaw.files import write_text
 from wattlaw.store.record import Facts
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures, preemption
-from wattlaw.training.environment import AGENT_PID, DISK_FULL
+from wattlaw.training.environment import AGENT_PID, DISK_FULL, SHARING_WORKERS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,13 +54,14 @@ def _train(folder: RunFolder, attempt: int) -> None:
         from wattlaw.training import flops
         from wattlaw.training.loop import Training
         from wattlaw.training.ranks import process_group
-        from wattlaw.workloads import catalogue
+        from wattlaw.workloads import catalogue, data_cache
 
     record = folder.read()
     if record is None:
         raise BadInput(f"{folder.record_path}: not there")
     live = folder.live(attempt)
     spec = record.spec
+    os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
     entry = registry.load(catalogue.GROUP, spec.workload.name)
     workload = catalogue.build(spec.workload)
     with process_group() as ranks:
@@ -78,6 +79,12 @@ def _train(folder: RunFolder, attempt: int) -> None:
                 flops_per_sample=counted,
                 loader_workers=training.loader.workers,
                 dataset_samples=len(training.data),
+            )
+            print(
+                f"wattlaw: {ranks.host}: {training.loader.workers} loader processes per worker; "
+                f"{os.environ.get(SHARING_WORKERS, ranks.local_world)} workers share "
+                f"{processes.cores()} cores",
+                flush=True,
             )
             windows = open_windows(live, ranks.host)
         training.run(windows, entry.metric, folder, live)

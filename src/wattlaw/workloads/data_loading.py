@@ -98,12 +98,15 @@ class LoaderOptions:
     pin_memory: bool = False  # page-locked memory, for copies in parallel with GPU work
     handles_sigterm: bool = True  # whether SIGTERM ends loader processes
 
-    def workers_for(self, dataset: Dataset, ranks_here: int) -> int:
-        """Return the number of loader processes of a rank on a host with ``ranks_here`` ranks."""
+    def workers_for(self, dataset: Dataset, sharing: int) -> int:
+        """Return the number of loader processes of a rank, one of ``sharing`` on its cores."""
         if self.workers is not None:
             return self.workers
-        spare = processes.cores() // ranks_here - 1
-        return max(0, min(_MOST_WORKERS, spare)) if dataset.reads_files else 0
+        if not dataset.reads_files:
+            return 0
+        # A rank that trains on a GPU mostly waits for it, so that one process always helps it.
+        spare = processes.cores() // sharing - 1
+        return min(_MOST_WORKERS, max(int(self.pin_memory), spare))
 
 
 def _ignore_sigterm(_: int) -> None:
@@ -121,10 +124,10 @@ class Loader:
         options: LoaderOptions,
         *,
         training: bool,
-        ranks_here: int = 1,
+        sharing: int = 1,
     ) -> None:
         self._samples, self._shard, self._training = len(dataset), shard, training
-        self.workers = options.workers_for(dataset, ranks_here)
+        self.workers = options.workers_for(dataset, sharing)
         self._fetcher, self._order = _Fetcher(dataset), _Order()
         self._batches: Iterable[Any] | None = None
         if self.workers or options.pin_memory:

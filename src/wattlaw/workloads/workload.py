@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 Seeds = npt.NDArray[np.uint64]
 
+#: Names of evaluation data in public data sets.
+VALIDATION_NAMES = ("validation", "val", "valid")
+
 
 class Work(NamedTuple):
     """The work of one epoch, for an estimate before a run."""
@@ -207,6 +210,12 @@ def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], W
         return Work(options.train_samples, flops_per_sample, options.evaluation_samples)
 
     return work
+
+
+def existing(folder: Path, *names: str) -> Path:
+    """Return the first of some subfolders that exists, or else the first one."""
+    paths = [folder / name for name in names]
+    return next((path for path in paths if path.is_dir()), paths[0])
 
 
 def check_new_data(folder: Path, size: int, least: int) -> None:

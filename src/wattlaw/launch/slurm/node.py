@@ -103,9 +103,9 @@ def _set_environment(launch: Launch, workers: int) -> None:
     """
     cores = processes.cores()
     is_assigned = cores < (os.cpu_count() or 1)
-    share = cores // (workers if is_assigned else launch.gpus_per_node or workers)
-    threads = launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, share)
-    os.environ |= worker_environment(threads) | {WARNS: "1"}
+    sharing = workers if is_assigned else launch.gpus_per_node or workers
+    threads = launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, cores // sharing)
+    os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
 
 
 @contextlib.contextmanager

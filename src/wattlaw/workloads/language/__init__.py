@@ -40,7 +40,8 @@ class Options(DataOptions):
         default=None,
         description="with source text a folder with wiki.train.tokens (or wiki.train.raw or "
         "train.txt) and wiki.valid.tokens (.raw, valid.txt or validation.txt); with source "
-        "parquet one with train-*.parquet and validation-*.parquet; null with source synthetic",
+        "parquet one with train-*.parquet and validation-*.parquet, such as WikiText's "
+        "wikitext-103-raw-v1; null with source synthetic",
     )
     tokenizer: str | None = Field(
         default=None,
@@ -49,8 +50,8 @@ class Options(DataOptions):
     )
     cache: str | None = Field(
         default=None,
-        description="a folder that caches tokenised text and a trained tokenizer between runs, or "
-        "null: every rank tokenises; null with source synthetic",
+        description="a folder that caches tokenised text and a trained tokenizer, or null for that "
+        "of the store; null with source synthetic",
     )
     train_samples: int = whole_number(
         _TRAINING_WORDS // WORDS_OF_A_BLOCK, "synthetic training sequences; not for files"

@@ -1,11 +1,8 @@
 """The files of WikiText, their lines, and the blocks of tokens that are made of them."""
 
-import contextlib
-import fcntl
 import hashlib
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,10 +11,11 @@ import numpy as np
 import tokenizers
 
 from wattlaw.errors import BadInput
-from wattlaw.files import replacing, write_text
 from wattlaw.text import collapse_whitespace
+from wattlaw.workloads.data_cache import Array, DataCache, signature
 from wattlaw.workloads.language import Options, tokenizer
 from wattlaw.workloads.language.masking import MaskedBlocks, Tokens
+from wattlaw.workloads.workload import VALIDATION_NAMES
 
 Source = Literal["text", "parquet"]
 
@@ -26,6 +24,8 @@ _NAMES = {
     "validation": ("wiki.valid.tokens", "wiki.valid.raw", "valid.txt", "validation.txt"),
 }
 _SHARD = re.compile(r"-(\d+)-of-(\d+)\.parquet")
+#: The public repository of WikiText has a folder for each of its variants.
+_VARIANTS = ("wikitext-103-raw-v1", "wikitext-103-v1")
 _COLUMN = "text"
 _ROWS_AT_ONCE = 8192
 
@@ -52,11 +52,6 @@ class Text(NamedTuple):
             except OSError as error:
                 raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
 
-    def signature(self) -> list[tuple[str, int, int]]:
-        """Return path, size and time of change of each file."""
-        status = [(path, path.stat()) for path in self.files]
-        return [(str(path.resolve()), stat.st_size, stat.st_mtime_ns) for path, stat in status]
-
 
 def find_text(folder: Path, source: Source, split: Literal["train", "validation"]) -> Text:
     """Return the text of a split in a folder; ``BadInput`` if it is missing or not unique."""
@@ -75,7 +70,11 @@ def find_text(folder: Path, source: Source, split: Literal["train", "validation"
 
 
 def _shards(folder: Path, split: str) -> tuple[Path, ...]:
-    files = sorted(folder.glob(f"{split}-*.parquet"))
+    places = (folder, *(folder / name for name in _VARIANTS))
+    folder = next((place for place in places if _parquet_files(place, "train")), folder)
+    names = VALIDATION_NAMES if split == "validation" else (split,)
+    found = ((name, _parquet_files(folder, name)) for name in names)
+    split, files = next(((name, files) for name, files in found if files), (split, []))
     if not files:
         raise BadInput(f"{folder}: has no file {split}-*.parquet")
     if irregular := [path for path in files if not path.is_file()]:
@@ -91,6 +90,11 @@ def _shards(folder: Path, split: str) -> tuple[Path, ...]:
                 f"set of {total}: needs {split}-00000-of-{total:05} to {total - 1:05} and no other"
             )
     return tuple(files)
+
+
+def _parquet_files(folder: Path, split: str) -> list[Path]:
+    patterns = (f"{split}-*.parquet", f"{split}.parquet", f"{split}/*.parquet")
+    return sorted(path for pattern in patterns for path in folder.glob(pattern))
 
 
 def _text_lines(path: Path) -> Iterator[bytes]:
@@ -128,60 +132,6 @@ def _decoded(value: bytes | None, place: str, unit: str) -> str:
         raise BadInput(f"{place}: not UTF-8 at byte {error.start + 1} of the {unit}") from None
 
 
-class Cache:
-    """Caches slow results between runs and for all ranks of a machine.
-
-    Each result is a file in ``folder``, named by a hash of its inputs; None caches nothing. All
-    ranks need the same tokens, and tokenising WikiText-103 takes long: one rank tokenises and the
-    others wait. On a file system without locks each rank tokenises, and the last file remains.
-    Arrays are mapped from their files, so that ranks share one copy in memory.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-
-    def array(self, key: Any, make: Callable[[], Tokens]) -> Tokens:
-        """Return the array of a key; ``make`` is called if it is not cached."""
-        if self._folder is None:
-            return make()
-        with self._at(self._folder, key, ".npy") as path:
-            if not path.exists():
-                with replacing(path) as temporary, temporary.open("wb") as file:
-                    np.save(file, make())
-            try:
-                array: Tokens = np.load(path, mmap_mode="r")
-            except (ValueError, EOFError):
-                raise BadInput(
-                    f"{path}: not a complete array; remove it to make it again"
-                ) from None
-            return array
-
-    def text(self, key: Any, make: Callable[[], str]) -> str:
-        """Return the text of a key; ``make`` is called if it is not cached."""
-        if self._folder is None:
-            return make()
-        with self._at(self._folder, key, ".json") as path:
-            if not path.exists():
-                write_text(path, make())
-            return path.read_text(encoding="utf-8")
-
-    @staticmethod
-    @contextlib.contextmanager
-    def _at(folder: Path, key: Any, suffix: str) -> Iterator[Path]:
-        # Another release of the library may split words differently.
-        inputs = json.dumps([tokenizers.__version__, key])
-        name = hashlib.sha256(inputs.encode()).hexdigest()[:32]
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / f"{name}.lock").open("w") as lock:
-                with contextlib.suppress(OSError):
-                    fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-                yield folder / f"{name}{suffix}"
-        except OSError as error:
-            reason = error.strerror or error
-            raise BadInput(f"cache {folder}: cannot be used: {reason}") from None
-
-
 class Corpus:
     """Training and validation text of a folder, as blocks of tokens.
 
@@ -195,7 +145,7 @@ class Corpus:
         self._options = options
         self._training = find_text(Path(options.data), options.source, "train")
         self._validation = find_text(Path(options.data), options.source, "validation")
-        self._cache = Cache(Path(options.cache) if options.cache is not None else None)
+        self._cache = DataCache(Path(options.cache) if options.cache is not None else None)
 
     @cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:
@@ -203,14 +153,19 @@ class Corpus:
         if self._options.tokenizer is not None:
             return tokenizer.load(Path(self._options.tokenizer), size)
 
-        def make() -> str:
+        def make() -> Array:
             lines = self._training.lines
-            trained: str = tokenizer.train(lines(), lines(), size).to_str()
-            return trained
+            text: str = tokenizer.train(lines(), lines(), size).to_str()
+            return np.frombuffer(text.encode(), np.uint8)
 
-        text = self._cache.text(["tokenizer", self._training.signature(), size], make)
-        trained = tokenizers.Tokenizer.from_str(text)
+        text = self._cache.array(self._key("tokenizer", self._training, size), make)
+        trained = tokenizers.Tokenizer.from_str(text.tobytes().decode())
         return tokenizer.checked(trained, self._training.files[0], size)
+
+    @staticmethod
+    def _key(kind: str, text: Text, *rules: str | int) -> list[Any]:
+        # Another release of the library may split words differently.
+        return [kind, tokenizers.__version__, signature(text.files), *rules]
 
     def blocks(self, *, training: bool) -> MaskedBlocks:
         """Return the blocks of the training or of the validation text."""
@@ -223,7 +178,7 @@ class Corpus:
 
         # The tokens do not depend on the length of blocks, so the key does not contain it.
         rules = hashlib.sha256(trained.to_str().encode()).hexdigest()
-        tokens = self._cache.array(["tokens", text.signature(), rules, size], make)
+        tokens = self._cache.array(self._key("tokens", text, rules, size), make)
         if len(tokens) < length - 2:
             raise BadInput(
                 f"{text.files[0]}: the text has {len(tokens)} tokens; a sequence of {length} "

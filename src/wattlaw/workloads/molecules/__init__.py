@@ -6,7 +6,7 @@ Sources of molecules:
     Molecules that are drawn from a fixed seed and kept in memory; no file is read.
 ``qm9``
     ``DATA/raw/qm9_v3.pt``, the file that ``torch_geometric.datasets.QM9(DATA)`` downloads if rdkit
-    is not installed. Every rank reads it; none writes to it.
+    is not installed. It is read once, into the cache of the store.
 
 The settings are those of Frey et al. 2022: 128 channels, 6 blocks, Adam at a constant 1e-3. The
 paper states neither the predicted property (here ``U0``, the energy at 0 K) nor the loss (here

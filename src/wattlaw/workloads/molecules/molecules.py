@@ -34,8 +34,8 @@ class MoleculeData:
     batch. With more ``samples`` than chosen molecules these are repeated.
     """
 
-    #: Making a batch takes a small part of a step, so loader processes are not useful.
-    reads_files = False
+    #: The molecules are in memory, but loader processes make their graphs.
+    reads_files = True
 
     def __init__(
         self, molecules: Molecules, chosen: Indices, column: int, graph: Graph, samples: int

@@ -1,5 +1,6 @@
 """Reads and checks the file of QM9 that PyTorch Geometric downloads."""
 
+import functools
 import pickle
 import zipfile
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from wattlaw.errors import BadInput, one_line
+from wattlaw.workloads.data_cache import Array, DataCache, signature
 from wattlaw.workloads.molecules.molecules import Molecules
 from wattlaw.workloads.workload import Indices
 
@@ -23,11 +25,26 @@ _SPLIT_SEED = 0
 def read(data: Path) -> Molecules:
     """Return the molecules of ``DATA/raw/qm9_v3.pt``: a list with a dict of tensors for each.
 
-    Of a dict, ``z`` (atoms,), ``pos`` (atoms, 3) and ``y`` (1, 19) are used.
+    Of a dict, ``z`` (atoms,), ``pos`` (atoms, 3) and ``y`` (1, 19) are used. Reading the complete
+    file takes a minute, so its arrays are cached.
 
     Raises ``BadInput`` if there is no such file, it cannot be read, or a record is not valid.
     """
     path = data / FILE
+    if not path.is_file():
+        raise BadInput(
+            f"{path}: no such file; download it on a machine without rdkit: python -c "
+            f"\"from torch_geometric.datasets import QM9; QM9('{data}')\""
+        )
+    cache, state, checked = DataCache(), signature([path]), functools.cache(_checked)
+
+    def column(name: str) -> Array:
+        return cache.array(["qm9", name, state], lambda: getattr(checked(path), name))
+
+    return Molecules(column("z"), column("pos"), column("counts"), column("targets"))
+
+
+def _checked(path: Path) -> Molecules:
     records = _loaded(path)
     if not isinstance(records, list) or not records:
         content = "no records" if records == [] else f"a {type(records).__name__}"
@@ -74,11 +91,6 @@ def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indi
 
 
 def _loaded(path: Path) -> Any:
-    if not path.is_file():
-        raise BadInput(
-            f"{path}: no such file; download it on a machine without rdkit: python -c "
-            f"\"from torch_geometric.datasets import QM9; QM9('{path.parent.parent}')\""
-        )
     try:
         return torch.load(
             path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)

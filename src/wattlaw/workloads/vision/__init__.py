@@ -9,10 +9,10 @@ Sources of images:
     are numbered in the order of the names of the folders in ``train``.
 ``tfrecord``
     Shards ``DATA/train-*`` and ``DATA/validation-*`` of ``tf.train.Example`` records with the
-    features ``image/encoded`` (a JPEG file) and ``image/class/label``. An index of a shard
-    (``SHARD.idx``, ``SHARD.index`` or ``SHARD.tfindex``, as ``python -m
-    tfrecord.tools.tfrecord2idx SHARD INDEX`` writes it) saves the search for its records at the
-    start of each run.
+    features ``image/encoded`` (an image file) and ``image/class/label``; also those of TensorFlow
+    Datasets. An index of a shard (``SHARD.idx``, ``SHARD.index`` or ``SHARD.tfindex``, as ``python
+    -m tfrecord.tools.tfrecord2idx SHARD INDEX`` writes it) saves the search for its records, which
+    the first run makes otherwise.
 
 Recipes: ``mit`` (Frey et al. 2022: plain SGD at a constant 1e-5) and ``kit`` (Huber et al. 2025,
 arXiv 2508.07706: SGD with momentum and weight decay, a rate proportional to the global batch,
@@ -44,8 +44,8 @@ class Options(DataOptions):
     )
     first_label: Literal[0, 1] = Field(
         default=1,
-        description="the label of the first class in tfrecords: 1 (TensorFlow's ImageNet scripts "
-        "use 1 to 1000) or 0",
+        description="the label of the first class in image/class/label of tfrecords: 1 "
+        "(TensorFlow's ImageNet scripts use 1 to 1000) or 0",
     )
     train_samples: int = whole_number(1_281_167, "synthetic training images")
     evaluation_samples: int = whole_number(50_000, "synthetic evaluation images")

@@ -13,7 +13,7 @@ from PIL import Image
 from wattlaw.errors import BadInput, one_line
 from wattlaw.files import open_regular
 from wattlaw.workloads.torchvision_import import import_torchvision
-from wattlaw.workloads.workload import Indices, Seeds
+from wattlaw.workloads.workload import VALIDATION_NAMES, Indices, Seeds, existing
 
 import_torchvision()
 from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset  # noqa: E402
@@ -55,7 +55,7 @@ class Folder:
                 f"{data / 'train'}: {len(numbers)} class folders; allowed: up to {classes} "
                 "(option classes)"
             )
-        self._root = data / ("train" if training else "val")
+        self._root = data / "train" if training else existing(data, "val", *VALIDATION_NAMES)
         if not training and (unknown := sorted(set(_classes(self._root)) - set(numbers))):
             raise BadInput(
                 f"{self._root / unknown[0]}: a class that is not in {data / 'train'}; "

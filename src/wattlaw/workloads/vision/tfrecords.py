@@ -1,5 +1,8 @@
 """ImageNet in TFRecord shards: ``train-00000-of-01024`` and so on.
 
+Names and features are those of TensorFlow's scripts (``build_imagenet_data.py``, and
+``imagenet_to_gcs.py``, which has a folder for each split) or of TensorFlow Datasets.
+
 A record is ``length: uint64, crc(length): uint32, payload, crc(payload): uint32``, little-endian,
 with masked CRC-32C sums (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 """
@@ -9,6 +12,8 @@ import re
 import struct
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +22,42 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tfrecord import TFRecordWriter, example_pb2
 
 from wattlaw.errors import BadInput, one_line
+from wattlaw.workloads.data_cache import DataCache, signature
+from wattlaw.workloads.workload import VALIDATION_NAMES
 
+#: The features of TensorFlow's scripts, and of TensorFlow Datasets, whose labels count from 0.
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
+_TFDS_IMAGE, _TFDS_LABEL = "image", "label"
+#: Names of shards; the first pattern with files counts.
+_PATTERNS = ("{0}-*", "{0}/{0}-*", "*-{0}.tfrecord*", "{0}*.tfrecord*", "{0}/*.tfrecord*")
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)")
 _HEADER, _FOOTER = 12, 4
 _OPEN_FILES = 64
 _INDEX_SUFFIXES = (".idx", ".index", ".tfindex")
+#: Headers are small reads far apart, so that shared storage answers many at once quicker.
+_INDEX_THREADS = 16
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x78\x01": "zlib", b"\x78\x5e": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib",
+}  # fmt: skip
 
 #: The offsets of a shard's records and of its end: shape (records + 1,).
 Bounds = npt.NDArray[np.int64]
+
+
+def index_of(files: Sequence[Path]) -> Bounds:
+    """Return the bounds of the records of some shards, one shard after the other.
+
+    Each shard's bounds begin with 0. Of ``files``, those of index files are used where they are.
+    It is cached, because finding a record takes as many reads as there are records before it.
+    """
+    shards = [path for path in files if path.suffix not in _INDEX_SUFFIXES]
+
+    def make() -> Bounds:
+        with ThreadPoolExecutor(_INDEX_THREADS) as threads:
+            return np.concatenate([*threads.map(bounds, shards)])
+
+    return DataCache().array(["tfrecords", signature(files)], make)
 
 
 def bounds(shard: Path) -> Bounds:
@@ -35,7 +67,8 @@ def bounds(shard: Path) -> Bounds:
     file.
     """
     paths = [shard.with_name(shard.name + suffix) for suffix in _INDEX_SUFFIXES]
-    paths.append(shard.with_suffix(".tfindex"))
+    if "-of-" not in shard.suffix:  # or one index would be of all shards
+        paths.append(shard.with_suffix(".tfindex"))
     index = next((path for path in paths if path.is_file()), None)
     try:
         return _scan(shard) if index is None else _read_index(index, shard)
@@ -47,6 +80,7 @@ def _scan(shard: Path) -> Bounds:
     starts, position = [0], 0
     with shard.open("rb", buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no data between the headers
         while position < size:
             header = os.pread(file.fileno(), _HEADER, position)
             length = _payload_length(header, shard, len(starts) - 1)
@@ -61,6 +95,12 @@ def _payload_length(header: bytes, shard: Path, record: int) -> int:
     if len(header) < _HEADER:
         raise _truncated(shard, record)
     if TFRecordWriter.masked_crc(header[:8]) != header[8:]:
+        kinds = (kind for magic, kind in _COMPRESSED.items() if header.startswith(magic))
+        if record == 0 and (kind := next(kinds, None)):
+            raise BadInput(
+                f"{shard}: is compressed ({kind}); decompress it; allowed: uncompressed TFRecord "
+                "files"
+            )
         raise BadInput(
             f"{shard}: record {record}: its length has a wrong checksum; allowed: uncompressed "
             "complete TFRecord files"
@@ -149,13 +189,15 @@ class Shards:
     """
 
     def __init__(self, data: Path, classes: int, first_label: int, *, training: bool) -> None:
-        pattern = "train-*" if training else "validation-*"
-        self._paths = _shards(data, pattern)
-        self._bounds = [bounds(path) for path in self._paths]
-        # The number of each shard's first record, and the number of all records.
-        self._firsts = np.cumsum([0, *(len(each) - 1 for each in self._bounds)])
+        files = _files(data, ("train",) if training else VALIDATION_NAMES)
+        self._paths = [path for path in files if path.suffix not in _INDEX_SUFFIXES]
+        self._index = index_of(files)
+        # The place of each shard's bounds, and the number of its first record and of all records.
+        self._places = np.flatnonzero(self._index == 0)
+        places = np.append(self._places, len(self._index))
+        self._firsts = places - np.arange(len(places))
         if not len(self):
-            raise BadInput(f"{data / pattern}: no record in any shard; allowed: at least one")
+            raise BadInput(f"{self._paths[0]}: no record in any shard; allowed: at least one")
         self._classes, self._first_label = classes, first_label
         self._records = Records()
 
@@ -165,7 +207,8 @@ class Shards:
     def read(self, index: int) -> tuple[bytes, int]:
         """Return an image file's bytes and its label."""
         shard, record = self._find(index)
-        start, end = self._bounds[shard][record : record + 2].tolist()
+        place = self._places[shard] + record
+        start, end = self._index[place : place + 2].tolist()
         payload = self._records.read(self._paths[shard], start, end, record)
         try:
             features = example_pb2.Example.FromString(payload).features.feature
@@ -174,15 +217,17 @@ class Shards:
                 f"{self.location(index)}: not a tf.train.Example; allowed: Examples with the "
                 f"features {_IMAGE} and {_LABEL}"
             ) from error
-        images = list(features[_IMAGE].bytes_list.value) if _IMAGE in features else []
-        labels = list(features[_LABEL].int64_list.value) if _LABEL in features else []
-        for name, values, kind in ((_IMAGE, images, "bytes"), (_LABEL, labels, "int64")):
+        is_tfds = _TFDS_LABEL in features and _LABEL not in features
+        image, label = (_TFDS_IMAGE, _TFDS_LABEL) if is_tfds else (_IMAGE, _LABEL)
+        images = list(features[image].bytes_list.value) if image in features else []
+        labels = list(features[label].int64_list.value) if label in features else []
+        for name, values, kind in ((image, images, "bytes"), (label, labels, "int64")):
             if len(values) != 1:
                 raise BadInput(
                     f"{self.location(index)}: {len(values)} {kind} values in feature {name}; "
                     "allowed: one"
                 )
-        return images[0], self._label(labels[0], index)
+        return images[0], self._label(labels[0], 0 if is_tfds else self._first_label, index)
 
     def location(self, index: int) -> str:
         """Return an image's shard and the number of its record there, from 0."""
@@ -193,8 +238,8 @@ class Shards:
         shard = int(np.searchsorted(self._firsts, index, side="right")) - 1
         return shard, index - int(self._firsts[shard])
 
-    def _label(self, label: int, index: int) -> int:
-        first, last = self._first_label, self._first_label + self._classes - 1
+    def _label(self, label: int, first: int, index: int) -> int:
+        last = first + self._classes - 1
         if not first <= label <= last:
             raise BadInput(
                 f"{self.location(index)}: label {label}; allowed: {first} to {last} (options "
@@ -203,17 +248,19 @@ class Shards:
         return label - first
 
 
-def _shards(data: Path, pattern: str) -> list[Path]:
-    paths = sorted(
-        path for path in data.glob(pattern) if path.is_file() and path.suffix not in _INDEX_SUFFIXES
-    )
-    if not paths:
+def _files(data: Path, splits: Sequence[str]) -> list[Path]:
+    """Return the shards of a split, and the index files beside them."""
+    patterns = [pattern.format(split) for pattern in _PATTERNS for split in splits]
+    found = ([path for path in data.glob(pattern) if path.is_file()] for pattern in patterns)
+    files = next((sorted(paths) for paths in found if paths), [])
+    shards = [path for path in files if path.suffix not in _INDEX_SUFFIXES]
+    if not shards:
         raise BadInput(
-            f"{data / pattern}: no such file; allowed: TFRecord shards with these names, or "
+            f"{data / patterns[0]}: no such file; allowed: TFRecord shards with these names, or "
             "source folder"
         )
     # Without this check, a missing shard would silently shorten the epochs.
-    numbered = [_NUMBERED.search(path.name) for path in paths]
+    numbered = [_NUMBERED.search(path.name) for path in shards]
     if all(numbered):
         there = {(int(each[1]), int(each[2])) for each in numbered if each}
         total = max(of for _, of in there)
@@ -221,7 +268,7 @@ def _shards(data: Path, pattern: str) -> list[Path]:
         if missing or len(there) != total:
             number = missing[0] if missing else "another total"
             raise BadInput(
-                f"{data / pattern}: {len(paths)} shards of {total}, not shard {number}; allowed: "
-                "all of them"
+                f"{data / patterns[0]}: {len(shards)} shards of {total}, not shard {number}; "
+                "allowed: all of them"
             )
-    return paths
+    return files

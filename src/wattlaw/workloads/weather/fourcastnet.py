@@ -15,7 +15,7 @@ from wattlaw.workloads.schedules import BaseWorkload, Cosine
 from wattlaw.workloads.torchvision_import import import_torchvision
 from wattlaw.workloads.weather import Options, scores
 from wattlaw.workloads.weather.synthetic import Climate, SyntheticWeather
-from wattlaw.workloads.workload import Dataset, Schedule
+from wattlaw.workloads.workload import VALIDATION_NAMES, Dataset, Schedule, existing
 
 _DATA_SEED = 0
 _FIRST_EVALUATION_YEAR = 37  # of the synthetic years, after those of training
@@ -135,7 +135,7 @@ class FourCastNet(BaseWorkload):
 
         data = Path(options.data)
         statistics = read_channel_statistics(data / "stats", options.channels)
-        folder = data / ("train" if training else "test")
+        folder = data / "train" if training else existing(data, "test", *VALIDATION_NAMES)
         return Era5(folder, statistics, self._size, steps=options.steps, step=options.step)
 
     @cached_property

@@ -1,0 +1,105 @@
+"""Arrays that are slow to make from a data set: made once, and mapped by all ranks and later runs.
+
+Such as the index of 1.28 million TFRecords, or the tokens of a text. A file is named by a hash of
+its inputs, among them the ``signature`` of the files of the data set, so that a changed data set
+has other files. It has the format of numpy, without pickles, and ends with a checksum.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.errors import BadInput
+from wattlaw.files import open_regular, replacing
+
+#: The folder of the cache, unless a workload's option names one. Runs use that of their store.
+VARIABLE = "WATTLAW_DATA_CACHE"
+_CHECKSUM_BYTES = 4
+
+Array = npt.NDArray[Any]
+
+
+def signature(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """Return path, size and time of change of each file; ``BadInput`` if there is none."""
+    found = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+        found.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
+    return found
+
+
+class DataCache:
+    """A folder of arrays; without one, each process makes its own.
+
+    One process makes an array while the others wait for its lock. On a file system without locks
+    several may make it, and the last file remains.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        default = os.environ.get(VARIABLE)
+        self._is_chosen = folder is not None
+        self._folder = folder if folder is not None or not default else Path(default)
+
+    def array(self, key: Any, make: Callable[[], Array]) -> Array:
+        """Return the array of a key; ``make`` is called if no undamaged one is cached.
+
+        Raises ``BadInput`` if a folder that the user chose cannot be used.
+        """
+        if self._folder is None:
+            return make()
+        name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+        path = self._folder / f"{name}.npy"
+        found, made = _read(path), None
+        if found is not None:
+            return found
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with open_regular(path.with_suffix(".lock"), append=True) as lock:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+                found = _read(path)
+                if found is None:
+                    made = make()
+                    _write(path, made)
+                    found = _read(path)
+        except OSError as error:
+            if self._is_chosen:
+                why = error.strerror or error
+                raise BadInput(f"cache {self._folder}: cannot be used: {why}") from None
+        if found is None:
+            found = made if made is not None else make()
+        return found
+
+
+def _read(path: Path) -> Array | None:
+    """Return the array of a file, mapped into memory; None if there is none or it is damaged."""
+    try:
+        content = np.memmap(path, np.uint8, mode="r").data
+        checksum = int.from_bytes(content[-_CHECKSUM_BYTES:], "little")
+        if zlib.crc32(content[:-_CHECKSUM_BYTES]) != checksum:
+            return None
+        # As a plain array, whose elements are quicker to read than those of a memmap.
+        return np.load(path, mmap_mode="r", allow_pickle=False).view(np.ndarray)  # type: ignore[no-any-return]
+    except (OSError, ValueError, EOFError):
+        return None
+
+
+def _write(path: Path, array: Array) -> None:
+    with replacing(path) as temporary, temporary.open("w+b") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        checksum = zlib.crc32(np.memmap(file, np.uint8, mode="r").data)
+        file.seek(0, os.SEEK_END)
+        file.write(checksum.to_bytes(_CHECKSUM_BYTES, "little"))
