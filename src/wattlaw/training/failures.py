@@ -151,10 +151,11 @@ def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
     for rank, code in sorted(codes.items()):
         if code == DISK_FULL:
             return "error", f"rank {rank}: {_FULL}; details could not be written"
-    for rank, code in codes.items():
-        if error is None or not (live / f"error.{rank}.json").exists():
-            return "exited", f"rank {rank} {describe_exit(code)}"
-    return error.kind, error.reason
+    without_error = [rank for rank in codes if not (live / f"error.{rank}.json").exists()]
+    if error is not None and not without_error:
+        return error.kind, error.reason
+    rank = next(iter(without_error or codes))
+    return "exited", f"rank {rank} {describe_exit(codes[rank])}"
 
 
 def describe_exit(code: int) -> str:
