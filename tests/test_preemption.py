@@ -226,8 +226,7 @@ def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_pa
     assert failed.status == "failed"
 
     second = run.begin(**{WARNS: "1"})
-    wait_for(run.sampler, "the sampler")
-    assert not run.workers()  # they get the signal once they run
+    wait_for(run.sampler, "the sampler")  # the ranks import their libraries, or are not there yet
     second.send_signal(signal.SIGUSR1)
     assert run.end() == 0
     assert run.content("stopped")["step"] == stopped["step"] + 1
