@@ -157,6 +157,7 @@ def test_a_rank_that_loses_another_node_has_not_failed_by_itself(two_nodes):
         ("RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed", "disconnected"),
         ("torch.distributed.DistBackendError: remote process exited", "disconnected"),
         ("RuntimeError: NCCL communicator was aborted on rank 1", "disconnected"),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "disconnected"),
         ("DistStoreError: Timed out after 1801 seconds", "disconnected"),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", "disconnected"),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "error"),

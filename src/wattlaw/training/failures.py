@@ -21,9 +21,11 @@ from wattlaw.training.environment import DISK_FULL
 #: agent was terminated.
 Kind = Literal["killed", "error", "exited", "disconnected", "terminated"]
 _KINDS = get_args(Kind)
-#: Errors of a rank that another one has left: of torch.distributed, Gloo, NCCL, and sockets.
+#: Errors of a rank that another one has left: of torch.distributed, Gloo, NCCL and sockets; and of
+#: torchrun, whose ranks have failed.
 _DISCONNECTED = re.compile(
-    r"\bDist(Backend|Network|Store)?Error\b|\bRendezvous\w*Error\b|\bgloo/|\bNCCL\b"
+    r"\b(Dist(Backend|Network|Store)?|Rendezvous\w*|ChildFailed)Error\b|\bSignalException\b"
+    r"|\bgloo/|\bNCCL\b"
     r"|\b(Connection(Reset|Aborted|Refused)|BrokenPipe)Error\b"
     r"|\b(connection|socket) (was )?(closed|reset|lost)\b|\bbroken pipe\b",
     re.IGNORECASE,
