@@ -1,9 +1,10 @@
-"""Real node agents on this machine: with a sampler, torchrun, and ranks that meet."""
+"""Real node agents on this machine: with a sampler, and ranks that meet."""
 
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from wattlaw.launch.node_setup import Rendezvous
@@ -39,16 +40,17 @@ def environment(**more: str) -> dict[str, str]:
     }
 
 
-def alone() -> tuple[list[str], dict[str, str]]:
-    """Return options and environment of a rendezvous of one node."""
-    rendezvous = Rendezvous()
-    return rendezvous.arguments, rendezvous.environment
+def several(nodes: int) -> list[list[str]]:
+    """Return the options of each of several agents that meet on this machine."""
+    where = ["--nodes", nodes, "--port", free_port(), "--clock-port", free_port()]
+    return [[str(word) for word in (*where, "--node", node)] for node in range(nodes)]
 
 
 def agent(
-    folder: RunFolder, attempt: int, workers: int, options: list[str], **more: str
+    folder: RunFolder, attempt: int, workers: int, options: Sequence[str] = (), **more: str
 ) -> "subprocess.Popen[bytes]":
-    """Start a node agent; what it prints is added to the run's log."""
+    """Start a node agent, by default of a single node; what it prints is added to the run's log."""
+    more = more if options else Rendezvous().environment | more
     line = [sys.executable, "-m", "wattlaw.training.agent", str(folder.path), str(attempt)]
     line += ["--workers", str(workers), "--parent-pid", str(os.getpid()), *options]
     folder.path.mkdir(parents=True, exist_ok=True)

@@ -289,8 +289,11 @@ def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequenc
     failures.write_error(live, 2, BadInput("no such file"))
     assert failure_reason(run, 1, 1) == "rank 2: no such file"
     (live / "error.2.json").unlink()
-    failures.write_failure(live, "b", "error", "rank 2: connection reset")
-    assert failure_reason(run, 1, 1) == "rank 2: connection reset"
+    failures.write_error(
+        live, 1, RuntimeError("[.../gloo/transport/tcp/pair.cc:547] Connection closed by peer")
+    )
+    failures.write_failure(live, "b", "exited", "rank 2 ended with exit code 3")
+    assert failure_reason(run, 1, 1) == "rank 2 ended with exit code 3"
     failures.write_failure(live, "c", "killed", "rank 3 ended by signal 9 (SIGKILL)")
     assert failure_reason(run, 1, 1) == "rank 3 ended by signal 9 (SIGKILL)"
     failures.write_failure(live, "a", "killed", "another")  # what it said first stays

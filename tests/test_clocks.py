@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents import agent, environment, free_port, record_of
+from agents import agent, environment, free_port, record_of, several
 from ranks import spec_of
 from wattlaw.launch.finish import finish
 from wattlaw.store.record import ClockReport
@@ -125,12 +125,8 @@ def test_two_agents_train_one_run_and_record_each_host(tmp_path: Path):
     spec = spec_of("digits-cnn", {"width": 8}, gpus=2, global_batch=256, epochs=2)
     spec = spec.model_copy(update={"nodes": 2})
     folder = RunFolder(tmp_path / run_id(spec))
-    rendezvous, clock = free_port(), free_port()
-    options = ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-id", folder.run_id]
-    options += ["--rdzv-endpoint", f"127.0.0.1:{rendezvous}", "--local-addr", "127.0.0.1"]
-    options += ["--clock-endpoint", f"127.0.0.1:{clock}", "--clock-nodes", "2"]
     agents = [
-        agent(folder, 1, 1, [*options, "--clock-node", str(n)], **{HOST: f"n{n}"}) for n in (0, 1)
+        agent(folder, 1, 1, options, **{HOST: f"n{n}"}) for n, options in enumerate(several(2))
     ]
     try:
         time.sleep(1)

@@ -155,9 +155,11 @@ def test_a_window_without_a_time_is_ignored(tmp_path, value):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_reason_of_a_failure_does_not_hide_the_others(tmp_path, damage):
     DAMAGES[damage](_written(tmp_path / "failure.a.json"))
-    assert "failure.a.json" in str(failures.first_failure(tmp_path))
+    first = failures.first_failure(tmp_path)
+    assert first is not None
+    assert "failure.a.json" in first.reason
     failures.write_failure(tmp_path, "b", "error", "the true reason")
-    assert failures.first_failure(tmp_path) == "the true reason"
+    assert failures.cause(tmp_path) == "the true reason"
 
 
 def _written(path: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agents import HERE, agent, alone, record_of
+from agents import HERE, agent, record_of
 from conftest import wait_for
 from ranks import spec_of
 from test_store import a_store
@@ -46,10 +46,9 @@ def training(disk: Path, **spec: object) -> Iterator[tuple[RunFolder, "subproces
     asked = spec_of("digits-dropout", {}, global_batch=24, **spec)
     folder = RunFolder(disk / run_id(asked))
     record_of(asked, folder, 1)
-    options, meeting = alone()
     pause = disk.parent / "pause"
     pause.write_text("0.005")
-    one = agent(folder, 1, 1, options, **meeting, TEST_PAUSE_FILE=str(pause))
+    one = agent(folder, 1, 1, TEST_PAUSE_FILE=str(pause))
     try:
         yield folder, one
     finally:

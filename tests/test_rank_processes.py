@@ -1,4 +1,4 @@
-"""The ranks of a command, started without torchrun: real processes, real signals."""
+"""The ranks of a run on one node: real processes, real signals."""
 
 import json
 import os
@@ -71,7 +71,7 @@ time.sleep(60)
 
 
 def test_a_rank_that_ignores_sigterm_is_killed(monkeypatch, tmp_path):
-    monkeypatch.setattr(rank_processes, "_GRACE_S", 0.5)
+    monkeypatch.setattr(rank_processes, "_FAILED_GRACE_S", 0.5)
     code = """
 import os, pathlib, signal, sys, time
 if os.environ["RANK"] == "0":

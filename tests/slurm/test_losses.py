@@ -1,9 +1,12 @@
-"""Lost nodes and preempting jobs."""
+"""Lost nodes, preempting jobs, and ranks that fail."""
+
+from pathlib import Path
 
 import pytest
 
 from slurm.cluster import Cluster
 from slurm.studies import Desk, finished, is_whole, slowly
+from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 
@@ -47,3 +50,50 @@ def test_a_preempted_run_continues(cluster: Cluster, desk: Desk) -> None:
     is_whole(desk, record)
     assert record.attempts == 2, output
     assert record.interruptions[0].has_progress
+
+
+def failing(desk: Desk, patch: pytest.MonkeyPatch, faults: str, **more: str) -> RunRecord:
+    """Run a study of one run on a rank per node, with ranks that fail in its second epoch."""
+    ranks = 1 + max(int(fault[0]) for fault in faults.split(","))
+    told = {"TEST_FAULT": faults, "TEST_FAILED_AT": str(desk.folder / "failed-at"), **more}
+    for name, value in told.items():
+        patch.setenv(name, value)
+    desk.write(
+        workloads=[{"name": "digits-failing", "options": {"width": 4}}],
+        sweeps=[{"gpus": [ranks], "global_batch": [128]}],
+        train={"checkpoint_every": 1},
+    )
+    desk.runs()
+    return desk.record()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_failing_rank_ends_the_ranks_of_all_nodes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    last = ranks - 1
+    record = failing(desk, monkeypatch, f"{last} training lacks_memory", TEST_WAITS="1")
+    assert (record.status, record.attempts, record.interruptions) == ("failed", 1, ())
+    assert str(record.reason).startswith(f"rank {last}: out of memory")
+    failed_s = float(Path(f"{desk.folder}/failed-at.{last}").read_text())
+    assert record.finished_at is not None
+    assert record.finished_at.timestamp() - failed_s < 20
+    assert len({*Store(desk.store).folder(record.run_id).windows(1)["host"].to_pylist()}) == ranks
+
+
+def test_an_error_of_a_rank_wins_over_the_loss_of_another_node(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = failing(desk, monkeypatch, "0 training lacks_memory,1 training is_lost")
+    assert (record.status, record.attempts, record.interruptions) == ("failed", 1, ())
+    assert str(record.reason).startswith("rank 0: out of memory")
+
+
+def test_a_lost_node_without_an_error_is_an_interruption(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = failing(desk, monkeypatch, "1 training is_lost")
+    is_whole(desk, record)
+    assert record.attempts == 2
+    (cut,) = record.interruptions
+    assert cut.reason.startswith("lost contact with ")

@@ -184,7 +184,9 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
 def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
     """Return why an attempt failed, from its failure files or else from the exit code."""
     failure = failures.first_failure(folder.live(attempt))
-    return failure or f"{failures.reason_of_agent(exit_code)}; see {folder.log_path}"
+    if failure is not None:
+        return failure.reason
+    return f"{failures.reason_of_agent(exit_code)}; see {folder.log_path}"
 
 
 def _stop(record: RunRecord, folder: RunFolder) -> str | None:

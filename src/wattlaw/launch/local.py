@@ -215,7 +215,6 @@ class LocalLauncher(Launcher):
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(gpus), "--parent-pid", str(os.getpid())]
-        line += rendezvous.arguments
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
             log.write(log_head(record).encode())
             log.flush()

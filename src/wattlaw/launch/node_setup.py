@@ -122,30 +122,20 @@ def restore_stale_limits() -> None:
 
 
 class Rendezvous:
-    """Rendezvous files for torchrun and its ranks.
+    """The file in which the ranks of one machine meet.
 
-    Files are used because torch's TCP store listens on every interface of the machine. They are
-    in memory, because torch waits for ever if the disk of its file store is full. They exist until
+    A file is used because torch's TCP store listens on every interface of the machine. It is in
+    memory, because torch waits for ever if the disk of its file store is full. It exists until
     ``close``, or until this process ends.
     """
 
     def __init__(self) -> None:
-        self._handles: list[int] = []
-        #: Options of torchrun.
-        self.arguments = ["--local-addr", "127.0.0.1", "--rdzv-backend", "c10d"]
-        self.arguments += ["--rdzv-conf", "store_type=file"]
-        self.arguments += ["--rdzv-endpoint", self._file("agents")]
-        #: Environment variables for torchrun and its ranks.
-        self.environment = {
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-            RENDEZVOUS_FILE: self._file("ranks"),
-        }
-
-    def _file(self, name: str) -> str:
-        self._handles.append(os.memfd_create(name))
-        return f"/proc/{os.getpid()}/fd/{self._handles[-1]}"
+        self._handle: int | None = os.memfd_create("ranks")
+        #: Environment variables for the ranks.
+        self.environment = {RENDEZVOUS_FILE: f"/proc/{os.getpid()}/fd/{self._handle}"}
 
     def close(self) -> None:
-        """Remove the files in memory; repeated calls do nothing."""
-        while self._handles:
-            os.close(self._handles.pop())
+        """Remove the file; repeated calls do nothing."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None

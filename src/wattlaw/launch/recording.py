@@ -206,7 +206,8 @@ def finalize_recording(
 
     live, nodes = folder.live(1), record.spec.nodes
     missing = missing_hosts(live, nodes) if nodes > 1 else None
-    reason = reason or first_failure(live) or missing
+    failure = first_failure(live)
+    reason = reason or (failure.reason if failure else missing)
     record = finalize_run(record, folder)
     if reason is not None:
         record = failed(record, reason, interrupted=interrupted)

@@ -1,7 +1,8 @@
 """The node agent: one process per host and run. It starts the sampler and the ranks.
 
-``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Unknown
-options are passed to torchrun: they configure the rendezvous of several nodes.
+``python -m wattlaw.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Other options
+are for several nodes, which share the folder of the run: when the ranks of one fail, the agents of
+the others end theirs.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -35,17 +36,19 @@ from wattlaw.training.clocks import Clocks, Endpoint
 from wattlaw.training.command_steps import CommandSteps
 from wattlaw.training.environment import AGENT_PID, ATTEMPT, DISK_FULL, RUN_FOLDER, WARNS, host_name
 from wattlaw.training.rank_processes import (
+    SIGNALS,
     EndedBySignal,
     Node,
     run_launcher,
     run_ranks,
-    run_torchrun,
 )
 from wattlaw.workloads import catalogue
 
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
 _FORWARD_POLL_S = 0.2
+#: How often the shared folder is searched for failures of other nodes.
+_OTHERS_POLL_S = 1.0
 #: The last line of a traceback, and error messages of Python and argparse.
 _ERROR = re.compile(
     r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?"
@@ -63,42 +66,32 @@ def main() -> int:
     parser.add_argument("attempt", type=int)
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
-    parser.add_argument("--clock-endpoint", help="HOST:PORT of the first node")
-    parser.add_argument("--clock-node", type=int, help="number of this node, the first is 0")
-    parser.add_argument("--clock-nodes", type=int)
-    options, rendezvous = parser.parse_known_args()
+    parser.add_argument("--node", type=int, default=0, help="number of this node, the first is 0")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--address", default="127.0.0.1", help="of the first node")
+    parser.add_argument("--port", type=int, help="of the first rank")
+    parser.add_argument("--clock-port", type=int, help="of the first node's agent")
+    options = parser.parse_args()
     isolate()
     processes.end_with_parent(options.parent_pid)
-    clock = None
-    if options.clock_endpoint:
-        address, _, port = options.clock_endpoint.rpartition(":")
-        clock = Endpoint(address, int(port), options.clock_node, options.clock_nodes)
-    folder = RunFolder(options.folder)
-    return run_agent(folder, options.attempt, options.workers, rendezvous, clock=clock)
+    node = Node(options.node, options.nodes, options.address, options.port, options.clock_port)
+    return run_agent(RunFolder(options.folder), options.attempt, options.workers, node)
 
 
-def run_agent(
-    folder: RunFolder,
-    attempt: int,
-    workers: int,
-    rendezvous: Sequence[str],
-    *,
-    clock: Endpoint | None = None,
-) -> int:
+def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     """Run this node's part of an attempt; to be called on the main thread.
 
-    SIGUSR1 is forwarded to the workers. The record of the run may appear up to a minute late.
-    ``rendezvous`` are options of torchrun; none for a single node. In the attempt's live folder
-    this writes ``ended.HOST.json`` with the exit code, after the sampler has ended, and if it
-    failed ``failure.HOST.json`` with the reason. The code is 0 if every worker succeeded or stopped
-    after a preemption notice (``stopped.json``), ``environment.DISK_FULL`` if the disk is too full
-    to write the reason of a failure, otherwise 1.
+    SIGUSR1 is forwarded to the workers. The record of the run may appear up to a minute late. In
+    the attempt's live folder this writes ``ended.HOST.json`` with the exit code, after the sampler
+    has ended, and if it failed ``failure.HOST.json`` with the reason. The code is 0 if every worker
+    succeeded or stopped after a preemption notice (``stopped.json``), ``environment.DISK_FULL`` if
+    the disk is too full to write the reason of a failure, otherwise 1.
     """
     live, host, code = folder.live(attempt), host_name(), 1
     os.environ[AGENT_PID] = str(os.getpid())
     try:
         with forward_signals():
-            code = _run(folder, attempt, workers, rendezvous, clock)
+            code = _run(folder, attempt, workers, node)
     except Exception as error:
         code = _fail(live, "error", failures.reason_of(error))
         if not isinstance(error, WattlawError):
@@ -111,71 +104,98 @@ def run_agent(
     return code
 
 
-def _run(
-    folder: RunFolder, attempt: int, workers: int, rendezvous: Sequence[str], clock: Endpoint | None
-) -> int:
+def _run(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     record, live = _wait_for_record(folder, attempt), folder.live(attempt)
     live.mkdir(parents=True, exist_ok=True)
     measure, is_command = record.spec.measure, record.spec.workload.command is not None
     run = _run_command if is_command else _run_workers
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
     sampling = SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
-    with sampling as sampler, Clocks(clock, live) as clocks:
+    endpoint = None
+    if node.clock_port is not None:
+        endpoint = Endpoint(node.address, node.clock_port, node.number, node.nodes)
+    with sampling as sampler, Clocks(endpoint, live) as clocks:
         if is_command:
             sampler.wait_until_ready()  # the command may be one window from its start
         try:
-            code = run(record, folder, workers, rendezvous, clocks)
+            code = run(record, folder, workers, node, clocks)
         except EndedBySignal as error:
             _log(f"ended by {error}")
             code = _fail(live, "terminated", f"the node agent was ended by {error}")
+        except _FailedElsewhere as error:
+            _log(str(error))
+            code = _fail(live, "terminated", str(error))
         return code
 
 
+class _FailedElsewhere(Exception):
+    """The part of another node has failed, and the ranks of this one have ended."""
+
+
+class _OtherNodes:
+    """Looks for failures of other nodes, which write them to the shared folder."""
+
+    def __init__(self, live: Path, node: Node) -> None:
+        self._live, self._has_others, self._next_s = live, node.nodes > 1, 0.0
+
+    def check(self) -> bool:
+        """Raise ``_FailedElsewhere`` if a node has failed; otherwise return False."""
+        if self._has_others and time.monotonic() > self._next_s:
+            self._next_s = time.monotonic() + _OTHERS_POLL_S
+            names = list[str]()
+            with contextlib.suppress(OSError):  # a moment of a shared file system
+                names = [path.name for path in self._live.iterdir()]
+            for name in names:
+                if name.startswith(("failure.", "refused.")):
+                    raise _FailedElsewhere(f"ended because another node failed ({name})")
+        return False
+
+
 def _run_workers(
-    record: RunRecord, folder: RunFolder, workers: int, rendezvous: Sequence[str], clocks: Clocks
+    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
 ) -> int:
-    """Run the ranks of a workload with torchrun; return the agent's exit code."""
+    """Run the ranks of a workload; return the agent's exit code."""
     line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
-    line = [*(rendezvous or ["--standalone"]), "--nproc-per-node", str(workers), "--no-python",
-            *line]  # fmt: skip
+    live = folder.live(record.attempts)
     if importlib.util.find_spec("torch") is None:
         raise NotAvailable(
             "torch is not installed; the ranks of a workload need it; try: "
             'pip install "wattlaw[train]"'
         )
-    with processes.collector_paused():  # imported before a run begins, since that takes seconds
-        import torch.distributed.run  # noqa: F401
+    # SIGTERM is a notice where Slurm sends it to announce the end.
+    signals = SIGNALS - {signal.SIGTERM} if WARNS in os.environ else SIGNALS
     clocks.compare("begin")
-    failed = run_torchrun(line)
+    failed = run_ranks(line, workers, node, _OtherNodes(live, node).check, signals)
     if failed:
-        live = folder.live(record.attempts)
         return _fail(live, *failures.reason_of_ranks(live, failed))
     clocks.compare("end")
     return 0
 
 
 def _run_command(
-    record: RunRecord, folder: RunFolder, workers: int, rendezvous: Sequence[str], clocks: Clocks
+    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
 ) -> int:
     """Run the ranks of a command and write its windows; return the agent's exit code."""
     attempt, live, program = record.attempts, folder.live(record.attempts), launch_program(record)
-    node = _node(rendezvous)
     line = [*isolated_python("-u", "-m", command_rank.__name__)]
     words = command_arguments(record)
     os.environ[RUN_FOLDER], os.environ[ATTEMPT] = str(folder.path.resolve()), str(attempt)
     code, failed, launcher_code = 0, dict[int, int](), 0
+    others = _OtherNodes(live, node)
     with CommandSteps(record.spec, live, node.number) as steps:
+
+        def is_over() -> bool:
+            return steps.are_complete() or others.check()
+
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
         try:
             if program is None:
-                failed = run_ranks([*line, *words], workers, node, steps.are_complete)
+                failed = run_ranks([*line, *words], workers, node, is_over)
             else:
-                launch = _launcher_line(program, workers, rendezvous)
+                launch = _launcher_line(program, workers, node)
                 launched = [*launch, *line, command_rank.LAUNCHED, *words]
-                launcher_code = run_launcher(
-                    [*line, command_rank.LAUNCHER, *launched], steps.are_complete
-                )
+                launcher_code = run_launcher([*line, command_rank.LAUNCHER, *launched], is_over)
             duration_s = time.perf_counter() - start_s
             if (wrong := steps.wrong_ranks()) is not None:
                 code = _fail(live, "error", wrong)
@@ -185,8 +205,10 @@ def _run_command(
                 if failed:
                     kind, reason = failures.reason_of_ranks(live, failed)
                 error = first_error(folder.log_path, attempt)
+                if error and kind != "killed":
+                    kind = failures.kind_of_error(error)
                 code = _fail(live, kind, f"{reason}: {error}" if error else reason)
-        except EndedBySignal:
+        except (EndedBySignal, _FailedElsewhere):
             steps.write(start_ns, time.perf_counter() - start_s)
             raise
         if code == 0:
@@ -207,25 +229,17 @@ def launch_program(record: RunRecord) -> str | None:
     return name
 
 
-def _launcher_line(program: str, workers: int, rendezvous: Sequence[str]) -> list[str]:
+def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
     """Return the start of the command line with which a program starts ranks on this node."""
     if program == "torchrun":
-        where = rendezvous if "--nnodes" in rendezvous else ["--standalone"]
+        where = ["--standalone"]
+        if node.nodes > 1:
+            where = ["--nnodes", str(node.nodes), "--node-rank", str(node.number)]
+            where += ["--master-addr", node.address, "--master-port", str(node.port)]
         return [program, *where, "--nproc-per-node", str(workers), "--no-python"]
     if program == "srun":
         return [program, "--overlap", "--nodes", "1", "--ntasks", str(workers)]
     return [program, "-n", str(workers)]
-
-
-def _node(rendezvous: Sequence[str]) -> Node:
-    """Return this node's place from torchrun's options for several nodes."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("--node-rank", type=int, default=0)
-    parser.add_argument("--nnodes", type=int, default=1)
-    parser.add_argument("--master-addr", default="127.0.0.1")
-    parser.add_argument("--master-port", type=int)
-    options, _ = parser.parse_known_args([*rendezvous])
-    return Node(options.node_rank, options.nnodes, options.master_addr, options.master_port)
 
 
 def command_arguments(record: RunRecord) -> list[str]:
@@ -242,13 +256,17 @@ def command_arguments(record: RunRecord) -> list[str]:
 
 
 def first_error(log: Path, attempt: int) -> str | None:
-    """Return the first error message of a Python program in the log of an attempt."""
+    """Return the first error message of a Python program in the log of an attempt.
+
+    Errors of ranks that have lost another one come last.
+    """
     try:
         text = read_end(log)
     except OSError:
         return None
-    error = _ERROR.search(text.rpartition(f"== attempt {attempt},")[2])
-    return collapse_whitespace(error[1])[:_LONGEST] if error else None
+    errors = _ERROR.findall(text.rpartition(f"== attempt {attempt},")[2])
+    error = min(errors, key=lambda error: failures.kind_of_error(error) != "error", default=None)
+    return collapse_whitespace(error)[:_LONGEST] if error else None
 
 
 def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
@@ -301,7 +319,7 @@ def forward_signals() -> Iterator[None]:
 
 
 class _SignalForwarder(threading.Thread):
-    """Sends signals in its own thread, because torchrun occupies the main thread."""
+    """Sends signals in its own thread, because the main thread waits for the ranks."""
 
     def __init__(self) -> None:
         super().__init__(name="wattlaw-signal-forwarder", daemon=True)

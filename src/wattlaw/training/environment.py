@@ -3,7 +3,7 @@
 import os
 import socket
 
-#: The rendezvous file of ranks on one machine; if unset, torchrun's own rendezvous is used.
+#: The rendezvous file of ranks on one machine; if unset, they meet at MASTER_ADDR.
 RENDEZVOUS_FILE = "WATTLAW_RENDEZVOUS_FILE"
 #: The process id of the node agent. Its workers end when it ends.
 AGENT_PID = "WATTLAW_AGENT_PID"

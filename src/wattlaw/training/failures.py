@@ -3,6 +3,7 @@
 import errno
 import json
 import math
+import re
 import signal
 import time
 from collections.abc import Mapping
@@ -15,11 +16,21 @@ from wattlaw.errors import one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.training.environment import DISK_FULL
 
-#: How a host's part ended, from the most to the least likely to be the first failure: a rank was
-#: killed, a rank raised an error, a rank exited without an error, the agent was terminated.
-Kind = Literal["killed", "error", "exited", "terminated"]
+#: How a rank or a host's part ended, from the most to the least likely to be the first failure: a
+#: rank was killed, raised an error, exited without one, or lost the connection to another rank; the
+#: agent was terminated.
+Kind = Literal["killed", "error", "exited", "disconnected", "terminated"]
 _KINDS = get_args(Kind)
-#: Exit codes of a rank that was killed or crashed. torchrun ends the other ranks with SIGTERM.
+#: Errors of a rank that another one has left: of torch.distributed, Gloo, NCCL and sockets; and of
+#: torchrun, whose ranks have failed.
+_DISCONNECTED = re.compile(
+    r"\b(Dist(Backend|Network|Store)?|Rendezvous\w*|ChildFailed)Error\b|\bSignalException\b"
+    r"|\bgloo/|\bNCCL\b"
+    r"|\b(Connection(Reset|Aborted|Refused)|BrokenPipe)Error\b"
+    r"|\b(connection|socket) (was )?(closed|reset|lost)\b|\bbroken pipe\b",
+    re.IGNORECASE,
+)
+#: Exit codes of a rank that was killed or crashed. The agent ends the other ranks with SIGTERM.
 _KILLS = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _FULL = "the disk is full"
@@ -55,8 +66,15 @@ def write_error(live: Path, rank: int, error: BaseException) -> None:
 
     Raises ``OSError`` if the file cannot be written.
     """
-    failure = {"rank": rank, "time_s": time.time(), "reason": reason_of(error)}
+    reason = reason_of(error)
+    kind = "exited" if isinstance(error, KeyboardInterrupt) else kind_of_error(reason)
+    failure = {"rank": rank, "time_s": time.time(), "reason": reason, "kind": kind}
     write_text(live / f"error.{rank}.json", json.dumps(failure))
+
+
+def kind_of_error(text: str) -> Kind:
+    """Return ``disconnected`` for an error that another rank's end can cause, else ``error``."""
+    return "disconnected" if _DISCONNECTED.search(text) else "error"
 
 
 def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
@@ -70,14 +88,19 @@ def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
         write_text(path, json.dumps(failure))
 
 
-def first_failure(live: Path) -> str | None:
-    """Return the reason of the most likely first failure of an attempt; None without any."""
+def first_failure(live: Path) -> "Failure | None":
+    """Return the most likely first failure of an attempt; None without any."""
     failures = read_failures(live)
     error = _first_error(live)  # the rank's agent may have been killed before it wrote a file
     if error is not None:
-        failures.append(Failure(reason=error, time_s=math.inf))
-    failures.sort(key=lambda failure: (_KINDS.index(failure.kind), failure.time_s))
-    return failures[0].reason if failures else None
+        failures.append(error.model_copy(update={"time_s": math.inf}))
+    return min(failures, key=_order, default=None)
+
+
+def cause(live: Path) -> str | None:
+    """Return the reason if a rank of an attempt failed by itself, without the loss of another."""
+    failure = first_failure(live)
+    return failure.reason if failure and failure.kind in ("killed", "error") else None
 
 
 class Failure(BaseModel):
@@ -103,32 +126,38 @@ def read_failures(live: Path, pattern: str = "failure.*.json") -> list[Failure]:
     return failures
 
 
-def _first_error(live: Path) -> str | None:
-    """Return the error of the rank that failed first."""
-    errors = read_failures(live, "error.*.json")
-    if not errors:
-        return None
-    first = min(errors, key=lambda error: error.time_s)
-    return first.reason if first.rank is None else f"rank {first.rank}: {first.reason}"
+def _order(failure: Failure) -> tuple[int, float]:
+    return _KINDS.index(failure.kind), failure.time_s
+
+
+def _first_error(live: Path) -> Failure | None:
+    """Return the error of the rank that failed first; the reason names the rank."""
+    first = min(read_failures(live, "error.*.json"), key=_order, default=None)
+    if first is None or first.rank is None:
+        return first
+    return first.model_copy(update={"reason": f"rank {first.rank}: {first.reason}"})
 
 
 def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
     """Return why a host's ranks failed, from their exit codes in the order of their failures.
 
     A kill comes first, because errors of other ranks are its consequences. The next candidate is
-    the earliest error of any rank of the run, on any host.
+    the earliest error of any rank of the run, on any host. A lost connection is the last one.
     """
     for rank, code in sorted(codes.items()):
         if code in _KILLS:
             return "killed", f"rank {rank} {describe_exit(code)}"
     error = _first_error(live)
-    if error is not None:
-        return "error", error
+    if error is not None and error.kind == "error":
+        return error.kind, error.reason
     for rank, code in sorted(codes.items()):
         if code == DISK_FULL:
             return "error", f"rank {rank}: {_FULL}; details could not be written"
-    rank, code = next(iter(codes.items()))
-    return "exited", f"rank {rank} {describe_exit(code)}"
+    without_error = [rank for rank in codes if not (live / f"error.{rank}.json").exists()]
+    if error is not None and not without_error:
+        return error.kind, error.reason
+    rank = next(iter(without_error or codes))
+    return "exited", f"rank {rank} {describe_exit(codes[rank])}"
 
 
 def describe_exit(code: int) -> str:

@@ -1,7 +1,7 @@
 """Starts the ranks of a run on this node, waits for them, and ends all of them when one fails.
 
-A workload's ranks run under torchrun's elastic agent. A command's ranks are plain processes with
-torchrun's environment variables, so that a command needs no torch, or those of a launcher program.
+The ranks of workloads and of commands are plain processes with torchrun's environment variables, so
+that a command needs no torch. Those of a launcher program are started by that program.
 """
 
 import contextlib
@@ -12,17 +12,18 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from wattlaw.training.environment import HOST
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
 _POLL_S = 0.02
 #: A signal to a process tree can reach its ranks, and end them, before it reaches this process.
 _SIGNAL_DELAY_S = 0.2
-#: As torchrun: how long a rank may take to end after SIGTERM.
-_GRACE_S = 30.0
+#: How long a rank may take to end after a signal: as under torchrun, to save what it has, or after
+#: the failure of another rank, in which it may wait in a collective that never ends.
+_GRACE_S, _FAILED_GRACE_S = 30.0, 5.0
 #: Open MPI 4 and 5 start as many ranks as requested and bind none to a core, as without mpirun. By
 #: default, they refuse more ranks than the tasks of a job of Slurm, of which there is one per node.
 _MPIRUN = {
@@ -51,12 +52,13 @@ class EndedBySignal(Exception):
 
 @dataclass(frozen=True)
 class Node:
-    """The place of this node among those of a run, and where its first rank listens."""
+    """The place of this node among those of a run, and where the first rank listens."""
 
     number: int = 0
     nodes: int = 1
     address: str = "127.0.0.1"
     port: int | None = None  # a free one if the node is alone
+    clock_port: int | None = None  # of the first node's agent, to compare clocks
 
 
 def run_ranks(
@@ -64,14 +66,16 @@ def run_ranks(
     ranks: int,
     node: Node | None = None,
     is_over: Callable[[], bool] = lambda: False,
+    signals: Collection[int] = SIGNALS,
 ) -> dict[int, int]:
     """Run a command line once per rank of this node; call it on the main thread.
 
     The variables of torchrun are in the environment of each rank, which has a session of its own.
     ``is_over`` is called often: once it is true, the ranks are ended, and none of them has failed.
+    An exception that it raises ends them too.
     The result has the exit codes of the ranks that failed, in the order of their failures, without
     those that were ended because another failed. Raises ``EndedBySignal`` if this process got
-    SIGTERM, SIGINT, SIGHUP or SIGQUIT; the ranks got the same signal.
+    one of ``signals``; the ranks got the same signal.
     """
     node = node or Node()
     first, shared = node.number * ranks, _environment(ranks, node)
@@ -79,7 +83,7 @@ def run_ranks(
     for rank in range(ranks):
         own = {"RANK": first + rank, "ROLE_RANK": first + rank, "LOCAL_RANK": rank}
         environments.append(os.environ | shared | {name: str(n) for name, n in own.items()})
-    failed = _run(line, environments, is_over)
+    failed = _run(line, environments, is_over, signals)
     return {first + rank: code for rank, code in failed.items()}
 
 
@@ -95,26 +99,29 @@ def run_launcher(line: Sequence[str], is_over: Callable[[], bool]) -> int:
         for name, value in os.environ.items()
         if name not in ranks_own and (is_job or not _SRUN_OPTIONS.fullmatch(name))
     }
-    return _run(line, [_MPIRUN | environment], is_over).get(0, 0)
+    return _run(line, [_MPIRUN | environment], is_over, SIGNALS).get(0, 0)
 
 
 def _run(
-    line: Sequence[str], environments: Sequence[Mapping[str, str]], is_over: Callable[[], bool]
+    line: Sequence[str],
+    environments: Sequence[Mapping[str, str]],
+    is_over: Callable[[], bool],
+    signals: Collection[int],
 ) -> dict[int, int]:
     """Run a command line once per environment; return the exit codes of those that failed."""
     processes: list[subprocess.Popen[bytes]] = []
-    with _received_signals() as received:
+    failed, grace_s = dict[int, int](), _FAILED_GRACE_S
+    with _received_signals(signals) as received:
         try:
             processes.extend(
                 subprocess.Popen(line, env=environment, start_new_session=True)
                 for environment in environments
             )
-            failed: dict[int, int] = {}
             while not failed and not received:
                 codes = [process.poll() for process in processes]
                 failed = {rank: code for rank, code in enumerate(codes) if code}
                 if is_over():
-                    failed = {}
+                    failed, grace_s = {}, _GRACE_S
                     break
                 if all(code is not None for code in codes):
                     break
@@ -122,27 +129,13 @@ def _run(
             if failed and not received:
                 time.sleep(_SIGNAL_DELAY_S)
         finally:
-            _end(processes, received[0] if received else signal.SIGTERM)
+            if received:
+                _end(processes, received[0], _GRACE_S)
+            else:
+                _end(processes, signal.SIGTERM, grace_s)
         if received:
             raise EndedBySignal(received[0])
         return failed
-
-
-def run_torchrun(words: Sequence[str]) -> dict[int, int]:
-    """Run the workers of a torchrun command line; result and errors are those of ``run_ranks``."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import get_args_parser, run
-
-    try:
-        run(get_args_parser().parse_args([*words]))  # type: ignore[no-untyped-call]
-    except ChildFailedError as error:
-        first = error.get_first_failure()[0]
-        codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        return {first: codes.pop(first), **codes}
-    except SignalException as error:
-        raise EndedBySignal(error.sigval) from None
-    return {}
 
 
 def _environment(ranks: int, node: Node) -> dict[str, str]:
@@ -170,10 +163,10 @@ def _environment(ranks: int, node: Node) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _received_signals() -> Iterator[list[int]]:
+def _received_signals(signals: Collection[int]) -> Iterator[list[int]]:
     """Collect the signals that end this process instead of ending it."""
     received: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in _SIGNALS}
+    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in signals}
     try:
         yield received
     finally:
@@ -181,9 +174,9 @@ def _received_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _end(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
+def _end(processes: Sequence["subprocess.Popen[bytes]"], number: int, grace_s: float) -> None:
     """End the processes that live, with their groups: by a signal, then by SIGKILL."""
-    for how, wait_s in ((number, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+    for how, wait_s in ((number, grace_s), (signal.SIGKILL, _GRACE_S)):
         alive = [process for process in processes if process.poll() is None]
         for process in alive:
             with contextlib.suppress(ProcessLookupError):

@@ -22,7 +22,7 @@ _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of a process and the world, as torchrun sets them."""
+    """The rank of a process and the world."""
 
     rank: int
     world: int
@@ -99,14 +99,18 @@ class Ranks:
         return least.cpu().numpy(), mean.cpu().numpy()
 
     def of_host(self, gathered: list[T]) -> list[T]:
-        """Return the gathered values of this host's ranks, which torchrun numbers in a row."""
+        """Return the gathered values of this host's ranks, which are numbered in a row."""
         first = self.rank - self.local_rank
         return gathered[first : first + self.local_world]
 
 
 @contextmanager
 def process_group() -> Iterator[Ranks]:
-    """Join the process group of torchrun's environment, and leave it at the end."""
+    """Join the process group that the environment describes; leave it if the block succeeds.
+
+    After an error the group is left as it is: to destroy it would wait for ranks that wait for this
+    one. The end of the process aborts it.
+    """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = available_device(local_rank)
     gpu = gpu_functions(device)
@@ -122,17 +126,15 @@ def process_group() -> Iterator[Ranks]:
         timeout=_COLLECTIVE_TIMEOUT,
         device_id=None if gpu is None else device,
     )
-    try:
-        yield Ranks(
-            rank=rank,
-            world=world,
-            local_rank=local_rank,
-            local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
-            device=device,
-            host=host_name(),
-        )
-    finally:
-        dist.destroy_process_group()
+    yield Ranks(
+        rank=rank,
+        world=world,
+        local_rank=local_rank,
+        local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
+        device=device,
+        host=host_name(),
+    )
+    dist.destroy_process_group()
 
 
 def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:

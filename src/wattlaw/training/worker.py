@@ -1,10 +1,13 @@
-"""One rank of a run: ``python -m wattlaw.training.worker RUN_FOLDER ATTEMPT`` under torchrun."""
+"""One rank of a run: ``python -m wattlaw.training.worker RUN_FOLDER ATTEMPT``."""
 
+import contextlib
 import gc
+import multiprocessing
 import os
 import sys
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from wattlaw import machine, processes
 from wattlaw.devices.inventory import visible_gpu_ids
@@ -34,14 +37,30 @@ def main() -> int:
     try:
         with preemption.listening():
             _train(folder, attempt)
-    except Exception as error:
-        try:
-            failures.write_error(folder.live(attempt), int(os.environ.get("RANK", "0")), error)
-        except OSError as write_error:
-            if failures.disk_full_error(write_error):
-                os._exit(DISK_FULL)  # the traceback may not fit on the disk either
-        raise
+    except BaseException as error:  # with SystemExit: no rank ends in order before the others
+        _abort(folder.live(attempt), error)
     return 0
+
+
+def _abort(live: Path, error: BaseException) -> NoReturn:
+    """Write why this rank failed, and end the process at once.
+
+    Other ranks may wait for this one in a collective. An orderly end of the process group, or of
+    the interpreter, could wait for them. The kernel closes the connections, and the node agent
+    ends the other ranks.
+    """
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    try:
+        failures.write_error(live, int(os.environ.get("RANK", "0")), error)
+    except OSError as write_error:
+        if failures.disk_full_error(write_error):
+            code = DISK_FULL
+    with contextlib.suppress(OSError):  # the traceback may not fit on the disk
+        traceback.print_exception(error)
+        sys.stdout.flush()
+    for loader in multiprocessing.active_children():
+        loader.kill()
+    os._exit(code & 0xFF or 1)
 
 
 def _train(folder: RunFolder, attempt: int) -> None:

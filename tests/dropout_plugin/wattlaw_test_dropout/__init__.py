@@ -1,4 +1,4 @@
-"""A workload that draws while it trains, and takes the time that a test needs to warn it."""
+"""Workloads for tests: one that draws and takes its time, and one with a rank that fails."""
 
 import dataclasses
 
@@ -9,4 +9,7 @@ ENTRY = dataclasses.replace(
     name="digits-dropout",
     factory="wattlaw_test_dropout.net:DropoutDigits",
     work=None,
+)
+FAILING = dataclasses.replace(
+    ENTRY, name="digits-failing", factory="wattlaw_test_dropout.failing:FailingDigits"
 )

@@ -222,10 +222,11 @@ class _Driver:
                 return self._interrupt(record, live, notice)
             self._finish(record, live)
             return 0
-        if self._signals.terminate or lost or _was_terminated(live):
-            cause = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
+        is_interrupted = self._signals.terminate or lost or _was_terminated(live)
+        if is_interrupted and failures.cause(live) is None:
+            why = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
             failure = failures.first_failure(live)
-            return self._interrupt(record, live, f"{cause}; {failure}" if failure else cause)
+            return self._interrupt(record, live, f"{why}; {failure.reason}" if failure else why)
         self._end(record, "failed", failure_reason(self._folder, record.attempts, code))
         return 0
 

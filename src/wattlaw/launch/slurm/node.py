@@ -32,11 +32,8 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Setting
 from wattlaw.training.agent import run_agent
-from wattlaw.training.clocks import Endpoint
 from wattlaw.training.environment import HOST, WARNS
-
-#: Signals on which torchrun ends its workers at once. SIGTERM is not one of them: it is a notice.
-_TORCHRUNS_SIGNALS = "SIGINT,SIGHUP,SIGQUIT"
+from wattlaw.training.rank_processes import Node
 
 
 def begun_path(live: Path, node: str) -> Path:
@@ -79,14 +76,13 @@ def main() -> int:
     is_known = "switch" in os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
     write_text(begun_path(live, node), json.dumps({"topology": switches if is_known else None}))
     _set_environment(submission.launch, options.workers)
+    place = Node(number, options.nodes, options.address, options.port, options.clock_port)
+    if options.nodes == 1:
+        place = Node()
+        os.environ |= Rendezvous().environment  # until this process ends
     try:
-        with (
-            _limited(record.spec.setting, submission.launch, live, node),
-            _rendezvous(options, number) as (rendezvous, clock),
-        ):
-            if not is_command:
-                rendezvous += ["--signals-to-handle", _TORCHRUNS_SIGNALS]
-            return run_agent(folder, options.attempt, options.workers, rendezvous, clock=clock)
+        with _limited(record.spec.setting, submission.launch, live, node):
+            return run_agent(folder, options.attempt, options.workers, place)
     except NotAvailable as error:
         reason = f"{node}: {one_line(error)}"
         if submission.launch.slurm.limits == "own" and isinstance(error, NotPermitted):
@@ -106,21 +102,6 @@ def _set_environment(launch: Launch, workers: int) -> None:
     sharing = workers if is_assigned else launch.gpus_per_node or workers
     threads = launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, cores // sharing)
     os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
-
-
-@contextlib.contextmanager
-def _rendezvous(
-    options: argparse.Namespace, number: int
-) -> Iterator[tuple[list[str], Endpoint | None]]:
-    """Yield torchrun's options, and the endpoint of the clocks, which is on the first node."""
-    if options.nodes > 1:
-        arguments = ["--nnodes", str(options.nodes), "--node-rank", str(number)]
-        arguments += ["--master-addr", options.address, "--master-port", str(options.port)]
-        yield arguments, Endpoint(options.address, options.clock_port, number, options.nodes)
-        return
-    rendezvous = Rendezvous()  # until this process ends
-    os.environ |= rendezvous.environment
-    yield rendezvous.arguments, None
 
 
 @contextlib.contextmanager

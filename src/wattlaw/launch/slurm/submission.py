@@ -13,12 +13,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from wattlaw.errors import BadInput, one_line
 from wattlaw.files import read_text, write_text
 from wattlaw.isolation import isolated_python
+from wattlaw.launch.finish import failed
 from wattlaw.launch.node_setup import requested_limits
 from wattlaw.limits.prolog_limits import limit_comment
 from wattlaw.store.record import Interruption, RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
+from wattlaw.training import failures
 from wattlaw.training.environment import DISK_FULL
 
 #: The store does not exist on the node.
@@ -190,9 +192,12 @@ def has_progress(folder: RunFolder, attempt: int) -> bool:
 def interrupted(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
     """Return a run's record after its present attempt was interrupted.
 
-    The run is planned again and continues from its checkpoint. It has failed if none of the last
-    ``MAX_INTERRUPTIONS`` attempts saved a checkpoint.
+    The run is planned again and continues from its checkpoint. It has failed if a rank failed
+    before the interruption, or none of the last ``MAX_INTERRUPTIONS`` attempts saved a checkpoint.
     """
+    cause = failures.cause(folder.live(record.attempts))
+    if cause is not None:
+        return failed(record, cause, finished_at=now())
     interruption = Interruption(
         attempt=record.attempts,
         at=now(),
