@@ -89,8 +89,9 @@ class InceptionV3Options(Options):
 
     image_size: int = whole_number(_AUX_SIZE, "height and width in pixels", 75, 512)
     aux: bool = Field(
-        default=True,
-        description="whether there is an auxiliary head (true needs image_size >= 299, or false)",
+        default=False,
+        description="whether there is an auxiliary head with 3.3 M parameters, which is for "
+        "training only (true needs image_size >= 299)",
     )
     dropout: float = Field(default=0.5, ge=0, le=1, description="a number from 0 to 1")
 
