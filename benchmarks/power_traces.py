@@ -38,9 +38,9 @@ LIMITS = (250.0, 225.0, 200.0, 175.0, 150.0, 125.0, 100.0)
 def measured(dataset: str) -> pd.DataFrame:
     """Return time relative to 250 W, and power: medians over optimizers, by batch and limit."""
     _, network, _, least = TRACES[dataset]
-    table = pd.read_csv(FOLDER / "power_caps.csv").query(
-        "gpu == 'V100' and network == @network and dataset == @dataset and batch_size >= @least"
-    )
+    table = pd.read_csv(FOLDER / "power_caps.csv")
+    table = table[(table["gpu"] == "V100") & (table["dataset"] == dataset)]
+    table = table[(table["network"] == network) & (table["batch_size"] >= least)]
     medians = table.groupby(["batch_size", "power_limit"])[["time_per_epoch", "average_power"]]
     wide = medians.median().unstack()
     wide["time_per_epoch"] = wide["time_per_epoch"].div(wide["time_per_epoch", 250], axis=0)

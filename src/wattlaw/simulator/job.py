@@ -39,8 +39,8 @@ class Parameters:
     #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of running kernels, of
     #: arithmetic at its achievable rate, of memory at its achievable bandwidth. Those of kernels and
     #: arithmetic are fitted to public traces of a V100 (benchmarks/power_traces.py).
-    power_busy: float = 0.24
-    power_compute: float = 0.73
+    power_busy: float = 0.22
+    power_compute: float = 0.72
     power_memory: float = 0.25  # assumed: copies draw about half of the limit
     power_communication: float = 0.12  # assumed: of gradients' communication and waiting for it
     power_awake: float = 0.05  # assumed: of waiting for the host with clocks up

@@ -24,7 +24,7 @@ WORDS_OF_A_BLOCK = MAX_TOKENS - 2
 _TRAINING_WORDS, _VALIDATION_WORDS = 103_227_021, 217_646
 
 #: Forward and backward, as ``training.flops`` counts them.
-_FLOPS_PER_SAMPLE = 69_781_257_216
+_FLOPS_PER_SAMPLE = 300_868_300_800
 
 #: Options that change the size of the model.
 _SIZES = ("hidden_size", "layers", "heads", "intermediate_size", "vocab_size", "sequence_length")
