@@ -60,7 +60,9 @@ def test_exponents_have_the_published_one_of_the_same_workload_and_limit():
         series = ", ".join(filter(None, ["resnet50", "local batch 256", *limits_]))
         if series in shown:
             counts = f"N {value.gpus_min} to {value.gpus_max}" if value.gpus_max else "N unknown"
-            assert shown[series] == f"{value.value:g} ({counts}; Frey et al. 2022, {value.hardware})"
+            assert (
+                shown[series] == f"{value.value:g} ({counts}; Frey et al. 2022, {value.hardware})"
+            )
     assert sum("Frey" in cell for cell in shown.values()) > 6
     assert "published β" not in scaling.exponents(analyse(*study())).headings
 

@@ -192,7 +192,9 @@ def test_a_profile_file_describes_an_unregistered_workload(tmp_path, capsys):
     assert main(arguments) == 2
     assert "plain" in capsys.readouterr().err
     (row,) = rows(capsys, *arguments, "--samples", "1024000")
-    expected = predict(job(4)).train
+    edges_ms = job().cluster.epoch_ms
+    assert edges_ms
+    expected = predict(job(4, parameters=Parameters(epoch_ms=edges_ms))).train
     assert row["workload"] == "plain"
     assert row["epoch_time_s"] == pytest.approx(expected.duration_s)
     assert row["gpu_energy_per_epoch_j"] == pytest.approx(expected.gpu_energy_j)

@@ -90,7 +90,7 @@ class Board:
         low_mhz = np.minimum(self.gpu.min_clock_mhz, top_mhz)
         is_limited = self._kernels(load, top_mhz)[0] > limit_w
         high_mhz = top_mhz
-        for _ in range(_BISECTIONS):
+        for _ in range(_BISECTIONS if is_limited.any() else 0):
             middle_mhz = (low_mhz + high_mhz) / 2
             fits = self._kernels(load, middle_mhz)[0] <= limit_w
             low_mhz = np.where(fits, middle_mhz, low_mhz)
@@ -103,7 +103,7 @@ class Board:
         compute_s = float(times_s.sum())
         shares = times_s / max(compute_s, np.finfo(float).tiny)
         return Point(
-            clock_mhz=float(shares @ clocks_mhz) if compute_s else self.top_mhz,
+            clock_mhz=min(self.top_mhz, float(shares @ clocks_mhz)) if compute_s else self.top_mhz,
             compute_s=compute_s,
             launch_s=max(0.0, host_s - compute_s),
             compute_w=float(shares @ np.minimum(powers_w, limit_w)),
