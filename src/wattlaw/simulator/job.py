@@ -37,8 +37,8 @@ class Parameters:
     gpu_spread: float = 0.015
     run_spread: float = 0.01  # assumed: of whole runs of one setting
     #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of running kernels, of
-    #: arithmetic at its achievable rate, of memory at its achievable bandwidth. Those of kernels and
-    #: arithmetic are fitted to public traces of a V100 (benchmarks/power_traces.py).
+    #: arithmetic at its achievable rate, of memory at its achievable bandwidth. The first two are
+    #: fitted to public traces of a V100 (benchmarks/power_traces.py).
     power_busy: float = 0.22
     power_compute: float = 0.72
     power_memory: float = 0.25  # assumed: copies draw about half of the limit
