@@ -43,7 +43,7 @@ _NET = {"classes": 100, "image_size": 32}
 #: Nets so small that one core trains an epoch in less than a second.
 CASES = (
     Case("vgg16", {**_NET, "width": 8, "train_samples": 256}, batch=16),
-    Case("inceptionv3", {"classes": 100, "image_size": 75, "aux": False, "train_samples": 16},
+    Case("inceptionv3", {"classes": 100, "image_size": 75, "train_samples": 16},
          batch=4),
     Case("resnet50", {**_NET, "blocks": [1, 1, 1, 1], "train_samples": 48}, batch=8),
     Case("bert-base", {"hidden_size": 128, "layers": 2, "heads": 2, "intermediate_size": 512,

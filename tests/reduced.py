@@ -27,7 +27,7 @@ WORKLOADS = {
     ),
     "inceptionv3": Reduced(
         {
-            "image_size": 75, "aux": False, "classes": 4, "dropout": 0.0, "lr": 0.003,
+            "image_size": 75, "classes": 4, "dropout": 0.0, "lr": 0.003,
             "train_samples": 16, "evaluation_samples": 8,
         },
         has_batch_norm=True,

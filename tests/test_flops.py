@@ -111,6 +111,7 @@ def test_the_work_of_fourcastnet_is_what_is_counted(stage, states):
 
 
 def test_the_work_of_bert_is_what_is_counted():
+    """Its sequences have the maximum of BERT's tokenizer, 512 tokens, as in run_mlm.py."""
     spec = WorkloadSpec(name="bert-base", options={"train_samples": 8})
     workload = catalogue.build(spec)
     with torch.device("meta"):

@@ -56,6 +56,18 @@ def test_assumed_numbers_have_a_reason(name: str) -> None:
         assert entry.source.removeprefix("assumed").strip(" :;,"), entry
 
 
+def test_a_machine_is_calibrated_only_if_a_source_of_its_numbers_says_so(tmp_path: Path) -> None:
+    calibrated = {name: read_cluster(name).calibrated for name in ALL}
+    assert calibrated.pop("mit-v100") == ("storage_gb_s", "epoch_ms")
+    assert set(calibrated.values()) == {()}
+    assert read_cluster("kit-a100").calibration == "uncalibrated"
+    own = example()
+    own["network"]["sources"]["latency_us"] = "calibrated: with our runs of May"
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
+    found = read_cluster(str(tmp_path / "own.yaml"))
+    assert (found.calibration, found.calibrated) == ("calibrated", ("latency_us",))
+
+
 def test_the_hardware_of_the_issue_is_there() -> None:
     assert set(cluster_names()) >= {"mit-v100", "kit-a100", "kit-h100", "dgx-a100-80", "dgx-h100"}
     assert set(gpu_names()) >= {

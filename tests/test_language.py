@@ -323,10 +323,11 @@ def test_synthetic_evaluation_is_other_text_of_the_same_language():
     assert training == set(blocks_of(Bert(Options(**SYNTHETIC)).training_data()))
 
 
-def test_the_default_numbers_of_samples_are_the_blocks_of_128_that_wikitext_words_fill():
+def test_sequences_have_the_512_tokens_of_run_mlm_and_samples_are_those_that_wikitext_fills():
     options = Options()
-    assert options.train_samples == 103_227_021 // 126
-    assert options.evaluation_samples == 217_646 // 126
+    assert options.sequence_length == 512
+    assert options.train_samples == 103_227_021 // 510
+    assert options.evaluation_samples == 217_646 // 510
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -737,7 +738,7 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: not a valid tokenizer" in complaint(bert)
     many = on(made, vocab_size=300)
-    assert "tokenizer.json: has 1" in complaint(many)
+    assert "tokenizer.json: has 2000" in complaint(many)
     assert "tokens; vocab_size allows 300" in complaint(many)
 
 

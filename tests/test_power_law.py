@@ -363,3 +363,14 @@ def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):
     main(["fit", str(tmp_path / "t.csv"), "--y", "t", "--json"])
     assert capsys.readouterr().err == ""
     assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
+
+
+def test_the_exponent_within_a_range_uses_its_counts_only_and_needs_both_ends() -> None:
+    counts = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 424])
+    law = fit_power_law(counts, np.maximum(1 / counts, 1 / 64))
+    assert law.beta < 0.9
+    assert law.beta_within(2, 64) == pytest.approx(1)
+    assert law.beta_within(64, 424) == pytest.approx(0, abs=1e-9)
+    assert law.beta_within(2, 500) == pytest.approx(law.beta)
+    assert law.beta_within(2, 1000) is None
+    assert law.beta_within(2, 5) is None

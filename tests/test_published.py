@@ -31,6 +31,20 @@ def test_exponents_by_cap_are_those_of_the_paper() -> None:
     assert found["resnet50", 250] == (0.84, 0.99)
 
 
+def test_exponents_have_the_published_ranges_of_gpu_counts() -> None:
+    """Of the graph networks up to 416, and 256 under a cap or clock; of BERT up to 424."""
+    ranges = {
+        (row.workload, bool(row.power_limit_w or row.clock_limit_mhz)): (row.gpus_min, row.gpus_max)
+        for row in published("mit-2022", "beta")
+    }
+    assert ranges == {
+        ("dimenet", False): (2, 416), ("dimenet", True): (2, 256), ("schnet", False): (2, 416),
+        ("bert-base", False): (2, 424), ("bert-base", True): (2, 424),
+        ("resnet50", False): (None, None), ("resnet50", True): (None, None),
+        ("vgg16", False): (None, None), ("inceptionv3", False): (None, None),
+    }  # fmt: skip
+
+
 def test_every_value_has_a_study_a_known_quantity_a_place_and_hardware() -> None:
     for row in published():
         assert row.source.citation and row.source.url.startswith("https://arxiv.org/abs/")

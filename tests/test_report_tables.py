@@ -59,9 +59,24 @@ def test_exponents_have_the_published_one_of_the_same_workload_and_limit():
         limits_ = [formatting.setting_label(name, getattr(value, name)) for name in LIMITS]
         series = ", ".join(filter(None, ["resnet50", "local batch 256", *limits_]))
         if series in shown:
-            assert shown[series] == f"{value.value:g} (Frey et al. 2022, {value.hardware})"
+            where = f"N unknown; Frey et al. 2022, {value.hardware}"
+            assert shown[series] == f"{value.value:g} ({where})"
     assert sum("Frey" in cell for cell in shown.values()) > 6
     assert "published β" not in scaling.exponents(analyse(*study())).headings
+
+
+def test_a_published_exponent_is_compared_over_its_own_range_of_counts():
+    """DimeNet's fit ends at 416 GPUs; runs on 424 do not count."""
+    made = mit(models={"dimenet": MIT["dimenet"]}, counts=(2, 16, 128, 256, 424), repeats=2)
+    gpus = made.epochs["run_id"].map(made.runs.set_index("run_id")["gpus"])
+    epochs = made.epochs.assign(duration_s=made.epochs["duration_s"].where(gpus < 424, 1e4))
+    table = scaling.exponents(analyse(made.runs, epochs))
+    free = column(table, "series").index("dimenet, local batch 128")
+    assert column(table, "published β")[free].startswith("0.82 (N 2 to 416;")
+    over_all, over_range = (float(column(table, name)[free])
+                            for name in ("β", "β in the published range"))  # fmt: skip
+    assert over_range == pytest.approx(MIT["dimenet"].beta, abs=0.03)
+    assert over_all < over_range - 0.2
 
 
 def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():

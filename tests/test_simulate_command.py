@@ -19,7 +19,7 @@ from wattlaw.simulator.predict import predict
 
 BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "64")
 KEYS = (
-    "simulated", "workload", "options", "hardware", "gpus", "nodes", "local_batch",
+    "simulated", "workload", "options", "hardware", "calibration", "gpus", "nodes", "local_batch",
     "global_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction", "epochs",
     "memory_gb", "fits_memory", "epoch_time_s", "train_time_s", "samples_per_s",
     "steps_per_epoch",
@@ -175,12 +175,13 @@ def test_a_sweep_is_written_as_a_table(tmp_path, capsys):
 def test_the_text_lists_the_parts_of_the_time_and_says_simulated(capsys):
     assert main([*BASE, "--gpus", "8", "--power-limit", "150", "--epochs", "90"]) == 0
     out = capsys.readouterr().out
-    for words in ("Simulated, uncalibrated", "roofline", "GPU kernels", "90 epochs", "GPU-hours",
-                  "kernels (power limit)", "evaluation", "####"):  # fmt: skip
+    for words in ("Simulated, calibrated. storage_gb_s and epoch_ms of", "roofline", "GPU kernels",
+                  "90 epochs", "GPU-hours", "kernels (power limit)", "evaluation",
+                  "####"):  # fmt: skip
         assert words in out
     assert main([*BASE, "--gpus", "2,4"]) == 0
     out = capsys.readouterr().out
-    assert "Simulated, uncalibrated" in out
+    assert "Simulated, calibrated" in out
     assert "beta" in out
 
 
@@ -192,7 +193,9 @@ def test_a_profile_file_describes_an_unregistered_workload(tmp_path, capsys):
     assert main(arguments) == 2
     assert "plain" in capsys.readouterr().err
     (row,) = rows(capsys, *arguments, "--samples", "1024000")
-    expected = predict(job(4)).train
+    edges_ms = job().cluster.epoch_ms
+    assert edges_ms
+    expected = predict(job(4, parameters=Parameters(epoch_ms=edges_ms))).train
     assert row["workload"] == "plain"
     assert row["epoch_time_s"] == pytest.approx(expected.duration_s)
     assert row["gpu_energy_per_epoch_j"] == pytest.approx(expected.gpu_energy_j)

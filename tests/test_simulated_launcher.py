@@ -72,10 +72,10 @@ def test_the_label_has_what_changes_numbers_and_so_is_part_of_identity(tmp_path)
         return run
 
     plain = found()
-    assert plain.spec.hardware == "mit-v100 (simulated, uncalibrated)"
+    assert plain.spec.hardware == "mit-v100 (simulated, calibrated)"
     assert plain.run_id == found(fail_share=0.5).run_id
     seeded = found(seed=7)
-    assert seeded.spec.hardware == "mit-v100 (simulated, uncalibrated, seed 7)"
+    assert seeded.spec.hardware == "mit-v100 (simulated, calibrated, seed 7)"
     quality = found(critical_batch=512.0, epochs_to_target=90.0)
     assert "critical batch 512, 90 epochs" in quality.spec.hardware
     assert len({plain.run_id, seeded.run_id, quality.run_id}) == 3
@@ -91,7 +91,7 @@ def test_cluster_files_of_the_same_name_have_different_labels(tmp_path):
         launch = {"kind": "simulated", "simulation": {"hardware": str(own)}}
         study = Study.model_validate_json(json.dumps(study_of(launch=launch)))
         label = SimulatedLauncher.resolve(study).launch.hardware
-        assert re.fullmatch(r"ours [0-9a-f]{8} \(simulated, uncalibrated\)", label)
+        assert re.fullmatch(r"ours [0-9a-f]{8} \(simulated, calibrated\)", label)
         labels.add(label)
     assert len(labels) == 2
 
@@ -213,9 +213,9 @@ def test_a_simulated_store_has_the_schema_of_measured_ones_and_says_simulated(st
     assert len(epochs) == 16 * 3 * 2
     assert set(telemetry.power_source) == set(epochs.energy_source) == {"simulated"}
     assert set(runs.launcher) == {"simulated"}
-    assert set(runs.hardware) == {"mit-v100 (simulated, uncalibrated)"}
+    assert set(runs.hardware) == {"mit-v100 (simulated, calibrated)"}
     done = runs[runs.status == "done"]
-    assert {json.loads(text)["simulator"] for text in done.software} == {"uncalibrated"}
+    assert {json.loads(text)["simulator"] for text in done.software} == {"calibrated"}
     assert set(done.parameters) == {85066}
     assert done.sampler_cpu_share.isna().all()  # there was nothing to sample
     files = {path.name for path in of.folder(done.run_id.iloc[0]).path.iterdir()}

@@ -212,7 +212,7 @@ def test_tables_are_finite_and_a_cap_is_never_exceeded(gpus, local_batch, limit_
 
 def test_a_cap_above_the_power_changes_nothing():
     """The power of boards differs by chance, not because a limit is near that they never meet."""
-    slow_host = Parameters(launch_us=200.0)
+    slow_host = Parameters(launch_us=200.0, power_busy=0.1, power_compute=0.1, power_memory=0.1)
     free, capped = (
         predict(
             made_job(1, local_batch=16, parameters=slow_host, power_limit_w=cap, samples=64_000)

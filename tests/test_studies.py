@@ -14,7 +14,7 @@ from wattlaw.study.plan import PlannedRun
 
 FOLDER = Path(examples.__file__).parent
 FILES = {path.name: path for path in sorted([*FOLDER.glob("mit-*"), *FOLDER.glob("kit-*")])}
-GPUS = {2, 4, 8, 16, 32, 64, 128, 256, 424}
+GPUS = {2, 4, 8, 16, 32, 64, 128, 256}
 CAPS_AND_CLOCKS = {(None, None), *((w, None) for w in (100, 200, 250)),
                    *((None, mhz) for mhz in (135, 735, 1380))}  # fmt: skip
 
@@ -70,10 +70,10 @@ def test_the_mit_study_has_every_model_at_every_gpu_count_under_every_cap_and_cl
         setting = run.spec.setting
         point = (setting.gpus, setting.power_limit_w, setting.clock_limit_mhz, run.spec.repeat)
         grids.setdefault(run.spec.workload.name, set()).add(point)
-    expected = {(gpus, *limits, repeat) for gpus in GPUS for limits in CAPS_AND_CLOCKS
-                for repeat in range(9)}  # fmt: skip
-    names = ("vgg16", "inceptionv3", "resnet50", "bert-base", "dimenet", "schnet")
-    assert grids == dict.fromkeys(names, expected)
+    for name in ("vgg16", "inceptionv3", "resnet50", "bert-base", "dimenet", "schnet"):
+        largest = 416 if name in ("dimenet", "schnet") else 424
+        assert grids[name] == {(gpus, *limits, repeat) for gpus in {*GPUS, largest}
+                               for limits in CAPS_AND_CLOCKS for repeat in range(9)}  # fmt: skip
 
 
 def test_the_mit_study_has_the_training_settings_of_the_paper():

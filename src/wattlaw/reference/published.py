@@ -15,9 +15,10 @@ The values are in ``published.csv``. The column ``quantity`` is one of:
 ``co2_kg_per_h``
     Of all GPUs together.
 
-An exponent depends on the range of N: ResNet50 has 0.52 in one table and 0.84 in another. If the
-range of a value is not published, ``gpus_min`` and ``gpus_max`` are None; ``Source`` has the range
-of the study.
+An exponent depends on the range of N: ResNet50 has 0.52 in one table and 0.84 in another. Frey et
+al. name 2, 4, 8, 16, 32, 64, 128, 256, 416 and 424 GPUs, not each for each model. Where the range
+of a value is not published, ``gpus_min`` and ``gpus_max`` are None; ``Source`` has the range of
+the study.
 """
 
 import csv

@@ -22,7 +22,8 @@ class Described(Model):
 
     name: str = Field(min_length=1, max_length=100, description="text of 1 to 100 characters")
     sources: dict[str, Text] = Field(
-        description="a mapping of each number's key to its source, or to 'assumed: reason'"
+        description="a mapping of each number's key to its source, to 'assumed: reason', or to "
+        "'calibrated: measurements that this number was chosen to fit'"
     )
 
     @model_validator(mode="after")
@@ -46,8 +47,17 @@ class Described(Model):
         return {
             key: value
             for key, value in self
-            if key not in ("name", "sources") and not isinstance(value, Described)
+            if key not in ("name", "sources")
+            and value is not None
+            and not isinstance(value, Described)
         }
+
+    @property
+    def calibrated(self) -> tuple[str, ...]:
+        """Return the keys of numbers that were chosen to fit measurements, also of components."""
+        own = [key for key, source in self.sources.items() if source.startswith("calibrated:")]
+        parts = (value.calibrated for _, value in self if isinstance(value, Described))
+        return (*own, *(key for keys in parts for key in keys))
 
 
 class Link(Described):
@@ -127,8 +137,18 @@ class Cluster(Described):
     #: A simulation may use more nodes; it then has a warning.
     nodes: Count = Field(description="a whole number >= 1")
     storage_gb_s: Amount = _amount("10^9 bytes per second that all nodes together can read")
+    epoch_ms: Amount | None = Field(
+        default=None,
+        description="milliseconds of an epoch besides its steps (a number > 0), or null for the "
+        "simulator's default",
+    )
 
     @property
     def gpu(self) -> Gpu:
         """Return the board of every node."""
         return self.node.gpu
+
+    @property
+    def calibration(self) -> str:
+        """Return ``calibrated`` or ``uncalibrated``, for the labels of all outputs."""
+        return "calibrated" if self.calibrated else "uncalibrated"

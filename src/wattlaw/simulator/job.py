@@ -37,9 +37,10 @@ class Parameters:
     gpu_spread: float = 0.015
     run_spread: float = 0.01  # assumed: of whole runs of one setting
     #: Dynamic power of a board at full clock, as shares of (max_w - idle_w): of running kernels, of
-    #: arithmetic at its achievable rate, of memory at its achievable bandwidth.
-    power_busy: float = 0.4  # assumed: GPUs that train draw 80-100 % of their limit
-    power_compute: float = 0.45  # assumed: dense products draw about the limit
+    #: arithmetic at its achievable rate, of memory at its achievable bandwidth. The first two are
+    #: fitted to public traces of a V100 (benchmarks/power_traces.py).
+    power_busy: float = 0.22
+    power_compute: float = 0.72
     power_memory: float = 0.25  # assumed: copies draw about half of the limit
     power_communication: float = 0.12  # assumed: of gradients' communication and waiting for it
     power_awake: float = 0.05  # assumed: of waiting for the host with clocks up

@@ -48,7 +48,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Busy:
-    """Time and utilisation of kernels at some clocks, as arrays of the clocks' shape."""
+    """The time of each kernel at its clock, and the parts of it, as arrays of the clocks' shape."""
 
     duration_s: Floats
     compute_share: Floats  # time of the arithmetic alone, at its achievable rate, over duration_s
@@ -75,19 +75,14 @@ def peak_flops(gpu: Gpu, precision: Precision) -> float:
 def busy(
     load: Load, gpu: Gpu, precision: Precision, parameters: Parameters, clocks_mhz: Floats
 ) -> Busy:
-    """Return time and utilisation of a load at an array of clocks."""
-    share = np.asarray(clocks_mhz, dtype=float)[..., None] / gpu.max_clock_mhz
+    """Return time and utilisation of each kernel; clocks have the shape (..., kinds)."""
+    share = clocks_mhz / gpu.max_clock_mhz
     achieved = parameters.compute_fp32 if precision == "fp32" else parameters.compute_tensor
     compute_s = load.flops / (achieved * peak_flops(gpu, precision) * share)
     memory_s = load.bytes_moved / (parameters.bandwidth * _bandwidth(gpu, share))
-    start_s = parameters.kernel_us * 1e-6 / share
-    total_s = ((start_s + np.maximum(compute_s, memory_s)) * load.count).sum(axis=-1)
-    at_least = np.maximum(total_s, np.finfo(float).tiny)  # of an empty load
-    return Busy(
-        total_s,
-        (compute_s * load.count).sum(axis=-1) / at_least,
-        (memory_s * load.count).sum(axis=-1) / at_least,
-    )
+    total_s = parameters.kernel_us * 1e-6 / share + np.maximum(compute_s, memory_s)
+    at_least = np.maximum(total_s, np.finfo(float).tiny)  # of an empty kernel
+    return Busy(total_s, compute_s / at_least, memory_s / at_least)
 
 
 def roofline_s(load: Load, gpu: Gpu, precision: Precision) -> float:

@@ -13,7 +13,7 @@ from wattlaw.text import quote
 _FILES = Path(__file__).parent / "hardware"
 _FILE_KIND = "hardware file"
 _UNITS = {
-    "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us",
+    "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us", "ms": "ms",
 }  # fmt: skip
 
 

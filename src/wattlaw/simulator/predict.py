@@ -70,8 +70,8 @@ def predict(job: SimulatedJob) -> Prediction:
     samples = full_steps * job.global_batch + rest
     awake_w = _board(job).awake_w(main.point.clock_mhz)
     train = _window(job, steps, startup_s, awake_w, samples)
-    computing_share = (main.split.compute_s + main.split.launch_s) / main.split.step_s
-    is_throttled = main.point.limited_by == "power_limit_w"
+    compute_share = main.split.compute_s / main.split.step_s
+    computing_share = compute_share + main.split.launch_s / main.split.step_s
     load, _ = _loads(job, parts[0][1] if full_steps else parts[1][1])
     # Each step is as long as that of the slowest rank.
     rank_cv = step_cv(parameters, job.profile.work_cv, job.local_batch)
@@ -84,7 +84,7 @@ def predict(job: SimulatedJob) -> Prediction:
         step_cv=computing_share * rank_cv * deviation_of_maximum(job.gpus),
         clock_mhz=main.point.clock_mhz,
         bottleneck=_bottleneck(job, main),
-        power_throttle_share=computing_share if is_throttled else 0.0,
+        power_throttle_share=compute_share * main.point.limited_share,
         train=train,
         evaluation=_evaluation(job, awake_w) if job.evaluation_samples else None,
         memory_gb=_memory_gb(job),
@@ -175,9 +175,8 @@ def _training_step(job: SimulatedJob, local: float) -> _Step:
     board = _board(job)
     point = board.run(load, host_s)
     computing_s = point.compute_s + point.launch_s
-    alone = kernels.busy(backward, gpu, job.precision, parameters, np.array([point.clock_mhz]))
     host_share = backward.launches / load.launches
-    backward_s = min(computing_s, max(float(alone.duration_s[0]), host_s * host_share))
+    backward_s = min(computing_s, max(board.run(backward, 0.0).compute_s, host_s * host_share))
     route = Route(job.cluster, job.gpus, job.nodes, parameters.network)
     allreduce = communication(job.profile, route, backward_s, job.bucket_mb, parameters.overlap)
     slowest = slowest_over_mean(parameters, job.profile.work_cv, local, job.gpus)
@@ -236,10 +235,7 @@ def _bottleneck(job: SimulatedJob, step: _Step) -> str:
         return "communication"
     if split.input_s > computing_s:
         return "input"
-    # At the lowest clock a board pauses for its power limit, not for the host.
-    point, least_mhz = step.point, job.cluster.gpu.min_clock_mhz
-    is_paused = point.limited_by == "power_limit_w" and point.clock_mhz <= least_mhz
-    return "launch" if split.launch_s > 0 and not is_paused else "compute"
+    return "launch" if split.launch_s > 0 else "compute"
 
 
 def _evaluation(job: SimulatedJob, awake_w: float) -> Window:
@@ -286,8 +282,15 @@ def _window(
         gpu_power_w=per_gpu_j / total_s,
         sm_util=float((duration_s * sm_util).sum()) / total_s,
         mem_util=float((duration_s * mem_util).sum()) / total_s,
-        limited_by=steps[0][1].point.limited_by,
+        limited_by=_limited_by(job, steps[0][1].point),
     )
+
+
+def _limited_by(job: SimulatedJob, point: Point) -> str | None:
+    if point.limited_share:
+        return "power_limit_w"
+    is_locked = _board(job).top_mhz < job.cluster.gpu.max_clock_mhz
+    return "clock_limit_mhz" if is_locked else None
 
 
 def loader_processes(job: SimulatedJob) -> int:

@@ -166,6 +166,19 @@ class PowerLaw(Result):
         )
         return Trusted("ols", self.beta_se, self.beta_ci, self.alpha_ci, why)
 
+    def beta_within(self, low: float, high: float) -> float | None:
+        """Return the exponent over the counts from ``low`` to ``high``.
+
+        It is None unless the runs have counts near both ends (within a factor of 2) and at least
+        three of them.
+        """
+        x = np.exp(self._fit.design[:, 1])
+        inside = (x >= low * (1 - 1e-9)) & (x <= high * (1 + 1e-9))
+        counts = np.unique(x[inside].round(6))
+        if len(counts) < 3 or counts[0] >= 2 * low or counts[-1] <= high / 2:
+            return None
+        return -float(LeastSquares(self._fit.design[inside], self._fit.y[inside]).params[1])
+
     def predict(self, x: Sequence[float] | Floats) -> pd.DataFrame:
         """Return ``observations.Noise.frame`` at ``x``, of the scatter that is ``trusted``."""
         at = np.asarray(x, dtype=float)

@@ -14,7 +14,7 @@ from wattlaw.errors import BadInput, WattlawError
 from wattlaw.formatting import plural
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.job import SimulatedJob
+from wattlaw.simulator.job import Parameters, SimulatedJob
 from wattlaw.simulator.profile import WorkloadProfile
 from wattlaw.study.launching import Launch, Simulation
 from wattlaw.study.model import RunSpec, WorkloadSpec
@@ -48,7 +48,7 @@ def simulation_job(
         if work is None:
             raise BadInput(f"{workload.name}: the number of samples of its data set is unknown")
         samples = work.samples
-    setting, train = spec.setting, spec.train
+    setting, train, edges_ms = spec.setting, spec.train, cluster.epoch_ms
     return SimulatedJob(
         profile=profile,
         cluster=cluster,
@@ -64,6 +64,7 @@ def simulation_job(
         bucket_mb=train.bucket_mb,
         gpus_per_node=gpus_per_node,
         loader_workers=train.loader_workers,
+        parameters=Parameters() if edges_ms is None else Parameters(epoch_ms=edges_ms),
     )
 
 
@@ -87,8 +88,6 @@ def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
         ) from None
 
 
-#: Part of the identity of simulated runs: the simulator's parameters are its defaults.
-UNCALIBRATED = "uncalibrated"
 #: The most boards of a run that have telemetry.
 _REPORTED_BOARDS = 4
 
@@ -132,7 +131,7 @@ class Machine:
         if name not in (*library.cluster_names(), *library.gpu_names()):
             digest = hashlib.sha256(self.cluster.model_dump_json().encode()).hexdigest()[:8]
             name = f"{Path(name).stem[:80]} {digest}"
-        details = ["simulated", UNCALIBRATED]
+        details = ["simulated", self.cluster.calibration]
         if simulation.seed:
             details.append(f"seed {simulation.seed}")
         if simulation.critical_batch is not None:

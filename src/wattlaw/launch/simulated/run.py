@@ -11,7 +11,7 @@ from wattlaw.errors import WattlawError
 from wattlaw.files import write_parquet
 from wattlaw.launch.launcher import Ended
 from wattlaw.launch.node_setup import log_head, requested_limits
-from wattlaw.launch.simulated.machine import UNCALIBRATED, Machine
+from wattlaw.launch.simulated.machine import Machine
 from wattlaw.launch.simulated.tables import (
     MAX_SAMPLES,
     PROGRESS,
@@ -84,7 +84,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         parallelism="ddp" if spec.setting.gpus > 1 else "none",
         workers_cooperate=True,
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
-        software=_software(("wattlaw", "numpy")) | {"simulator": UNCALIBRATED},
+        software=_software(("wattlaw", "numpy")) | {"simulator": machine.cluster.calibration},
     )
     notes = (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings)
     samplers = (_sampler(machine, sampling, host, device_ids),)
@@ -123,7 +123,7 @@ def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.rand
 
 def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]:
     # The same text for all runs, so that a report can count them; numbers are in ``samplers``.
-    yield f"simulated, {UNCALIBRATED}: nothing was measured"
+    yield f"simulated, {machine.cluster.calibration}: nothing was measured"
     is_thinned = sampling.kept < sampling.readings
     if is_thinned or len(machine.reported_boards(spec)) < spec.setting.gpus:
         yield (

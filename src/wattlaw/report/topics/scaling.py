@@ -11,7 +11,7 @@ import pandas as pd
 from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
-from wattlaw.reference.published import published
+from wattlaw.reference.published import Published, published
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 
@@ -45,6 +45,7 @@ def exponents(findings: Findings) -> tables.Table | None:
         *_COLUMNS,
         tables.Column("its holdout error", _holdout_error),
         tables.text("residuals", _residual_warnings),
+        tables.number("β in the published range", _beta_in_published_range),
         tables.text("published β", _published_beta),
     ]
     return tables.build(
@@ -54,19 +55,33 @@ def exponents(findings: Findings) -> tables.Table | None:
         [fit for fit in findings.fits.rows if fit.law],
         note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
         "its nodes only. Holdout error: of the selected law at the largest N, when fitted to the "
-        f"others. A published β is of another range of N. SE and interval: {_FROM_MEANS}",
+        f"others. A published β holds for its range of N. SE and interval: {_FROM_MEANS}",
         command=_COMMAND,
         rank=_limit_count,
     )
 
 
-def _published_beta(fit: SeriesFit) -> str | None:
-    """Return the published exponent of a fit's workload, cap and clock, with its source."""
-    group = fit.group
-    for value in published(quantity="beta", workload=str(group.get("workload"))):
-        if all(getattr(value, name) == group.get(name) for name in LIMITS):
-            return f"{fmt.number(value.value)} ({value.source.name}, {value.hardware})"
+def _published(fit: SeriesFit) -> Published | None:
+    """Return the published exponent of a fit's workload, cap and clock."""
+    for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
+        if all(getattr(value, name) == fit.group.get(name) for name in LIMITS):
+            return value
     return None
+
+
+def _published_beta(fit: SeriesFit) -> str | None:
+    value = _published(fit)
+    if value is None:
+        return None
+    counts = f"N {value.gpus_min} to {value.gpus_max}" if value.gpus_max else "N unknown"
+    return f"{fmt.number(value.value)} ({counts}; {value.source.name}, {value.hardware})"
+
+
+def _beta_in_published_range(fit: SeriesFit) -> float | None:
+    value = _published(fit)
+    if value is None or fit.law is None or not (value.gpus_min and value.gpus_max):
+        return None
+    return fit.law.beta_within(value.gpus_min, value.gpus_max)
 
 
 def _nodes(fit: SeriesFit) -> str | None:

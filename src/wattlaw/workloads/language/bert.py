@@ -11,13 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wattlaw.workloads.language import Options
+from wattlaw.workloads.language import MAX_TOKENS, Options
 from wattlaw.workloads.language.synthetic import synthetic_blocks
 from wattlaw.workloads.schedules import BaseWorkload
 from wattlaw.workloads.torchvision_import import import_torchvision
 from wattlaw.workloads.workload import Dataset
-
-_POSITIONS = 512  # as in BERT, also for shorter sequences
 
 
 class MaskedBert(nn.Module):
@@ -118,7 +116,7 @@ def _masked_lm(options: Options) -> Any:
         intermediate_size=options.intermediate_size,
         hidden_dropout_prob=options.dropout,
         attention_probs_dropout_prob=options.dropout,
-        max_position_embeddings=_POSITIONS,
+        max_position_embeddings=MAX_TOKENS,  # also for shorter sequences
         pad_token_id=None,  # nothing is padded, so every token's embedding is trained
         attn_implementation="sdpa",
     )

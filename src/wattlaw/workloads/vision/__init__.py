@@ -89,8 +89,9 @@ class InceptionV3Options(Options):
 
     image_size: int = whole_number(_AUX_SIZE, "height and width in pixels", 75, 512)
     aux: bool = Field(
-        default=True,
-        description="whether there is an auxiliary head (true needs image_size >= 299, or false)",
+        default=False,
+        description="whether there is an auxiliary head with 3.3 M parameters, which is for "
+        "training only (true needs image_size >= 299)",
     )
     dropout: float = Field(default=0.5, ge=0, le=1, description="a number from 0 to 1")
 
@@ -136,7 +137,7 @@ def _classifier(
 
 VGG16 = _classifier("vgg16", "VGG16", 138_357_544, Vgg16Options, 92_648_177_664, "width")
 INCEPTIONV3 = _classifier(
-    "inceptionv3", "InceptionV3", 27_161_264, InceptionV3Options, 34_275_032_448, "aux"
+    "inceptionv3", "InceptionV3", 23_834_568, InceptionV3Options, 34_240_933_248, "aux"
 )
 RESNET50 = _classifier(
     "resnet50", "ResNet50", 25_557_032, ResNet50Options, 24_299_077_632, "blocks"

@@ -205,6 +205,7 @@ def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
         "workload": job.profile.workload,
         "options": dict(job.profile.options),
         "hardware": job.cluster.name,
+        "calibration": job.cluster.calibration,
         "gpus": job.gpus,
         "nodes": job.nodes,
         "local_batch": job.local_batch,

@@ -15,7 +15,6 @@ from wattlaw.simulator.job import SimulatedJob
 
 Row = Mapping[str, Any]
 
-_SOURCE = "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
 _BAR_WIDTH = 30
 _WIDE_COLUMNS = 170
 _PARTS = {
@@ -44,11 +43,22 @@ def show(rows: Sequence[Row], template: SimulatedJob) -> None:
         f"{row['workload']} on {row['hardware']} ({template.cluster.gpu.name}), "
         f"{row['precision']}, {template.samples * fraction:,.0f} samples per epoch{part}"
     )
-    console.print(_SOURCE)
+    console.print(_source(template))
     if len(rows) > 1:
         console.show(_sweep(rows))
     else:
         console.print(_setting(row))
+
+
+def _source(template: SimulatedJob) -> str:
+    cluster = template.cluster
+    if not cluster.calibrated:
+        return "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
+    numbers = " and ".join(cluster.calibrated)
+    return (
+        f"Simulated, calibrated. {numbers} of {cluster.name} were chosen to fit published results; "
+        "all else is a default, and the error is unknown."
+    )
 
 
 def _bottleneck(row: Row) -> str:
