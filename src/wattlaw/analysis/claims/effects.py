@@ -13,7 +13,7 @@ from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varyi
 from wattlaw.analysis.claims.verdicts import Effect
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_design
-from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.metrics import SETTINGS, missing_energy
 from wattlaw.analysis.statistics import ROUNDING, Floats, LeastSquares, Mean, f_test_p, pool
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
@@ -36,7 +36,8 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     """Return the rows that have ``y``; refuse none, and energies that count different things."""
     known = rows[rows[y] > 0]
     if known.empty:
-        raise Refused(f"no {_DESCRIPTIONS.get(y, y)} was measured")
+        missing = missing_energy(rows) if "energy" in y else None
+        raise Refused(missing or f"no {_DESCRIPTIONS.get(y, y)} was measured")
     if "energy" in y and known["energy_is"].nunique() > 1:
         energy_kinds = "; ".join(sorted(known["energy_is"].dropna().unique()))
         raise Refused(f"energies count different things ({energy_kinds}): measure all alike")
