@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+import pandas as pd
+
 import published
 import simulated_study
 import wattlaw
@@ -28,6 +30,16 @@ NOT_RUN = "not yet run on hardware"
 #: More values than this are shown as their range.
 _MAX_LISTED = 6
 _CHECK = re.compile(r"([^\s:][^:;]*): (\S+) \(90 % interval")
+#: Parts of labels that are the same for all runs, and remarks.
+_NOISE = re.compile(
+    r" \((?!\d)[^()]*\)|, fp(16|32)|kit-(?=.100)|, recipe kit|, dataset fraction 1"
+    r"|, data grows with N"
+)
+#: Workloads of claims on SM utilisation.
+UTILISATION = {
+    "gnn-sm-utilisation-falls": ("dimenet", "schnet"),
+    "bert-sm-utilisation-stays": ("bert-base",),
+}
 #: Text of the papers on each finding, by the name of its claim.
 FINDINGS = {
     "power-law-describes": "R² 0.90 to 0.99",
@@ -115,8 +127,9 @@ def tables() -> str:
     """Return the findings of each study, and its tables and figures, as Markdown."""
     parts = []
     for study, source in SOURCES.items():
-        claims = simulated(study).claims(grid=GRID_G_PER_KWH, pue=1.0)
-        findings = [_finding(claim) for claim in claims if claim.study == study]
+        results = simulated(study)
+        claims = results.claims(grid=GRID_G_PER_KWH, pue=1.0)
+        findings = [_finding(claim, results.metrics) for claim in claims if claim.study == study]
         others = [*_tables(study), *_figures(study)]
         parts += [
             f"## {study}\n{source.citation} (<{source.url}>)\n",
@@ -182,16 +195,25 @@ def _figures(study: str) -> Iterator[Row]:
         yield shown, f"`report --template {study}`: {figures}", "a picture", f"see {values}"
 
 
-def _finding(claim: Claim) -> Row:
-    """Return the values of the checks that have one, by workload or as their range."""
+def _finding(claim: Claim, metrics: pd.DataFrame) -> Row:
+    """Return the values of the checks of a claim, by workload or as their range."""
     here: dict[str, list[str]] = {}
     for part in claim.workloads:
-        for label, value in _CHECK.findall(part.evidence):
-            what = label.rpartition(", ")[2] if "beta" in label else label
-            here.setdefault(what, []).append(f"{part.label} {value}")
-    texts = [f"{_shorten(values)}" for values in here.values()]
-    shown = "; ".join(texts) if texts else NOT_RUN
-    return claim.claim, f"`{claim.name}`", claim.criterion, FINDINGS[claim.name], shown
+        for label, value in _CHECK.findall(_NOISE.sub("", part.evidence)):
+            what = label.rpartition(", ")[2].strip("; ")
+            what = "beta of the second less the first" if what == "difference" else what
+            here.setdefault(what, []).append(f"{_NOISE.sub('', part.label)} {value}")
+    if claim.name in UTILISATION:  # repeats of it are identical, so the claim has no interval
+        here = {"at 128 GPUs over 2": [*_utilisation(metrics, UTILISATION[claim.name])]}
+    shown = "; ".join(f"{what}: {_shorten(values)}" for what, values in here.items())
+    return claim.claim, f"`{claim.name}`", claim.criterion, FINDINGS[claim.name], shown or NOT_RUN
+
+
+def _utilisation(metrics: pd.DataFrame, workloads: Sequence[str]) -> Iterator[str]:
+    free = metrics[metrics["power_limit_w"].isna() & metrics["clock_limit_mhz"].isna()]
+    means = free.groupby(["workload", "gpus"])["sm_util_mean"].mean()
+    for name in workloads:
+        yield f"{name} {means[name, 128] / means[name, 2]:.3g}"
 
 
 def _shorten(values: list[str]) -> str:

@@ -28,7 +28,7 @@ _JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction")
 _RUNS = [
     "run_id", *SETTINGS, "time_s", "energy_j", "energy_is", "energy_verdict", "energy_asked",
     "gpu_hours", "energy_per_gpu_hour_j", "samples_per_gpu_hour", "steps_per_gpu_hour",
-    "sm_util_cv", "mem_util_mean", "mem_util_cv",
+    "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv",
 ]  # fmt: skip
 _SERIES = [*_RUNS, "rule", "batch", "fraction_per_gpu", "series", "family"]
 

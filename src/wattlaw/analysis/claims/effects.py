@@ -21,8 +21,8 @@ from wattlaw.formatting import limit_label
 TIME, ENERGY = "time_s", "energy_j"
 _DESCRIPTIONS = {
     TIME: "time", ENERGY: "energy", "metric": "quality",
-    "sm_util_cv": "SM utilisation over a run", "mem_util_mean": "memory utilisation",
-    "mem_util_cv": "memory utilisation over a run",
+    "sm_util_mean": "SM utilisation", "sm_util_cv": "SM utilisation over a run",
+    "mem_util_mean": "memory utilisation", "mem_util_cv": "memory utilisation over a run",
 }  # fmt: skip
 #: From this number of settings, the error of a mean change comes from their differences.
 MIN_CELLS = 3
