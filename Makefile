@@ -14,7 +14,7 @@ EXTRAP := .venv-extrap
 SLURM_PACKAGES := slurm-wlm munge
 
 .PHONY: setup quickstart test test-extrap test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
-  bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-gpu clean
+  bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-papers bench-gpu clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
@@ -156,6 +156,10 @@ bench-decisions: setup $(OPTUNA)/.installed
 bench-simulator: setup
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/simulated_study.py
+
+# Every table, figure and finding of both studies beside the values here, into docs/claims.md.
+bench-papers: setup
+	$(BIN)/python benchmarks/paper_items.py
 
 bench-gpu: setup
 	$(BIN)/python benchmarks/gpu.py

@@ -3,17 +3,13 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.batch_effects import quality_by_batch
-from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.claims.verdicts import Measurements
 from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.series import scaling_series
+from wattlaw.scopes import OUTERMOST
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)
 SAMPLES = 1_000_000
@@ -37,7 +33,8 @@ class Lab:
 
     def run(
         self, workload: str = "resnet50", counts: Sequence[int] = COUNTS, *,
-        time_s: Of | None = None, watts: Of | float | None = None, util: Of | float | None = None,
+        time_s: Of | None = None, watts: Of | float | None = None,
+        host_watts: float | None = None, util: Of | float | None = None,
         cv: Of | float | None = None, metric: float | None = None, metric_name: str = "top1",
         local_batch: int | None = 64, global_batch: int | None = None, grows: bool = False,
         fraction: float = 1.0, repeats: int = 3, noise: float = 0.005, **setting: object,
@@ -63,6 +60,9 @@ class Lab:
                     power_w = self._noisy(_at(watts, n), noise / 2)
                     window |= {"gpu_energy_j": power_w * n * took_s, "energy_source": "counter",
                                "energy_verdict": "ok"}  # fmt: skip
+                if host_watts is not None:
+                    window |= {"cpu_energy_j": 0.9 * host_watts * n * took_s,
+                               "dram_energy_j": 0.1 * host_watts * n * took_s}  # fmt: skip
                 if util is not None:
                     window["sm_util_mean"] = window["mem_util_mean"] = self._noisy(
                         _at(util, n), noise
@@ -76,23 +76,12 @@ class Lab:
                     self.epochs.append(window_row(run_id, 0, phase="evaluate", metric=judged))
         return self
 
-    def findings(self, footprint: Footprint | None = None) -> Findings:
-        """Return the parts of findings that claims look at."""
-        table = run_metrics(*frames(self.runs, self.epochs))
-        found = _Tables(
-            runs=table, series=scaling_series(table), footprint=footprint,
-            quality=quality_by_batch(table[table["metric"].notna()]),
-        )  # fmt: skip
-        return cast(Findings, found)
+    def findings(self, footprint: Footprint | None = None) -> Measurements:
+        """Return what claims look at."""
+        return Measurements.of(*frames(self.runs, self.epochs), OUTERMOST, footprint=footprint)
 
     def _noisy(self, value: float, noise: float) -> float:
         return value * math.exp(self.dice.normal(0, noise))
-
-
-class _Tables(SimpleNamespace):
-    """Findings, which are equal to themselves alone."""
-
-    __hash__ = object.__hash__
 
 
 def _at(value: Of | float, n: int) -> float:
@@ -103,7 +92,7 @@ def capped(
     slower: Mapping[float, float], watts: Mapping[float, float] | None = None,
     turns: Mapping[float, float] | None = None, limit: str = "power_limit_w", seed: int = 0,
     workload: str = "resnet50", noise: float = 0.005, repeats: int = 3,
-    counts: Sequence[int] = COUNTS, beta: float = 0.8,
+    counts: Sequence[int] = COUNTS, beta: float = 0.8, host_watts: float | None = None,
 ) -> Lab:  # fmt: skip
     """Return runs without limit and under some: by the limit, a factor of time, watts, and beta."""
     lab = Lab(seed)
@@ -113,6 +102,7 @@ def capped(
         lab.run(
             workload, counts, time_s=law(turned, 1000.0 * factor),
             watts=(watts or {}).get(value or 0.0, 200.0), noise=noise, repeats=repeats,
+            host_watts=host_watts,
             **{limit: value},
         )  # fmt: skip
     return lab

@@ -1,6 +1,7 @@
 """The estimates behind claims, against statsmodels and scipy, and how often verdicts are wrong."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -10,8 +11,9 @@ from scipy import stats
 
 from claims_lab import Lab, capped
 from wattlaw.analysis.claims import CLAIMS
-from wattlaw.analysis.claims.cases import describe_runs, matches_name
+from wattlaw.analysis.claims.cases import Checks, describe_runs, first_to_last, matches_name
 from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
+from wattlaw.analysis.claims.scaling import _speedup_of, _two_betas
 from wattlaw.analysis.claims.verdicts import (
     CONTRADICTED,
     MIT,
@@ -198,6 +200,46 @@ def test_caps_without_effect_on_beta_are_rarely_significant() -> None:
     found = [claim.evaluate(lab.findings()) for lab in labs]
     wrong = sum(result.verdict == CONTRADICTED for result in found)
     assert wrong <= 2  # of 15 at 2.5 % each: more with a chance of 0.6 %
+
+
+def timed(dice: np.random.Generator, beta: float, **columns: object) -> pd.DataFrame:
+    """Return 3 runs at each of 4 counts up to 128, of the law 1000 (N / 2)^-beta."""
+    counts = np.repeat([2.0, 8.0, 32.0, 128.0], 3)
+    times = 1000 * (counts / 2) ** -beta * np.exp(dice.normal(0, 0.03, len(counts)))
+    return pd.DataFrame({"gpus": counts, "time_s": times, "unit": "epoch", **columns})
+
+
+def two_models(dice: np.random.Generator, beta: float, other: float) -> pd.DataFrame:
+    models = zip(("a", "b"), (beta, other), strict=True)
+    parts = [timed(dice, value, which=i, workload=w) for i, (w, value) in enumerate(models)]
+    return pd.concat(parts, ignore_index=True)
+
+
+EDGES: dict[str, tuple[Checks, Callable[[np.random.Generator], pd.DataFrame]]] = {
+    "exponents": (_two_betas(-math.inf, -0.05), lambda dice: two_models(dice, 0.8, 0.75)),
+    "speedup": (
+        first_to_last("s", "s", "time_s", 64**0.8, reach=64), lambda dice: timed(dice, 0.8)
+    ),
+    "by exponent": (
+        _speedup_of(0.5), lambda dice: timed(dice, 0.5 + math.log(1.1) / math.log(64))
+    ),
+    "utilisation": (
+        lambda rows: [Within("u", "u", contrast(rows, "time_s", "gpus", {2: -1.0, 128: 1.0}),
+                             high=math.log(0.9))],
+        lambda dice: timed(dice, -math.log(0.9) / math.log(64)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_at_the_edge_of_its_criterion_a_claim_is_rarely_decided(name: str) -> None:
+    (checks, make), dice, found = EDGES[name], np.random.default_rng(4), []
+    for _ in range(200):
+        (check,) = checks(make(dice))
+        found.append(check.verdict(0.05, 0.05))
+    bound = 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / len(found))
+    assert found.count(SUPPORTED) / len(found) < bound
+    assert found.count(CONTRADICTED) / len(found) < bound
 
 
 def test_one_gpu_and_one_run_use_the_singular():

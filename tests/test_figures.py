@@ -372,3 +372,17 @@ def test_every_line_of_the_effects_of_limits_is_in_the_legend():
                and "scale" in part["color"]]  # fmt: skip
     assert domains
     assert all(set(domain) == shown for domain in domains)
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"), [((1, 2, 64, 128, 256), {2, 128}), ((2, 8, 64), {2, 64})]
+)
+def test_figures_compare_2_and_128_workers_as_published(counts, shown):
+    tables = made_studies.mit(
+        models={"bert-base": made_studies.MIT["bert-base"]}, counts=counts, repeats=2
+    )
+    found = analyse(tables.runs, tables.epochs, joint=tables.joint)
+    for figure in GALLERY:
+        if figure.name in ("joint", "effects_by_cap"):
+            named = re.findall(r"(\d+) workers?\b", json.dumps(figure.chart(found)))
+            assert {int(count) for count in named} == shown, figure.name

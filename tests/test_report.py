@@ -68,7 +68,8 @@ def written(findings: Findings, template: str | None = None, **options: bool) ->
     """Return the page of findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
-        write_report(findings, check_claims(findings), path, template=template, **options)
+        claims = check_claims(findings.stored, findings.epochs)
+        write_report(findings, claims, path, template=template, **options)
         return path.read_text(encoding="utf-8")
 
 

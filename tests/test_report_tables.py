@@ -175,7 +175,7 @@ def test_totals_are_energy_times_the_factors_given():
 
 
 def test_claims_have_their_evidence():
-    found = check_claims(mit_findings())
+    found = check_claims(mit_findings().stored, mit_findings().epochs)
     table = claims.verdicts(found, "mit-2022")
     assert len(table.rows) == sum(one.study == "mit-2022" for one in found)
     assert all(column(table, "evidence"))

@@ -57,7 +57,7 @@ def text_of(findings: Findings, name: str, claims: tuple = ()) -> str:
 
 def test_sections_come_in_the_order_of_their_importance():
     findings = mit_findings()
-    shown = sections(Content(findings, check_claims(findings), ()), DEFAULT)
+    shown = sections(Content(findings, check_claims(findings.stored, findings.epochs), ()), DEFAULT)
     expected = [name for name in DEFAULT.sections if name != "decision"]
     assert [section.name for section in shown] == expected
     assert shown[0].state == "screen"
@@ -84,7 +84,7 @@ def test_the_range_of_the_utilisation_is_one_number_if_its_ends_are_shown_alike(
 
 def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
     findings = analyse(*study(counts=(1, 2)))
-    claims = check_claims(findings)
+    claims = check_claims(findings.stored, findings.epochs)
     assert {claim.verdict for claim in claims} == {NOT_DECIDABLE}
     assert not sections(Content(findings, claims, ()), Layout(("claims",)))
     (shown,) = sections(Content(findings, claims, (), all_claims=True), Layout(("claims",)))
@@ -173,7 +173,7 @@ def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
 
 def test_claims_are_counted_and_contradicted_ones_are_named():
     findings = mit_findings()
-    claims = check_claims(findings)
+    claims = check_claims(findings.stored, findings.epochs)
     text = text_of(findings, "claims", claims)
     own = [claim for claim in claims if claim.study == "mit-2022"]
     supported = sum(claim.verdict == "supported" for claim in own)

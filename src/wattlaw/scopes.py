@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 __all__ = [
-    "KINDS", "PARTS", "Candidate", "KindEnergy", "counted_parts", "is_shared_with_jobs",
-    "outermost", "select", "total",
+    "DEVICES", "ENERGY_SCOPES", "KINDS", "OUTERMOST", "PARTS", "Candidate", "KindEnergy",
+    "counted_parts", "is_shared_with_jobs", "outermost", "select", "total",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -21,6 +21,10 @@ T = TypeVar("T")
 PARTS = ("gpu", "cpu", "dram")
 #: Kinds whose energy can be that of a run, from the outermost scope to the innermost.
 KINDS = ("node", "module", *PARTS)
+#: The outermost scope that was measured; and all devices, without meters of modules and nodes.
+OUTERMOST, DEVICES = "all", "+".join(PARTS)
+#: What ``energy_scope`` selects: GPUs, nodes by their own meters, or the outermost scope.
+ENERGY_SCOPES = ("gpu", "node", OUTERMOST)
 
 
 def is_shared_with_jobs(kind: str, facts: Mapping[str, Any]) -> bool:

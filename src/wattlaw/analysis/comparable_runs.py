@@ -8,7 +8,7 @@ import pandas as pd
 
 from wattlaw import formatting
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
-from wattlaw.analysis.metrics import SETTINGS, UNITS
+from wattlaw.analysis.metrics import SETTINGS, UNITS, missing_energy
 from wattlaw.analysis.result import Caution
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.errors import NothingToRecommend, Refused
@@ -69,7 +69,7 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows, unit = _one_unit(rows, warnings, left_out)
     rows = _one_variant(rows, warnings, left_out)
     rows, energy_is = _one_energy(rows, warnings)
-    warnings += batch_cautions(rows)
+    warnings += [*batch_cautions(rows), *scope_cautions(rows)]
     worker = formatting.worker_noun(rows)
     return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings), left_out)
 
@@ -78,6 +78,12 @@ def batch_cautions(table: pd.DataFrame) -> list[Caution]:
     """Return a warning for each workload with runs of another global batch than declared."""
     runs = table.dropna(subset="global_batch_declared").to_dict("records")
     return [Caution(formatting.OTHER_BATCH, text) for text in formatting.batch_texts(runs)]
+
+
+def scope_cautions(table: pd.DataFrame) -> list[Caution]:
+    """Return a warning if runs have no energy of the scope that was asked for."""
+    text = missing_energy(table)
+    return [] if text is None else [Caution(formatting.NO_SCOPE, f"{text}.")]
 
 
 def _one_origin(

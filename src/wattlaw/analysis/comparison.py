@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.comparable_runs import ENERGY_WARNINGS
+from wattlaw.analysis.comparable_runs import ENERGY_WARNINGS, scope_cautions
 from wattlaw.analysis.groups import JSON_COLUMNS, Group, differing_options, groups
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.result import Caution, Result
@@ -313,4 +313,5 @@ def _cautions(
         *((f"energy-{marker}", text, marker in "".join(both) and marker != a.source)
           for marker, text in ENERGY_WARNINGS.items()),
     ]  # fmt: skip
-    return [Caution(code, text) for code, text, applies in cautions if applies]
+    shown = [Caution(code, text) for code, text, applies in cautions if applies]
+    return [*shown, *scope_cautions(rows)]

@@ -20,7 +20,7 @@ from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.curves import aicc
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics import ESTIMATED, HOUR_S, SETTINGS, WHY_NO_LAW
+from wattlaw.analysis.metrics import ESTIMATED, HOUR_S, SETTINGS, WHY_NO_LAW, missing_energy
 from wattlaw.analysis.result import Result
 from wattlaw.analysis.statistics import ERROR, LeastSquares
 from wattlaw.errors import Refused
@@ -146,7 +146,10 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
         if rows.empty and (count := int((table["energy_verdict"] == verdict).sum())):
             raise Refused(f"the energies of {count} of {len(table)} runs are {verdict}: {why}")
     if rows.empty:
-        raise Refused("no run has an energy; measure on a machine with a meter, or assume_cpu_w")
+        raise Refused(
+            missing_energy(table)
+            or "no run has an energy; measure on a machine with a meter, or assume_cpu_w"
+        )
     if rows["energy_is"].str.contains(ESTIMATED).any():
         raise Refused(WHY_NO_LAW)
     for name in constant:

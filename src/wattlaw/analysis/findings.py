@@ -15,7 +15,7 @@ from wattlaw.analysis.advice.left_out import runs_without_result
 from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
 from wattlaw.analysis.caps.limits import LIMITS, limit_effects, without_limits
-from wattlaw.analysis.comparable_runs import batch_cautions
+from wattlaw.analysis.comparable_runs import batch_cautions, scope_cautions
 from wattlaw.analysis.decision import Decision
 from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.footprint import Footprint
@@ -35,6 +35,7 @@ from wattlaw.analysis.speedup import speedups
 from wattlaw.analysis.to_target import Targets, analyse_targets
 from wattlaw.errors import Refused
 from wattlaw.formatting import plural
+from wattlaw.scopes import OUTERMOST
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
@@ -130,6 +131,7 @@ def analyse(
     reference: int | None = None,
     target: float | None = None,
     decisions: Sequence[Decision] = (),
+    energy_scope: str = OUTERMOST,
 ) -> Findings:
     """Return all findings of the tables.
 
@@ -137,9 +139,11 @@ def analyse(
     ``store.statistics``, where there is telemetry of GPUs; ``accounting_windows`` of
     ``report.stores``, to compare with a scheduler's accounting. ``footprint``, ``reference`` and
     ``target`` are those of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
-    ``decisions`` has the last one of each store that has one.
+    ``decisions`` has the last one of each store that has one, ``energy_scope`` is that of
+    ``metrics.run_metrics``.
     """
-    table = metrics.with_sampled_utilisation(metrics.run_metrics(runs, epochs), statistics)
+    table = metrics.run_metrics(runs, epochs, energy_scope)
+    table = metrics.with_sampled_utilisation(table, statistics)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
@@ -192,6 +196,7 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
             formatting.uncooperative_text(len(alone), set(alone["workload"])),
         )
     yield from batch_cautions(table)
+    yield from scope_cautions(table)
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.run_energy import energies, energy_is
+from wattlaw.scopes import OUTERMOST
 
 SETTINGS = (
     "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
@@ -38,13 +39,17 @@ _SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
 HOUR_S = 3600.0
 
 
-def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
+def run_metrics(
+    runs: pd.DataFrame, epochs: pd.DataFrame, energy_scope: str = OUTERMOST
+) -> pd.DataFrame:
     """Return one row per done run that has a measured training window of more than 0 s.
 
     Parameters
     ----------
     runs, epochs
         Tables of one or more stores, columns as in ``store.schema``.
+    energy_scope
+        What the energies count, as in ``energies``. Runs without it have no energy.
 
     Returns
     -------
@@ -72,10 +77,13 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
             only that of a part of its time, and if the sum is not above 0.
         ``energy_delay_js, energy_delay2_js2``
             E T and E T^2 of a unit.
+        ``energy_asked``
+            The ``energy_scope`` of the arguments.
         ``energy_scope, energy_source, energy_verdict, energy_is``
-            What is counted: the outermost scope that all windows have, ``node``, ``module`` with
-            what no module contains, or ``gpu+cpu+dram``; the source, ``mixed`` when windows differ;
-            the worst verdict; and the three as one text, such as ``gpu, counter``.
+            What is counted: by default the outermost scope that all windows have, ``node``,
+            ``module`` with what no module contains, or ``gpu+cpu+dram``; the source, ``mixed``
+            when windows differ; the worst verdict; and the three as one text, such as
+            ``gpu, counter``.
         ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``
             The GPUs' part alone, and its mean power over N T.
         ``node_energy_j, node_energy_per_epoch_j, energy_per_node_without_gpu_j``
@@ -102,10 +110,10 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
     settings_of = done[[*_KEPT, *names]].assign(train=_train(done["train"]), lasts=_lengths(done))
     training = training_windows(epochs)
     measured = measured_windows(training)
-    timed = _phase(measured).join(_utilisation(measured))
+    timed = _phase(measured, energy_scope).join(_utilisation(measured))
     timed = timed[timed["block_time_s"] > 0]
     evaluations = epochs[epochs["phase"] == "evaluate"]
-    evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)])[
+    evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)], energy_scope)[
         ["block_time_s", "block_energy_j"]
     ].set_axis(["eval_time_s", "eval_energy_j"], axis=1)
     in_order = evaluations.sort_values("epoch", kind="stable").set_index("run_id")
@@ -119,7 +127,21 @@ def run_metrics(runs: pd.DataFrame, epochs: pd.DataFrame) -> pd.DataFrame:
         of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])
+    table = table.assign(energy_asked=energy_scope)
     return table.sort_values([*_SORT, "run_id"], ignore_index=True)
+
+
+def missing_energy(table: pd.DataFrame) -> str | None:
+    """Say how many runs have no energy of the scope that was asked for, and which; or None."""
+    rows = table[table["energy_asked"] != OUTERMOST]
+    missing = int(rows["energy_j"].isna().sum())
+    if not missing:
+        return None
+    scope = rows["energy_asked"].iloc[0]
+    return (
+        f"{missing} of {len(rows)} runs have no energy of scope {scope}: it was not measured or is "
+        "left out, and no other scope replaces it"
+    )
 
 
 def training_windows(windows: pd.DataFrame) -> pd.DataFrame:
@@ -156,7 +178,7 @@ def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | Non
     return table.assign(**sampled)
 
 
-def _phase(windows: pd.DataFrame) -> pd.DataFrame:
+def _phase(windows: pd.DataFrame, energy_scope: str) -> pd.DataFrame:
     """Return times, counts and energies of an epoch, a block of steps or a process, by run."""
     # A tracked epoch that an evaluation interrupts has several windows per host.
     hosts = windows.groupby(["run_id", "epoch", "host"], sort=False)
@@ -178,7 +200,7 @@ def _phase(windows: pd.DataFrame) -> pd.DataFrame:
     )
     # The part of an epoch next to an evaluation may be too short for a measurement.
     usable = windows[windows["duration_s"] >= _LEAST_SHARE * hosts["duration_s"].transform("sum")]
-    return table.join(energies(usable))
+    return table.join(energies(usable, energy_scope))
 
 
 def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.scopes import KINDS
+from wattlaw.scopes import KINDS, OUTERMOST
 
 __all__ = ["energies", "energy_is"]
 
@@ -14,18 +14,25 @@ _VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from b
 _ENERGY_COLUMNS = [f"{kind}_energy_j" for kind in KINDS]
 
 
-def energies(windows: pd.DataFrame) -> pd.DataFrame:
+def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFrame:
     """Return the mean energy of an epoch's windows; missing when any window lacks a part.
 
-    By run, ``block_energy_j``, ``block_gpu_energy_j``, ``block_node_energy_j``, and of
+    ``energy_scope`` is ``all`` for the outermost scope that was measured, or the kinds that count,
+    such as ``gpu``, ``node`` or ``gpu+cpu+dram``; where none of these was measured, the energy is
+    missing. By run, ``block_energy_j``, ``block_gpu_energy_j``, ``block_node_energy_j``, and of
     ``run_metrics`` ``energy_scope, energy_source`` and ``energy_verdict``.
     """
     by_run = windows.groupby("run_id", sort=True)
     counted = by_run[_ENERGY_COLUMNS].count().set_axis(list(KINDS), axis=1)
     sizes = by_run.size()
     complete = counted.eq(sizes, axis=0)
-    is_summed = _summed_kinds(windows, counted, complete)
-    is_complete = (complete | ~is_summed).all(axis=1) & is_summed.any(axis=1)
+    if energy_scope == OUTERMOST:
+        is_summed = _outermost_kinds(windows, counted, complete)
+    else:
+        is_summed = counted > 0
+        is_summed[[kind for kind in KINDS if kind not in energy_scope.split("+")]] = False
+    is_measured = is_summed.any(axis=1)
+    is_complete = (complete | ~is_summed).all(axis=1) & is_measured
     per_epoch = windows.groupby(["run_id", "epoch"])[_ENERGY_COLUMNS].sum()
     mean_j = per_epoch.groupby(level="run_id").mean().set_axis(list(KINDS), axis=1)
     energy_j = mean_j.where(is_summed).sum(axis=1)
@@ -46,6 +53,8 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
     by_run_sources = sources.groupby(windows["run_id"])
     mixed = by_run_sources.nunique(dropna=False) > 1
     worst = codes.where(~mixed, codes.clip(lower=suspect))
+    if energy_scope != OUTERMOST:  # the verdict is of what was measured instead
+        worst = worst.where(is_measured, _VERDICTS.index("unavailable"))
     gpu = (of_devices < partial) & complete["gpu"] & (mean_j["gpu"] > 0)
     node = (of_node < partial) & complete["node"] & (mean_j["node"] > 0)
     return pd.DataFrame(
@@ -60,7 +69,7 @@ def energies(windows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _summed_kinds(
+def _outermost_kinds(
     windows: pd.DataFrame, counted: pd.DataFrame, complete: pd.DataFrame
 ) -> pd.DataFrame:
     """Return which kinds are the energy of each run: the outermost scope that all windows have."""

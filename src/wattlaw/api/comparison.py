@@ -38,11 +38,15 @@ class Comparison(analysis.Comparison):
         return as_html(self.to_frame(), str(self).splitlines())
 
 
-def compare(a: StoreTables, b: StoreTables | None, by: str | None) -> Comparison:
+def compare(
+    a: StoreTables, b: StoreTables | None, by: str | None, energy_scope: str | None
+) -> Comparison:
     """Compare two sets of results, or the last two commits of one with ``by="git_commit"``."""
+    of_a = a._metrics_in(energy_scope)
     if b is not None and by is None:
         names = (", ".join(map(str, a.paths)), ", ".join(map(str, b.paths)))
-        return Comparison(**vars(analysis.compare(a.metrics, b.metrics, names)))
+        of_b = b._metrics_in(energy_scope)
+        return Comparison(**vars(analysis.compare(of_a, of_b, names)))
     if b is not None or by != "git_commit":
         given = "two stores" if b is not None else f"by {quote(by)}"
         raise BadInput(f"compare: given {given}; allowed: two stores, or one and by git_commit")
@@ -52,7 +56,7 @@ def compare(a: StoreTables, b: StoreTables | None, by: str | None) -> Comparison
         count = f"{len(latest)} git commits" if len(latest) != 1 else "one git commit"
         raise Refused(f"compare: the done runs are of {count}; two are needed")
     ids = [commits.loc[commits["git_commit"] == commit, "run_id"] for commit in latest.index[-2:]]
-    before, after = (a.metrics[a.metrics["run_id"].isin(of_commit)] for of_commit in ids)
+    before, after = (of_a[of_a["run_id"].isin(of_commit)] for of_commit in ids)
     first, second = (f"{commit[:12]}{'-dirty' * commit.endswith('-dirty')}"
                      for commit in map(str, latest.index[-2:]))  # fmt: skip
     return Comparison(**vars(analysis.compare(before, after, (first, second))))

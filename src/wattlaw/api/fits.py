@@ -9,7 +9,7 @@ import pandas as pd
 
 from wattlaw.analysis.groups import ENERGIES
 from wattlaw.analysis.laws import fits as analysis
-from wattlaw.analysis.metrics import unit_of
+from wattlaw.analysis.metrics import missing_energy, unit_of
 from wattlaw.analysis.series import fit_table, without_estimated
 from wattlaw.api.display import as_html
 from wattlaw.formatting import group_label
@@ -98,8 +98,14 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
 
     Groups never mix energies that count different things, or quantities of different units.
     """
+    refused = []
+    if y in ENERGIES:
+        without = ((name, missing_energy(rows)) for name, rows in table.groupby("workload"))
+        refused = [
+            analysis.SeriesFit.refused({"workload": name}, why) for name, why in without if why
+        ]
     if by is None and x == "gpus" and y in table.columns:
-        return Fits(fit_table(table, y).rows)
+        return Fits((*fit_table(table, y).rows, *refused))
     names = [by] if isinstance(by, str) else list(by or ())
     names += ["energy_is"] if y in ENERGIES else []
     units = {unit: unit_of(y, unit) for unit in table["unit"].dropna().unique()}
@@ -108,4 +114,4 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
     fits = fit(table, x, y, names)
     rows = [replace(row, unit=units.get(row.group.get("unit", table["unit"].iloc[0])))
             for row in map(without_estimated, fits.rows)]  # fmt: skip
-    return Fits(tuple(rows), fits.left_out)
+    return Fits((*rows, *refused), fits.left_out)

@@ -13,6 +13,7 @@ from wattlaw.api.advice import Advice
 from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_reports import StoreReports
+from wattlaw.api.store_tables import checked_scope
 from wattlaw.errors import BadInput
 from wattlaw.quantities import duration_s, energy_j, finite, share
 
@@ -30,7 +31,12 @@ class Results(StoreReports):
     """
 
     def fit(
-        self, x: str = "gpus", y: str = "time_s", by: str | Sequence[str] | None = None
+        self,
+        x: str = "gpus",
+        y: str = "time_s",
+        by: str | Sequence[str] | None = None,
+        *,
+        energy_scope: str | None = None,
     ) -> Fits:
         """Fit the power law y = alpha * x^-beta, and other laws, to each scaling series.
 
@@ -41,6 +47,8 @@ class Results(StoreReports):
         by
             Columns that distinguish the series. By default runs are a series if they differ in
             the number of GPUs only, at the same global or the same local batch.
+        energy_scope
+            As in ``advise``.
 
         Examples
         --------
@@ -49,7 +57,7 @@ class Results(StoreReports):
         >>> [(row.group["workload"], row.law.beta > 0.5) for row in fits.rows]
         [('resnet50', True)]
         """
-        return fit_metrics(self.metrics, x, y, by)
+        return fit_metrics(self._metrics_in(energy_scope), x, y, by)
 
     def advise(
         self,
@@ -64,6 +72,7 @@ class Results(StoreReports):
         target: float | None = None,
         baseline: str | Mapping[str, Any] | None = None,
         any_batch: bool = False,
+        energy_scope: str | None = None,
         pue: float | None = None,
         grid: str | float | None = None,
         price: str | float | None = None,
@@ -93,6 +102,9 @@ class Results(StoreReports):
             the fastest one that may be recommended.
         any_batch
             Whether global batches of unknown or lower quality may be recommended.
+        energy_scope
+            What energies count: ``gpu``, ``node`` or ``all``, the outermost scope that was
+            measured and the default. Runs without that scope have no energy.
         pue, grid, price, price_per_gpu_hour
             Power usage effectiveness of the data centre; g CO2e per kWh, or a region such as
             ``DE``; and prices of a kWh and of a GPU-hour, such as ``0.21 EUR``.
@@ -121,7 +133,7 @@ class Results(StoreReports):
         name = self._workload(workload)
         advice = Advice.of(
             analysis.advise(
-                self.metrics,
+                self._metrics_in(energy_scope),
                 self.epochs,
                 name,
                 minimize=minimize,
@@ -216,11 +228,19 @@ class Results(StoreReports):
         )  # fmt: skip
         return Predictions(**vars(predictions))
 
-    def claims(self, *, pue: float | None = None, grid: str | float | None = None) -> "Claims":
+    def claims(
+        self,
+        *,
+        energy_scope: str | None = None,
+        pue: float | None = None,
+        grid: str | float | None = None,
+    ) -> "Claims":
         """Test the published findings of the two studies on these runs.
 
         Parameters
         ----------
+        energy_scope
+            As in ``advise``. By default energies count what the study of a claim counted.
         pue, grid
             As in ``advise``. The claims on carbon need them.
 
@@ -231,13 +251,17 @@ class Results(StoreReports):
         'simulated'
         """
         from wattlaw.analysis.claims import check_claims
-        from wattlaw.analysis.findings import analyse
         from wattlaw.api.claims import Claims
 
-        return Claims(check_claims(analyse(*self._tables, footprint=footprint_of(pue, grid))))
+        scope, footprint = checked_scope(energy_scope), footprint_of(pue, grid)
+        return Claims(check_claims(*self._tables, footprint=footprint, energy_scope=scope))
 
     def compare(
-        self, other: "Results | str | PathLike[str] | None" = None, *, by: str | None = None
+        self,
+        other: "Results | str | PathLike[str] | None" = None,
+        *,
+        by: str | None = None,
+        energy_scope: str | None = None,
     ) -> "Comparison":
         """Return the differences of other results to these, at the settings of both.
 
@@ -247,6 +271,8 @@ class Results(StoreReports):
             Other results, or the path of a store.
         by
             ``git_commit``, without ``other``: compare the last two commits of these results.
+        energy_scope
+            As in ``advise``.
 
         Raises
         ------
@@ -263,7 +289,7 @@ class Results(StoreReports):
 
         if isinstance(other, str | PathLike):
             other = Results((Path(other),), self.strict)
-        return compare(self, other, by)
+        return compare(self, other, by, energy_scope)
 
 
 def open(*stores: str | PathLike[str], strict: bool = False) -> Results:

@@ -14,10 +14,11 @@ from wattlaw import registry
 from wattlaw.api.display import Report
 from wattlaw.api.fits import fit_metrics
 from wattlaw.api.footprint import footprint_of
-from wattlaw.api.store_tables import StoreTables
+from wattlaw.api.store_tables import StoreTables, checked_scope
 from wattlaw.errors import BadInput, Refused
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
 from wattlaw.quantities import finite
+from wattlaw.scopes import OUTERMOST
 from wattlaw.store.schema import TABLES
 from wattlaw.store.tables import KINDS, write_table
 from wattlaw.text import quote
@@ -43,7 +44,12 @@ class StoreReports(StoreTables):
         return tuple(figure.name for figure in GALLERY)
 
     def plot(
-        self, figure: str, *, reference: int | None = None, target: float | None = None
+        self,
+        figure: str,
+        *,
+        reference: int | None = None,
+        target: float | None = None,
+        energy_scope: str | None = None,
     ) -> "alt.ConcatChart":
         """Return a figure of the report as an Altair chart.
 
@@ -55,6 +61,8 @@ class StoreReports(StoreTables):
             The GPU count that speedups are relative to; by default each series' smallest.
         target
             A target quality, for the figure ``targets``.
+        energy_scope
+            As in ``advise``. By default, a figure of one study counts what that study counted.
 
         Raises
         ------
@@ -71,13 +79,16 @@ class StoreReports(StoreTables):
         """
         import altair as alt
 
+        from wattlaw.analysis.claims.verdicts import scope_of
         from wattlaw.report.figures import GALLERY
         from wattlaw.report.pictures import chart_of
 
         if figure not in self.figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(self.figures)}")
         drawn = GALLERY[self.figures.index(figure)]
-        chart = chart_of(drawn, self._findings(reference=reference, target=target))
+        scope = checked_scope(energy_scope) or scope_of(drawn.studies)
+        findings = self._findings(reference=reference, target=target, energy_scope=scope)
+        chart = chart_of(drawn, findings)
         if chart is None:
             raise Refused(f"figure {figure}: these runs do not have what it shows")
         return alt.ConcatChart.from_dict(chart.spec)
@@ -92,6 +103,7 @@ class StoreReports(StoreTables):
         figures: str | PathLike[str] | None = None,
         kinds: str | Sequence[str] = ("png", "svg"),
         target: float | None = None,
+        energy_scope: str | None = None,
         pue: float | None = None,
         grid: str | float | None = None,
         price: str | float | None = None,
@@ -113,6 +125,9 @@ class StoreReports(StoreTables):
             A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
         target
             A target quality: the report also shows the time and energy to reach it.
+        energy_scope
+            As in ``advise``. By default, the layout of a study, and the claims, count what that
+            study counted.
         pue, grid, price, price_per_gpu_hour
             As in ``advise``.
 
@@ -122,20 +137,29 @@ class StoreReports(StoreTables):
         'report.html'
         """
         from wattlaw.analysis.claims import check_claims
+        from wattlaw.analysis.claims.verdicts import scope_of
         from wattlaw.report.layouts import layout
         from wattlaw.report.page import write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
         page, chosen = Path(path), layout(template)
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
+        scope, footprint = (
+            checked_scope(energy_scope),
+            footprint_of(pue, grid, price, price_per_gpu_hour),
+        )
         findings = self._findings(
-            footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
+            footprint=footprint,
             reference=chosen.reference,
             target=finite("target", target),
+            energy_scope=scope or scope_of([chosen.study] if chosen.study else []),
+        )
+        claimed = check_claims(
+            *self._tables, statistics=findings.statistics, footprint=footprint, energy_scope=scope
         )
         for_page, for_files = tee(make_charts(findings, chosen.study))
         write_report(
-            findings, check_claims(findings), page, for_page,
+            findings, claimed, page, for_page,
             template=template, all_claims=claims, interactive=interactive,
         )  # fmt: skip
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
@@ -149,6 +173,7 @@ class StoreReports(StoreTables):
         workload: str | None = None,
         runs: int = 1,
         epochs: int | None = None,
+        energy_scope: str | None = None,
         pue: float | None = None,
         grid: str | float | None = None,
         price: str | float | None = None,
@@ -166,7 +191,7 @@ class StoreReports(StoreTables):
             The workload. It is not needed if the stores have a single one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
-        pue, grid, price, price_per_gpu_hour
+        energy_scope, pue, grid, price, price_per_gpu_hour
             As in ``advise``.
 
         Raises
@@ -184,7 +209,10 @@ class StoreReports(StoreTables):
         from wattlaw.analysis.proposal import Campaign, propose
         from wattlaw.report.proposal import write_proposal
 
-        findings = self._findings(footprint=footprint_of(pue, grid, price, price_per_gpu_hour))
+        findings = self._findings(
+            footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
+            energy_scope=checked_scope(energy_scope) or OUTERMOST,
+        )
         campaign = Campaign(nodes, runs, epochs)
         files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
         return Report(files[0], tuple(files[1:]))

@@ -16,6 +16,7 @@ from wattlaw.analysis.metrics import run_metrics
 from wattlaw.api.display import as_html
 from wattlaw.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.formatting import origins_label
+from wattlaw.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.store import Store
@@ -56,6 +57,11 @@ class StoreTables:
         ``unit`` says what ``time_s`` and ``energy_j`` are of: an epoch, a sample, a step or a run.
         """
         return run_metrics(*self._tables)
+
+    def _metrics_in(self, energy_scope: str | None) -> pd.DataFrame:
+        """Return ``metrics`` with energies of a scope; None is the outermost that was measured."""
+        scope = checked_scope(energy_scope) or OUTERMOST
+        return self.metrics if scope == OUTERMOST else run_metrics(*self._tables, scope)
 
     @cached_property
     def settings(self) -> pd.DataFrame:
@@ -168,6 +174,14 @@ class StoreTables:
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return read_stores(self._stores)
+
+
+def checked_scope(energy_scope: str | None) -> str | None:
+    """Return the argument ``energy_scope``; ``BadInput`` if it is unknown."""
+    if energy_scope is None or energy_scope in ENERGY_SCOPES:
+        return energy_scope
+    allowed = ", ".join(ENERGY_SCOPES)
+    raise BadInput(f"energy_scope: given {quote(energy_scope)}; allowed: {allowed}")
 
 
 def stored_decision(store: Path) -> Decision | None:

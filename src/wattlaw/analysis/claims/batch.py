@@ -1,11 +1,11 @@
 """Claims about quality against global batch."""
 
 import json
+from itertools import product
 
 from wattlaw.analysis.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.claims.cases import matches_name
-from wattlaw.analysis.claims.verdicts import KIT, Case, ClaimDefinition, Tested
-from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.claims.verdicts import KIT, Case, ClaimDefinition, Measurements, Tested
 from wattlaw.analysis.result import plain
 from wattlaw.errors import Refused
 from wattlaw.formatting import group_label
@@ -16,14 +16,8 @@ def _falls_beyond(
 ) -> ClaimDefinition:
     """Return the claim on ``quality_by_batch``, whose intervals hold for all batches together."""
 
-    def cases(findings: Findings) -> list[Case]:
-        return [
-            _case(row, batch)
-            for row in findings.quality
-            if matches_name(str(row.group["workload"]), workload)
-            and row.group["dataset_fraction"] in (None, 1.0)
-            and stage in (None, _stage(row))
-        ]
+    def cases(measured: Measurements) -> list[Case]:
+        return [_case(row, batch) for row in _rows(measured, workload, stage)]
 
     subject = f"{workload}-{stage}" if stage else workload
     return ClaimDefinition(
@@ -38,9 +32,52 @@ def _falls_beyond(
     )  # fmt: skip
 
 
+def _rows(measured: Measurements, workload: str, stage: str | None = None) -> list[BatchQuality]:
+    """Return the qualities of a workload on its whole data set, of all or one stage."""
+    return [
+        row
+        for row in measured.quality
+        if matches_name(str(row.group["workload"]), workload)
+        and row.group["dataset_fraction"] in (None, 1.0)
+        and stage in (None, _stage(row))
+    ]
+
+
+def _label(row: BatchQuality) -> str:
+    return group_label(
+        {name: row.group.get(name) for name in ("workload", "hardware", "precision")}
+    )
+
+
+def _falls_earlier(measured: Measurements) -> list[Case]:
+    """Test where one model's quality falls, and whether the other's still holds there."""
+    cases = []
+    for first, other in product(_rows(measured, "fourcastnet"), _rows(measured, "resnet50")):
+        names = ", ".join(str(row.group["workload"]) for row in (first, other))
+        label = f"{_label(first)} ({_stage(first)}) and {_label(other)}"
+        text = f"{first.sentence}; {other.sentence}"
+        if first.means["verdict"].isna().all() or other.means["verdict"].isna().all():
+            cases.append(Case(names, label, refusal=text))
+            continue
+        against = 0.0 if _holds_where_falls(first, other) else None  # for all batches together
+        numbers = {f"{key}_falls_from": row.falls_from for key, row in
+                   (("fourcastnet", first), ("resnet50", other))}  # fmt: skip
+        tested = Tested(text, _holds_where_falls(other, first), against, numbers)
+        cases.append(Case(names, label, (tested,)))
+    return cases
+
+
+def _holds_where_falls(holding: BatchQuality, falling: BatchQuality) -> bool:
+    """Say whether the quality of one is shown to hold at the batch where that of another falls."""
+    return (
+        falling.falls_from is not None
+        and holding.holds_to is not None
+        and holding.holds_to >= falling.falls_from
+    )
+
+
 def _case(row: BatchQuality, batch: int) -> Case:
-    group_values = {name: row.group.get(name) for name in ("workload", "hardware", "precision")}
-    workload, label = str(row.group["workload"]), group_label(group_values)
+    workload, label = str(row.group["workload"]), _label(row)
     counted = f"{int(row.means['n'].sum())} repeats of batches {_span(row)}"
     try:
         return Case(workload, label, (_tested(row, batch),), counted)
@@ -84,4 +121,13 @@ CLAIMS = (
     _falls_beyond(8192, "ResNet50", "resnet50"),
     _falls_beyond(32, "a pre-trained FourCastNet", "fourcastnet", "pretrain"),
     _falls_beyond(64, "a fine-tuned FourCastNet", "fourcastnet", "finetune"),
+    ClaimDefinition(
+        "fourcastnet-large-batch-effects-earlier",
+        "FourCastNet suffers large-batch effects at a smaller batch than ResNet50.", KIT,
+        "the quality of FourCastNet falls from a global batch at or below which that of ResNet50 "
+        "is shown to hold; contradicted if it holds where that of ResNet50 falls",
+        needs="fourcastnet and resnet50 trained to their end, with evaluation, at several global "
+        "batches, repeated",
+        cases=_falls_earlier,
+    ),
 )  # fmt: skip

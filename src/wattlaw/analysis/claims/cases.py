@@ -1,33 +1,34 @@
 """Which runs a claim is tested on: a group is one workload in one form on one machine.
 
-``on_groups``, ``on_main_series`` and ``on_every_series`` return a function that tests the groups of
-findings.
+``on_groups``, ``on_main_series``, ``on_every_series`` and ``on_pairs`` return a function that
+tests the groups of measurements.
 """
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import combinations
+from itertools import combinations, permutations
 
 import pandas as pd
 
 from wattlaw.analysis.caps.limits import LIMITS, Limit, varying_only, without_limits
 from wattlaw.analysis.claims import effects
-from wattlaw.analysis.claims.verdicts import Case, Cases, Check, Within
-from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.claims.verdicts import Case, Cases, Check, Measurements, Within
 from wattlaw.analysis.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics import ESTIMATED, SETTINGS, WHY_NO_LAW
 from wattlaw.analysis.series import FIXED, law_refusals
+from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 from wattlaw.formatting import MEASURED, group_label, origin_of
+from wattlaw.scopes import DEVICES
 
 _JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
 _RUNS = [
-    "run_id", *SETTINGS, "time_s", "energy_j", "energy_is", "energy_verdict",
+    "run_id", *SETTINGS, "time_s", "energy_j", "energy_is", "energy_verdict", "energy_asked",
     "gpu_hours", "energy_per_gpu_hour_j", "samples_per_gpu_hour", "steps_per_gpu_hour",
-    "sm_util_cv", "mem_util_mean", "mem_util_cv",
+    "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv",
 ]  # fmt: skip
 _SERIES = [*_RUNS, "rule", "batch", "fraction_per_gpu", "series", "family"]
 
@@ -83,16 +84,16 @@ class RunGroup:
         return varying_only(rows, limit).reset_index(drop=True)
 
 
-def run_groups(findings: Findings, *names: str) -> list[RunGroup]:
-    """Return the jobs of the findings; with ``names``, those whose workload matches one of them."""
-    every = _all_groups(findings)
+def run_groups(measured: Measurements, *names: str) -> list[RunGroup]:
+    """Return the jobs; with ``names``, those whose workload matches one of them."""
+    every = _all_groups(measured)
     return [group for group in every if not names or matches_name(group.workload, *names)]
 
 
 @lru_cache(maxsize=1)
-def _all_groups(findings: Findings) -> tuple[RunGroup, ...]:
+def _all_groups(measured: Measurements) -> tuple[RunGroup, ...]:
     # Grouping a frame of all columns is slow.
-    runs = findings.runs.loc[law_refusals(findings.runs).isna(), _RUNS]
+    runs = measured.runs.loc[law_refusals(measured.runs).isna(), _RUNS]
     shortened = runs.assign(
         **{name: runs[name].map(differing_options(runs[name])) for name in JSON_COLUMNS}
     )
@@ -101,7 +102,7 @@ def _all_groups(findings: Findings) -> tuple[RunGroup, ...]:
     for group, rows in groups(runs, _JOB):
         varying_values = shortened.loc[rows.index[0], varying].to_dict()
         label = group_label({"workload": group["workload"]} | varying_values)
-        series = findings.series.loc[findings.series["run_id"].isin(rows["run_id"]), _SERIES]
+        series = measured.series.loc[measured.series["run_id"].isin(rows["run_id"]), _SERIES]
         result.append(RunGroup(group["workload"], str(group["hardware"]), label, rows, series))
     return tuple(result)
 
@@ -113,7 +114,13 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     origins = {origin_of(launcher) for launcher in rows["launcher"]} - {MEASURED}
     text = f"{' '.join([str(len(rows)), *sorted(origins)])} run{'s' * (len(rows) > 1)}, {span}"
     kinds = sorted(rows["energy_is"].dropna().unique()) if energy else []
-    return f"{text}, energy of {'; '.join(kinds)}" if kinds else text
+    if not kinds:
+        return text
+    text += f", energy of {'; '.join(kinds)}"
+    asked = rows["energy_asked"].iloc[0]
+    if asked == DEVICES and any(kind.partition(",")[0] != asked for kind in kinds):
+        text += f", where the study counted {asked}"
+    return text
 
 
 def matches_name(workload: str, *names: str) -> bool:
@@ -132,16 +139,17 @@ def _word(name: str) -> str:
 
 def on_groups(
     select: Callable[[RunGroup], pd.DataFrame], checks: Checks, *names: str, hardware: str = "",
-    energy: bool = False,
+    but: str | None = None, energy: bool = False,
 ) -> Cases:  # fmt: skip
     """Test the rows that ``select`` returns of each group.
 
-    Only hardware whose name contains ``hardware`` counts.
+    Only hardware whose name contains ``hardware`` counts, and no workload of the name ``but``.
     """
-    return lambda findings: [
+    return lambda measured: [
         make_case(group.workload, group.label, partial(select, group), checks, energy=energy)
-        for group in run_groups(findings, *names)
+        for group in run_groups(measured, *names)
         if hardware in group.hardware.lower()
+        and not (but is not None and matches_name(group.workload, but))
     ]
 
 
@@ -150,20 +158,21 @@ on_main_series = partial(on_groups, RunGroup.main_series)
 
 def on_every_series(rule: str, checks: Checks, *names: str, grows: bool = False) -> Cases:
     """Test every series of a batch rule that has no limits, with or without growing data."""
-    return lambda findings: [
+    return lambda measured: [
         make_case(group.workload, label, rows, checks)
-        for group in run_groups(findings, *names)
+        for group in run_groups(measured, *names)
         for label, rows in group.unlimited_series(rule, grows=grows)
     ]
 
 
 def on_pairs(
     are_pair: Callable[[RunGroup, RunGroup], bool], select: Callable[[RunGroup], pd.DataFrame],
-    checks: Checks, *, shared_counts: bool = False, energy: bool = False,
+    checks: Checks, *, ordered: bool = False, shared_counts: bool = False, energy: bool = False,
 ) -> Cases:  # fmt: skip
     """Test the rows that ``select`` returns of both groups of each pair, 0 and 1 in ``which``.
 
-    With ``shared_counts``, only GPU counts of both.
+    With ``ordered``, ``are_pair`` is asked for both orders of two groups. With ``shared_counts``,
+    only GPU counts of both.
     """
 
     def rows(pair: tuple[RunGroup, RunGroup]) -> pd.DataFrame:
@@ -175,12 +184,12 @@ def on_pairs(
             raise Refused("no GPU count that both have")
         return both
 
-    return lambda findings: [
+    return lambda measured: [
         make_case(
             ", ".join(dict.fromkeys(group.workload for group in pair)),
             " and ".join(group.label for group in pair), partial(rows, pair), checks, energy=energy,
         )
-        for pair in combinations(run_groups(findings), 2)
+        for pair in (permutations if ordered else combinations)(run_groups(measured), 2)
         if are_pair(*pair)
     ]  # fmt: skip
 
@@ -188,6 +197,16 @@ def on_pairs(
 def are_models(first: RunGroup, other: RunGroup) -> bool:
     """Say whether two groups are different workloads on the same hardware."""
     return first.workload != other.workload and first.hardware == other.hardware
+
+
+def on_models(first: Sequence[str], others: Sequence[str], checks: Checks) -> Cases:
+    """Test the main series of a model beside those of others, at the GPU counts of both."""
+
+    def are_pair(one: RunGroup, other: RunGroup) -> bool:
+        are_named = matches_name(one.workload, *first) and matches_name(other.workload, *others)
+        return are_models(one, other) and are_named
+
+    return on_pairs(are_pair, RunGroup.main_series, checks, ordered=True, shared_counts=True)
 
 
 def per_doubling(
@@ -198,6 +217,33 @@ def per_doubling(
     def checks(rows: pd.DataFrame) -> list[Check]:
         slope = effects.scaled(effects.exponent(rows, y), -1.0)
         return [Within(name, label, slope, low, high, effects.growth, "{:+.1%}")]
+
+    return checks
+
+
+def first_to_last(
+    name: str, what: str, y: str, least: float, *, reach: float, up_to: float = math.inf
+) -> Checks:
+    """Return the test that ``y`` changes by a factor of ``least`` or more up to the largest count.
+
+    A time becomes smaller, everything else larger. More GPUs may still bring more: too small a
+    factor contradicts only if the counts span a factor of ``reach``. Counts beyond ``up_to`` are
+    left out.
+    """
+    sign = -1.0 if y == effects.TIME else 1.0
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        known = effects.require_measured(rows[rows["gpus"] <= up_to], y)
+        first, last = int(known["gpus"].min()), int(known["gpus"].max())
+        label = f"{what} from {first} to {last} GPUs"
+        effect = effects.contrast(known, y, "gpus", {first: -sign, last: sign})
+        if effect.bounds(ERROR)[0] < math.log(least) and last < reach * first:
+            raise Refused(
+                f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of "
+                f"{last / first:g}, so the effect of more GPUs is unknown: measure counts that "
+                f"span a factor of {reach:g}"
+            )
+        yield Within(name, label, effect, math.log(least), show=math.exp)
 
     return checks
 

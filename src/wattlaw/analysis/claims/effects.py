@@ -13,7 +13,7 @@ from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varyi
 from wattlaw.analysis.claims.verdicts import Effect
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_design
-from wattlaw.analysis.metrics import SETTINGS
+from wattlaw.analysis.metrics import SETTINGS, missing_energy
 from wattlaw.analysis.statistics import ROUNDING, Floats, LeastSquares, Mean, f_test_p, pool
 from wattlaw.errors import Refused
 from wattlaw.formatting import limit_label
@@ -21,8 +21,8 @@ from wattlaw.formatting import limit_label
 TIME, ENERGY = "time_s", "energy_j"
 _DESCRIPTIONS = {
     TIME: "time", ENERGY: "energy", "metric": "quality",
-    "sm_util_cv": "SM utilisation over a run", "mem_util_mean": "memory utilisation",
-    "mem_util_cv": "memory utilisation over a run",
+    "sm_util_mean": "SM utilisation", "sm_util_cv": "SM utilisation over a run",
+    "mem_util_mean": "memory utilisation", "mem_util_cv": "memory utilisation over a run",
 }  # fmt: skip
 #: From this number of settings, the error of a mean change comes from their differences.
 MIN_CELLS = 3
@@ -36,7 +36,8 @@ def require_measured(rows: pd.DataFrame, y: str) -> pd.DataFrame:
     """Return the rows that have ``y``; refuse none, and energies that count different things."""
     known = rows[rows[y] > 0]
     if known.empty:
-        raise Refused(f"no {_DESCRIPTIONS.get(y, y)} was measured")
+        missing = missing_energy(rows) if "energy" in y else None
+        raise Refused(missing or f"no {_DESCRIPTIONS.get(y, y)} was measured")
     if "energy" in y and known["energy_is"].nunique() > 1:
         energy_kinds = "; ".join(sorted(known["energy_is"].dropna().unique()))
         raise Refused(f"energies count different things ({energy_kinds}): measure all alike")

@@ -9,9 +9,15 @@ import pandas as pd
 from wattlaw.analysis.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.claims import cases, effects, verdicts
 from wattlaw.analysis.claims.effects import ENERGY, TIME
-from wattlaw.analysis.claims.verdicts import KIT, MIT, Check, ClaimDefinition, Within
+from wattlaw.analysis.claims.verdicts import (
+    KIT,
+    MIT,
+    Check,
+    ClaimDefinition,
+    Measurements,
+    Within,
+)
 from wattlaw.analysis.energy_laws import FACTOR, energy_law, factor_model
-from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
 from wattlaw.errors import Refused
 
@@ -19,16 +25,38 @@ from wattlaw.errors import Refused
 LEAST_CHANGE = 0.01
 EXPONENT_MARGIN, MIN_R2, MIN_COUNTS = 0.1, 0.9, 3
 FACTOR_MARGIN = 0.05
+#: The counts that the figures of utilisation compare, and a change between them that counts as one.
+FIGURE_GPUS, UTILISATION_CHANGE = (2, 128), 0.10
+#: The published factor of energy and the range of counts behind it, 2 to 416 GPUs.
+DIMENET_ENERGY, DIMENET_RANGE = 3.0, 208
 CO2_GPUS, CO2_KG_PER_H, CO2_TOLERANCE = 128, 22.0, 0.25
 
 RunGroup = cases.RunGroup
 
 
-def _utilisation(name: str, claim: str, criterion: str, checks: cases.Checks) -> ClaimDefinition:
-    needs = (
-        "GPUs whose utilisation is sampled, on 3 or more GPU counts of one setting, with repeats"
-    )
-    return ClaimDefinition(name, claim, MIT, criterion, needs, cases.on_main_series(checks))
+def _utilisation(
+    name: str, claim: str, criterion: str, checks: cases.Checks, *workloads: str,
+    counts: str = "3 or more GPU counts",
+) -> ClaimDefinition:  # fmt: skip
+    needs = f"GPUs whose utilisation is sampled, on {counts} of one setting, with repeats"
+    tests = cases.on_main_series(checks, *workloads)
+    return ClaimDefinition(name, claim, MIT, criterion, needs, tests)
+
+
+def _sm_utilisation(
+    name: str, claim: str, effect: str, low: float, high: float, *workloads: str
+) -> ClaimDefinition:
+    """Return a claim on SM utilisation at the two counts of the study's figure."""
+    few, many = FIGURE_GPUS
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        ratio = effects.contrast(rows, "sm_util_mean", "gpus", {few: -1.0, many: 1.0})
+        label = f"SM utilisation at {many} GPUs over that at {few}"
+        yield Within("sm_utilisation_ratio", label, ratio, low, high, math.exp)
+
+    criterion = f"a run's mean SM utilisation at {many} GPUs is {effect} that at {few}"
+    counts = f"{few} and {many} GPUs"
+    return _utilisation(name, claim, criterion, checks, *workloads, counts=counts)
 
 
 def _variation(column: str, part: str) -> ClaimDefinition:
@@ -52,9 +80,9 @@ def _energy_rises(rows: pd.DataFrame) -> list[Check]:
     return list(rises(rows))
 
 
-def _carbon(findings: Findings) -> Sequence[verdicts.Case]:
-    """Test with the PUE and the grid of the findings' footprint."""
-    footprint = findings.footprint
+def _carbon(measured: Measurements) -> Sequence[verdicts.Case]:
+    """Test with the PUE and the grid of the footprint."""
+    footprint = measured.footprint
     low, high = (math.log(CO2_KG_PER_H * (1 + give)) for give in (-CO2_TOLERANCE, CO2_TOLERANCE))
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
@@ -73,7 +101,7 @@ def _carbon(findings: Findings) -> Sequence[verdicts.Case]:
             raise Refused(f"no runs on {CO2_GPUS} GPUs")
         return selected
 
-    return cases.on_groups(select, checks, hardware="v100", energy=True)(findings)
+    return cases.on_groups(select, checks, hardware="v100", energy=True)(measured)
 
 
 def _linear(rows: pd.DataFrame) -> Iterator[Check]:
@@ -143,8 +171,8 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
 def _on_all_runs(checks: cases.Checks) -> verdicts.Cases:
     """Test the runs without limits of all groups together."""
 
-    def all_runs(findings: Findings) -> list[verdicts.Case]:
-        groups = cases.run_groups(findings)
+    def all_runs(measured: Measurements) -> list[verdicts.Case]:
+        groups = cases.run_groups(measured)
         if not groups:
             return []
         rows = pd.concat([without_limits(group.runs) for group in groups], ignore_index=True)
@@ -165,6 +193,16 @@ CLAIMS = (
             "mem_util_mean", high=math.log2(1 - LEAST_CHANGE),
         ),
     ),
+    _sm_utilisation(
+        "gnn-sm-utilisation-falls", "The SM utilisation of DimeNet and SchNet falls.",
+        f"at least {UTILISATION_CHANGE:.0%} less than", -math.inf, math.log(1 - UTILISATION_CHANGE),
+        "dimenet", "schnet",
+    ),
+    _sm_utilisation(
+        "bert-sm-utilisation-stays", "The SM utilisation of BERT stays.",
+        f"within {UTILISATION_CHANGE:.0%} of", math.log(1 - UTILISATION_CHANGE),
+        math.log(1 + UTILISATION_CHANGE), "bert",
+    ),
     _variation("sm_util_cv", "SM"),
     _variation("mem_util_cv", "memory"),
     ClaimDefinition(
@@ -172,6 +210,20 @@ CLAIMS = (
         f"the energy per epoch rises by at least {LEAST_CHANGE:.0%} per doubling",
         needs="the energy of runs on 3 or more GPU counts of one setting, with repeats",
         cases=cases.on_main_series(_energy_rises, energy=True),
+    ),
+    ClaimDefinition(
+        "dimenet-energy-rises-threefold",
+        "The energy of an epoch of DimeNet rises more than threefold.", MIT,
+        f"the energy per epoch at the largest count is at least {DIMENET_ENERGY:g} times that at "
+        f"the smallest; less contradicts if the counts span the study's range, a factor of "
+        f"{DIMENET_RANGE}",
+        needs="the energy of dimenet at constant local batch from 2 GPUs up to 416, with repeats",
+        cases=cases.on_main_series(
+            cases.first_to_last(
+                "energy_ratio", "factor of energy", ENERGY, DIMENET_ENERGY, reach=DIMENET_RANGE
+            ),
+            "dimenet", energy=True,
+        ),
     ),
     ClaimDefinition(
         "128-v100-22-kg-co2-per-hour", "128 V100 emit 22 kg CO2 per hour.", MIT,

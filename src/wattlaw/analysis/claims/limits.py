@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from wattlaw.analysis.caps.comparison import MARGIN, SAME, compare_limits
-from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits
+from wattlaw.analysis.caps.limits import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.claims import cases, effects
 from wattlaw.analysis.claims.effects import ENERGY, TIME
 from wattlaw.analysis.claims.verdicts import MIT, Check, ClaimDefinition, Tested, Within
@@ -18,12 +18,16 @@ from wattlaw.formatting import limit_label
 #: The least change of alpha that counts as one.
 MIN_TIME_INCREASE = 0.02
 MAX_SLOWDOWN, CLEAR_SLOWDOWN, MIN_SAVING = 0.05, 0.10, 0.10
-MANY_GPUS = 128
+MANY_GPUS, FASTEST_AT = 128, 200.0
+#: The study says of one model that caps do not matter; it is tested by itself.
+SCHNET_APART = "SchNet, which is said to be insensitive to caps, has a claim of its own."
 #: Of the slow-down's factor between the smallest count and 128 GPUs.
 MIN_SHRINKAGE = 0.05
 
 
-def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> ClaimDefinition:
+def _alpha_not_beta(
+    limit: Limit, words: str, plural: str, remark: str = "", but: str | None = None
+) -> ClaimDefinition:
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         compared = compare_limits(rows, limit)
         labels = [limit_label(limit, value) for value in compared.limits["limit"]]
@@ -47,37 +51,65 @@ def _alpha_not_beta(limit: Limit, words: str, plural: str, remark: str = "") -> 
         "contradicted by a significant difference), and the lowest makes an epoch at least "
         f"{MIN_TIME_INCREASE:.0%} longer",
         needs=f"two or more {plural} on the same 3 or more GPU counts, with repeats",
-        cases=cases.on_groups(lambda group: group.limit_series(limit), checks),
+        cases=cases.on_groups(lambda group: group.limit_series(limit), checks, but=but),
         remark=remark,
     )  # fmt: skip
 
 
 def _under_cap(
-    name: str, claim: str, effect: str, cap_w: float, y: str, low: float, high: float
-) -> ClaimDefinition:
-    """Return a claim on time or energy of an epoch under a cap, with bounds of the ln ratio."""
+    name: str, claim: str, effect: str, cap_w: float | None, y: str, low: float, high: float,
+    *workloads: str, but: str | None = None, remark: str = "",
+) -> ClaimDefinition:  # fmt: skip
+    """Return a claim on time or energy of an epoch under a cap, with bounds of the ln ratio.
+
+    Without ``cap_w``, it is the lowest that was run.
+    """
     quantity = "energy" if y == ENERGY else "time"
+    cap = "the lowest cap" if cap_w is None else f"{cap_w:g} W"
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         change = effects.change_under_limit(rows, y, "power_limit_w")
+        at = limit_label("power_limit_w", float(rows.loc[rows["limited"], "power_limit_w"].iloc[0]))
         yield Within(
-            f"{quantity}_ratio", f"{quantity} per epoch under {cap_w:g} W", change,
+            f"{quantity}_ratio", f"{quantity} per epoch under {at}", change,
             low, high, math.expm1, "{:+.1%}",
         )  # fmt: skip
 
-    needs = f"runs with a cap of {cap_w:g} W beside runs of the same settings without cap, repeated"
+    needs = f"runs with {cap if cap_w is None else f'a cap of {cap}'} beside runs of the same "
+    needs += "settings without cap, repeated"
 
     def select(group: cases.RunGroup) -> pd.DataFrame:
         return effects.limited_and_reference(group.runs, "power_limit_w", cap_w)
 
     return ClaimDefinition(
         name, claim, MIT,
-        f"an epoch takes {effect} under {cap_w:g} W than at the same setting without cap (or "
+        f"an epoch takes {effect} under {cap} than at the same setting without cap (or "
         "under the highest), over all GPU counts",
         needs=f"{needs}, and their energy" if y == ENERGY else needs,
-        cases=cases.on_groups(select, checks, energy=y == ENERGY),
-        remark="Published for V100 boards with a limit of 250 W.",
+        cases=cases.on_groups(select, checks, *workloads, but=but, energy=y == ENERGY),
+        remark=f"Published for V100 boards with a limit of 250 W. {remark}".strip(),
     )  # fmt: skip
+
+
+def _fastest(rows: pd.DataFrame) -> Iterator[Check]:
+    """Test that an epoch takes less time under a cap than without and under every other."""
+    limits = distinct_limits(rows["power_limit_w"])
+    if FASTEST_AT not in limits or len(limits) < 2:
+        raise Refused(f"no runs with a cap of {FASTEST_AT:g} W beside others")
+    for other in limits:
+        if other == FASTEST_AT:
+            continue
+        kinds = [at_limit(rows, "power_limit_w", value) for value in (other, FASTEST_AT)]
+        pair = pd.concat(
+            [kind.assign(limited=i == 1) for i, kind in enumerate(kinds)], ignore_index=True
+        )
+        label = limit_label("power_limit_w", other)
+        yield Within(
+            f"time_ratio_to_{label.replace(' ', '_')}",
+            f"time under {FASTEST_AT:g} W over that under {label}",
+            effects.change_under_limit(pair, TIME, "power_limit_w"), high=0.0,
+            show=math.expm1, shape="{:+.1%}",
+        )  # fmt: skip
 
 
 def _slow_down(rows: pd.DataFrame) -> Iterator[Check]:
@@ -109,7 +141,7 @@ def _slow_down(rows: pd.DataFrame) -> Iterator[Check]:
 
 
 CLAIMS = (
-    _alpha_not_beta("power_limit_w", "Power caps", "caps"),
+    _alpha_not_beta("power_limit_w", "Power caps", "caps", SCHNET_APART, "schnet"),
     _alpha_not_beta(
         "clock_limit_mhz", "SM clocks", "clocks",
         "The study's own exponents of DimeNet, 0.97, 0.90 and 0.82 at 135, 735 and 1380 MHz "
@@ -128,7 +160,22 @@ CLAIMS = (
     _under_cap(
         "100w-slows-clearly", "A power cap of 100 W slows training clearly.",
         f"at least {CLEAR_SLOWDOWN:.0%} longer", 100.0, TIME, math.log(1 + CLEAR_SLOWDOWN),
-        math.inf,
+        math.inf, but="schnet", remark=SCHNET_APART,
+    ),
+    _under_cap(
+        "schnet-insensitive-to-caps", "SchNet is insensitive to power caps.",
+        f"at most {MAX_SLOWDOWN:.0%} more or less time", None, TIME, math.log(1 - MAX_SLOWDOWN),
+        math.log(1 + MAX_SLOWDOWN), "schnet",
+    ),
+    ClaimDefinition(
+        "bert-fastest-at-200w", "BERT is fastest under a power cap of 200 W.", MIT,
+        "an epoch takes less time under 200 W than at the same setting without cap and under every "
+        "other cap, over all GPU counts",
+        needs="bert with a cap of 200 W beside runs of the same settings with others, repeated",
+        cases=cases.on_groups(
+            lambda group: varying_only(group.runs, "power_limit_w"), _fastest, "bert"
+        ),
+        remark="Published for V100 boards with a limit of 250 W.",
     ),
     ClaimDefinition(
         "slow-down-shrinks-at-128", "The slow-down by a power cap shrinks at 128 GPUs.", MIT,

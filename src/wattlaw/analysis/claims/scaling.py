@@ -10,7 +10,6 @@ from wattlaw.analysis.claims.effects import TIME
 from wattlaw.analysis.claims.verdicts import KIT, MIT, Cases, Check, ClaimDefinition, Tested, Within
 from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
 
 #: How far the largest count may be from the law of the smaller ones.
@@ -21,11 +20,14 @@ SCHNET_REACH, FOURCASTNET_REACH = 64, 4
 #: Growth of time per doubling of GPUs and data that counts as slight.
 SLIGHT_GROWTH = (0.005, 0.15)
 NEAR_LINEAR = 0.9
-#: The largest count of Frey et al. over their smallest; the same of their pictures.
-FULL_RANGE, FIGURE_RANGE = 424 / 2, 128 / 2
-#: So much off a published speedup counts as that speedup.
+#: The largest count of the pictures of Frey et al., and that over their smallest.
+FIGURE_GPUS, FIGURE_RANGE = 128, 128 / 2
+#: So much off a published speedup counts as that speedup; and off a published difference.
 TOLERANCE = 0.1
-CNN_LEAST, CNN_MOST = 5.0 * (1 - TOLERANCE), 6.0 * (1 + TOLERANCE)
+#: The published exponents without caps, which the speedups of these models follow from.
+CNN_BETAS = {"resnet50": 0.52, "vgg16": 0.64, "inception": 0.44}
+CNN_DIFFERENCE, OVERTAKEN_AT = 0.20, 100
+OTHERS_THAN_BERT = (*CNN_BETAS, "dimenet", "schnet")
 
 
 def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
@@ -58,13 +60,20 @@ def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
     yield Tested(text, holds, contradicting_p, numbers)
 
 
-def _two_betas(rows: pd.DataFrame) -> Iterator[Check]:
-    first, other = (effects.exponent(rows_of_model) for _, rows_of_model in rows.groupby("which"))
-    label = f"beta {first.estimate:.2f} and {other.estimate:.2f}, difference"
-    difference = effects.difference(first, other)
-    yield Within(
-        "beta_difference", label, difference, -SAME_BETA, SAME_BETA, shape="{:+.3f}", inside=False
-    )
+def _two_betas(low: float, high: float, *, inside: bool = True) -> cases.Checks:
+    """Return the test of the second model's exponent less the first one's."""
+
+    def checks(rows: pd.DataFrame) -> Iterator[Check]:
+        first, other = (
+            effects.exponent(rows_of_model) for _, rows_of_model in rows.groupby("which")
+        )
+        label = f"beta {first.estimate:.2f} and {other.estimate:.2f}, difference"
+        difference = effects.difference(first, other)
+        yield Within(
+            "beta_difference", label, difference, low, high, shape="{:+.3f}", inside=inside
+        )
+
+    return checks
 
 
 def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
@@ -84,28 +93,37 @@ def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
         yield Tested(label, holds=False, contradicting_p=bend.p_value, values={"bend_at": bend.at})
 
 
-def _speedup(least: float, most: float = math.inf, enough: float = FULL_RANGE) -> cases.Checks:
-    """Return the test of a speedup from ``least`` to ``most``.
+def _overtakes(rows: pd.DataFrame) -> Iterator[Check]:
+    """Test that the first model is slower up to a count, and faster beyond it."""
+    if rows["unit"].nunique() > 1:
+        raise Refused("the times are of different units")
+    counts = sorted(int(count) for count in rows["gpus"].unique())
+    upto = [count for count in counts if count <= OVERTAKEN_AT]
+    if not upto or counts[-1] == upto[-1]:
+        raise Refused(f"measure both up to and beyond {OVERTAKEN_AT} GPUs")
+    both = rows.assign(cell=rows["gpus"] * (-1) ** rows["which"])
+    one, other = rows.groupby("which")["workload"].first()
+    for name, count, bounds in (
+        ("time_ratio_before", upto[-1], (0.0, math.inf)),
+        ("time_ratio_beyond", counts[-1], (-math.inf, 0.0)),
+    ):
+        ratio = effects.contrast(both, TIME, "cell", {count: 1.0, -count: -1.0})
+        label = f"time of {one} over {other} at {count} GPUs"
+        yield Within(name, label, ratio, *bounds, math.exp, "{:.3f}")
 
-    More GPUs may still bring more: too little contradicts only if the counts span the full range,
-    and support for a speedup with a greatest value needs counts that span a factor of ``enough``.
-    """
-    low, high = math.log(least), math.log(most)
+
+def _speedup_of(beta: float) -> cases.Checks:
+    """Return the test that the speedup is the one of a published exponent."""
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        counts = effects.require_measured(rows, TIME)["gpus"]
-        first, last = int(counts.min()), int(counts.max())
-        label, reach = f"speedup from {first} to {last} GPUs", last / first
-        effect = effects.contrast(rows, TIME, "gpus", {first: 1.0, last: -1.0})
-        bottom, top = effect.bounds(ERROR)
-        is_inside = bottom >= low and top <= high
-        needed = enough if is_inside else FULL_RANGE
-        if bottom <= high and reach < needed:
-            raise Refused(
-                f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of {reach:g}, "
-                "so the effect of more GPUs is unknown: measure counts that span a factor of "
-                f"{needed:g}"
-            )
+        shown = effects.require_measured(rows[rows["gpus"] <= FIGURE_GPUS], TIME)
+        first, last = int(shown["gpus"].min()), int(shown["gpus"].max())
+        if last < FIGURE_RANGE * first:
+            raise Refused(f"{first} to {last} GPUs: measure a factor of {FIGURE_RANGE:g}")
+        effect = effects.contrast(shown, TIME, "gpus", {first: 1.0, last: -1.0})
+        published = beta * math.log(last / first)
+        label = f"speedup from {first} to {last} GPUs ({math.exp(published):.3g} by the exponent)"
+        low, high = (published + math.log(1 + give) for give in (-TOLERANCE, TOLERANCE))
         yield Within("speedup", label, effect, low, high, math.exp)
 
     return checks
@@ -128,14 +146,32 @@ def _fourcastnet(rows: pd.DataFrame) -> Iterator[Check]:
         yield Within(name, label, effects.scaled(logs, 1 / math.log(high / low)), *bounds)
 
 
-def _speedup_claim(workload: str, model: str, speedup: float) -> ClaimDefinition:
+def _speedup_claim(
+    workload: str, model: str, speedup: float, largest: int, *, is_limited: bool = False,
+    remark: str = "",
+) -> ClaimDefinition:  # fmt: skip
+    """Return a claim on the speedup from 2 GPUs to the study's largest count of the model.
+
+    With ``is_limited``, larger counts are left out.
+    """
+    at, upto = (f"-at-{largest}", f" up to {largest}") if is_limited else ("", "")
+    least = speedup * (1 - TOLERANCE)
     return ClaimDefinition(
-        f"{workload}-speedup-{speedup:g}", f"{model} gets {speedup:g} times as fast.", MIT,
-        f"the largest count is at least {speedup * (1 - TOLERANCE):g} times as fast as the "
-        f"smallest (the published value less {TOLERANCE:.0%}); less contradicts if the counts "
-        f"span at least the study's whole range, a factor of {FULL_RANGE:g}",
-        needs=f"{workload} at constant local batch from 2 GPUs up to 424, with repeats",
-        cases=cases.on_main_series(_speedup(speedup * (1 - TOLERANCE), enough=0), workload),
+        f"{workload}-speedup-{speedup:g}{at}",
+        f"{model} gets {speedup:g} times as fast{f' on {largest} GPUs' if is_limited else ''}.",
+        MIT,
+        f"the largest count{upto} is at least {least:g} times as fast as the smallest (the "
+        f"published value less {TOLERANCE:.0%}); less contradicts if the counts span at least the "
+        f"study's range, a factor of {largest / 2:g}",
+        needs=f"{workload} at constant local batch from 2 GPUs up to {largest}, with repeats",
+        cases=cases.on_main_series(
+            cases.first_to_last(
+                "speedup", "speedup", TIME, least, reach=largest / 2,
+                up_to=largest if is_limited else math.inf,
+            ),
+            workload,
+        ),
+        remark=remark,
     )  # fmt: skip
 
 
@@ -160,9 +196,50 @@ CLAIMS = (
         f"differ by more than {SAME_BETA:g}; contradicted if all differ by less",
         needs="two workloads on the same hardware and the same 3 or more GPU counts",
         cases=cases.on_pairs(  # an exponent depends on the range of N
-            cases.are_models, cases.RunGroup.main_series, _two_betas, shared_counts=True
+            cases.are_models, cases.RunGroup.main_series,
+            _two_betas(-SAME_BETA, SAME_BETA, inside=False), shared_counts=True,
         ),
         about="some",
+    ),
+    ClaimDefinition(
+        "bert-scales-best", "BERT scales best of all models.", MIT,
+        "its exponent is larger than that of each other model of the study on the same hardware, "
+        "over the same GPU counts; contradicted by a larger one",
+        needs="bert and another model of the study on the same hardware and the same 3 or more GPU "
+        "counts, with repeats",
+        cases=cases.on_models(["bert"], OTHERS_THAN_BERT, _two_betas(-math.inf, 0.0)),
+        remark="The published exponents of BERT and DimeNet, 0.87 and 0.82, have standard errors "
+        "of 0.03 each.",
+    ),
+    ClaimDefinition(
+        "dimenet-scales-better-than-schnet", "DimeNet scales better than SchNet.", MIT,
+        f"its exponent over the same GPU counts is larger by at least {SAME_BETA:g}",
+        needs="dimenet and schnet on the same hardware and the same 3 or more GPU counts, with "
+        "repeats",
+        cases=cases.on_models(["dimenet"], ["schnet"], _two_betas(-math.inf, -SAME_BETA)),
+    ),
+    ClaimDefinition(
+        "cnn-exponents-within-0.2",
+        "The exponents of the convolutional networks differ by at most 0.20.", MIT,
+        f"the exponents of every two over the same GPU counts differ by at most "
+        f"{CNN_DIFFERENCE * (1 + TOLERANCE):g} (the published value and {TOLERANCE:.0%})",
+        needs="two of resnet50, vgg16 and inceptionv3 on the same hardware and the same 3 or more "
+        "GPU counts, with repeats",
+        cases=cases.on_pairs(
+            lambda one, other: cases.are_models(one, other)
+            and all(cases.matches_name(group.workload, *CNN_BETAS) for group in (one, other)),
+            cases.RunGroup.main_series,
+            _two_betas(*(sign * CNN_DIFFERENCE * (1 + TOLERANCE) for sign in (-1, 1))),
+            shared_counts=True,
+        ),
+    ),
+    ClaimDefinition(
+        "vgg16-overtakes-resnet50-beyond-100", "VGG16 overtakes ResNet50 beyond 100 GPUs.", MIT,
+        f"at the largest common count up to {OVERTAKEN_AT} GPUs it takes longer than ResNet50, at "
+        "the largest beyond less",
+        needs="vgg16 and resnet50 on the same hardware, on counts up to and beyond "
+        f"{OVERTAKEN_AT}, with repeats",
+        cases=cases.on_models(["vgg16"], ["resnet50"], _overtakes),
     ),
     ClaimDefinition(
         "schnet-leaves-the-law-beyond-64", "SchNet leaves its power law beyond 64 GPUs.", MIT,
@@ -171,17 +248,27 @@ CLAIMS = (
         needs=f"schnet on 3 or more GPU counts up to {SCHNET_REACH} and at least one beyond",
         cases=cases.on_main_series(_schnet, "schnet"),
     ),
-    _speedup_claim("dimenet", "DimeNet", 60.0),
-    _speedup_claim("bert", "BERT", 76.0),
+    _speedup_claim("dimenet", "DimeNet", 60.0, 416),
+    _speedup_claim("bert", "BERT", 76.0, 424),
+    _speedup_claim("bert", "BERT", 30.0, 128, is_limited=True),
+    _speedup_claim(
+        "resnet50", "ResNet50", 20.0, 128, is_limited=True,
+        remark="It is that of the figure of energies; the published exponent of 0.52 gives 8.7.",
+    ),
     ClaimDefinition(
-        "cnn-speedup-5-to-6", "The convolutional networks get 5 to 6 times as fast.", MIT,
-        f"the largest count is {CNN_LEAST:g} to {CNN_MOST:g} times as fast as the smallest (the "
-        f"published values, {TOLERANCE:.0%} more or less), over counts that span a factor of "
-        f"{FIGURE_RANGE:g}; less contradicts from a factor of {FULL_RANGE:g} on",
+        "cnn-speedup-5-to-6",
+        "The convolutional networks get as much faster as their exponents say.", MIT,
+        f"the largest count N up to {FIGURE_GPUS} is (N / smallest count)^beta times as fast as "
+        f"the smallest, within {TOLERANCE:.0%}, with the published beta of the model; the counts "
+        f"span a factor of {FIGURE_RANGE:g} or more",
         needs="resnet50, vgg16 or inceptionv3 at constant local batch from 2 to 128 GPUs, repeated",
-        cases=cases.on_main_series(
-            _speedup(CNN_LEAST, CNN_MOST, FIGURE_RANGE), "resnet50", "vgg16", "inception"
-        ),
+        cases=lambda measured: [
+            case
+            for name, beta in CNN_BETAS.items()
+            for case in cases.on_main_series(_speedup_of(beta), name)(measured)
+        ],
+        remark="The text says 5 to 6 times; by the exponents it is 8.7, 14 and 6.2 for ResNet50, "
+        "VGG16 and InceptionV3 from 2 to 128 GPUs.",
     ),
     ClaimDefinition(
         "growing-data-constant-time",

@@ -18,26 +18,57 @@ something differs somewhere, it is the other way round.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
+from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.metrics import run_metrics, with_sampled_utilisation
 from wattlaw.analysis.result import Result, plain
+from wattlaw.analysis.series import scaling_series
 from wattlaw.analysis.statistics import ERROR
 from wattlaw.errors import Refused
+from wattlaw.scopes import DEVICES, OUTERMOST
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
 SIMULATED = "simulated"
 MIT, KIT = "mit-2022", "kit-2025"
+#: What the energies of each study count: GPUs alone; GPUs, processors and memory of all nodes.
+SCOPES = {MIT: "gpu", KIT: DEVICES}
 #: The evidence of a claim names at most this number of workloads; ``workloads`` has all.
 _MAX_LISTED = 3
 #: A larger change has so wide an interval that its digits say nothing.
 _MOST_CHANGE = 10.0
 
 Numbers = dict[str, Any]
+
+
+def scope_of(studies: Collection[str]) -> str:
+    """Return what energies count that are compared with one study; else the outermost scope."""
+    return SCOPES[next(iter(studies))] if len(studies) == 1 else OUTERMOST
+
+
+@dataclass(frozen=True, eq=False)  # a key of caches, by identity
+class Measurements:
+    """What claims are tested on; the energies have one scope."""
+
+    runs: pd.DataFrame  # analysis.metrics.run_metrics
+    series: pd.DataFrame  # analysis.series.scaling_series
+    quality: tuple[BatchQuality, ...]
+    footprint: Footprint | None
+
+    @classmethod
+    def of(
+        cls, runs: pd.DataFrame, epochs: pd.DataFrame, energy_scope: str,
+        statistics: pd.DataFrame | None = None, footprint: Footprint | None = None,
+    ) -> "Measurements":  # fmt: skip
+        """Return the measurements of the tables of a store."""
+        table = with_sampled_utilisation(run_metrics(runs, epochs, energy_scope), statistics)
+        return cls(table, scaling_series(table), quality_by_batch(table), footprint)
 
 
 @dataclass(frozen=True)
@@ -187,8 +218,8 @@ class Claim(Result):
         return {part.label: part.numbers for part in self.workloads if part.numbers}
 
 
-#: The tests of a claim on each workload of the findings.
-Cases = Callable[[Findings], Sequence[Case]]
+#: The tests of a claim on each workload of the measurements.
+Cases = Callable[[Measurements], Sequence[Case]]
 
 
 @dataclass(frozen=True)
@@ -208,9 +239,9 @@ class ClaimDefinition:
     about: Literal["every", "some"] = "every"
     remark: str = ""
 
-    def evaluate(self, findings: Findings) -> Claim:
+    def evaluate(self, measured: Measurements) -> Claim:
         """Return the claim with the verdict of each workload, and that of all together."""
-        cases = self.cases(findings)
+        cases = self.cases(measured)
         tests = max(1, sum(len(case.checks) for case in cases if not case.simulated))
         levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)
         parts = tuple(_workload_verdict(case, *levels) for case in cases)

@@ -40,6 +40,7 @@ def advise(
     details: Annotated[
         bool, typer.Option("--details", help="Also show the options and all warnings.")
     ] = False,
+    energy_scope: opts.EnergyScopeOption = None,
     pue: opts.PueOption = None,
     grid: opts.GridOption = None,
     price: opts.PriceOption = None,
@@ -59,8 +60,8 @@ def advise(
             advice = opened.advise(
                 name, minimize=minimize, deadline=deadline, max_slowdown=max_slowdown,
                 energy_budget=energy_budget, max_gpus=max_gpus, epochs=epochs, target=target,
-                baseline=baseline, any_batch=any_batch, pue=pue, grid=grid, price=price,
-                price_per_gpu_hour=price_per_gpu_hour,
+                baseline=baseline, any_batch=any_batch, energy_scope=energy_scope, pue=pue,
+                grid=grid, price=price, price_per_gpu_hour=price_per_gpu_hour,
             )  # fmt: skip
         except Refused as refusal:
             if not several:

@@ -13,13 +13,16 @@ from wattlaw.report import tables
 
 def claims(
     stores: opts.StoreArguments,
+    energy_scope: opts.EnergyScopeOption = None,
     pue: opts.PueOption = None,
     grid: opts.GridOption = None,
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
 ) -> int:
     """Test published findings on your own runs."""
-    tested = results.open(*stores, strict=strict).claims(pue=pue, grid=grid)
+    tested = results.open(*stores, strict=strict).claims(
+        energy_scope=energy_scope, pue=pue, grid=grid
+    )
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
         return 0

@@ -26,6 +26,7 @@ def compare(
         list[str] | None,
         option("LIMIT", "Exit with 4 beyond a limit: 'energy > +5%'. Can be repeated."),
     ] = None,
+    energy_scope: opts.EnergyScopeOption = None,
     output: Annotated[Path | None, option("FILE", "HTML page to write.", "-o", "--output")] = None,
     as_json: opts.JsonOption = False,
     strict: Annotated[
@@ -35,7 +36,7 @@ def compare(
 ) -> int:
     """Compare two stores: machines, code versions, before and after."""
     other = None if b is None else results.open(b, strict=strict)
-    comparison = results.open(a, strict=strict).compare(other, by=by)
+    comparison = results.open(a, strict=strict).compare(other, by=by, energy_scope=energy_scope)
     checks = [comparison.check(limit) for limit in fail_if or ()]
     if output is not None:
         comparison.write(output)

@@ -37,6 +37,7 @@ def fit(
     by: Annotated[
         str | None, option("COLS", "Columns that identify a series, separated by commas.")
     ] = None,
+    energy_scope: opts.EnergyScopeOption = None,
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
 ) -> int:
@@ -50,9 +51,11 @@ def fit(
             raise BadInput(f"{path}: no such file or store")
         if _is_table(path) and len(source) > 1:
             raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
+    if energy_scope is not None and _is_table(source[0]):
+        raise BadInput(f"--energy-scope: {source[0]} is a table; allowed: stores")
     try:
         y = y or ("epoch_time_s" if _is_table(source[0]) else "time_s")
-        fits = _fits(source, x, y, columns, strict=strict)
+        fits = _fits(source, x, y, columns, energy_scope, strict=strict)
     except BadInput as error:
         text = str(error)
         prefix = "" if text.startswith(str(source[0])) else f"{source[0]}: "
@@ -80,7 +83,10 @@ def _is_table(path: Path) -> bool:
     return path.is_file() and path.suffix.lower() != ".zip"  # a bundle is a store
 
 
-def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None, *, strict: bool) -> Fits:
+def _fits(
+    source: Sequence[Path], x: str, y: str, by: list[str] | None, energy_scope: str | None, *,
+    strict: bool,
+) -> Fits:  # fmt: skip
     if _is_table(source[0]):
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:
@@ -92,4 +98,4 @@ def _fits(source: Sequence[Path], x: str, y: str, by: list[str] | None, *, stric
         print_note(f"all runs are {opened.origins_label}: nothing was measured")
     for caution in batch_cautions(opened.metrics):
         print_note(str(caution))
-    return opened.fit(x, y, by)
+    return opened.fit(x, y, by, energy_scope=energy_scope)

@@ -44,6 +44,7 @@ def report(
     target: Annotated[
         float | None, option("Q", "Also report time and energy to this value of the metric.")
     ] = None,
+    energy_scope: opts.EnergyScopeOption = None,
     pue: opts.PueOption = None,
     grid: opts.GridOption = None,
     price: opts.PriceOption = None,
@@ -57,8 +58,9 @@ def report(
         if nodes is None:
             raise BadInput("--template proposal: --nodes is required, the nodes of a training")
         written = opened.proposal(
-            output, nodes=nodes, workload=workload, runs=runs or 1, epochs=epochs, pue=pue,
-            grid=grid, price=price, price_per_gpu_hour=price_per_gpu_hour,
+            output, nodes=nodes, workload=workload, runs=runs or 1, epochs=epochs,
+            energy_scope=energy_scope, pue=pue, grid=grid, price=price,
+            price_per_gpu_hour=price_per_gpu_hour,
         )  # fmt: skip
         print(" ".join(map(str, [written.page, *written.figures])))
         return 0
@@ -67,8 +69,8 @@ def report(
             raise BadInput(f"--{name}: allowed only with --template proposal")
     written = opened.report(
         output, figures=figures, kinds=kinds, template=template, claims=claims,
-        interactive=interactive, target=target, pue=pue, grid=grid, price=price,
-        price_per_gpu_hour=price_per_gpu_hour,
+        interactive=interactive, target=target, energy_scope=energy_scope, pue=pue, grid=grid,
+        price=price, price_per_gpu_hour=price_per_gpu_hour,
     )  # fmt: skip
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:

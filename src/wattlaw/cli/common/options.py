@@ -72,6 +72,10 @@ GridOption = Annotated[
 PriceOption = Annotated[
     str | None, option("MONEY|REGION", "Price per kWh: 0.21, '0.21 EUR', or a region.")
 ]
+EnergyScopeOption = Annotated[
+    Literal["gpu", "node", "all"] | None,
+    option("SCOPE", "Energy of GPUs (gpu), of node meters (node), or the outermost (all)."),
+]
 GpuPriceOption = Annotated[str | None, option("MONEY", "Price per GPU-hour: 2.5 or '2.5 EUR'.")]
 
 

@@ -113,7 +113,8 @@ GALLERY: tuple[Figure, ...] = (
     ),
     *_by_limit(
         "effects", "Speed and energy", "caps", limits.effects,
-        "Shown are the smallest and the largest count of workers that were run under limits.",
+        "Shown are 2 and 128 workers, as in Frey et al. 2022, where both were run under limits; "
+        "else the smallest and the largest count.",
     ),
     Figure(
         "utilisation", "GPU utilisation", "utilisation", _MIT, utilisation.utilisation,
@@ -122,8 +123,8 @@ GALLERY: tuple[Figure, ...] = (
     ),
     Figure(
         "joint", "Joint utilisation", "utilisation", _MIT, utilisation.joint,
-        "Colours show where the samples of both utilisations lie, at the smallest and at the "
-        "largest count of workers.",
+        "Colours show where the samples of both utilisations lie, at 2 and 128 workers, as in "
+        "Frey et al. 2022, where both ran; else at the smallest and the largest count.",
     ),
     *_by_limit(
         "variation", "Variation of utilisation", "utilisation", utilisation.variation_by_limit,

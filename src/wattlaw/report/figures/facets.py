@@ -1,6 +1,6 @@
 """Panels and lines of a figure: no more than a reader can distinguish."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ LINE_COLUMNS = (
 )  # fmt: skip
 #: Lines of a single panel, lines of each of several panels, and panels.
 MAX_LINES, MAX_LINES_EACH, MAX_PANELS = 7, 5, 9
+PUBLISHED_COUNTS = (2, 128)
 _SIZES = {1: (540, 320, 1), 2: (390, 260, 2), 3: (255, 210, 3), 4: (390, 220, 2)}
 
 
@@ -59,6 +60,15 @@ class Facets:
         """Return a title with the unit of work of the panels of ``table`` for ``{unit}``."""
         rows = self.rows[self.rows["panel"].isin(table["panel"])] if "{unit}" in title else None
         return title if rows is None else title.format(unit=unit_name(rows))
+
+
+def compared_counts(counts: Iterable[int]) -> tuple[int, int]:
+    """Return the two worker counts that a figure compares.
+
+    2 and 128, as the figures of Frey et al. 2022, or else the smallest and the largest.
+    """
+    distinct = {int(count) for count in counts}
+    return PUBLISHED_COUNTS if distinct >= {*PUBLISHED_COUNTS} else (min(distinct), max(distinct))
 
 
 def panel_size(panels: int) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
-from wattlaw.report.figures.facets import PANEL_COLUMNS, facet, panel_size
+from wattlaw.report.figures.facets import PANEL_COLUMNS, compared_counts, facet, panel_size
 from wattlaw.report.theme import Spec, line_styles
 
 #: With more worker counts, lines are named "smallest count" and "largest count".
@@ -16,13 +16,13 @@ _MAX_COUNTS = 7
 
 
 def effects(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw speed and energy by cap or clock, at the smallest and the largest worker count."""
+    """Draw speed and energy by cap or clock, at the two counts of ``compared_counts``."""
     rows = findings.limit_effects
     rows = rows[rows["limit_kind"] == limit]
     if rows.empty:
         return None
     facets = facet(rows, PANEL_COLUMNS, (), one_panel=False)
-    ratios = _ratios(_smallest_and_largest(facets.rows, limit))
+    ratios = _ratios(_of_two_counts(facets.rows, limit))
     distinct = ratios[["line", "quantity", "gpus"]].drop_duplicates()
     speed_first = distinct.sort_values(["quantity", "gpus"], ascending=[False, True])
     styles = line_styles(list(dict.fromkeys(speed_first["line"])), facets.width)
@@ -52,10 +52,10 @@ def effects(findings: Findings, limit: Limit) -> Spec | None:
     return parts.draw_panels(facets, ratios, layers, notes, panel_size(max(len(facets.panels), 2)))
 
 
-def _smallest_and_largest(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
-    """Return the smallest and largest worker count of each panel at one batch each."""
-    gpus = rows.groupby("panel")["gpus"]
-    rows = rows[(rows["gpus"] == gpus.transform("min")) | (rows["gpus"] == gpus.transform("max"))]
+def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+    """Return the rows of two worker counts of each panel, at one batch each."""
+    panels = [of_panel for _, of_panel in rows.groupby("panel", sort=False)]
+    rows = pd.concat([rows[rows["gpus"].isin(compared_counts(rows["gpus"]))] for rows in panels])
     batch = rows.groupby(["panel", "gpus"])["global_batch"].transform("max")
     rows = rows[(rows["global_batch"] == batch) | batch.isna()]
     unlimited = rows[rows[other_limit(limit)].isna()]

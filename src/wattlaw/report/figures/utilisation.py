@@ -11,6 +11,7 @@ from wattlaw.report.figures.facets import (
     MAX_LINES,
     PANEL_COLUMNS,
     Facets,
+    compared_counts,
     facet,
     fixed_dataset,
     without_limits,
@@ -57,7 +58,7 @@ def _with_values(rows: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
 
 
 def joint(findings: Findings) -> Spec | None:
-    """Draw joint memory and SM utilisation at the smallest and the largest worker count."""
+    """Draw joint memory and SM utilisation at the two worker counts of ``compared_counts``."""
     if findings.joint is None or findings.joint.empty:
         return None
     rows = findings.series[findings.series["run_id"].isin(findings.joint["run_id"])]
@@ -68,7 +69,7 @@ def joint(findings: Findings) -> Spec | None:
     panels = []
     for name in facets.panels[:_MAX_JOBS]:
         rows = facets.panel_rows(name)
-        for gpus in sorted({rows["gpus"].min(), rows["gpus"].max()}):
+        for gpus in sorted({*compared_counts(rows["gpus"])}):
             table = _shares(findings.joint, rows.loc[rows["gpus"] == gpus, "run_id"])
             title = ", ".join(filter(None, (name, plural(int(gpus), "worker"))))
             panels.append(_heat_map(table, shorten_middle(title, 34)))

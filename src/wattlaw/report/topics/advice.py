@@ -38,7 +38,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
             *_with_any_batch(advice),
             *_both_scalings(advice),
             *_basis(advice),
-            *_other_batches(advice),
+            *_always_shown(advice),
         )
     if advice.clearly_best:
         head = f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}"
@@ -50,13 +50,14 @@ def summary(advice: Advice) -> tuple[str, ...]:
         *lines, _takes(advice, option), *_epochs_differ(advice, option), *_saves(advice, option),
         *_with_any_batch(advice), *_both_scalings(advice),
         *([_sure(advice)] if advice.clearly_best else []), *_basis(advice), _next(advice),
-        *_other_batches(advice),
+        *_always_shown(advice),
     )  # fmt: skip
 
 
-def _other_batches(advice: Advice) -> list[str]:
-    """Return the warning about runs that trained with another batch than declared."""
-    return [f"Warning: {item}" for item in advice.warnings if item.code == fmt.OTHER_BATCH]
+def _always_shown(advice: Advice) -> list[str]:
+    """Return the warnings about another batch than declared, and a scope that is missing."""
+    codes = (fmt.OTHER_BATCH, fmt.NO_SCOPE)
+    return [f"Warning: {item}" for item in advice.warnings if item.code in codes]
 
 
 def brief(advice: Advice) -> str:
@@ -78,15 +79,14 @@ def brief(advice: Advice) -> str:
     else:
         parts.append("probability unknown")
     parts.append("" if option.source == fmt.MEASURED else option.source)
-    parts.append(
-        "the batch that ran differs from the declared one" if _other_batches(advice) else ""
-    )
+    codes = {warning.code for warning in advice.warnings}
+    parts += [text for code, text in _BRIEF_WARNINGS.items() if code in codes]
     if advice.any_batch is not None:
         label = advice.label(advice.any_batch)
         parts.append(f"or, if quality allows, {label} (--any-batch)")
-    elif "batch-quality-unknown" in {warning.code for warning in advice.warnings}:
+    elif "batch-quality-unknown" in codes:
         parts.append("larger batches are left out (--any-batch)")
-    if "epochs-differ" in {warning.code for warning in advice.warnings}:
+    if "epochs-differ" in codes:
         parts.append(f"for {option.amount.mean:g} epochs (the runs trained different numbers)")
     if advice.left_out:
         parts.append(f"{fmt.plural(sum(advice.left_out.values()), 'run')} left out")
@@ -124,6 +124,10 @@ def _caveats(advice: Advice) -> list[str]:
     return caveats
 
 
+_BRIEF_WARNINGS = {
+    fmt.OTHER_BATCH: "the batch that ran differs from the declared one",
+    fmt.NO_SCOPE: "energies of the scope that was asked for are missing",
+}
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
@@ -396,4 +400,4 @@ _IMPLIED = {
     "quality-not-measured": "batch-quality-unknown",
 }  # fmt: skip
 #: Warnings that a caveat on the data says, with the number of runs.
-_IN_DATA = ("energy-suspect", "energy-reason")
+_IN_DATA = ("energy-suspect", "energy-reason", fmt.NO_SCOPE)

@@ -7,6 +7,7 @@ from typing import Any
 from wattlaw import formatting as fmt
 from wattlaw.analysis.caps.limits import LIMITS
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.metrics import missing_energy
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import suspect_note, unit_name, worker_noun
 
@@ -111,11 +112,10 @@ def counted(findings: Findings) -> tuple[str, ...]:
 def energy_sentences(findings: Findings) -> Iterator[str]:
     """Yield what is counted, the factor of each workload and hardware, and its drift."""
     if findings.energy is None:
-        yield "Energy is not known: " + (
-            "the table has none."
-            if findings.sources_label == "imported"
-            else "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
-        )
+        why = "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
+        if findings.sources_label == "imported":
+            why = "the table has none."
+        yield f"Energy is not known: {fmt.full_stop(missing_energy(findings.runs) or why)}"
         return
     text = f"Energies include: {findings.energy}."
     if "estimated" in findings.energy:
