@@ -4,6 +4,7 @@ import itertools
 import time
 from pathlib import Path
 
+from pythons import python_without
 from slurm.cluster import Cluster
 from slurm.studies import Desk
 
@@ -39,6 +40,10 @@ def test_at_most_20_of_200_runs_are_queued_and_each_poll_is_one_call(
     calls = cluster.calls()[earlier:]
     assert len([one for one in calls if one[2] == "sbatch"]) == RUNS
     asked = [one for one in calls if one[2] in ("squeue", "sacct", "scontrol", "sinfo")]
+    # Before the first job: what a job gets without a number of cores.
+    before = [one for one in asked if one[2] == "scontrol"]
+    assert [one[3].split()[-2:] for one in before] == [["show", "config"], ["show", "partition"]]
+    asked = [one for one in asked if one not in before]
     assert {one[2] for one in asked} <= {"squeue", "sacct"}
     assert len(asked) <= took_s / POLL_S + 2
     times = [one[0] for one in asked[:-1]]
@@ -54,6 +59,25 @@ def test_three_refusals_in_a_row_end_the_study(desk: Desk) -> None:
     failed = [one for one in desk.records() if one.status == "failed"]
     assert len(failed) == 3
     assert "invalid partition specified: nowhere" in failed[0].reason
+
+
+def test_a_job_without_a_number_of_cores_is_warned_of(desk: Desk) -> None:
+    desk.write()
+    assert "gets one core per node" in desk.does("check", "study.yaml").stderr
+    desk.write({"cpus_per_worker": 1})
+    assert "core" not in desk.does("check", "study.yaml").stderr
+
+
+def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(desk: Desk) -> None:
+    python = python_without(desk.folder, "sklearn", hosts="node*")
+    desk.write({"python": str(python)}, sweeps=[{"gpus": [1, 2], "global_batch": [128]}])
+    before = desk.submissions()
+    ended = desk.runs()
+    assert ended.returncode == 1, ended.stderr
+    assert desk.submissions() - before == 2  # no job is repeated
+    for record in desk.records():
+        assert (record.status, record.attempts, record.interruptions) == ("failed", 1, ())
+        assert "digits-cnn needs sklearn" in str(record.reason)
 
 
 def test_a_run_with_an_uneven_number_of_workers_per_node_is_skipped(desk: Desk) -> None:

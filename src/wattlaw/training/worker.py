@@ -51,7 +51,7 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
         from wattlaw import registry
         from wattlaw.store.live import open_windows
-        from wattlaw.training import flops
+        from wattlaw.training import accelerator, flops
         from wattlaw.training.loop import Training
         from wattlaw.training.ranks import process_group
         from wattlaw.workloads import catalogue
@@ -63,6 +63,7 @@ def _train(folder: RunFolder, attempt: int) -> None:
     spec = record.spec
     entry = registry.load(catalogue.GROUP, spec.workload.name)
     workload = catalogue.build(spec.workload)
+    accelerator.check_kernels(int(os.environ.get("LOCAL_RANK", "0")))
     with process_group() as ranks:
         torch.manual_seed(record.seed)
         model = workload.model().to(ranks.device)
