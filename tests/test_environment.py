@@ -9,8 +9,9 @@ import yaml
 
 from conftest import wattlaw
 from pythons import python_without
-from wattlaw.api.studies import load_study
+from wattlaw.api.studies import load_study, run
 from wattlaw.devices.nvidia.architectures import no_kernels_reason
+from wattlaw.errors import NotAvailable
 from wattlaw.workloads import catalogue
 
 CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
@@ -56,9 +57,10 @@ def test_torch_has_kernels_for_a_board_or_says_which_build_has(capability, archi
 
 
 def write(folder: Path, workload: str = "digits-cnn", **launch: Any) -> Path:
+    command = {"command": launch.pop("command")} if "command" in launch else {}
     study = {
         "name": "where",
-        "workloads": [{"name": workload}],
+        "workloads": [{"name": workload} | command],
         "sweeps": [{"gpus": [1], "local_batch": [8]}],
         "measure": {"epochs": 1, "warmup_epochs": 0},
         "launch": launch,
@@ -116,12 +118,14 @@ def test_boards_of_this_machine_need_kernels_and_memory(
     uuid = fake_gpus(1).ids[0].removeprefix("GPU-")
     packages = torch_of_v100(tmp_path, architectures, uuid)
     monkeypatch.setenv("PYTHONPATH", str(packages))
-    checked = wattlaw("check", write(tmp_path))
-    assert ("no kernels for Tesla V100" in checked.stderr) == (architectures is CU128)
-    ended = wattlaw("run", write(tmp_path), "--store", tmp_path / "s")
-    assert (ended.returncode == 3) == (architectures is CU128)
-    large = wattlaw("check", write(tmp_path, "fourcastnet"))
-    assert "does not fit" not in large.stdout
+    missing = load_study(write(tmp_path)).forecast().missing
+    assert any("no kernels for Tesla V100" in text for text in missing) == (architectures is CU128)
+    if missing:
+        with pytest.raises(NotAvailable, match="cu126"):
+            run(write(tmp_path), tmp_path / "s")
+    (reason,) = load_study(write(tmp_path, "fourcastnet")).forecast().skipped.values()
+    assert "Tesla V100-PCIE-32GB has 34.1 GB" in reason
+    assert load_study(write(tmp_path, command=["true"])).forecast().missing == []
 
 
 @pytest.mark.parametrize(

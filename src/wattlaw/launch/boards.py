@@ -99,7 +99,7 @@ def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
         fixes.insert(0, f"train.gradient_accumulation: {-(-local // fitting)}")
     return (
         f"{spec.workload.name} with local batch {local} in {setting.precision} needs about "
-        f"{needed_gb:,.0f} GB (estimated), and {board.name} has {board.memory_gb:.4g} GB; use "
+        f"{needed_gb:,.0f} GB (estimated), and {board.name} has {board.memory_gb:.3g} GB; use "
         f"{' or '.join(fixes)}"
     )
 

@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 #: limit below 0.42 of the highest clock.
 CACHE_OVER_MEMORY = 2155 / 900
 #: Bytes of an activation over those of float32, under automatic mixed precision.
-ACTIVATION_SIZE: dict[Precision, float] = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
+_ACTIVATION_SIZE: dict[Precision, float] = {"fp32": 1.0, "tf32": 1.0, "bf16": 0.5, "fp16": 0.5}
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def kernel_load(
     """Return the kernels of some phases for a micro-batch of ``samples``."""
     table = np.concatenate([profile.tables[phase] for phase in phases])
     count, flops, per_sample, fixed = table.T
-    return Load(count, flops * samples, per_sample * samples * ACTIVATION_SIZE[precision] + fixed)
+    return Load(count, flops * samples, per_sample * samples * _ACTIVATION_SIZE[precision] + fixed)
 
 
 def peak_flops(gpu: Gpu, precision: Precision) -> float:
