@@ -77,7 +77,7 @@ class Nodes:
         workloads = [spec.workload for spec in specs]
         environment = self._environment(workloads)
         version = (environment and environment.torch) or ""
-        if gres and version.endswith("+cpu"):
+        if most and version.endswith("+cpu"):
             yield (
                 f"jobs request {gres}, but torch {version} uses no GPU ({self._python}); install "
                 "another build of torch, or set launch.slurm.gres to null for nodes without GPUs"
