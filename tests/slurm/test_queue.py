@@ -4,6 +4,8 @@ import itertools
 import time
 from pathlib import Path
 
+import sklearn
+
 from pythons import python_without
 from slurm.cluster import Cluster
 from slurm.studies import Desk
@@ -68,8 +70,14 @@ def test_a_job_without_a_number_of_cores_is_warned_of(desk: Desk) -> None:
     assert "core" not in desk.does("check", "study.yaml").stderr
 
 
-def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(desk: Desk) -> None:
-    python = python_without(desk.folder, "sklearn", hosts="node*")
+def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(
+    cluster: Cluster, desk: Desk
+) -> None:
+    python = python_without(desk.folder / "env", "sklearn")
+    (site,) = python.parents[1].glob("lib/*/site-packages")
+    here = "/run/sklearn"  # each host has a /run of its own
+    (site / "sklearn").symlink_to(here)
+    cluster.run("ln", "-s", Path(sklearn.__file__).parent, here, root=True)
     desk.write({"python": str(python)}, sweeps=[{"gpus": [1, 2], "global_batch": [128]}])
     before = desk.submissions()
     ended = desk.runs()

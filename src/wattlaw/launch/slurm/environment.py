@@ -1,4 +1,4 @@
-"""What a Python lacks to train workloads: ``python -m wattlaw.launch.slurm.environment NAME...``.
+"""What a Python lacks to train workloads.
 
 A login node asks the Python of the jobs, which is a file that login and compute nodes share.
 """
@@ -18,6 +18,7 @@ from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
 _TIMEOUT_S = 120
+_PROBE = f"from {__name__} import main; main()"
 _KERNELS = "--kernels"
 
 
@@ -33,7 +34,7 @@ class Environment(NamedTuple):
 def ask(python: str, names: tuple[str, ...], *, kernels: bool) -> Environment | None:
     """Return what a Python lacks for workloads; None if it cannot be started here."""
     options = [_KERNELS] if kernels else []
-    line = isolated_python("-m", __name__, *options, *names, python=python)
+    line = isolated_python("-c", _PROBE, *options, *names, python=python)
     try:
         done = run_captured(line, _TIMEOUT_S, isolated_environment())
         if absent := re.search("No module named '([^']+)'", done.stderr):
@@ -66,7 +67,3 @@ def main() -> None:
     except Exception as error:  # the installation is damaged, which stops every run
         missing.append(f"torch cannot be imported: {one_line(error)}")
     print(json.dumps([missing, version, architectures]))
-
-
-if __name__ == "__main__":
-    main()
