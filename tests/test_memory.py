@@ -123,6 +123,17 @@ def test_a_run_that_does_not_fit_is_recorded_with_its_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("precision", "fix"), [("fp32", "precision bf16"), ("bf16", "a board with more memory")]
+)
+def test_a_single_sample_that_does_not_fit_needs_no_smaller_batch(tmp_path, precision, fix):
+    sweep = {"gpus": [1], "local_batch": [4], "precision": [precision]}
+    path = write(tmp_path, sweeps=[sweep], launch={"hardware": "a100_1g.5gb"})
+    (reason,) = load_study(path).forecast().skipped.values()
+    assert fix in reason
+    assert "batch (more GPUs" not in reason
+
+
+@pytest.mark.parametrize(
     ("local_batch", "changes", "is_skipped", "is_warned"),
     [
         (2, {}, False, False),

@@ -89,14 +89,17 @@ def _memory(board: Board) -> float:
 def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
     """Return what a run needs and how to make it fit."""
     setting, local = spec.setting, spec.setting.local_batch or 1
-    fixes = ["a smaller local batch (more GPUs for the same global batch)"]
-    if setting.precision in ("fp32", "tf32"):
-        fixes.append("precision bf16 or fp16")
     text = spec.workload.model_dump_json()
     none_gb, one_gb = (_estimate_gb(text, count, setting.precision) or 0.0 for count in (0, 1))
-    fitting = int((_NEAR * _memory(board) - none_gb) / (one_gb - none_gb))
-    if 0 < fitting < local:
-        fixes.insert(0, f"train.gradient_accumulation: {-(-local // fitting)}")
+    free_gb, sample_gb = _NEAR * _memory(board) - none_gb, one_gb - none_gb
+    fixes = []
+    if sample_gb <= free_gb:
+        fitting = int(free_gb / sample_gb)
+        fixes.append(f"train.gradient_accumulation: {-(-local // fitting)}")
+        fixes.append("a smaller local batch (more GPUs for the same global batch)")
+    if setting.precision in ("fp32", "tf32"):
+        fixes.append("precision bf16 or fp16")
+    fixes = fixes or ["a board with more memory"]
     return (
         f"{spec.workload.name} with local batch {local} in {setting.precision} needs about "
         f"{needed_gb:,.0f} GB (estimated), and {board.name} has {board.memory_gb:.3g} GB; use "
