@@ -111,7 +111,8 @@ def test_a_run_that_does_not_fit_is_skipped_by_every_launcher(tmp_path, capsys, 
         assert reason in told
     assert "153 GB" in reason
     assert "40 GB" in reason
-    assert "train.gradient_accumulation: 6" in reason  # parts of at most 3 samples
+    assert "train.gradient_accumulation: 6 or a local batch of at most 3" in reason
+    assert "bf16" not in reason  # too large too
 
 
 def test_a_run_that_does_not_fit_is_recorded_with_its_reason(tmp_path):
@@ -123,14 +124,14 @@ def test_a_run_that_does_not_fit_is_recorded_with_its_reason(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("precision", "fix"), [("fp32", "precision bf16"), ("bf16", "a board with more memory")]
+    ("board", "fix"), [("a100_1g.10gb", "precision bf16"), ("a100_1g.5gb", "more memory")]
 )
-def test_a_single_sample_that_does_not_fit_needs_no_smaller_batch(tmp_path, precision, fix):
-    sweep = {"gpus": [1], "local_batch": [4], "precision": [precision]}
-    path = write(tmp_path, sweeps=[sweep], launch={"hardware": "a100_1g.5gb"})
-    (reason,) = load_study(path).forecast().skipped.values()
-    assert fix in reason
-    assert "batch (more GPUs" not in reason
+def test_what_would_not_suffice_is_not_advised(tmp_path, board, fix):
+    path = write(tmp_path, 1, launch={"hardware": board})
+    known = load_study(path).forecast()
+    (told,) = [*known.skipped.values(), *known.warnings]
+    assert told.endswith(fix) or f"use {fix}" in told
+    assert "batch of at most" not in told
 
 
 @pytest.mark.parametrize(

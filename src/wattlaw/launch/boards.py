@@ -89,15 +89,15 @@ def _memory(board: Board) -> float:
 def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
     """Return what a run needs and how to make it fit."""
     setting, local = spec.setting, spec.setting.local_batch or 1
-    text = spec.workload.model_dump_json()
+    text, fits_gb = spec.workload.model_dump_json(), _NEAR * _memory(board)
     none_gb, one_gb = (_estimate_gb(text, count, setting.precision) or 0.0 for count in (0, 1))
-    free_gb, sample_gb = _NEAR * _memory(board) - none_gb, one_gb - none_gb
     fixes = []
-    if sample_gb <= free_gb:
-        fitting = int(free_gb / sample_gb)
-        fixes.append(f"train.gradient_accumulation: {-(-local // fitting)}")
-        fixes.append("a smaller local batch (more GPUs for the same global batch)")
-    if setting.precision in ("fp32", "tf32"):
+    if one_gb <= fits_gb:
+        most = int((fits_gb - none_gb) / (one_gb - none_gb))
+        fixes.append(f"train.gradient_accumulation: {-(-local // most)}")
+        fixes.append(f"a local batch of at most {most} (the same global batch on more GPUs)")
+    samples = micro_batch(local, spec.train.gradient_accumulation)
+    if (_estimate_gb(text, samples, "bf16") or 0.0) <= fits_gb:
         fixes.append("precision bf16 or fp16")
     fixes = fixes or ["a board with more memory"]
     return (
