@@ -30,6 +30,7 @@ def profile(**changed: object) -> WorkloadProfile:
         gradient_bytes=100_000_000,
         layers=50,
         flops_per_sample=24e9,
+        activation_bytes_per_sample=1.2e8,
         stored_bytes_per_sample=0.0,
         input_cpu_s_per_sample=0.0,
         kernels=(forward, backward, update),

@@ -1,5 +1,7 @@
 """The device and the backend of each vendor, and torch's functions for it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -8,7 +10,14 @@ from trees import IntelCards
 from wattlaw.devices.intel import IntelMeter, select_gpus
 from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
 from wattlaw.devices.meter import Target
-from wattlaw.training.accelerator import BACKENDS, available_device, device_kind, gpu_functions
+from wattlaw.errors import NotAvailable
+from wattlaw.training.accelerator import (
+    BACKENDS,
+    available_device,
+    check_kernels,
+    device_kind,
+    gpu_functions,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,3 +66,14 @@ def test_a_worker_sees_its_own_intel_cards_and_their_meter_reads_them(tmp_path, 
     assert visible_gpu_ids() == [ids[0], ids[2]]
     devices = IntelMeter.open(Target(1)).devices()
     assert [(d.id, d.facts["is_shared"]) for d in devices] == [(ids[0], False), (ids[2], False)]
+
+
+def test_a_rank_whose_gpu_torch_has_no_kernels_for_says_which_build_has(monkeypatch):
+    board = SimpleNamespace(name="Tesla V100-SXM2-32GB", major=7, minor=0)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: board)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
+    with pytest.raises(NotAvailable, match=r"no kernels for Tesla V100.*cu126"):
+        check_kernels(0)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_70"])
+    check_kernels(0)

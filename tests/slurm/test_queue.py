@@ -4,7 +4,11 @@ import itertools
 import time
 from pathlib import Path
 
+import sklearn
+
+from pythons import python_without
 from slurm.cluster import Cluster
+from slurm.settings import Settings
 from slurm.studies import Desk
 
 RUNS, MOST, POLL_S = 200, 20, 1.0
@@ -39,6 +43,10 @@ def test_at_most_20_of_200_runs_are_queued_and_each_poll_is_one_call(
     calls = cluster.calls()[earlier:]
     assert len([one for one in calls if one[2] == "sbatch"]) == RUNS
     asked = [one for one in calls if one[2] in ("squeue", "sacct", "scontrol", "sinfo")]
+    # Before the first job: what a job gets without a number of cores.
+    before = [one for one in asked if one[2] == "scontrol"]
+    assert [one[3].split()[-2:] for one in before] == [["show", "config"], ["show", "partition"]]
+    asked = [one for one in asked if one not in before]
     assert {one[2] for one in asked} <= {"squeue", "sacct"}
     assert len(asked) <= took_s / POLL_S + 2
     times = [one[0] for one in asked[:-1]]
@@ -54,6 +62,31 @@ def test_three_refusals_in_a_row_end_the_study(desk: Desk) -> None:
     failed = [one for one in desk.records() if one.status == "failed"]
     assert len(failed) == 3
     assert "invalid partition specified: nowhere" in failed[0].reason
+
+
+def test_a_job_without_a_number_of_cores_is_warned_of(desk: Desk) -> None:
+    desk.write()
+    assert "gets one core per node" in desk.does("check", "study.yaml").stderr
+    desk.write({"cpus_per_worker": 1})
+    assert "core" not in desk.does("check", "study.yaml").stderr
+
+
+def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(
+    cluster: Cluster, desk: Desk
+) -> None:
+    python = python_without(desk.folder / "env", "sklearn")
+    (site,) = python.parents[1].glob("lib/*/site-packages")
+    here = "/run/sklearn"  # each host has a /run of its own
+    (site / "sklearn").symlink_to(here)
+    cluster.run("ln", "-s", Path(sklearn.__file__).parent, here, root=True)
+    desk.write({"python": str(python)}, sweeps=[{"gpus": [1, 2], "global_batch": [128]}])
+    before = desk.submissions()
+    ended = desk.runs()
+    assert ended.returncode == 1, ended.stderr
+    assert desk.submissions() - before == 2  # no job is repeated
+    for record in desk.records():
+        assert (record.status, record.attempts, record.interruptions) == ("failed", 1, ())
+        assert "digits-cnn needs sklearn" in str(record.reason)
 
 
 def test_a_run_with_an_uneven_number_of_workers_per_node_is_skipped(desk: Desk) -> None:
@@ -94,3 +127,16 @@ def test_options_setup_and_environment_reach_the_job(cluster: Cluster, desk: Des
     assert "--comment=mine; not yours" in line
     assert "--exclusive" in line
     assert "--nice=5" in line
+
+
+def test_on_a_site_that_binds_tasks_a_job_gets_the_cores_that_it_asks_for() -> None:
+    sweeps = [{"gpus": [2], "global_batch": [128]}]
+    with Cluster(Settings(nodes=1, cpus=2, options={"TaskPlugin": "task/affinity"})) as bound:
+        for cores, told in ((None, True), (1, False)):
+            desk = Desk(bound, bound.fresh_folder())
+            desk.write({"cpus_per_worker": cores}, sweeps=sweeps, launch={"gpus_per_node": 2})
+            ended = desk.runs()
+            assert ended.returncode == 0, ended.stdout + ended.stderr
+            assert ("cpus_per_worker" in ended.stderr) == told
+            notes = " ".join(desk.record().notes)
+            assert ("1 core for 2 workers; set launch.slurm.cpus_per_worker" in notes) == told

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from wattlaw import registry
 from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.formatting import plural
 from wattlaw.launch import planning
 from wattlaw.launch.campaign import Campaign, Observer
@@ -22,7 +22,6 @@ from wattlaw.launch.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
-from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,7 +123,7 @@ class Study:
             if queue and runnable
             else None,
             before.skipped,
-            tuple(before.warnings),
+            (*before.missing, *before.warnings),
         )
 
     def forecast(self, store: str | PathLike[str] | None = None) -> planning.Forecast:
@@ -386,9 +385,8 @@ def run(
         study = load_study(study)
     plan, path = study.plan, Path(store)
     results = Store(path)
-    if study.launcher == "local":  # others train elsewhere, or not at all
-        for workload in plan.study.workloads:
-            catalogue.check_installed(workload)
+    if missing := _launcher(study).examine(plan.study.launch).missing(plan.study):
+        raise NotAvailable("; ".join(missing))
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
     results.keep_study(plan.study.name, study.path)

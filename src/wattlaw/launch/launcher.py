@@ -10,7 +10,7 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec, Setting, Study
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun
 
 
@@ -84,8 +84,11 @@ class Examination:
 
     #: Why a run will be skipped, None if no reason is known.
     unsupported_reason: Callable[[RunSpec], str | None] = lambda _: None
-    #: Returns sentences on what may stop runs with some limits (power, clock), or all.
-    warnings: Callable[[Sequence[Setting]], Iterable[str]] = lambda _: ()
+    #: Returns sentences on what may stop some runs, of which it gets one of each setting.
+    warnings: Callable[[Sequence[RunSpec]], Iterable[str]] = lambda _: ()
+    #: Returns sentences on what the environment of runs lacks, so that no workload of the study
+    #: could train: packages, and kernels of torch for the boards.
+    missing: Callable[[Study], Sequence[str]] = lambda _: ()
     #: Whether the reasons are of this machine, so that runs may be possible on another one.
     is_of_machine: bool = False
 

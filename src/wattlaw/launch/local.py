@@ -9,17 +9,19 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 from wattlaw import processes
 from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
 from wattlaw.devices.limiter import LimitState
+from wattlaw.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
 from wattlaw.formatting import plural
 from wattlaw.isolation import isolated_environment, isolated_python
+from wattlaw.launch.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.launch.finish import failure_reason, write_limits
 from wattlaw.launch.launcher import Allocation, Ended, Examination, Launcher
 from wattlaw.launch.node_setup import (
@@ -39,7 +41,8 @@ from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec, Setting
+from wattlaw.study.model import RunSpec, Study
+from wattlaw.workloads import catalogue
 
 _GRACE_S = 5.0
 #: To try a study out without GPUs, a few workers may share a core.
@@ -51,8 +54,11 @@ _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _PROBE = """import torch
 gpu = torch.cuda if torch.cuda.is_available() else torch.xpu
 has_uuid = gpu is torch.cuda and not torch.version.hip
+print("TORCH", torch.__version__, *(torch.cuda.get_arch_list() if has_uuid else ()))
 for index in range(gpu.device_count() if gpu.is_available() else 0):
-    print("GPU", gpu.get_device_properties(index).uuid if has_uuid else "-")
+    found = gpu.get_device_properties(index)
+    print("GPU", found.uuid if has_uuid else "-", found.total_memory,
+          *((found.major, found.minor) if has_uuid else ("-", "-")), found.name)
 """
 _PROBE_TIMEOUT_S = 120
 
@@ -71,10 +77,17 @@ class LocalLauncher(Launcher):
     """
 
     def __init__(
-        self, launch: Launch, gpus: list[str], boards: list[str], store: Path | None = None
+        self,
+        launch: Launch,
+        gpus: list[str],
+        boards: list[str],
+        store: Path | None = None,
+        hardware: Sequence[Board] = (),
     ) -> None:
         self._launch = launch
         self._gpus, self._boards = gpus, boards
+        labelled = named_board(launch.hardware or "")
+        self._hardware = hardware or ((labelled,) if labelled else ())
         self._store = Path() if store is None else store
         self._printed: set[str] = set()
         self._range_reasons: dict[Limits, str | None] = {}
@@ -91,17 +104,23 @@ class LocalLauncher(Launcher):
     def open(cls, launch: Launch, store: Path) -> Self:
         """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
-        return cls(launch, *_devices(), store)
+        gpus, boards, torch = _devices()
+        return cls(launch, gpus, boards, store, torch.hardware)
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
         """Return why runs are skipped on this machine, and what may stop others."""
         try:
-            gpus, boards = _devices()
+            gpus, boards, torch = _devices()
         except NotAvailable:  # the start says so
             gpus = boards = visible_gpu_ids()
-        launcher = cls(launch, gpus, boards)
-        return Examination(launcher.unsupported_reason, launcher._warnings, is_of_machine=True)
+            torch = _Torch()
+        launcher = cls(launch, gpus, boards, hardware=torch.hardware)
+        return Examination(
+            *(launcher.unsupported_reason, launcher._warnings),
+            partial(_missing, torch.no_kernels),
+            is_of_machine=True,
+        )
 
     @cached_property
     def capacity(self) -> int:
@@ -131,14 +150,14 @@ class LocalLauncher(Launcher):
             if limits not in self._range_reasons:
                 self._range_reasons[limits] = range_reason(limits, self._limit_states, self._boards)
             reason = self._range_reasons[limits]
-        return reason
+        return reason or too_large_reason(spec, self._hardware)
 
     @cached_property
     def _limit_states(self) -> list[LimitState]:
         return limit_states(self._boards)
 
-    def _warnings(self, settings: Sequence[Setting]) -> Iterator[str]:
-        """Yield what may stop runs of these settings, or change what they measure."""
+    def _warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+        """Yield what may stop these runs, or change what they measure."""
         requested, gpus = self._launch.gpus_per_node, len(self._gpus)
         if requested and gpus and requested > gpus:
             yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
@@ -147,7 +166,8 @@ class LocalLauncher(Launcher):
                 f"launch.gpus_per_node is {requested}; this machine has no GPU that torch can use, "
                 f"and {plural(processes.cores(), 'core')}, which its workers share"
             )
-        has_limits = any(not requested_limits(setting).are_none for setting in settings)
+        yield from memory_warnings(specs, self._hardware)
+        has_limits = any(not requested_limits(spec.setting).are_none for spec in specs)
         problem = permission_problem(self._boards) if has_limits and self._boards else None
         if problem is not None:
             yield f"runs with power or clock limits will be skipped: {problem}"
@@ -296,27 +316,64 @@ class LocalAttempt:
                 self._allocation.release()
 
 
-def _devices() -> tuple[list[str], list[str]]:
-    """Return the GPUs that torch can use, and all that are visible."""
+def _missing(no_kernels: Sequence[str], study: Study) -> list[str]:
+    missing = [*no_kernels] if any(map(catalogue.is_registered, study.workloads)) else []
+    for workload in study.workloads:
+        try:
+            catalogue.check_installed(workload)
+        except NotAvailable as error:
+            missing.append(str(error))
+    return missing
+
+
+class _Torch(NamedTuple):
+    """What torch says of the GPUs that it can use, by their UUIDs."""
+
+    uuids: tuple[str, ...] = ()
+    hardware: tuple[Board, ...] = ()
+    no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
+
+
+def _devices() -> tuple[list[str], list[str], _Torch]:
+    """Return the GPUs that torch can use, all that are visible, and what torch says."""
     boards = visible_gpu_ids()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-        return boards, boards
-    has_driver = boards or any(map(os.path.exists, _GPU_DRIVERS))
-    return _gpus(boards) if has_driver else [], boards
+        return boards, boards, _Torch()
+    if not boards and not any(map(os.path.exists, _GPU_DRIVERS)):
+        return [], boards, _Torch()
+    torch = _ask_torch(tuple(sorted(isolated_environment().items())))
+    uuids = torch.uuids
+    gpus = boards[: len(uuids)] if "-" in uuids else [f"GPU-{uuid}" for uuid in uuids]
+    return gpus, boards, torch
 
 
-def _gpus(visible: Sequence[str]) -> list[str]:
-    """Return the GPUs that torch can use, by UUID, which is the same in every process.
+@cache
+def _ask_torch(environment: tuple[tuple[str, str], ...]) -> _Torch:
+    """Import torch in a child process, so that this one stays small.
 
-    A child process imports torch, so that this one stays small.
+    A UUID is the same in every process.
     """
     line = isolated_python("-c", _PROBE)
     try:
-        probe = processes.run_captured(line, _PROBE_TIMEOUT_S, isolated_environment())
+        probe = processes.run_captured(line, _PROBE_TIMEOUT_S, dict(environment))
         probe.check_returncode()
     except (subprocess.SubprocessError, OSError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None
-    rows = [line.split() for line in probe.stdout.splitlines()]
-    uuids = [row[1] for row in rows if len(row) == 2 and row[0] == "GPU"]
-    return list(visible[: len(uuids)]) if "-" in uuids else [f"GPU-{uuid}" for uuid in uuids]
+    version, architectures = "", list[str]()
+    uuids, hardware, no_kernels = list[str](), list[Board](), dict[str, None]()
+    for row in probe.stdout.splitlines():
+        kind, *words = row.split() or [""]
+        if kind == "TORCH":
+            version, *architectures = words
+        elif kind == "GPU":
+            uuid, memory_bytes, major, minor, *name = words
+            capability = (int(major), int(minor)) if major != "-" else None
+            board = Board(" ".join(name), int(memory_bytes) / 1e9, capability)
+            uuids.append(uuid)
+            hardware.append(board)
+            if reason := capability and no_kernels_reason(
+                board.name, capability, version, architectures
+            ):
+                no_kernels[reason] = None
+    return _Torch(tuple(uuids), tuple(hardware), tuple(no_kernels))

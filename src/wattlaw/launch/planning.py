@@ -15,7 +15,7 @@ from wattlaw.launch.launcher import GROUP, Launcher
 from wattlaw.processes import run_captured
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.study.model import RunSpec, Setting, Study
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Work
@@ -74,11 +74,13 @@ class Forecast(NamedTuple):
     """What is known of runs before they start.
 
     ``skipped`` has the reason of each run that will be skipped, by run id. ``warnings`` are
-    sentences on what may be wrong. If ``is_of_machine``, another machine may execute those runs.
+    sentences on what may be wrong, and ``missing`` those on what stops every run. If
+    ``is_of_machine``, another machine may execute the runs that are skipped.
     """
 
     skipped: dict[str, str]
     warnings: list[str]
+    missing: list[str]
     is_of_machine: bool
 
 
@@ -87,18 +89,20 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
     study = planned.study
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     examination = launcher.examine(study.launch)
-    skipped, settings = dict[str, str](), dict[int, Setting]()
+    skipped, specs = dict[str, str](), list[RunSpec]()
     reasons: dict[tuple[object, ...], str | None] = {}  # the repeats of a run share it
     for run in runs:
-        settings[id(run.setting)] = run.setting  # which the runs of a plan share
         key = id(run.setting), run.nodes, run.shared.workload.name, run.shared.measure.epochs
         if key not in reasons:
-            reasons[key] = examination.unsupported_reason(run.spec)
+            specs.append(run.spec)
+            reasons[key] = examination.unsupported_reason(specs[-1])
         if (reason := reasons[key]) is not None:
             skipped[run.run_id] = reason
     warnings = command_warnings(study, planned.runs)
-    warnings += examination.warnings([*settings.values()])
-    return Forecast(skipped, warnings, examination.is_of_machine)
+    warnings += examination.warnings(specs)
+    return Forecast(
+        skipped, warnings, [*examination.missing(study)], is_of_machine=examination.is_of_machine
+    )
 
 
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:

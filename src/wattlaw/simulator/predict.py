@@ -24,6 +24,7 @@ from wattlaw.simulator import kernels
 from wattlaw.simulator.communication import Route, communication
 from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw.simulator.kernels import Load
+from wattlaw.simulator.memory import micro_batch, rank_memory_gb
 from wattlaw.simulator.power import Board, Point
 
 _FORWARD = ("forward",)
@@ -123,15 +124,8 @@ def _warnings(job: SimulatedJob) -> tuple[str, ...]:
 
 
 def _memory_gb(job: SimulatedJob) -> float:
-    """Return roughly the memory of a rank: four times the parameters, and the activations.
-
-    Gradients and two moments of the optimizer are as large as the parameters, in float32. The
-    backward pass needs what the forward pass writes: about half of the bytes that it moves.
-    """
-    state = 16 * job.profile.parameters
-    forward = _load(job, _FORWARD, _micro(job, float(job.local_batch))[1])
-    activation_bytes = float((forward.bytes_moved * forward.count).sum()) / 2
-    return (state + activation_bytes) / 1e9
+    samples = micro_batch(job.local_batch, job.gradient_accumulation)
+    return rank_memory_gb(job.profile, samples, job.precision)
 
 
 def _board(job: SimulatedJob) -> Board:

@@ -44,6 +44,8 @@ class WorkloadProfile(Model):
     gradient_bytes: int = Field(ge=1, le=10**16)  # bytes that the ranks all-reduce in one step
     layers: int = Field(ge=1, le=10**6)  # modules that have parameters
     flops_per_sample: Annotated[float, Field(gt=0, le=_MAX_AMOUNT)]
+    #: What the forward pass keeps for the backward pass, in float32.
+    activation_bytes_per_sample: Amount
     #: Standard deviation over mean of the work of single samples; 0 where all are of one size.
     work_cv: Amount = 0.0
     stored_bytes_per_sample: Amount  # as the real data set is stored, read once per epoch

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+from wattlaw.devices.nvidia.architectures import no_kernels_reason
+from wattlaw.errors import NotAvailable
+
 #: The backend of torch.distributed for each kind of device.
 BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
 
@@ -30,3 +33,14 @@ def available_device(index: int = 0) -> torch.device:
 def gpu_functions(device: torch.device) -> Any | None:
     """Return the module of a GPU's functions, such as ``torch.cuda``; None for the processor."""
     return None if device.type == "cpu" else torch.get_device_module(device)
+
+
+def check_kernels(index: int) -> None:
+    """Raise ``NotAvailable`` if torch has no kernels for an NVIDIA GPU, which it would use."""
+    if torch.version.hip or not torch.cuda.is_available():
+        return
+    gpu = torch.cuda.get_device_properties(index)
+    capability, architectures = (gpu.major, gpu.minor), torch.cuda.get_arch_list()
+    reason = no_kernels_reason(gpu.name, capability, torch.__version__, architectures)
+    if reason is not None:
+        raise NotAvailable(reason)

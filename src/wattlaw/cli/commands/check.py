@@ -28,6 +28,7 @@ def check(study: StudyArgument) -> int:
             f"question: {goal_text(decision)}; measuring stops once a setting is within "
             f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
         )
-    for sentence in [*catalogue.missing_files(loaded.plan.study), *forecast.warnings]:
+    files = catalogue.missing_files(loaded.plan.study)
+    for sentence in [*forecast.missing, *files, *forecast.warnings]:
         print(f"warning: {sentence}", file=sys.stderr)
     return 0

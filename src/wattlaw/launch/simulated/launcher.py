@@ -13,6 +13,7 @@ from typing import Self
 from wattlaw import processes
 from wattlaw.errors import NotAvailable, one_line
 from wattlaw.launch import launcher
+from wattlaw.launch.boards import memory_warnings, too_large_reason
 from wattlaw.launch.launcher import Ended, Examination, Launcher
 from wattlaw.launch.node_setup import requested_limits
 from wattlaw.launch.simulated.machine import Machine
@@ -56,8 +57,12 @@ class SimulatedLauncher(Launcher):
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped."""
-        return Examination(cls(Machine.from_launch(launch)).unsupported_reason)
+        """Return why runs are skipped, and which may not fit into memory."""
+        launcher = cls(Machine.from_launch(launch))
+        board = launcher._machine.board
+        return Examination(
+            launcher.unsupported_reason, lambda specs: memory_warnings(specs, [board])
+        )
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""
@@ -72,7 +77,7 @@ class SimulatedLauncher(Launcher):
             check_range(self._machine.board_states(spec)[0], requested_limits(spec.setting))
         except NotAvailable as error:
             return str(error)
-        return None
+        return too_large_reason(spec, [self._machine.board])
 
     def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - all runs are alike
         """Return an allocation while few runs are active."""

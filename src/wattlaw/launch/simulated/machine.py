@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import BadInput, WattlawError
 from wattlaw.formatting import plural
+from wattlaw.launch.boards import Board
 from wattlaw.simulator import library
 from wattlaw.simulator.cluster import Cluster
 from wattlaw.simulator.job import Parameters, SimulatedJob
@@ -120,6 +121,11 @@ class Machine:
                 f"{available}, the GPUs of a node of {cluster.name}"
             )
         return cls(cluster, launch.gpus_per_node or available, simulation)
+
+    @property
+    def board(self) -> Board:
+        """Return the board of every node."""
+        return Board(self.cluster.gpu.name, self.cluster.gpu.memory_gb)
 
     @cached_property
     def label(self) -> str:

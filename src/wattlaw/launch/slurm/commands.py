@@ -5,7 +5,7 @@ Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -185,24 +185,47 @@ def hostnames(node_list: str) -> tuple[str, ...]:
         return ()
 
 
-def most_of_a_node(gres: str, partition: str | None = None) -> int | None:
-    """Return how many of a generic resource a node has at most; None if Slurm shows none at all."""
+def gres_lists(partition: str | None = None) -> list[str]:
+    """Return the generic resources of each kind of node, as ``gpu:a100:4(S:0-1),nvme:1``."""
     line = ["sinfo", "--noheader", "--format=%G"]
     line += [f"--partition={partition}"] if partition else []
-    counts = [parse_gres(text, gres) for text in _run(line, _SINFO_TIMEOUT_S).splitlines()]
-    return max(counts, default=0) or None
+    return _run(line, _SINFO_TIMEOUT_S).splitlines()
+
+
+def configuration() -> dict[str, str]:
+    """Return Slurm's configuration, as ``scontrol show config`` prints it."""
+    rows = _run(["scontrol", "show", "config"], _SINFO_TIMEOUT_S).splitlines()
+    pairs = (row.partition("=") for row in rows)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def partitions(name: str | None = None) -> list[dict[str, str]]:
+    """Return the settings of a partition, without a name of the default one."""
+    line = ["scontrol", "--oneliner", "show", "partition", *([name] if name else [])]
+    rows = _run(line, _SINFO_TIMEOUT_S).splitlines()
+    found = [dict(word.split("=", 1) for word in row.split() if "=" in word) for row in rows]
+    return found if name else [row for row in found if row.get("Default") == "YES"]
 
 
 def parse_gres(text: str, gres: str) -> int:
     """Return how many of a generic resource a list has, as ``gpu:a100:4(S:0-1),nvme:1``."""
-    total = 0
+    return sum(count for name, count in _items(text) if f"{name}:".startswith(f"{gres}:"))
+
+
+def gres_types(text: str, gres: str) -> set[str]:
+    """Return the types of a generic resource in a list, "" for one without a type."""
+    names = (name for name, _ in _items(text) if f"{name}:".startswith(f"{gres}:"))
+    return {name.partition(":")[2] for name in names}
+
+
+def _items(text: str) -> Iterator[tuple[str, int]]:
+    """Yield name and count of each generic resource of a list."""
     for item in re.sub(r"\([^)]*\)", "", text).split(","):
         name, _, count = item.strip().rpartition(":")
-        if not re.fullmatch("[0-9]{1,6}", count):
-            name, count = item.strip(), "1"  # without a count
-        if name == gres or name.startswith(f"{gres}:"):
-            total += int(count)
-    return total
+        if re.fullmatch("[0-9]{1,6}", count):
+            yield name, int(count)
+        else:
+            yield item.strip(), 1
 
 
 def version() -> str | None:

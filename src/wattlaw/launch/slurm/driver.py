@@ -212,7 +212,9 @@ class _Driver:
         refused = [_read_json(path) for path in sorted(live.glob("refused.*.json"))]
         refusals = "; ".join(str(refusal.get("reason", "")) for refusal in refused)
         if refused or reason is not None:
-            self._end(record, "skipped" if refused else "failed", refusals or reason or "")
+            # A limit that cannot be set skips the run; packages that are missing fail it.
+            is_failed = not refused or any(one.get("status") == "failed" for one in refused)
+            self._end(record, "failed" if is_failed else "skipped", refusals or reason or "")
             return 0
         codes = self._node_codes(live)
         lost = [name for name in self._nodes if name not in codes]

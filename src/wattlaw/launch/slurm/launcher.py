@@ -8,7 +8,7 @@ import contextlib
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,10 +16,12 @@ from typing import BinaryIO, Self
 
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.files import locked, open_regular
+from wattlaw.launch.boards import too_large_reason
 from wattlaw.launch.launcher import Allocation, Examination, Launcher, ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.launch.slurm.commands import Account, Job, Unreachable
+from wattlaw.launch.slurm.nodes import Nodes
 from wattlaw.launch.slurm.submission import (
     ENDED,
     Submission,
@@ -80,7 +82,7 @@ class SlurmLauncher(Launcher):
     queue = SlurmQueue()
 
     def __init__(self, launch: Launch, store: Path) -> None:
-        self._launch, self._store = launch, store
+        self._launch, self._store, self._nodes = launch, store, Nodes(launch)
         self._tag = store_tag(store)
         self._poller = QueuePoller(self._tag, launch.slurm.poll_s)
         self._turn: BinaryIO | None = None
@@ -120,12 +122,15 @@ class SlurmLauncher(Launcher):
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped, and whether the partition's nodes have as many GPUs."""
-        return Examination(partial(_unsupported_reason, launch), lambda _: _node_warnings(launch))
+        """Return why runs are skipped, and what the nodes and the Python of the jobs lack."""
+        nodes = Nodes(launch)
+        return Examination(
+            partial(_unsupported_reason, launch, nodes), nodes.warnings, nodes.missing
+        )
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be a job, or None."""
-        return _unsupported_reason(self._launch, spec)
+        return _unsupported_reason(self._launch, self._nodes, spec)
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
@@ -237,7 +242,7 @@ class SlurmLauncher(Launcher):
         return self._turn is not None
 
 
-def _unsupported_reason(launch: Launch, spec: RunSpec) -> str | None:
+def _unsupported_reason(launch: Launch, nodes: Nodes, spec: RunSpec) -> str | None:
     try:
         workers = workers_per_node(spec)
     except BadInput as error:
@@ -250,25 +255,7 @@ def _unsupported_reason(launch: Launch, spec: RunSpec) -> str | None:
         return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
     if spec.nodes > 1 and workload.progress is not None:
         return f"progress is read on one node, not {spec.nodes}"
-    return None
-
-
-def _node_warnings(launch: Launch) -> Iterator[str]:
-    """Warn of more GPUs per node than the nodes of the partition have, where Slurm shows that."""
-    slurm, workers = launch.slurm, launch.gpus_per_node
-    if slurm.gres is None or workers is None or shutil.which("sinfo") is None:
-        return
-    partition = slurm.options.get("partition")
-    try:
-        most = commands.most_of_a_node(slurm.gres, str(partition) if partition else None)
-    except (Unreachable, NotAvailable, ResourcesBusy):
-        return  # the start says so
-    if most is not None and workers > most:
-        where = f"partition {partition}" if partition else "this cluster"
-        yield (
-            f"launch.gpus_per_node is {workers}; a node of {where} has at most {most} "
-            f"{slurm.gres}, so Slurm refuses jobs with more"
-        )
+    return too_large_reason(spec, nodes.boards)
 
 
 #: The most job ids in one command line.

@@ -17,6 +17,7 @@ from wattlaw import crash, processes
 from wattlaw.devices.inventory import visible_gpu_ids
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.files import write_text
+from wattlaw.formatting import plural
 from wattlaw.isolation import isolate
 from wattlaw.launch.finish import write_limits
 from wattlaw.launch.node_setup import (
@@ -34,6 +35,7 @@ from wattlaw.study.model import Setting
 from wattlaw.training.agent import run_agent
 from wattlaw.training.environment import HOST, WARNS
 from wattlaw.training.rank_processes import Node
+from wattlaw.workloads import catalogue
 
 
 def begun_path(live: Path, node: str) -> Path:
@@ -75,6 +77,16 @@ def main() -> int:
     switches = os.environ.get("SLURM_TOPOLOGY_ADDR", "")  # above this node, from the root
     is_known = "switch" in os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
     write_text(begun_path(live, node), json.dumps({"topology": switches if is_known else None}))
+    try:
+        catalogue.check_installed(record.spec.workload)
+    except NotAvailable as error:  # before it trains, so that one line says why
+        refused = {"reason": f"{node}: {error} ({sys.executable})", "status": "failed"}
+        write_text(live / f"refused.{node}.json", json.dumps(refused))
+        return os.EX_UNAVAILABLE
+    if (cores := processes.cores()) < options.workers:
+        note = f"{node}: the job has {plural(cores, 'core')} for {options.workers} workers"
+        advice = f"{note}; set launch.slurm.cpus_per_worker"
+        write_text(live / f"notes.{node}.cores.json", json.dumps([advice]))
     _set_environment(submission.launch, options.workers)
     place = Node(number, options.nodes, options.address, options.port, options.clock_port)
     if options.nodes == 1:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 
 from wattlaw import machine
 from wattlaw.errors import NotAvailable, one_line
@@ -42,10 +43,11 @@ class KernelScaling(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The kernels of one step at one batch size, and when each gradient is ready."""
+    """The kernels of one step at one batch size, when each gradient is ready, and activations."""
 
     kernels: tuple[tuple[Phase, Kernel], ...]
     ready: tuple[tuple[int, int], ...]  # finished backward kernels, bytes of the gradient
+    saved_bytes: int  # what the forward pass keeps for the backward pass
 
 
 def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
@@ -67,7 +69,7 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
     spec = catalogue.without_defaults(spec)
     workload = catalogue.build(spec)
     model, dataset = workload.model(), workload.training_data()
-    device, samples, kernels, trace = _scale_kernels(workload, model, dataset)
+    device, samples, kernels, (trace, twice) = _scale_kernels(workload, model, dataset)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     spread = work_cv(workload, model, dataset, device)
     read = measure_input(spec, workload, dataset)
@@ -79,6 +81,7 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
         layers=sum(any(True for _ in part.parameters(recurse=False)) for part in model.modules()),
         flops_per_sample=_rounded(sum(kernel.flops_per_sample for kernel in kernels)),
+        activation_bytes_per_sample=_rounded((twice.saved_bytes - trace.saved_bytes) / samples),
         work_cv=round(spread, 4),
         stored_bytes_per_sample=_rounded(read.stored_bytes_per_sample),
         input_cpu_s_per_sample=float(f"{read.cpu_s_per_sample:.3g}"),
@@ -92,14 +95,14 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
 
 def _scale_kernels(
     workload: Workload, model: nn.Module, dataset: Dataset
-) -> tuple[torch.device, int, list[KernelScaling], Trace]:
+) -> tuple[torch.device, int, list[KernelScaling], tuple[Trace, Trace]]:
     samples = representative_samples(dataset)
     small, large = first_batch(dataset, samples), first_batch(dataset, samples, times=2)
     for device in (torch.device("meta"), torch.device("cpu")):
         try:
             once = trace_step(workload, model, small, device)
             twice = trace_step(workload, model, large, device)
-            return device, samples, _scaling(once, twice, samples), once
+            return device, samples, _scaling(once, twice, samples), (once, twice)
         except Exception as error:  # a model may work on its own device only
             reason = one_line(error)[:300]
             print(f"kernels cannot be counted on {device}: {reason}", file=sys.stderr)
@@ -113,8 +116,17 @@ def trace_step(workload: Workload, model: nn.Module, data: Any, device: torch.de
     copied = _copied(model, device).train()
     forward, backward = Recorder(device), Recorder(device)
     data = to_device(data, device)
-    with forward, AsOnGpu():
+    saved: dict[int, int] = {}
+
+    def record_saved(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(record_saved, lambda tensor: tensor), forward, AsOnGpu():
         loss = workload.loss(copied, data)
+    for own in (*copied.parameters(), *copied.buffers()):
+        saved.pop(own.untyped_storage()._cdata, None)
     kernels += (("forward", kernel) for kernel in forward.kernels)
 
     def record_gradient(parameter: torch.Tensor) -> None:
@@ -127,7 +139,7 @@ def trace_step(workload: Workload, model: nn.Module, data: Any, device: torch.de
         loss.backward()  # type: ignore[no-untyped-call]
     kernels += (("backward", kernel) for kernel in backward.kernels)
     kernels += (("optimizer", kernel) for kernel in _optimizer_kernels(workload, model))
-    return Trace(tuple(kernels), tuple(ready))
+    return Trace(tuple(kernels), tuple(ready), sum(saved.values()))
 
 
 def _optimizer_kernels(workload: Workload, model: nn.Module) -> list[Kernel]:

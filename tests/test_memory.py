@@ -1,0 +1,197 @@
+"""Runs that do not fit into the memory of their boards are known before they start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from torch import profiler
+
+from wattlaw import examples
+from wattlaw.api.studies import load_study, run
+from wattlaw.cli.main import main
+from wattlaw.examples import EXAMPLES
+from wattlaw.launch.boards import Board, memory_warnings, named_board, too_large_reason
+from wattlaw.launch.planning import plan_study
+from wattlaw.simulator import library
+from wattlaw.simulator.memory import rank_memory_gb
+from wattlaw.store.store import Store
+from wattlaw.study.model import WorkloadSpec
+from wattlaw.training.profiling.profile import measure_profile
+from wattlaw.workloads import catalogue
+
+EXAMPLE_FOLDER = Path(examples.__file__).parent
+PAPERS = sorted(
+    name for known in EXAMPLES for name in known.files if name.startswith(("kit-", "mit-"))
+)
+#: The boards of the papers.
+BOARDS = {"kit-": ("kit-a100", "kit-h100"), "mit-": ("mit-v100",)}
+SMALL_RESNET = {"blocks": [1, 1, 1, 1], "image_size": 64, "classes": 10, "train_samples": 32}
+
+
+def write(folder: Path, local_batch: int = 16, **changes: Any) -> Path:
+    """Write a study of one run of FourCastNet, whose activations take 10 GB per sample."""
+    study = {
+        "name": "large",
+        "workloads": [{"name": "fourcastnet"}],
+        "sweeps": [{"gpus": [1], "local_batch": [local_batch]}],
+        "measure": {"epochs": 1, "warmup_epochs": 0},
+    }
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(study | changes))
+    return path
+
+
+def kept_bytes(spec: WorkloadSpec, samples: int) -> float:
+    """Return what torch's allocator keeps after a forward pass: nothing of ours counts it."""
+    workload = catalogue.build(spec)
+    model, numbers = workload.model().train(), np.arange(samples)
+    data = workload.training_data().batch(numbers, numbers.astype(np.uint64))
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], profile_memory=True) as seen:
+        loss = workload.loss(model, data)
+    assert loss.requires_grad
+    return sum(event.self_cpu_memory_usage for event in seen.key_averages())
+
+
+@pytest.mark.parametrize("name", ["digits-cnn", "resnet50"])
+def test_activations_are_what_the_allocator_keeps_after_a_forward_pass(name):
+    spec = WorkloadSpec(name=name, options=SMALL_RESNET if name == "resnet50" else {})
+    per_sample = (kept_bytes(spec, 16) - kept_bytes(spec, 8)) / 8
+    image_bytes = 4 * (3 * 64 * 64 if name == "resnet50" else 64)  # allocated before the pass
+    counted = measure_profile(spec).activation_bytes_per_sample
+    assert counted == pytest.approx(per_sample + image_bytes, rel=0.02)
+
+
+def test_activations_of_resnet50_are_twice_the_published_outputs_of_its_convolutions():
+    """11.1 million numbers: Radosavovic et al. 2020, Designing Network Design Spaces, table 5.
+
+    Batch normalization keeps the output of a convolution, and the next convolution that of ReLU.
+    """
+    profile = catalogue.profile(WorkloadSpec(name="resnet50"))
+    assert 1.8 < profile.activation_bytes_per_sample / 4 / 11.1e6 < 2.2
+
+
+def test_fourcastnet_takes_about_ten_gigabytes_per_sample():
+    profile = catalogue.profile(WorkloadSpec(name="fourcastnet"))
+    activations_gb = rank_memory_gb(profile, 16, "fp32") - rank_memory_gb(profile, 0, "fp32")
+    assert activations_gb == pytest.approx(156, rel=0.05)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_every_run_of_the_papers_fits_on_their_boards(name):
+    runs = plan_study(EXAMPLE_FOLDER / name).runs
+    specs = {(id(run.setting), run.shared.workload.name): run.spec for run in runs}
+    for cluster in BOARDS[name[:4]]:
+        gpu = library.read_cluster(cluster).gpu
+        boards = [Board(gpu.name, gpu.memory_gb)]
+        assert {too_large_reason(spec, boards) for spec in specs.values()} == {None}
+        assert [*memory_warnings(specs.values(), boards)] == []
+
+
+LAUNCHES = [
+    {"kind": "local", "hardware": "a100-sxm-40gb"},
+    {"kind": "local", "hardware": "NVIDIA A100-SXM4-40GB"},
+    {"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+    {"kind": "slurm", "gpus_per_node": 4, "hardware": "kit-a100"},
+    {"kind": "slurm", "gpus_per_node": 4, "slurm": {"gres": "gpu:a100-40gb"}},
+]
+
+
+@pytest.mark.parametrize("launch", LAUNCHES, ids=json.dumps)
+def test_a_run_that_does_not_fit_is_skipped_by_every_launcher(tmp_path, capsys, launch):
+    path = write(tmp_path, launch=launch)
+    assert main(["check", str(path)]) == 0
+    assert main(["run", str(path), "--store", str(tmp_path / "s"), "--dry-run"]) == 0
+    checked, previewed = capsys.readouterr().out.split("study.yaml: ok")
+    (reason,) = load_study(path).forecast().skipped.values()
+    for told in (checked, " ".join(previewed.split())):
+        assert "1 run of 1 will be skipped" in told
+        assert reason in told
+    assert "153 GB" in reason
+    assert "40 GB" in reason
+    assert "train.gradient_accumulation: 6 or a local batch of at most 3" in reason
+    assert "bf16" not in reason  # too large too
+
+
+def test_a_run_that_does_not_fit_is_recorded_with_its_reason(tmp_path):
+    path = write(tmp_path, launch=LAUNCHES[2])
+    outcome = run(path, tmp_path / "s")
+    (record,) = Store(tmp_path / "s").records()
+    assert (outcome.skipped, record.status) == (1, "skipped")
+    assert "does not fit into GPU memory" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("board", "fix"), [("a100_1g.10gb", "precision bf16"), ("a100_1g.5gb", "more memory")]
+)
+def test_what_would_not_suffice_is_not_advised(tmp_path, board, fix):
+    path = write(tmp_path, 1, launch={"hardware": board})
+    known = load_study(path).forecast()
+    (told,) = [*known.skipped.values(), *known.warnings]
+    assert told.endswith(fix) or f"use {fix}" in told
+    assert "batch of at most" not in told
+
+
+@pytest.mark.parametrize(
+    ("local_batch", "changes", "is_skipped", "is_warned"),
+    [
+        (2, {}, False, False),
+        (4, {}, False, True),  # 39.2 GB of 40
+        (5, {}, True, False),
+        (16, {"train": {"gradient_accumulation": 6}}, False, False),
+        (16, {"train": {"compile": True}}, False, True),
+        (5, {"sweeps": [{"gpus": [1], "local_batch": [5], "precision": ["bf16"]}]}, False, False),
+        (16, {"workloads": [{"name": "mine", "command": ["true"]}]}, False, False),
+        (16, {"workloads": [{"name": "fourcastnet", "options": {"depth": 2}}]}, False, False),
+        (16, {"launch": {}}, False, False),  # an unknown board
+        (16, {"launch": {"hardware": "our machine"}}, False, False),
+    ],
+)
+def test_only_what_is_known_is_said(tmp_path, local_batch, changes, is_skipped, is_warned):
+    path = write(tmp_path, local_batch, **({"launch": LAUNCHES[0]} | changes))
+    known = load_study(path).forecast()
+    assert bool(known.skipped) == is_skipped
+    assert any("may not fit" in sentence for sentence in known.warnings) == is_warned
+
+
+@pytest.mark.parametrize(
+    ("types", "is_skipped"),
+    [
+        (["gpu:v100:2"], True),
+        (["gpu:v100:2", "gpu:a100:4"], False),  # the job may get 80 GB
+        (["gpu:nvidia_a100-sxm4-40gb:4(S:0-1)"], True),
+        (["gpu:4"], False),
+        (["gpu:v100:2", "gpu:strange:4"], False),
+    ],
+)
+def test_boards_of_a_partition_are_those_of_slurm(tmp_path, monkeypatch, types, is_skipped):
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\n" + "".join(f"echo '{kind}'\n" for kind in types))
+    sinfo.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    path = write(tmp_path, 5, launch={"kind": "slurm", "gpus_per_node": 1})
+    assert bool(load_study(path).forecast().skipped) == is_skipped
+
+
+@pytest.mark.parametrize(
+    ("text", "memory_gb", "capability"),
+    [
+        ("mit-v100", 32, (7, 0)),
+        ("h100-sxm-94gb", 94, (9, 0)),
+        ("Tesla V100-SXM2-16GB", 16, (7, 0)),
+        ("NVIDIA H100 80GB HBM3", 80, (9, 0)),
+        ("a100", 80, (8, 0)),  # at most
+        ("nvidia_a100_1g.5gb", 5, (8, 0)),
+        ("l40s", None, (8, 9)),
+    ],
+)
+def test_boards_are_known_by_their_names(text, memory_gb, capability):
+    board = named_board(text)
+    assert (board.memory_gb, board.capability) == (memory_gb, capability)
+
+
+@pytest.mark.parametrize("text", ["", "AMD EPYC", "gpu", "rtx"])
+def test_other_names_are_no_boards(text):
+    assert named_board(text) is None
