@@ -26,7 +26,7 @@ RULES = ("global_batch", "local_batch")
 #: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
 NOT_DATA_PARALLEL = ("deepspeed", "tensor", "pipeline")
 FIXED = (
-    "workload", "options", "train", "hardware", "launcher", "precision", *LIMITS,
+    "workload", "options", "train", "hardware", "launcher", "precision", *LIMITS, "power_profile",
     "dataset_fraction", "threads_per_worker", "unit", "run_length",
 )  # fmt: skip
 #: With fewer counts, the data set may grow with the GPUs by chance.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from wattlaw.devices.inventory import visible_gpu_ids
+from wattlaw.devices.inventory import visible_devices
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.instrumentation.environment import instrumented_environment
 from wattlaw.instrumentation.observer import RUN, StepObserver
@@ -98,14 +98,16 @@ def measure(
         raise CommandUnusable(command[0])
     progress = _reader(part, pattern, instrument=instrument)
     restore_stale_limits()
-    boards, step = visible_gpu_ids(), JobStep.of_environment()
+    devices, step = visible_devices(), JobStep.of_environment()
+    boards = list(dict.fromkeys(devices.values()))
     nodes = 1 if step is None else step.nodes
     spec = RunSpec(
         workload=WorkloadSpec(name=WORKLOAD, options=_options(command, part)),
         setting=Setting(
-            gpus=max(1, len(boards)) * nodes,
+            gpus=max(1, len(devices)) * nodes,
             power_limit_w=limits.power_limit_w,
             clock_limit_mhz=limits.clock_limit_mhz,
+            power_profile=limits.power_profile,
         ),
         repeat=0,
         measure=Measure(

@@ -7,14 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
 from wattlaw import processes
-from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
+from wattlaw.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
 from wattlaw.devices.limiter import LimitState
 from wattlaw.errors import NotAvailable
 from wattlaw.files import naming, open_regular
@@ -65,16 +66,21 @@ class LocalLauncher(Launcher):
     comparable. All launchers on this machine share its slots, so that at most ``max_parallel``
     runs of all studies are active.
 
-    ``gpus`` are the UUIDs of the GPUs that torch can use, all visible ones if torch is not
-    installed. If torch cannot use the visible ``boards``, a run is metered and limited on all of
-    them.
+    ``gpus`` are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if
+    torch is not installed. If torch cannot use the visible ``boards``, a run is metered and limited
+    on all of them. ``board_of`` has the board of each MIG instance.
     """
 
     def __init__(
-        self, launch: Launch, gpus: list[str], boards: list[str], store: Path | None = None
+        self,
+        launch: Launch,
+        gpus: list[str],
+        boards: list[str],
+        store: Path | None = None,
+        board_of: Mapping[str, str] | None = None,
     ) -> None:
         self._launch = launch
-        self._gpus, self._boards = gpus, boards
+        self._gpus, self._boards, self._board_of = gpus, boards, board_of or {}
         self._store = Path() if store is None else store
         self._printed: set[str] = set()
         self._range_reasons: dict[Limits, str | None] = {}
@@ -91,13 +97,14 @@ class LocalLauncher(Launcher):
     def open(cls, launch: Launch, store: Path) -> Self:
         """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
-        return cls(launch, *_devices(), store)
+        gpus, boards, board_of = _devices()
+        return cls(launch, gpus, boards, store, board_of)
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
         """Return why runs are skipped on this machine, and what may stop others."""
         try:
-            gpus, boards = _devices()
+            gpus, boards, _ = _devices()
         except NotAvailable:  # the start says so
             gpus = boards = visible_gpu_ids()
         launcher = cls(launch, gpus, boards)
@@ -150,10 +157,13 @@ class LocalLauncher(Launcher):
         has_limits = any(not requested_limits(setting).are_none for setting in settings)
         problem = permission_problem(self._boards) if has_limits and self._boards else None
         if problem is not None:
-            yield f"runs with power or clock limits will be skipped: {problem}"
+            yield f"runs with power or clock limits or a power profile will be skipped: {problem}"
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
-        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker."""
+        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker.
+
+        A slot is a board: runs on MIG instances of one board would each record all its energy.
+        """
         self._occupied = ()
         runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
         run = self._slots.acquire(runs, 1)
@@ -161,14 +171,23 @@ class LocalLauncher(Launcher):
             self._occupied = runs
             return None
         names = (self._gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
-        workers = self._slots.acquire(names, spec.setting.gpus)
-        if workers is None:
-            self._occupied = names
+        instances: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            instances[self._board_of.get(name, name)].append(name)
+        boards_held, workers = SlotLease(), list[str]()
+        for board, own in instances.items():
+            slot = None
+            if len(workers) < spec.setting.gpus and (slot := self._slots.acquire([board], 1)):
+                boards_held |= slot
+                workers += own
+        if len(workers) < spec.setting.gpus:
+            self._occupied = list(instances)
+            boards_held.release()
             run.release()
             return None
-        allocation = LocalAllocation(run, workers)
+        allocation = LocalAllocation(run, boards_held, workers[: spec.setting.gpus])
         if not requested_limits(spec.setting).are_none:
-            boards = list(workers) if self._gpus else self._boards
+            boards = list(boards_held) if self._gpus else self._boards
             try:
                 allocation.lease = acquire(boards)
             except NotAvailable as error:
@@ -209,7 +228,7 @@ class LocalLauncher(Launcher):
         environment |= worker_environment(self.threads)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._gpus:
-            environment |= gpu_environment(list(allocation.workers))
+            environment |= gpu_environment(allocation.workers)
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(record.spec.setting.gpus), "--parent-pid", str(os.getpid())]
@@ -233,7 +252,8 @@ class LocalAllocation(Allocation):
     """The resources of one run."""
 
     run: SlotLease
-    workers: SlotLease
+    boards: SlotLease
+    workers: list[str]  # the GPU or MIG instance of each
     lease: LimitLease | None = None
     rendezvous: Rendezvous | None = None
     #: Why limits cannot be set on the boards, so that the run is skipped.
@@ -253,7 +273,7 @@ class LocalAllocation(Allocation):
             self.lease = None
             if self.rendezvous is not None:
                 self.rendezvous.close()
-            self.workers.release()
+            self.boards.release()
             self.run.release()
 
 
@@ -295,13 +315,14 @@ class LocalAttempt:
                 self._allocation.release()
 
 
-def _devices() -> tuple[list[str], list[str]]:
-    """Return the GPUs that torch can use, and all that are visible."""
-    boards = visible_gpu_ids()
+def _devices() -> tuple[list[str], list[str], dict[str, str]]:
+    """Return the devices that torch can use, all visible boards, and the board of each device."""
+    devices = visible_devices()
+    boards = list(dict.fromkeys(devices.values()))
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-        return boards, boards
+        return list(devices), boards, devices
     has_driver = boards or any(map(os.path.exists, _GPU_DRIVERS))
-    return _gpus(boards) if has_driver else [], boards
+    return _gpus(list(devices)) if has_driver else [], boards, devices
 
 
 def _gpus(visible: Sequence[str]) -> list[str]:
@@ -318,4 +339,9 @@ def _gpus(visible: Sequence[str]) -> list[str]:
         raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None
     rows = [line.split() for line in probe.stdout.splitlines()]
     uuids = [row[1] for row in rows if len(row) == 2 and row[0] == "GPU"]
-    return list(visible[: len(uuids)]) if "-" in uuids else [f"GPU-{uuid}" for uuid in uuids]
+    if "-" in uuids:
+        return list(visible[: len(uuids)])
+    gpus = [f"GPU-{uuid}" for uuid in uuids]
+    instances = [device for device in visible if device.startswith("MIG-")]
+    # Without a list CUDA shows a process GPUs, or else one MIG instance; a run gets a list.
+    return gpus if {*gpus} <= {*visible} or not (gpus and instances) else instances

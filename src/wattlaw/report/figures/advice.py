@@ -119,7 +119,11 @@ def _hour_s(advice: Advice) -> float:
 
 def _row(option: Option, spent: Quantity, kind: str) -> dict[str, Any]:
     """Return a point, whose label has workers, and cap and clock if there are any."""
-    limits = [setting_label(name, option.setting[name]) for name in LIMITS if option.setting[name]]
+    limits = [
+        setting_label(name, option.setting[name])
+        for name in (*LIMITS, "power_profile")
+        if option.setting[name]
+    ]
     label = ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
     row: dict[str, Any] = {"label": label, "line": kind}
     for name, quantity in (("time", option.time_s), ("energy", spent)):
