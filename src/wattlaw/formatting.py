@@ -367,7 +367,9 @@ def run_title(
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
     size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
-    limits = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
-    limits |= {"power_profile": power_profile}
+    limits: dict[str, Any] = {
+        "power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz,
+        "power_profile": power_profile,
+    }  # fmt: skip
     size += f", {label}" if (label := group_label(limits)) else ""
     return f"{workload}{size} (repeat {repeat}, {run_id})"

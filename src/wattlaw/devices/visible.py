@@ -78,12 +78,12 @@ def select(
     found = [find(gpus, entry) for entry in job if isinstance(entry, str)]
     listed = [gpu_and_id[0].uuid for gpu_and_id in found if gpu_and_id is not None]
     own = tuple(gpu for gpu in selection.gpus if gpu.minor in job or gpu.uuid in listed)
-    others = len(selection.gpus) - len(own) if present else 0
-    note = f"{present[-1]} lists {others} GPU(s) that are not allocated to this Slurm job" * (
-        others > 0
-    )
     devices = {device: gpu for device, gpu in selection.devices.items() if gpu in own}
-    return GpuSelection(own, (*selection.notes, note) if others else selection.notes, devices)
+    others = len(selection.gpus) - len(own)
+    if not present or not others:
+        return GpuSelection(own, selection.notes, devices)
+    note = f"{present[-1]} lists {others} GPU(s) that are not allocated to this Slurm job"
+    return GpuSelection(own, (*selection.notes, note), devices)
 
 
 def _select_by_list(

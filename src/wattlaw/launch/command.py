@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
@@ -31,6 +32,7 @@ from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+from wattlaw.study.base import PowerProfile
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 from wattlaw.terminal import escape_invisible
 
@@ -107,7 +109,7 @@ def measure(
             gpus=max(1, len(devices)) * nodes,
             power_limit_w=limits.power_limit_w,
             clock_limit_mhz=limits.clock_limit_mhz,
-            power_profile=limits.power_profile,
+            power_profile=cast(PowerProfile | None, limits.power_profile),
         ),
         repeat=0,
         measure=Measure(

@@ -102,8 +102,9 @@ def _restore_power(limiter: Limiter, saved: SavedState) -> None:
 def _restore_profiles(limiter: Limiter, saved: SavedState) -> None:
     previous = saved.power_profiles or ()
     limiter.request_profiles(saved.device, previous)
-    now = limiter.read(saved.device).requested_profiles
-    if {*now} != {*previous}:
+    state = limiter.read(saved.device)
+    now = state.requested_profiles
+    if not state.power_profiles or {*now} != {*previous}:  # without any it did not answer
         raise NotAvailable(
             f"{saved.device}: the requested power profiles are {', '.join(now) or 'none'} after "
             f"{', '.join(previous) or 'none'} were set"

@@ -247,8 +247,9 @@ def _find(
         uuid = entry.removeprefix("MIG-").split("/")[0]
         matches = [(gpu, entry) for gpu in gpus if gpu.uuid == uuid]
     elif entry.startswith("MIG-"):
-        parts = ((gpu, part) for gpu in gpus for part in gpu.mig_uuids)
-        matches = [(gpu, part) for gpu, part in parts if part.startswith(entry)]
+        for gpu in gpus:
+            parts = [part for part in gpu.mig_uuids if part.startswith(entry)]
+            matches += [(gpu, parts[0] if len(parts) == 1 else entry)] if parts else []
     elif entry.startswith("GPU-"):
         matches = [(gpu, gpu.uuid) for gpu in gpus if gpu.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None

@@ -19,6 +19,7 @@ from wattlaw.devices.nvidia.driver import (
     describe,
     open_driver,
     query,
+    query_optional,
     scaled,
     valid,
 )
@@ -65,7 +66,7 @@ class NvidiaLimiter:
             memory_mhz = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
             supported = pynvml.nvmlDeviceGetSupportedGraphicsClocks
             clocks = (memory_mhz and query(supported, handle, max(memory_mhz))) or []
-            profiles = read_profiles(handle)
+            profiles = read_profiles(handle, query_optional)
             return LimitState(
                 device,
                 gpu.name,

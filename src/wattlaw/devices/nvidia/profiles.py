@@ -26,8 +26,11 @@ class Profiles(NamedTuple):
     enforced: tuple[str, ...] = ()
 
 
-def read_profiles(handle: Any) -> Profiles:
-    """Return the profiles of a GPU; none if the GPU, the driver or its bindings have none."""
+def read_profiles(handle: Any, ask: Callable[..., Any] = query) -> Profiles:
+    """Return the profiles of a GPU; none if the GPU, the driver or its bindings have none.
+
+    ``ask`` calls the driver; errors are its own.
+    """
     if not hasattr(pynvml, "nvmlDeviceWorkloadPowerProfileGetProfilesInfo"):
         return Profiles()
     info = pynvml.c_nvmlWorkloadPowerProfileProfilesInfo_v1_t()
@@ -36,7 +39,7 @@ def read_profiles(handle: Any) -> Profiles:
         (pynvml.nvmlDeviceWorkloadPowerProfileGetProfilesInfo, info),
         (pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles, now),
     ):
-        if query(call, handle, ctypes.byref(answer)) is None:
+        if ask(call, handle, ctypes.byref(answer)) is None:
             return Profiles()
     masks = info.perfProfilesMask, now.requestedProfilesMask, now.enforcedProfilesMask
     return Profiles(*map(_names, masks))

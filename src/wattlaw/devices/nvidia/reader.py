@@ -306,8 +306,7 @@ class GpuReader:
         """Return the counter in mJ with its time, and compare a module with its GPU."""
         now_ns = time.time_ns()
         values = self._watched.read(now_ns)
-        module = self._module_field and values.get(self._module_field)
-        gpu = values.get(self._twin_field)
+        gpu, module = values.get(self._twin_field), values.get(self._module_field or MODULE)
         if gpu is not None and module is not None and now_ns >= self._compared_ns + _COMPARISON_NS:
             self._compared_ns = now_ns
             self._compared_mw.append((gpu.value, module.value))
