@@ -342,6 +342,7 @@ def spec_of(gpus: int, **setting: object) -> RunSpec:
 def test_an_instance_counts_as_one_gpu_of_the_local_launcher(mig_launcher):
     launcher, mig, ids = mig_launcher
     assert launcher().capacity == 4  # with the GPU that is not in MIG mode
+    assert launcher(ids[0]).allocate(spec_of(2)).workers == mig[0][:2]
     own = launcher(mig[0][0], mig[0][1][:12], mig[2][0])
     assert own.capacity == 3
     assert own.unsupported_reason(spec_of(4)) is not None

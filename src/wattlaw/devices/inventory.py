@@ -93,11 +93,10 @@ def visible_devices() -> dict[str, str]:
     def find() -> None:
         with contextlib.suppress(NotAvailable), open_driver() as driver:
             selection = driver.visible()
-            listed = {device: gpu.uuid for device, gpu in selection.devices.items()}
-            ids.update(listed or {
-                device: gpu.uuid for gpu in selection.gpus
-                for device in gpu.mig_uuids or (gpu.uuid,)
-            })  # fmt: skip
+            listed = selection.devices or {gpu.uuid: gpu for gpu in selection.gpus}
+            for device, gpu in listed.items():  # of a GPU in MIG mode, CUDA uses its instances
+                parts = gpu.mig_uuids if device == gpu.uuid else ()
+                ids.update(dict.fromkeys(parts or (device,), gpu.uuid))
         with contextlib.suppress(NotAvailable):
             ids.update({} if ids else {gpu.uuid: gpu.uuid for gpu in amd.visible_gpus().gpus})
         with contextlib.suppress(NotAvailable):

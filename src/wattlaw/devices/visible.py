@@ -126,7 +126,9 @@ def has_job_gpus(environ: Mapping[str, str]) -> bool:
 def _job_entries(environ: Mapping[str, str]) -> list[int | str] | None:
     if "SLURM_JOB_ID" not in environ:
         return None
-    return parse_job_gpus(environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or "")
+    text = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
+    entries = parse_job_gpus(text)
+    return None if entries is None else list(dict.fromkeys(entries))
 
 
 def parse_job_gpus(text: str) -> list[int | str] | None:
