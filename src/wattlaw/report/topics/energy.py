@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.findings import Findings
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import suspect_note, unit_name, worker_noun
@@ -150,7 +150,7 @@ def _laws(findings: Findings) -> Any:
 
 def _group(row: dict[Any, Any]) -> str:
     """Return workload, hardware and limits of a law."""
-    limits = [fmt.setting_label(kind, row[kind]) for kind in (*LIMITS, "power_profile")
+    limits = [fmt.setting_label(kind, row[kind]) for kind in POWER_SETTINGS
               if fmt.known(row[kind])]  # fmt: skip
     return ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
 from wattlaw.reference.published import published
 from wattlaw.report import tables
@@ -64,7 +64,7 @@ def _published_beta(fit: SeriesFit) -> str | None:
     """Return the published exponent of a fit's workload, cap and clock, with its source."""
     group = fit.group
     for value in published(quantity="beta", workload=str(group.get("workload"))):
-        if all(getattr(value, name) == group.get(name) for name in LIMITS):
+        if all(getattr(value, name, None) == group.get(name) for name in POWER_SETTINGS):
             return f"{fmt.number(value.value)} ({value.source.name}, {value.hardware})"
     return None
 
@@ -226,7 +226,7 @@ def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
 
 
 def _limit_count(fit: SeriesFit) -> int:
-    return sum(fmt.known(fit.group.get(name)) for name in LIMITS)
+    return sum(fmt.known(fit.group.get(name)) for name in POWER_SETTINGS)
 
 
 def main_fits(findings: Findings) -> list[SeriesFit]:
@@ -239,7 +239,7 @@ def main_fits(findings: Findings) -> list[SeriesFit]:
     for fit in findings.fits.rows:
         law = fit.law
         if law is None or any(
-            fmt.known(fit.group.get(name)) for name in (*LIMITS, "fraction_per_gpu")
+            fmt.known(fit.group.get(name)) for name in (*POWER_SETTINGS, "fraction_per_gpu")
         ):
             continue
         key = (fit.group.get("workload"), fit.group.get("hardware"))
