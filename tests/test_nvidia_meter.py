@@ -662,6 +662,33 @@ def test_the_counter_of_a_grace_hopper_board_belongs_to_what_it_counts(fake_gpus
     meter.close()
 
 
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("power", [{}, {"period_s": 0.5}, {"average_power": 0}])
+def test_a_module_that_only_repeats_its_gpu_is_none(fake_gpus, capability, power):
+    boards = fake_gpus(2, capability=capability, module_repeats=1, buffers=1, **power)
+    meter = opened(boards, period_s=0.05)
+    assert [device.kind for device in meter.devices()] == ["gpu", "gpu"]
+    for facts in facts_of(meter):
+        assert (facts["energy_counter"], facts["power_scopes"]) == ("field", "gpu")
+        assert facts["power"] == "buffer"  # of the GPU, since there is no module
+    samples = meter.read(last=True)
+    time.sleep(0.3)
+    samples += meter.read(last=True)
+    assert {sample.kind for sample in samples} == {"gpu"}
+    assert told(samples, "energy_j")
+    assert {sample.device for sample in samples} == set(boards.ids)
+    meter.close()
+
+
+def test_a_module_is_compared_where_the_board_has_no_counter(fake_gpus):
+    repeats = opened(fake_gpus(1, capability=90, module_repeats=1, counter_mode=1))
+    assert [device.kind for device in repeats.devices()] == ["gpu"]
+    repeats.close()
+    real = opened(fake_gpus(1, capability=90, module_mw=150_000, counter_mode=1, period_s=0.3))
+    assert [device.kind for device in real.devices()] == ["gpu", "module"]
+    real.close()
+
+
 def test_a_module_that_may_have_several_gpus_is_not_added_up(fake_gpus):
     boards = fake_gpus(2, capability=100, module_mw=150_000, module_counter=1)
     meter = opened(boards)

@@ -94,6 +94,7 @@ ELSEWISE = {
     ("setting", "local_batch"): 64,
     ("setting", "power_limit_w"): 200.0,
     ("setting", "clock_limit_mhz"): 735.0,
+    ("setting", "power_profile"): "max-q",
     ("setting", "dataset_fraction"): 0.5,
     ("setting", "precision"): "bf16",
     ("setting", "emulated_gpus"): 64,

@@ -21,7 +21,9 @@ from fake_nvml import FakeGpus
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
 from wattlaw.devices.sysfs import ROOT_VARIABLE
-from wattlaw.errors import BadInput
+from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.limits.prolog_limits import verify_prolog_limits
+from wattlaw.limits.requests import Limits
 from wattlaw.limits.site.__main__ import main
 from wattlaw.limits.site.scripts import write_site_files
 from wattlaw.limits.site.site_file import SiteFile
@@ -117,6 +119,14 @@ def test_a_repeated_prolog_keeps_the_saved_previous_limit(
     wait_for(node.is_clean, "the watchdogs to end", 10)
 
 
+def test_uuids_name_the_boards_of_a_job(start: Callable[..., Node]) -> None:
+    node = start(2)
+    node.prolog(comment=ASKS, gpus=f"{node.devices[1]},{node.devices[0]}")
+    assert node.limits_w == [250, 250]
+    node.hook("epilog", gpus=node.devices[1])
+    assert node.limits_w == BEFORE_W
+
+
 def test_the_clock_is_locked_and_let_go(start: Callable[..., Node]) -> None:
     node = start(1)
     node.allow(CLOCKS)
@@ -126,6 +136,23 @@ def test_the_clock_is_locked_and_let_go(start: Callable[..., Node]) -> None:
     node.hook("epilog")
     assert (board.locked_min_mhz, board.locked_max_mhz) == (0, 0)
     assert node.boards.calls(SET) == 0
+
+
+def test_a_power_profile_is_set_and_let_go(start: Callable[..., Node]) -> None:
+    node = start(1, profiles=0b10110, requested_profiles=0b100)
+    node.prolog(comment="wattlaw:power_profile=max-q")
+    assert "allows no power profile max-q" in node.report(7)["refused"]
+    node.allow(SITE + "power_profiles: [max-q]\n")
+    node.prolog(comment="wattlaw:power_w=250,power_profile=max-q")
+    board, report = node.boards[0], node.report(7)
+    assert (board.requested_profiles, board.limit_mw) == (0b10, 250_000)
+    assert (report["power_profile"], report["power_limit_w"]) == ("max-q", 250.0)
+    limits = Limits(250.0, power_profile="max-q")
+    assert verify_prolog_limits(limits, node.devices, "7", 0)[0].power_profile == "max-q"
+    with pytest.raises(NotAvailable, match="another request"):
+        verify_prolog_limits(Limits(250.0), node.devices, "7", 0)
+    node.hook("epilog")
+    assert (board.requested_profiles, board.limit_mw) == (0b100, 287_500)
 
 
 def test_a_job_without_a_request_does_not_use_the_driver(start: Callable[..., Node]) -> None:

@@ -19,6 +19,7 @@ from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.limits.prolog_limits import limit_comment, verify_prolog_limits
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.site.job import parse_limit_comment, requests_limit
+from wattlaw.study.base import POWER_PROFILES
 
 
 @pytest.fixture
@@ -69,11 +70,11 @@ WORDS = st.lists(st.text().filter(lambda text: "wattlaw:" not in text), max_size
 NUMBERS = st.none() | st.integers(0, 9_999_999).map(lambda thousandth: thousandth / 1000)
 
 
-@given(NUMBERS, NUMBERS, WORDS, WORDS)
+@given(NUMBERS, NUMBERS, st.none() | st.sampled_from(POWER_PROFILES), WORDS, WORDS)
 def test_requested_limits_are_parsed_from_any_comment(
-    watts: float | None, mhz: float | None, before: str, after: str
+    watts: float | None, mhz: float | None, profile: str | None, before: str, after: str
 ) -> None:
-    limits = Limits(watts, mhz)
+    limits = Limits(watts, mhz, profile)
     assert parse_limit_comment(f"{before} {limit_comment(limits)} {after}") == limits
 
 
@@ -117,6 +118,8 @@ MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
         (ASKS, "0,1,2", SITE, {}, "no GPU /dev/nvidia2"),
         (ASKS, "0", SITE, {"minor": [4, 5]}, "no GPU /dev/nvidia0"),
         (ASKS, "MIG-1", SITE, {}, "no list of GPU numbers"),
+        (ASKS, "GPU-fa4e000", SITE, {}, "no GPU GPU-fa4e000,"),  # of both
+        (ASKS, "GPU-1234", SITE, {}, "no GPU GPU-1234,"),
         (ASKS, "0;1", SITE, {}, "no list of GPU numbers"),
         (ASKS, "0", SITE, MIG, "instances of MIG"),
         (ASKS, "0", SITE, {"root": 0}, "requires root"),

@@ -1,13 +1,24 @@
 """The boards that a process may use, by the variables of CUDA and Slurm."""
 
+import os
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import study_of
+from wattlaw.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
 from wattlaw.devices.meter import Target
 from wattlaw.devices.nvidia.driver import NvidiaGpu, select_gpus
 from wattlaw.devices.nvidia.meter import NvidiaMeter
 from wattlaw.errors import NotAvailable
+from wattlaw.launch import local
+from wattlaw.launch.local import LocalLauncher
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.plan import expand
+from wattlaw.training.environment import MIG_INSTANCES, take_device
 
 MODEL = "NVIDIA H100"
 
@@ -168,6 +179,32 @@ def test_visible_boards_of_other_jobs_are_left_out_with_a_note():
     )
 
 
+def test_uuids_of_slurm_name_the_gpus_of_the_job():
+    boards = listed(8)
+    uuids = [board.uuid for board in boards]
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5"}
+    assert chosen(boards, f"{uuids[4]},{uuids[5]}", **job) == [4, 5]
+    # Slurm's numbers follow its configuration, which may not be the order of the device files.
+    assert chosen(boards, f"{uuids[2]},{uuids[3]}", **job) == [2, 3]
+    assert chosen(boards, f"{uuids[2][:12]}", **job) == [2]
+    assert chosen(boards, ",".join(uuids[3:6]), **job) == [4, 5]  # more than the job has
+    by_uuid = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": f"{uuids[6]},{uuids[1]}"}
+    assert chosen(boards, **by_uuid) == [1, 6]
+    assert chosen(boards, "0,1,6", **by_uuid) == [1, 6]
+    assert chosen(boards, **by_uuid, SLURM_STEP_GPUS=uuids[1]) == [1]
+
+
+def test_mig_instances_of_a_slurm_job_are_not_compared_with_its_numbers():
+    boards = listed(4, mig_uuids=[(), (), ("MIG-a-1", "MIG-b-1"), ("MIG-c-1",)])
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
+    for visible, expected in (("MIG-b-1", [2]), ("MIG-a-1,MIG-b", [2]), ("MIG-c,MIG-a", [3, 2])):
+        assert chosen(boards, visible, **job) == expected
+    listed_devices = select_gpus(boards, job | {"CUDA_VISIBLE_DEVICES": "MIG-c,MIG-a"}).devices
+    assert list(listed_devices) == ["MIG-c-1", "MIG-a-1"]
+    assert chosen(boards, "MIG-a,MIG-a-1") == []  # the same one twice
+    assert chosen(boards, f"MIG-a,{boards[0].uuid},MIG-c") == [2]
+
+
 @pytest.mark.parametrize("told", ["x", "²", "1-", "1-x", "-1", "1,,2"])
 def test_a_job_list_that_cannot_be_read_is_not_guessed_at(told):
     assert chosen(listed(8), SLURM_JOB_ID="7", SLURM_JOB_GPUS=told) == []
@@ -270,3 +307,94 @@ def test_boards_named_by_the_run_override_the_environment(fake_gpus, monkeypatch
     meter.close()
     with pytest.raises(NotAvailable, match="GPU-none is not on this machine"):
         NvidiaMeter.open(Target(1, gpus=("GPU-none",)))
+
+
+INSTANCES = {"mig_mode": [1, 0, 1], "mig_count": [2, 0, 1]}
+
+
+@pytest.fixture
+def mig_launcher(fake_gpus, monkeypatch, tmp_path):
+    """Return a function that opens the launcher local on a machine with MIG instances.
+
+    The tests' torch has no CUDA: without torch the launcher gives a command all visible devices.
+    """
+    monkeypatch.setenv("WATTLAW_SLOTS_DIR", str(tmp_path / "slots"))
+    monkeypatch.setattr(local.importlib.util, "find_spec", lambda _: None)
+    boards = fake_gpus(3, **INSTANCES)
+    mig = [[part.value.decode() for part in board.mig_uuid] for board in boards]
+
+    def launcher(*visible: str, **launch: object) -> LocalLauncher:
+        if visible:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(visible))
+        return LocalLauncher.open(Launch(**launch), tmp_path)
+
+    return launcher, mig, boards.ids
+
+
+def spec_of(gpus: int, **setting: object) -> RunSpec:
+    sweeps = [{"gpus": [gpus], "local_batch": [8], **setting}]
+    workload = {"name": "command", "command": ["true"]}
+    study = study_of(sweeps=sweeps, workloads=[workload])
+    (run,) = expand(Study.model_validate(study, strict=False))
+    return run.spec
+
+
+def test_an_instance_counts_as_one_gpu_of_the_local_launcher(mig_launcher):
+    launcher, mig, ids = mig_launcher
+    assert launcher().capacity == 4  # with the GPU that is not in MIG mode
+    assert launcher(ids[0]).allocate(spec_of(2)).workers == mig[0][:2]
+    own = launcher(mig[0][0], mig[0][1][:12], mig[2][0])
+    assert own.capacity == 3
+    assert own.unsupported_reason(spec_of(4)) is not None
+    assert own.unsupported_reason(spec_of(3)) is None
+    assert "instances of MIG" in own.unsupported_reason(spec_of(1, power_limit_w=[200]))
+    allocation = own.allocate(spec_of(3))
+    assert allocation.workers == [mig[0][0], mig[0][1], mig[2][0]]
+    assert gpu_environment(allocation.workers) == {
+        "CUDA_VISIBLE_DEVICES": f"{mig[0][0]},{mig[0][1]},{mig[2][0]}"
+    }
+    allocation.release()
+    assert visible_devices() == {mig[0][0]: ids[0], mig[0][1]: ids[0], mig[2][0]: ids[2]}
+    assert visible_gpu_ids() == [ids[0], ids[2]]
+
+
+def test_two_runs_never_have_instances_of_one_board(mig_launcher):
+    launcher, mig, _ = mig_launcher
+    own = launcher(*mig[0][:2], mig[2][0], max_parallel=3)
+    first, second = own.allocate(spec_of(1)), own.allocate(spec_of(1))
+    assert (first.workers, second.workers) == ([mig[0][0]], [mig[2][0]])
+    assert own.allocate(spec_of(1)) is None  # the rest of the first board is free
+    first.release()
+    assert own.allocate(spec_of(2)).workers == mig[0][:2]
+
+
+def test_torch_sees_one_instance_and_the_launcher_has_all(monkeypatch):
+    seen = ["aaaa"]
+    probe = SimpleNamespace(check_returncode=lambda: None)
+    monkeypatch.setattr(local.processes, "run_captured", lambda *_: probe)
+    for visible, expected in (
+        (["MIG-a", "MIG-b"], ["MIG-a", "MIG-b"]),
+        (["GPU-aaaa", "MIG-b"], ["GPU-aaaa"]),  # CUDA prefers GPUs that are not in MIG mode
+        (["GPU-aaaa", "GPU-bbbb"], ["GPU-aaaa"]),
+    ):
+        probe.stdout = "".join(f"GPU {uuid}\n" for uuid in seen)
+        assert local._gpus(visible) == expected
+    probe.stdout = ""
+    assert local._gpus(["MIG-a"]) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "rank", "number", "left"),
+    [
+        ("MIG-a,MIG-b", 1, 0, "MIG-b"),
+        ("MIG-a", 0, 0, "MIG-a"),
+        ("GPU-a,GPU-b", 1, 1, "GPU-a,GPU-b"),
+        ("0,1", 1, 1, "0,1"),
+    ],
+)
+def test_a_rank_takes_its_own_instance(monkeypatch, visible, rank, number, left):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.delenv(MIG_INSTANCES, raising=False)
+    assert take_device(rank) == number
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == left
+    assert os.environ.pop(MIG_INSTANCES, None) == (visible if "MIG" in visible else None)

@@ -36,7 +36,7 @@ ORIGINS = (MEASURED, *_NOT_MEASURED.values())
 _SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
 #: Settings whose value is clear without their name.
 _SETTINGS_WITHOUT_NAME = (
-    "workload", "hardware", "precision", "energy_is", "run_length", "placement",
+    "workload", "hardware", "precision", "power_profile", "energy_is", "run_length", "placement",
 )  # fmt: skip
 #: Settings that are JSON objects.
 _JSON_SETTINGS = ("options", "train")
@@ -349,7 +349,7 @@ def no_breaks(cell: str) -> str:
 #: The columns of a run that its title has, as arguments of ``run_title``.
 TITLE_COLUMNS = (
     "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
-    "clock_limit_mhz",
+    "clock_limit_mhz", "power_profile",
 )  # fmt: skip
 
 
@@ -363,11 +363,15 @@ def run_title(
     emulated_gpus: int | None,
     power_limit_w: float | None = None,
     clock_limit_mhz: float | None = None,
+    power_profile: str | None = None,
 ) -> str:
     """Return the name of a run: workload, size, limits, repeat and id."""
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
     size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
-    limits = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
+    limits: dict[str, Any] = {
+        "power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz,
+        "power_profile": power_profile,
+    }  # fmt: skip
     size += f", {label}" if (label := group_label(limits)) else ""
     return f"{workload}{size} (repeat {repeat}, {run_id})"

@@ -121,12 +121,16 @@ class Board(ctypes.Structure):
         *((name, c_int32) for name in ("mem_util_high", "mem_util_low")),
         *((name, c_int32) for name in ("temperature_c", "gpm", "mig_mode", "mig_count")),
         *((name, c_int32) for name in ("persistence", "pstate", "virtualization")),
-        *((name, c_int32) for name in ("capability", "module_mw", "module_counter")),
+        *(
+            (name, c_int32)
+            for name in ("capability", "module_mw", "module_counter", "module_repeats")
+        ),
         *((name, c_int64) for name in ("fault_ns", "lost_ns", "back_ns", "set_ns")),
         *((name, c_int32) for name in ("setter_mode", "setter_ms")),
         *((name, c_int32) for name in ("clock_setter_mode", "limit_before_mw")),
         ("lies", Lie * MAX_LIES),
         *((name, c_uint64) for name in ("memory_used", "memory_total")),
+        *((name, c_uint64) for name in ("profiles", "requested_profiles", "refused_profiles")),
         ("mig_uuid", (c_char * 96) * MAX_MIG),
         ("segment_count", c_int64),
         ("segments", Segment * MAX_SEGMENTS),

@@ -78,11 +78,13 @@ struct board {
     int32_t virtualization; /* 2: a vGPU in a virtual machine, without power and energy */
     int32_t capability;     /* of CUDA, times ten */
     int32_t module_mw, module_counter; /* what else the module draws (0: none), and if it counts */
+    int32_t module_repeats;            /* no module, but the GPU's power again under its scope */
     int64_t fault_ns, lost_ns, back_ns; /* lost from lost_ns to back_ns (0: for ever) */
     int64_t set_ns;                     /* of the last power limit that was set */
     int32_t setter_mode, setter_ms, clock_setter_mode, limit_before_mw;
     struct lie lies[MAX_LIES];
     uint64_t memory_used, memory_total;
+    uint64_t profiles, requested_profiles, refused_profiles; /* masks; refused: never enforced */
     char mig_uuid[MAX_MIG][96];
     int64_t segment_count; /* all there ever were; number k lies at segments[k % MAX_SEGMENTS] */
     struct segment segments[MAX_SEGMENTS];
@@ -110,6 +112,11 @@ struct field {
     unsigned type, result;
     union value value;
 };
+struct mask { unsigned words[8]; };
+struct profile_info { unsigned version, id, priority; struct mask conflicts; };
+struct profiles_info { unsigned version; struct mask offered; struct profile_info each[255]; };
+struct current_profiles { unsigned version; struct mask offered, requested, enforced; };
+struct requested_profiles { unsigned version; struct mask requested; };
 struct gpm_sample { int board; int64_t ns; double high_s; };
 struct gpm_support { unsigned version, supported; };
 struct gpm_metric { unsigned id, result; double value; const char *names[3]; };
@@ -764,6 +771,61 @@ int nvmlDeviceResetGpuLockedClocks(Device d)
     return SUCCESS;
 }
 
+/* ---- power profiles: of Blackwell and newer ---- */
+static struct mask mask_of(uint64_t bits)
+{
+    return (struct mask){{(unsigned)bits, (unsigned)(bits >> 32)}};
+}
+
+#define NEED_PROFILES(got)                                                                         \
+    if (!b->profiles) return NOT_SUPPORTED;                                                        \
+    if ((got)->version != (1u << 24 | sizeof *(got))) return ARGUMENT_VERSION_MISMATCH
+
+int nvmlDeviceWorkloadPowerProfileGetProfilesInfo(Device d, struct profiles_info *out)
+{
+    ENTER(d);
+    NEED_PROFILES(out);
+    out->offered = mask_of(b->profiles);
+    for (unsigned i = 0; i < 64; i++)
+        if (b->profiles >> i & 1) out->each[i] = (struct profile_info){0x100002c, i, i, {{0}}};
+    return SUCCESS;
+}
+
+int nvmlDeviceWorkloadPowerProfileGetCurrentProfiles(Device d, struct current_profiles *out)
+{
+    ENTER(d);
+    NEED_PROFILES(out);
+    out->offered = mask_of(b->profiles);
+    out->requested = mask_of(b->requested_profiles);
+    out->enforced = mask_of(b->requested_profiles & ~b->refused_profiles);
+    return SUCCESS;
+}
+
+static int change_profiles(Device d, struct requested_profiles *in, int sets)
+{
+    struct board *b = &state->boards[d->board];
+    uint64_t bits = in->requested.words[0] | (uint64_t)in->requested.words[1] << 32;
+    if (bits & ~b->profiles) return INVALID_ARGUMENT;
+    b->requested_profiles = sets ? b->requested_profiles | bits : b->requested_profiles & ~bits;
+    return SUCCESS;
+}
+
+int nvmlDeviceWorkloadPowerProfileSetRequestedProfiles(Device d, struct requested_profiles *in)
+{
+    ENTER(d);
+    NEED_ROOT();
+    NEED_PROFILES(in);
+    return change_profiles(d, in, 1);
+}
+
+int nvmlDeviceWorkloadPowerProfileClearRequestedProfiles(Device d, struct requested_profiles *in)
+{
+    ENTER(d);
+    NEED_ROOT();
+    NEED_PROFILES(in);
+    return change_profiles(d, in, 0);
+}
+
 int nvmlDeviceGetSupportedMemoryClocks(Device d, unsigned *count, unsigned *out)
 {
     ENTER(d);
@@ -792,7 +854,7 @@ static unsigned field(const struct board *b, struct field *f, int64_t ns)
     f->latency_us = 0;
     f->type = TYPE_UINT;
     f->value.ull = 0;
-    if (f->scope > (b->module_mw ? 1 : 0)) return NOT_SUPPORTED;
+    if (f->scope > (b->module_mw || b->module_repeats ? 1 : 0)) return NOT_SUPPORTED;
     if (f->scope && f->id != 185 && f->id != 186) return NOT_SUPPORTED;
     if (is_vgpu(b) && (f->id == 83 || f->id == 185 || f->id == 186)) return NOT_SUPPORTED;
     unsigned more_mw = f->scope ? (unsigned)b->module_mw : 0;

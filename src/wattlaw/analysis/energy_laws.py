@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.groups import groups
 from wattlaw.analysis.laws.curves import aicc
 from wattlaw.analysis.laws.power_law import power_law_design
@@ -26,8 +26,8 @@ from wattlaw.analysis.statistics import ERROR, LeastSquares
 from wattlaw.errors import Refused
 
 ENERGY, HOURS, FACTOR = "energy_j", "gpu_hours", "energy_per_gpu_hour_j"
-#: Columns in which the runs of a law must not differ; a cap changes the power of a GPU.
-GROUP_COLUMNS = ("workload", "hardware", "energy_is", *LIMITS, "unit")
+#: Columns in which the runs of a law must not differ; a cap or profile changes the power of a GPU.
+GROUP_COLUMNS = ("workload", "hardware", "energy_is", *POWER_SETTINGS, "unit")
 MIN_SETTINGS, MIN_COUNTS = 4, 3
 #: The largest GPU-hours must be at least this multiple of the smallest.
 MIN_SPAN = 1.2
@@ -230,7 +230,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         As ``with_energy``, a rate is unknown or does not vary by itself, or there are fewer
         settings than terms + 3.
     """
-    rows = with_energy(table, ("energy_is", *LIMITS))
+    rows = with_energy(table, ("energy_is", *POWER_SETTINGS))
     known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
     if known.empty:
         raise Refused("samples and steps per GPU-hour are not known")

@@ -282,6 +282,7 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
         "GPUs or workers": _listed(done["gpus"]),
         "Power limits (W)": _listed(done["power_limit_w"]),
         "Clock limits (MHz)": _listed(done["clock_limit_mhz"]),
+        "Power profiles": _listed(done["power_profile"]),
         "Precision": _listed(done["precision"]),
         "Options": _options(done),
         "Launcher": _listed(done["launcher"]),

@@ -18,8 +18,8 @@ from wattlaw.scopes import OUTERMOST
 
 SETTINGS = (
     "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
-    "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "dataset_fraction",
-    "threads_per_worker", "emulated_gpus", "unit", "run_length",
+    "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "power_profile",
+    "dataset_fraction", "threads_per_worker", "emulated_gpus", "unit", "run_length",
 )  # fmt: skip
 #: Units of work, in the order of preference.
 UNITS = ("epoch", "sample", "step", "run")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.groups import ENERGIES, JSON_COLUMNS, differing_options, group_numbers, groups
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics import ESTIMATED, WHY_NO_LAW, unit_of
@@ -26,7 +26,7 @@ RULES = ("global_batch", "local_batch")
 #: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
 NOT_DATA_PARALLEL = ("deepspeed", "tensor", "pipeline")
 FIXED = (
-    "workload", "options", "train", "hardware", "launcher", "precision", *LIMITS,
+    "workload", "options", "train", "hardware", "launcher", "precision", *POWER_SETTINGS,
     "dataset_fraction", "threads_per_worker", "unit", "run_length",
 )  # fmt: skip
 #: With fewer counts, the data set may grow with the GPUs by chance.
@@ -186,7 +186,7 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
         for name in (*FIXED, "emulated_gpus", "placement")
         if name in series
         and (series[name].nunique(dropna=False) > 1
-             or (name in LIMITS and series[name].notna().any()))
+             or (name in POWER_SETTINGS and series[name].notna().any()))
     ]  # fmt: skip
     if "placement" in series:
         return names

@@ -30,7 +30,7 @@ from wattlaw.text import join_names
 from wattlaw.workloads import catalogue
 
 #: Runs with equal values in these columns are runs of the study's job.
-_JOB = ("options", "train", "dataset_fraction", "run_length", "hardware")
+_JOB = ("options", "train", "dataset_fraction", "run_length", "hardware", "power_profile")
 #: In the reasons of failures that larger micro-batches share.
 _MEMORY = "out of memory"
 #: A setting whose runs failed this often cannot run.

@@ -12,6 +12,7 @@ from wattlaw.api.display import as_html
 from wattlaw.errors import BadInput
 from wattlaw.report.tables import Table
 from wattlaw.report.topics import prediction as text
+from wattlaw.study.base import POWER_PROFILES
 from wattlaw.text import quote
 
 
@@ -52,7 +53,7 @@ def baseline_setting(value: str | Mapping[str, Any] | None) -> Mapping[str, Any]
     Raises
     ------
     BadInput
-        The text is not a list of settings and numbers above 0.
+        The text is not a list of settings with numbers above 0 or a power profile.
 
     Examples
     --------
@@ -64,6 +65,9 @@ def baseline_setting(value: str | Mapping[str, Any] | None) -> Mapping[str, Any]
     values: dict[str, Any] = {}
     for part in value.split(","):
         name, _, text_of_number = (word.strip() for word in part.partition("="))
+        if name == "power_profile" and text_of_number in POWER_PROFILES and name not in values:
+            values[name] = text_of_number
+            continue
         try:
             read = float(text_of_number)
         except ValueError:

@@ -91,6 +91,7 @@ def title(record: RunRecord) -> str:
     return run_title(
         record.run_id, spec.workload.name, spec.repeat, setting.gpus, setting.local_batch,
         spec.nodes, setting.emulated_gpus, setting.power_limit_w, setting.clock_limit_mhz,
+        setting.power_profile,
     )  # fmt: skip
 
 

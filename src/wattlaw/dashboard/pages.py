@@ -37,7 +37,8 @@ MAX_ID = 64
 COMPARED = {
     "workload": "workload", "hardware": "hardware", "gpus": "GPUs", "nodes": "nodes",
     "global_batch": "global batch", "power_limit_w": "power limit, W",
-    "clock_limit_mhz": "clock limit, MHz", "precision": "precision", "unit": "unit",
+    "clock_limit_mhz": "clock limit, MHz", "power_profile": "power profile",
+    "precision": "precision", "unit": "unit",
     "time_s": "time of a unit, s", "energy_j": "energy of a unit, J", "energy_is": "energy counts",
     "power_per_gpu_w": "power per GPU, W", "samples_per_s": "samples per s",
     "gpu_hours": "GPU-hours of a unit", "sm_util_mean": "utilisation", "metric": "quality",

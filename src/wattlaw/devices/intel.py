@@ -19,7 +19,7 @@ from wattlaw.devices import sysfs
 from wattlaw.devices.file_meter import FileMeter, FileSource, failed_device, probe
 from wattlaw.devices.limiter import Limiter, LimitState, setting_problem, write_setting
 from wattlaw.devices.meter import Device, Facts, Sample, Target
-from wattlaw.devices.visible import job_minors
+from wattlaw.devices.visible import has_job_gpus
 from wattlaw.errors import NotAvailable
 
 ID_PREFIX = "intel-"
@@ -154,7 +154,7 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
     if ids is not None:
         return [gpu for gpu in gpus if gpu.id in ids]
     is_unset = not os.environ.get(_VISIBLE)
-    if gpus and is_unset and "SLURM_JOB_ID" in os.environ and job_minors(os.environ) is None:
+    if gpus and is_unset and "SLURM_JOB_ID" in os.environ and not has_job_gpus(os.environ):
         raise NotAvailable(f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway")
     selected = select_gpus([gpu.tiles for gpu in gpus], os.environ)
     return [replace(gpus[card], is_shared=shared) for card, shared in selected.items()]

@@ -76,31 +76,40 @@ def list_limiters() -> list[Availability[LimitState]]:
 
 
 def visible_gpu_ids() -> list[str]:
-    """Return the ids of the GPUs that the environment makes visible; none without a driver.
+    """Return the ids of the GPUs that the environment makes visible; none without a driver."""
+    return list(dict.fromkeys(visible_devices().values()))
+
+
+def visible_devices() -> dict[str, str]:
+    """Return the visible GPUs and MIG instances, each with the id of its GPU, by their ids.
 
     They are of one vendor, as those that torch uses: of NVIDIA if there are any, else of AMD.
     A driver that does not answer for some seconds counts as none, so that the caller continues.
     Raises ``BadInput`` if ``WATTLAW_SYSFS_ROOT`` is not a folder.
     """
     sysfs.check_root()
-    ids: list[str] = []
+    ids: dict[str, str] = {}
 
     def find() -> None:
         with contextlib.suppress(NotAvailable), open_driver() as driver:
-            ids.extend(gpu.uuid for gpu in driver.visible().gpus)
+            selection = driver.visible()
+            listed = selection.devices or {gpu.uuid: gpu for gpu in selection.gpus}
+            for device, gpu in listed.items():  # of a GPU in MIG mode, CUDA uses its instances
+                parts = gpu.mig_uuids if device == gpu.uuid else ()
+                ids.update(dict.fromkeys(parts or (device,), gpu.uuid))
         with contextlib.suppress(NotAvailable):
-            ids.extend(() if ids else [gpu.uuid for gpu in amd.visible_gpus().gpus])
+            ids.update({} if ids else {gpu.uuid: gpu.uuid for gpu in amd.visible_gpus().gpus})
         with contextlib.suppress(NotAvailable):
-            ids.extend(() if ids else [gpu.id for gpu in intel.visible_gpus()])
+            ids.update({} if ids else {gpu.id: gpu.id for gpu in intel.visible_gpus()})
 
     thread = threading.Thread(target=find, daemon=True)
     thread.start()
     thread.join(_DRIVER_TIMEOUT_S)
-    return [] if thread.is_alive() else ids
+    return {} if thread.is_alive() else ids
 
 
 def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
-    """Return the variables that make exactly these GPUs visible to a process, in this order."""
+    """Return the variables that make exactly these devices visible to a process, in this order."""
     if ids and all(gpu.startswith(intel.ID_PREFIX) for gpu in ids):
         return intel.environment(ids)
     if not all(gpu.startswith(amd.ID_PREFIX) for gpu in ids):

@@ -1,6 +1,7 @@
 """The interface to hardware with limits: a ``Limiter`` reads and sets limits of devices."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -33,6 +34,10 @@ class LimitState:
     #: Other devices that have the same power limit, because they share a board.
     limited_with: tuple[str, ...] = ()
     no_clock_limit_reason: str | None = None
+    #: Workload power profiles: those that it offers, that are requested, that it enforces.
+    power_profiles: tuple[str, ...] = ()
+    requested_profiles: tuple[str, ...] = ()
+    enforced_profiles: tuple[str, ...] = ()
 
 
 class Limiter(Protocol):
@@ -73,6 +78,12 @@ class Limiter(Protocol):
 
     def unlock_clock(self, device: str) -> None:
         """Unlock the SM clock; raises as ``set_power_limit`` does."""
+
+    def request_profiles(self, device: str, profiles: Collection[str]) -> None:
+        """Request these power profiles and no others; raises as ``set_power_limit`` does.
+
+        Devices that offer none need not have it.
+        """
 
     def permission_problem(self, device: str) -> str | None:  # noqa: ARG002 - unknown
         """Return why this user may not set limits in this way, None if that is not known.

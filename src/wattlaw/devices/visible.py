@@ -8,7 +8,7 @@ ignores the repetition.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Literal, Protocol, TypeVar
 
 #: The values that Slurm sets for a job without GPUs.
@@ -40,93 +40,104 @@ class GpuSelection(Generic[G]):
 
     gpus: tuple[G, ...]
     notes: tuple[str, ...] = ()
+    #: The GPU of each listed device, by the device's id: of the GPU, or of a MIG instance of it.
+    devices: Mapping[str, G] = field(default_factory=dict)
+
+
+#: Returns the GPU of one entry of a list, and the id of the entry's device.
+Find = Callable[[Sequence[G], str], tuple[G, str] | None]
 
 
 def select(
     gpus: Sequence[G],
     environ: Mapping[str, str],
     variables: Mapping[str, Runtime],
-    find: Callable[[Sequence[G], str], G | None],
+    find: Find[G],
 ) -> GpuSelection[G]:
     """Return the GPUs that a process with this environment may use.
 
     Each of the variables that is set selects from the GPUs that the one before it has left, and
-    without any it is the Slurm job that selects. ``find`` returns the GPU of one entry of a list.
+    without any it is the Slurm job that selects.
     """
-    job = job_minors(environ)
+    job = _job_entries(environ)
     present = [name for name in variables if name in environ]
-    if not present:
-        return _select_by_job(gpus, environ, job, next(iter(variables)))
+    if not present and "SLURM_JOB_ID" in environ and job is None:
+        note = f"this Slurm job has no GPU; set {next(iter(variables))} to use GPUs anyway"
+        return GpuSelection((), (note,))
     selection = GpuSelection(tuple(gpus))
     for name in present:
         step = _select_by_list(selection.gpus, name, environ[name], find, variables[name])
-        selection = GpuSelection(step.gpus, (*selection.notes, *step.notes))
+        selection = GpuSelection(step.gpus, (*selection.notes, *step.notes), step.devices)
     if job is None or len(gpus) <= len(job):
         return selection  # the job's cgroup hides other GPUs
-    own = tuple(gpu for gpu in selection.gpus if gpu.minor in job)
+    # Slurm 25.11 lists UUIDs, but numbers the job's GPUs by their place in its configuration, which
+    # may not be that of the device files; its numbers of MIG instances are no device files at all.
+    kind = _kind(environ[present[-1]]) if present else "integer"
+    if kind == "MIG" or (kind == "GPU" and len(selection.gpus) <= len(job)):
+        return selection
+    found = [find(gpus, entry) for entry in job if isinstance(entry, str)]
+    listed = [gpu_and_id[0].uuid for gpu_and_id in found if gpu_and_id is not None]
+    own = tuple(gpu for gpu in selection.gpus if gpu.minor in job or gpu.uuid in listed)
+    devices = {device: gpu for device, gpu in selection.devices.items() if gpu in own}
     others = len(selection.gpus) - len(own)
+    if not present or not others:
+        return GpuSelection(own, selection.notes, devices)
     note = f"{present[-1]} lists {others} GPU(s) that are not allocated to this Slurm job"
-    return GpuSelection(own, (*selection.notes, note) if others else selection.notes)
-
-
-def _select_by_job(
-    gpus: Sequence[G], environ: Mapping[str, str], job: frozenset[int] | None, variable: str
-) -> GpuSelection[G]:
-    """Return all GPUs, or inside a Slurm job those of the job."""
-    if "SLURM_JOB_ID" not in environ:
-        return GpuSelection(tuple(gpus))
-    if job is None:
-        note = f"this Slurm job has no GPU; set {variable} to use GPUs anyway"
-        return GpuSelection((), (note,))
-    own = [gpu for gpu in gpus if gpu.minor in job]
-    return GpuSelection(tuple(gpus if len(gpus) <= len(job) else own))
+    return GpuSelection(own, (*selection.notes, note), devices)
 
 
 def _select_by_list(
     gpus: Sequence[G],
     variable: str,
     visible: str,
-    find: Callable[[Sequence[G], str], G | None],
+    find: Find[G],
     runtime: Runtime,
 ) -> GpuSelection[G]:
     if visible.strip() in _NO_GPUS:
         return GpuSelection((), (f"{variable} is {visible!r}: no GPU is visible",))
     entries = [entry.strip() for entry in visible.split(",")]
-    selected: dict[str, G] = {}
-    seen = set[str]()
+    devices: dict[str, G] = {}
+    notes: tuple[str, ...] = ()
     for entry in entries:
         is_of_kind = runtime != "CUDA" or _kind(entry) == _kind(entries[0])
-        gpu = find(gpus, entry) if is_of_kind else None
-        device = entry if gpu is None or _kind(entry) == "MIG" else gpu.uuid  # or one of its parts
-        if device in seen and runtime == "CUDA":
+        found = find(gpus, entry) if is_of_kind else None
+        is_twice = found is not None and found[1] in devices
+        if is_twice and runtime == "CUDA":
             note = f"{variable}: {entry!a} is listed twice, so CUDA shows no GPU"
             return GpuSelection((), (note,))
-        if gpu is None or (device in seen and runtime == "ROCr"):
-            why = "matches no GPU" if gpu is None else "is listed twice"
-            note = f"{variable}: {entry!a} {why}; GPUs from here on are not visible"
-            return GpuSelection(tuple(selected.values()), (note,))
-        seen.add(device)
-        selected[gpu.uuid] = gpu
-    return GpuSelection(tuple(selected.values()))
+        if found is None or (is_twice and runtime == "ROCr"):
+            why = "matches no GPU" if found is None else "is listed twice"
+            notes = (f"{variable}: {entry!a} {why}; GPUs from here on are not visible",)
+            break
+        devices[found[1]] = found[0]
+    return GpuSelection(tuple({gpu.uuid: gpu for gpu in devices.values()}.values()), notes, devices)
 
 
 def _kind(entry: str) -> str:
+    entry = entry.strip()
     return next((kind for kind in ("GPU", "MIG") if entry.startswith(f"{kind}-")), "integer")
 
 
-def job_minors(environ: Mapping[str, str]) -> frozenset[int] | None:
-    """Return the numbers of a Slurm job's GPUs on this node, None if they are unknown."""
+def has_job_gpus(environ: Mapping[str, str]) -> bool:
+    """Return whether Slurm names GPUs of the job on this node."""
+    return _job_entries(environ) is not None
+
+
+def _job_entries(environ: Mapping[str, str]) -> list[int | str] | None:
     if "SLURM_JOB_ID" not in environ:
         return None
-    numbers = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
-    minors = parse_minors(numbers)
-    return None if minors is None else frozenset(minors)
+    text = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""
+    entries = parse_job_gpus(text)
+    return None if entries is None else list(dict.fromkeys(entries))
 
 
-def parse_minors(numbers: str) -> list[int] | None:
-    """Return the numbers of a list of GPUs as Slurm writes it (``0,4-7``), None if it is none."""
-    minors: list[int] = []
-    for part in numbers.split(","):
+def parse_job_gpus(text: str) -> list[int | str] | None:
+    """Return the numbers and UUIDs of a list as Slurm writes it (``0,4-7``), None if it is none."""
+    minors: list[int | str] = []
+    for part in text.split(","):
+        if _kind(part) != "integer":
+            minors.append(part.strip())
+            continue
         ends = part.strip().split("-", 1)
         first, last = parse_ordinal(ends[0]), parse_ordinal(ends[-1])
         if first is None or last is None:

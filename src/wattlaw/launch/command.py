@@ -11,10 +11,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from pydantic import JsonValue
 
-from wattlaw.devices.inventory import visible_gpu_ids
+from wattlaw.devices.inventory import visible_devices
 from wattlaw.errors import BadInput, NotAvailable
 from wattlaw.instrumentation.environment import instrumented_environment
 from wattlaw.instrumentation.observer import RUN, StepObserver
@@ -31,6 +32,7 @@ from wattlaw.limits.requests import Limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+from wattlaw.study.base import PowerProfile
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 from wattlaw.terminal import escape_invisible
 
@@ -98,14 +100,16 @@ def measure(
         raise CommandUnusable(command[0])
     progress = _reader(part, pattern, instrument=instrument)
     restore_stale_limits()
-    boards, step = visible_gpu_ids(), JobStep.of_environment()
+    devices, step = visible_devices(), JobStep.of_environment()
+    boards = list(dict.fromkeys(devices.values()))
     nodes = 1 if step is None else step.nodes
     spec = RunSpec(
         workload=WorkloadSpec(name=WORKLOAD, options=_options(command, part)),
         setting=Setting(
-            gpus=max(1, len(boards)) * nodes,
+            gpus=max(1, len(devices)) * nodes,
             power_limit_w=limits.power_limit_w,
             clock_limit_mhz=limits.clock_limit_mhz,
+            power_profile=cast(PowerProfile | None, limits.power_profile),
         ),
         repeat=0,
         measure=Measure(

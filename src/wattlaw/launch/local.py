@@ -7,14 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from wattlaw import processes
-from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
+from wattlaw.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
 from wattlaw.devices.limiter import LimitState
 from wattlaw.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.errors import NotAvailable
@@ -71,9 +72,9 @@ class LocalLauncher(Launcher):
     comparable. All launchers on this machine share its slots, so that at most ``max_parallel``
     runs of all studies are active.
 
-    ``gpus`` are the UUIDs of the GPUs that torch can use, all visible ones if torch is not
-    installed. If torch cannot use the visible ``boards``, a run is metered and limited on all of
-    them.
+    ``gpus`` are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if
+    torch is not installed. If torch cannot use the visible ``boards``, a run is metered and limited
+    on all of them. ``board_of`` has the board of each MIG instance.
     """
 
     def __init__(
@@ -83,9 +84,10 @@ class LocalLauncher(Launcher):
         boards: list[str],
         store: Path | None = None,
         hardware: Sequence[Board] = (),
+        board_of: Mapping[str, str] | None = None,
     ) -> None:
         self._launch = launch
-        self._gpus, self._boards = gpus, boards
+        self._gpus, self._boards, self._board_of = gpus, boards, board_of or {}
         labelled = named_board(launch.hardware or "")
         self._hardware = hardware or ((labelled,) if labelled else ())
         self._store = Path() if store is None else store
@@ -104,14 +106,15 @@ class LocalLauncher(Launcher):
     def open(cls, launch: Launch, store: Path) -> Self:
         """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
-        gpus, boards, torch = _devices()
-        return cls(launch, gpus, boards, store, torch.hardware)
+        gpus, board_of, torch = _devices()
+        return cls(launch, gpus, _boards(board_of), store, torch.hardware, board_of)
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
         """Return why runs are skipped on this machine, and what may stop others."""
         try:
-            gpus, boards, torch = _devices()
+            gpus, board_of, torch = _devices()
+            boards = _boards(board_of)
         except NotAvailable:  # the start says so
             gpus = boards = visible_gpu_ids()
             torch = _Torch()
@@ -170,10 +173,13 @@ class LocalLauncher(Launcher):
         has_limits = any(not requested_limits(spec.setting).are_none for spec in specs)
         problem = permission_problem(self._boards) if has_limits and self._boards else None
         if problem is not None:
-            yield f"runs with power or clock limits will be skipped: {problem}"
+            yield f"runs with power or clock limits or a power profile will be skipped: {problem}"
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
-        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker."""
+        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker.
+
+        A slot is a board: runs on MIG instances of one board would each record all its energy.
+        """
         self._occupied = ()
         runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
         run = self._slots.acquire(runs, 1)
@@ -181,14 +187,23 @@ class LocalLauncher(Launcher):
             self._occupied = runs
             return None
         names = (self._gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
-        workers = self._slots.acquire(names, spec.setting.gpus)
-        if workers is None:
-            self._occupied = names
+        instances: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            instances[self._board_of.get(name, name)].append(name)
+        boards_held, workers = SlotLease(), list[str]()
+        for board, own in instances.items():
+            slot = None
+            if len(workers) < spec.setting.gpus and (slot := self._slots.acquire([board], 1)):
+                boards_held |= slot
+                workers += own
+        if len(workers) < spec.setting.gpus:
+            self._occupied = list(instances)
+            boards_held.release()
             run.release()
             return None
-        allocation = LocalAllocation(run, workers)
+        allocation = LocalAllocation(run, boards_held, workers[: spec.setting.gpus])
         if not requested_limits(spec.setting).are_none:
-            boards = list(workers) if self._gpus else self._boards
+            boards = list(boards_held) if self._gpus else self._boards
             try:
                 allocation.lease = acquire(boards)
             except NotAvailable as error:
@@ -231,7 +246,7 @@ class LocalLauncher(Launcher):
         environment |= worker_environment(self.threads, sharing)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._gpus:
-            environment |= gpu_environment(list(allocation.workers))
+            environment |= gpu_environment(allocation.workers)
         line = isolated_python("-m", "wattlaw.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]
         line += ["--workers", str(gpus), "--parent-pid", str(os.getpid())]
@@ -254,7 +269,8 @@ class LocalAllocation(Allocation):
     """The resources of one run."""
 
     run: SlotLease
-    workers: SlotLease
+    boards: SlotLease
+    workers: list[str]  # the GPU or MIG instance of each
     lease: LimitLease | None = None
     rendezvous: Rendezvous | None = None
     #: Why limits cannot be set on the boards, so that the run is skipped.
@@ -274,7 +290,7 @@ class LocalAllocation(Allocation):
             self.lease = None
             if self.rendezvous is not None:
                 self.rendezvous.close()
-            self.workers.release()
+            self.boards.release()
             self.run.release()
 
 
@@ -334,17 +350,29 @@ class _Torch(NamedTuple):
     no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
 
 
-def _devices() -> tuple[list[str], list[str], _Torch]:
-    """Return the GPUs that torch can use, all that are visible, and what torch says."""
-    boards = visible_gpu_ids()
+def _boards(board_of: Mapping[str, str]) -> list[str]:
+    return list(dict.fromkeys(board_of.values()))
+
+
+def _devices() -> tuple[list[str], dict[str, str], _Torch]:
+    """Return the devices that torch can use, the board of each visible one, and what torch says."""
+    devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-        return boards, boards, _Torch()
-    if not boards and not any(map(os.path.exists, _GPU_DRIVERS)):
-        return [], boards, _Torch()
+        return list(devices), devices, _Torch()
+    if not devices and not any(map(os.path.exists, _GPU_DRIVERS)):
+        return [], devices, _Torch()
     torch = _ask_torch(tuple(sorted(isolated_environment().items())))
-    uuids = torch.uuids
-    gpus = boards[: len(uuids)] if "-" in uuids else [f"GPU-{uuid}" for uuid in uuids]
-    return gpus, boards, torch
+    return _usable(list(devices), torch.uuids), devices, torch
+
+
+def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
+    """Return the visible devices that torch names by these UUIDs."""
+    if "-" in uuids:
+        return visible[: len(uuids)]
+    gpus = [f"GPU-{uuid}" for uuid in uuids]
+    instances = [device for device in visible if device.startswith("MIG-")]
+    # Without a list CUDA shows a process GPUs, or else one MIG instance; a run gets a list.
+    return gpus if {*gpus} <= {*visible} or not (gpus and instances) else instances
 
 
 @cache

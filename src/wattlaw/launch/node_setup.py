@@ -18,7 +18,7 @@ from wattlaw.training.environment import RENDEZVOUS_FILE, SHARING_WORKERS
 
 def requested_limits(setting: Setting) -> Limits:
     """Return the limits of a setting."""
-    return Limits(setting.power_limit_w, setting.clock_limit_mhz)
+    return Limits(setting.power_limit_w, setting.clock_limit_mhz, setting.power_profile)
 
 
 def worker_environment(threads: int, sharing: int) -> dict[str, str]:
@@ -42,7 +42,7 @@ def unsupported_limits_reason(
     if limits.are_none:
         return None
     if not boards:
-        return "a power or clock limit needs a GPU, and none is visible here"
+        return "a power or clock limit or a power profile needs a GPU, and none is visible here"
     if limits.clock_limit_mhz is not None and not prior_clocks_are_default:
         return (
             "a clock limit could not be restored afterwards, because the present clock lock "

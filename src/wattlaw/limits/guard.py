@@ -38,7 +38,7 @@ class LimitLease:
     folder: StateFolder
     _locks: list[int]
     _saved: dict[str, SavedState] = field(default_factory=dict)
-    #: The parts (power, clock) of devices that were, or may have been, changed.
+    #: The parts (power, clock, profile) of devices that were, or may have been, changed.
     _touched: set[tuple[str, str]] = field(default_factory=set)
     _watchdog: "_Watchdog | None" = None
 
@@ -79,7 +79,7 @@ class LimitLease:
         return tuple(reports)
 
     def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
-        """Limit the power and the clock of a device, each by the first limiter that may."""
+        """Set each limit of a device by the first limiter that may."""
         device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
         usable, name = limiters_for(device, limiters), ""
         if watts is not None:
@@ -90,6 +90,12 @@ class LimitLease:
             name = self._try_each(
                 usable, device, "clock", lambda limiter: limiter.lock_clock(device, mhz)
             )
+        if limits.power_profile is not None:
+            profiles = (limits.power_profile,)
+            name = self._try_each(
+                usable, device, "profile",
+                lambda limiter: limiter.request_profiles(device, profiles),
+            )  # fmt: skip
         return report_applied_limits(state, limits, name, limiters[name])
 
     def _try_each(
@@ -150,10 +156,11 @@ class LimitLease:
     def _restore(self, limiters: Limiters) -> None:
         reasons = []
         for device, saved in list(self._saved.items()):
-            has_power = (device, "power") in self._touched
+            has_power, has_profile = ((device, p) in self._touched for p in ("power", "profile"))
             changed = {
                 "power_limit_w": saved.power_limit_w if has_power else None,
                 "unlock_clock": (device, "clock") in self._touched,
+                "power_profiles": saved.power_profiles if has_profile else None,
             }
             try:
                 restore(saved.model_copy(update=changed), limiters)

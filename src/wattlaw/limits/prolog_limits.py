@@ -97,16 +97,20 @@ def _read_reports(folder: Path, job_id: str) -> Iterator[SiteReport]:
 def _check_request(report: SiteReport, limits: Limits) -> None:
     if report.refused is not None:
         raise NotAvailable(f"the site's prolog on {report.node} has refused: {report.refused}")
-    for requested, reported in (
+    numbers = (
         (limits.power_limit_w, report.power_limit_w),
         (limits.clock_limit_mhz, report.clock_limit_mhz),
-    ):
-        if abs((requested or 0.0) - (reported or 0.0)) > _REQUEST_TOLERANCE:
-            comment = limit_comment(limits)
-            raise NotAvailable(
-                f"job {report.job_id} was submitted with another request than {comment}; "
-                f"submit it with --comment={comment}"
-            )
+    )
+    differs = limits.power_profile != report.power_profile or any(
+        abs((requested or 0.0) - (reported or 0.0)) > _REQUEST_TOLERANCE
+        for requested, reported in numbers
+    )
+    if differs:
+        comment = limit_comment(limits)
+        raise NotAvailable(
+            f"job {report.job_id} was submitted with another request than {comment}; "
+            f"submit it with --comment={comment}"
+        )
 
 
 def _check_enforced(gpu: str, requested_w: float | None, enforced_w: float | None) -> None:

@@ -22,11 +22,12 @@ class Limits:
 
     power_limit_w: float | None = None
     clock_limit_mhz: float | None = None
+    power_profile: str | None = None
 
     @property
     def are_none(self) -> bool:
         """Return whether no limit is requested."""
-        return self.power_limit_w is None and self.clock_limit_mhz is None
+        return self == Limits()
 
 
 def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()) -> None:
@@ -48,6 +49,11 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
         )
     if limits.power_limit_w is not None and state.power_limit_w is None:
         raise NotAvailable(f"{name} does not report its power limit, so it could not be restored")
+    if limits.power_profile is not None and limits.power_profile not in state.power_profiles:
+        offered = ", ".join(state.power_profiles) or "none"
+        raise NotAvailable(
+            f"{name} does not support the power profile {limits.power_profile}; it has: {offered}"
+        )
     for kind, value, low, high, unit in (
         ("power limit", limits.power_limit_w, state.min_w, state.max_w, "W"),
         ("clock limit", limits.clock_limit_mhz, state.min_mhz, state.max_mhz, "MHz"),
@@ -79,6 +85,7 @@ def state_to_save(state: LimitState, limits: Limits, **owner: Any) -> SavedState
         power_limit_w=state.power_limit_w if limits.power_limit_w is not None else None,
         set_w=limits.power_limit_w,
         unlock_clock=limits.clock_limit_mhz is not None,
+        power_profiles=state.requested_profiles if limits.power_profile is not None else None,
         made_at=datetime.now(UTC),
         boot_id=boot_id(),
         **owner,
@@ -88,21 +95,24 @@ def state_to_save(state: LimitState, limits: Limits, **owner: Any) -> SavedState
 def report_applied_limits(
     state: LimitState, limits: Limits, name: str, limiter: Limiter
 ) -> LimitReport:
-    """Read back the limits of a device; a note says if it enforces another power limit."""
-    requested_w = limits.power_limit_w
+    """Read back the limits of a device; a note says what it enforces instead of a request."""
+    requested_w, profile = limits.power_limit_w, limits.power_profile
     end_s = time.monotonic() + _ENFORCED_AFTER_S
     while True:  # a driver may take a moment
-        enforced_w = limiter.read(state.device).enforced_w
-        differs = requested_w is not None and (
+        now = limiter.read(state.device)
+        enforced_w, enforced = now.enforced_w, now.enforced_profiles
+        differences = []
+        if requested_w is not None and (
             enforced_w is None or abs(enforced_w - requested_w) > LIMIT_TOLERANCE_W
-        )
-        if not differs or time.monotonic() > end_s:
+        ):
+            actual = "an unknown limit" if enforced_w is None else f"{enforced_w:g} W"
+            differences.append(f"enforces {actual} instead of {requested_w:g} W")
+        if profile is not None and profile not in enforced:
+            actual = ", ".join(enforced) or "no power profile"
+            differences.append(f"enforces {actual} instead of {profile}")
+        if not differences or time.monotonic() > end_s:
             break
         time.sleep(0.05)
-    note = None
-    if differs:
-        enforced = "an unknown limit" if enforced_w is None else f"{enforced_w:g} W"
-        note = f"{state.device} enforces {enforced} instead of {requested_w:g} W"
     return LimitReport(
         host=socket.gethostname(),
         device=state.device,
@@ -111,5 +121,6 @@ def report_applied_limits(
         power_limit_enforced_w=enforced_w,
         power_limit_before_w=state.power_limit_w,
         clock_limit_mhz=limits.clock_limit_mhz,
-        note=note,
+        power_profile=profile,
+        note=f"{state.device} {' and '.join(differences)}" if differences else None,
     )

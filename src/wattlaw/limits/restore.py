@@ -57,8 +57,8 @@ def limiters_for(device: str, limiters: Limiters) -> Limiters:
 def restore(saved: SavedState, limiters: Limiters) -> None:
     """Set a device to its saved state by the first limiter that can, and check the result.
 
-    Raises ``NotAvailable`` if no limiter could restore the power limit, or unlock the clock. The
-    message says why. The other of the two is restored.
+    Raises ``NotAvailable`` if no limiter could restore the power limit, unlock the clock or restore
+    the power profiles. The message says why. The others of the three are restored.
     """
     usable = list(limiters_for(saved.device, limiters).values())
     reasons = []
@@ -68,6 +68,8 @@ def restore(saved: SavedState, limiters: Limiters) -> None:
             reasons = []  # no limiter may set the limit, so it is unchanged
     if saved.unlock_clock:
         reasons += _try_each(usable, lambda limiter, s: limiter.unlock_clock(s.device), saved)
+    if saved.power_profiles is not None:
+        reasons += _try_each(usable, _restore_profiles, saved)
     if reasons:
         raise NotAvailable(f"not restored: {'; '.join(reasons)}")
 
@@ -95,6 +97,18 @@ def _restore_power(limiter: Limiter, saved: SavedState) -> None:
     now_w = limiter.read(saved.device).power_limit_w
     if now_w is None or abs(now_w - previous_w) > LIMIT_TOLERANCE_W:
         raise NotAvailable(f"{saved.device}: reads {now_w} W after {previous_w:g} W was set")
+
+
+def _restore_profiles(limiter: Limiter, saved: SavedState) -> None:
+    previous = saved.power_profiles or ()
+    limiter.request_profiles(saved.device, previous)
+    state = limiter.read(saved.device)
+    now = state.requested_profiles
+    if not state.power_profiles or {*now} != {*previous}:  # without any it did not answer
+        raise NotAvailable(
+            f"{saved.device}: the requested power profiles are {', '.join(now) or 'none'} after "
+            f"{', '.join(previous) or 'none'} were set"
+        )
 
 
 def _is_unchanged(limiter: Limiter, saved: SavedState) -> bool:
@@ -183,7 +197,8 @@ def _untrusted_reason(saved: SavedState, limiters: Limiters, *, include_kept: bo
         return f"was limited by {user}: {user}, or root, must run 'wattlaw limits restore'"
     changes = [] if saved.power_limit_w is None else [set_power_options(saved.power_limit_w)]
     changes += [UNLOCK_OPTIONS] if saved.unlock_clock else []
-    if not limiters_for(saved.device, limiters) or not all(
+    by_sudo = saved.power_profiles is None  # sudo does not set power profiles
+    if not (by_sudo and limiters_for(saved.device, limiters)) or not all(
         sudo_allows(user, saved.device, *options) for options in changes
     ):
         return f"{user} may not set limits by sudo, so the file of {user} is not used"

@@ -20,6 +20,8 @@ class SavedState(BaseModel):
     power_limit_w: float | None  # the previous limit; None: not changed
     set_w: float | None  # the limit that was set
     unlock_clock: bool  # the clock was locked; before, as the user stated, it was not
+    #: The requested power profiles before; None: not changed.
+    power_profiles: tuple[str, ...] | None = None
     token: str  # of the owner that wrote it
     owner_pid: int = Field(ge=0, lt=2**31)
     user: str

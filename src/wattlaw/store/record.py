@@ -85,6 +85,7 @@ class LimitReport(_Model):
     power_limit_enforced_w: float | None
     power_limit_before_w: float | None
     clock_limit_mhz: float | None
+    power_profile: str | None = None
     note: str | None = None
 
 

@@ -1,7 +1,7 @@
 """The base class, the common field types and the errors of a study file's models."""
 
 from functools import cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -11,6 +11,15 @@ Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+#: The workload power profiles of NVIDIA GPUs, in the order of NVML's ids (NVML_POWER_PROFILE_*).
+PowerProfile = Literal[
+    "max-p", "max-q", "compute", "memory-bound", "network", "balanced", "llm-inference",
+    "llm-training", "rbm", "dcpcie", "hmma-sparse", "hmma-dense", "sync-balanced", "hpc", "mig",
+    "max-q-1", "network-bound", "high-throughput-inference", "medium-throughput-inference",
+    "low-latency-inference", "training", "inference", "max-q-2", "max-q-3",
+    "low-priority-background",
+]  # fmt: skip
+POWER_PROFILES: tuple[str, ...] = get_args(PowerProfile)
 Word = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
 
 _set = object.__setattr__

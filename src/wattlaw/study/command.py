@@ -11,9 +11,9 @@ from wattlaw.text import join_names
 _PROGRESS_GROUPS = ("epoch", "step", "samples", "loss", "metric")
 #: Names that an argument of a command may have in braces.
 PLACEHOLDERS = (
-    "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
-    "dataset_fraction", "epochs", "warmup_epochs", "steps", "warmup_steps", "seconds", "seed",
-    "repeat", "python",
+    "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "power_profile",
+    "precision", "dataset_fraction", "epochs", "warmup_epochs", "steps", "warmup_steps",
+    "seconds", "seed", "repeat", "python",
 )  # fmt: skip
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 

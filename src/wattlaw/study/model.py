@@ -18,6 +18,7 @@ from wattlaw.study.base import (
     Model,
     Name,
     Positive,
+    PowerProfile,
     Precision,
     Word,
     field,
@@ -112,6 +113,7 @@ class Setting(Model):
     local_batch: Count | None = None
     power_limit_w: Positive | None = None
     clock_limit_mhz: Positive | None = None
+    power_profile: PowerProfile | None = None
     precision: Precision = "fp32"
     dataset_fraction: Fraction = 1.0
     emulated_gpus: Count | None = None
@@ -282,6 +284,7 @@ class Study(Model):
         lengths = {sweep.epochs or self.measure.epochs for sweep in self.sweeps}
         shares = {share for sweep in self.sweeps for share in sweep.dataset_fraction}
         precisions = {item for sweep in self.sweeps for item in sweep.precision}
+        profiles = {item for sweep in self.sweeps for item in sweep.power_profile}
         problems = (
             (len(self.workloads) > 1, "decide",
              f"given {len(self.workloads)} workloads; allowed: one workload in a study"),
@@ -289,6 +292,8 @@ class Study(Model):
              "the sweeps differ in epochs; allowed: runs of one length"),
             (len(shares) > 1 or isinstance(next(iter(shares)), str), "decide",
              "the sweeps differ in dataset_fraction; allowed: one share of the data set"),
+            (len(profiles) > 1, "decide",
+             "the sweeps differ in power_profile; allowed: one power profile, or none"),
             (by_steps and decide.target is not None, "target",
              "given with measure.steps or measure.seconds; allowed: with measure.epochs"),
             (len(precisions) > 1 and decide.target is not None, "target",

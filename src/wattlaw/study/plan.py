@@ -149,7 +149,7 @@ def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
     """Return the lists whose combinations are settings, the batch sizes first."""
     return (
         sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
-        sweep.clock_limit_mhz, sweep.precision, sweep.dataset_fraction,
+        sweep.clock_limit_mhz, sweep.power_profile, sweep.precision, sweep.dataset_fraction,
         (None,) if sweep.emulate is None else sweep.emulate.gpus,
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ def _points(sweep: Sweep) -> int:
 
 
 def _settings(sweep: Sweep) -> Iterator[Setting]:
-    for batch, gpus, power, clock, precision, fraction, emulated in itertools.product(
+    for batch, gpus, power, clock, profile, precision, fraction, emulated in itertools.product(
         *_lists(sweep)
     ):
         local_batch = batch if sweep.local_batch else batch // (emulated or gpus)
@@ -169,6 +169,7 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
             local_batch=local_batch,
             power_limit_w=power,
             clock_limit_mhz=clock,
+            power_profile=profile,
             precision=precision,
             dataset_fraction=evaluate_fraction(fraction, gpus),
             emulated_gpus=emulated,

@@ -9,17 +9,20 @@ from pydantic_core import PydanticCustomError
 
 from wattlaw.study.base import (
     MAX_COUNT,
+    POWER_PROFILES,
     Count,
     LocatedError,
     Model,
     Name,
     Positive,
+    PowerProfile,
     Precision,
     field,
 )
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
+_PROFILES = f"a list of power profiles, or null for none: {', '.join(POWER_PROFILES)}"
 _FRACTION_RULE = re.compile(r"gpus/[1-9][0-9]{0,6}|[1-9][0-9]{0,6}/gpus")
 _FRACTIONS = "a list of numbers > 0 and <= 1, or of rules such as gpus/256 or 1/gpus"
 
@@ -55,6 +58,7 @@ class Sweep(Model):
     global_batch: tuple[Count, ...] | None = field(None, _COUNTS)
     power_limit_w: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
     clock_limit_mhz: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
+    power_profile: tuple[PowerProfile | None, ...] = field((None,), _PROFILES, min_length=1)
     precision: tuple[Precision, ...] = field(
         ("fp32",), "a list of: fp32, tf32, bf16, fp16", min_length=1
     )

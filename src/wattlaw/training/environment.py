@@ -21,8 +21,24 @@ SHARING_WORKERS = "WATTLAW_SHARING_WORKERS"
 #: The name of this machine in a run; if unset, its host name.
 HOST = "WATTLAW_HOST"
 
+#: The MIG instances of all ranks of this node.
+MIG_INSTANCES = "WATTLAW_MIG_INSTANCES"
+
 #: The exit code of a process that could not write a file because the disk is full.
 DISK_FULL = os.EX_IOERR
+
+
+def take_device(local_rank: int) -> int:
+    """Return the number of a rank's GPU in CUDA, before CUDA is used.
+
+    A CUDA process can use one MIG instance, so each rank lists only its own.
+    """
+    instances = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if not all(entry.strip().startswith("MIG-") for entry in instances):
+        return local_rank
+    os.environ[MIG_INSTANCES] = ",".join(instances)
+    os.environ["CUDA_VISIBLE_DEVICES"] = instances[min(local_rank, len(instances) - 1)]
+    return 0
 
 
 def host_name() -> str:

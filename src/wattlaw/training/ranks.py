@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from wattlaw.instrumentation.step_times import Floats
 from wattlaw.training.accelerator import BACKENDS, available_device, gpu_functions
-from wattlaw.training.environment import RENDEZVOUS_FILE, host_name
+from wattlaw.training.environment import RENDEZVOUS_FILE, host_name, take_device
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def process_group() -> Iterator[Ranks]:
     one. The end of the process aborts it.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
-    device = available_device(local_rank)
+    device = available_device(take_device(local_rank))
     gpu = gpu_functions(device)
     if gpu is not None:
         gpu.set_device(device)

@@ -16,7 +16,7 @@ from wattlaw.files import write_text
 from wattlaw.store.record import Facts
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.training import failures, preemption
-from wattlaw.training.environment import AGENT_PID, DISK_FULL, SHARING_WORKERS
+from wattlaw.training.environment import AGENT_PID, DISK_FULL, MIG_INSTANCES, SHARING_WORKERS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -122,7 +122,10 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
     hardware, device_ids = machine.hardware(), ["host"]
     if ranks.gpu is not None:
         hardware = ranks.gpu.get_device_name(ranks.device)
-        if ranks.device.type == "cuda" and not torch.version.hip:
+        instances = os.environ.get(MIG_INSTANCES)
+        if instances is not None:
+            device_ids = instances.split(",")[: ranks.local_world]
+        elif ranks.device.type == "cuda" and not torch.version.hip:
             devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
             device_ids = [f"GPU-{device.uuid}" for device in devices]
         else:  # torch's UUIDs are others; the GPUs are the visible ones in their order

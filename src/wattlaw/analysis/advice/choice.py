@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.footprint import Footprint
 from wattlaw.analysis.planning.question import Constraints
 from wattlaw.analysis.result import Caution
@@ -140,7 +140,7 @@ def as_trained(
     found = decide(own, constraints, worker).option if own else None
     if found is None:
         return decision
-    limits = [name for name in LIMITS if found.setting[name] is not None]
+    limits = [name for name in POWER_SETTINGS if found.setting[name] is not None]
     text = (
         f"{found.label(worker, limits)} would do so over the {found.amount.mean:g} epochs that it "
         f"ran ({duration_text(found.train_time_s.mean)})."

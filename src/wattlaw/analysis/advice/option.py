@@ -17,7 +17,8 @@ from wattlaw.formatting import limit_label, plural
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
 SETTING = (
     "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch", "precision",
-    "power_limit_w", "clock_limit_mhz", "dataset_fraction", "threads_per_worker", "run_length",
+    "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
+    "run_length",
 )  # fmt: skip
 #: The source of an option that no run has; that of others is ``formatting.source_of``.
 PREDICTED = "predicted"
@@ -145,7 +146,7 @@ class Option(Result):
         if setting["global_batch"] is not None:
             each = f" ({setting['local_batch']} each)" if self.gpus > 1 else ""
             parts.append(f"batch {setting['global_batch']}{each}")
-        parts += [str(setting[name]) for name in ("precision", "hardware")
+        parts += [str(setting[name]) for name in ("power_profile", "precision", "hardware")
                   if name in names and setting[name]]  # fmt: skip
         return ", ".join(parts)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advice.option import PER, SETTING, Option, Quantity
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.comparable_runs import ENERGY, TIME, WHY_NO_EPOCH, ComparableRuns
 from wattlaw.analysis.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics import SETTINGS
@@ -111,7 +111,8 @@ def baseline_of(options: Sequence[Option], values: Mapping[str, Any]) -> Option:
         ran = {n: sorted({str(item.setting[n]) for item in options}, key=_size) for n in values}
         listed = "; ".join(f"{name}={' | '.join(of[:12])}" for name, of in ran.items())
         raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
-    free = [i for i in matching if all(i.setting[n] is None for n in LIMITS if n not in values)]
+    limits = [name for name in POWER_SETTINGS if name not in values]
+    free = [item for item in matching if all(item.setting[name] is None for name in limits)]
     matching = free or matching
     if len(matching) > 1:
         differing = [

@@ -28,7 +28,7 @@ WIDEST = 4.0
 #: GPU counts to try, as a multiple of the largest one that ran: intervals decide what is kept.
 _REACH = 64
 #: Runs that differ in these columns inform different models.
-SEPARATE = ("hardware", "launcher", "threads_per_worker")
+SEPARATE = ("hardware", "launcher", "threads_per_worker", "power_profile")
 _LEVEL = 0.95
 #: With more settings, those between measured batches and limits are left out.
 _MOST = 400

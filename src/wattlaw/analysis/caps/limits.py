@@ -13,6 +13,8 @@ from wattlaw.analysis.speedup import ratios
 
 Limit = Literal["power_limit_w", "clock_limit_mhz"]
 LIMITS: tuple[Limit, ...] = ("power_limit_w", "clock_limit_mhz")
+#: What lowers the power of a GPU: limits, and profiles, which have no order.
+POWER_SETTINGS: tuple[str, ...] = (*LIMITS, "power_profile")
 
 
 def other_limit(limit: Limit) -> Limit:

@@ -22,6 +22,7 @@ from wattlaw.analysis.prediction.settings import PARTS, Floats, Observation, Tra
 from wattlaw.analysis.result import Caution, Result
 from wattlaw.analysis.series import NOT_DATA_PARALLEL, are_imported_without_nodes
 from wattlaw.errors import BadInput, NothingToRecommend, Refused
+from wattlaw.formatting import plural
 from wattlaw.machine import cores_of
 
 if TYPE_CHECKING:
@@ -230,9 +231,23 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
         text = f"{other[0]} parallelism; predictions are for data-parallel jobs"
         raise NothingToRecommend(f"{workload}: {text}")
     return [
-        job_of(replace(comparable, rows=rows), gpus_per_node)
+        job_of(_with_one_profile(replace(comparable, rows=rows)), gpus_per_node)
         for _, rows in comparable.rows.groupby("hardware", dropna=False)
     ]
+
+
+def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
+    """Return the runs without a power profile, else those of the most frequent profile."""
+    profiles = comparable.rows["power_profile"]
+    if profiles.nunique(dropna=False) <= 1:
+        return comparable
+    own = profiles.isna() if profiles.isna().any() else profiles == profiles.mode()[0]
+    text = (
+        f"{plural(int((~own).sum()), 'run')} with another power profile "
+        f"({', '.join(sorted(profiles[~own].dropna().unique()))}) are excluded."
+    )
+    warnings = (*comparable.warnings, Caution("power-profiles-differ", text))
+    return replace(comparable, rows=comparable.rows[own], warnings=warnings)
 
 
 def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:

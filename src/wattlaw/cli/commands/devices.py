@@ -103,4 +103,7 @@ def _ranges(state: LimitState) -> str:
     power = f"{power_limit_text(state.power_limit_w)} of {interval(state.min_w, state.max_w, 9)} W"
     if state.limited_with:
         power += f", the same for {', '.join(state.limited_with)}"
-    return f"{state.name}: {power}; {clocks}"
+    profiles = (
+        f"; power profiles: {', '.join(state.power_profiles)}" if state.power_profiles else ""
+    )
+    return f"{state.name}: {power}; {clocks}{profiles}"

@@ -14,6 +14,7 @@ from wattlaw.cli.common.options import (
     JsonOption,
     PowerOption,
     PriorClocksOption,
+    ProfileOption,
     option,
 )
 from wattlaw.devices import inventory
@@ -83,15 +84,16 @@ def limits_show(as_json: JsonOption = False) -> int:
 def limits_set(
     power_limit: PowerOption = None,
     clock_limit: ClockOption = None,
+    power_profile: ProfileOption = None,
     prior_clocks: PriorClocksOption = None,
     gpu: Annotated[
         list[str] | None, option("UUID", "GPU to limit. Can be repeated. Default: all visible.")
     ] = None,
 ) -> int:
     """Set limits that stay until 'wattlaw limits restore'."""
-    limits = Limits(power_limit, clock_limit)
+    limits = Limits(power_limit, clock_limit, power_profile)
     if limits.are_none:
-        raise BadInput("limits set: --power-limit or --clock-limit is required")
+        raise BadInput("limits set: --power-limit, --clock-limit or --power-profile is required")
     boards = gpu or visible_gpu_ids()
     with lease_boards(limits, boards, prior_clocks_are_default=prior_clocks == "default") as lease:
         for report in lease.apply(limits, kept=True):
@@ -102,6 +104,8 @@ def limits_set(
                 parts.append(f"{enforced} W (before: {before})")
             if report.clock_limit_mhz is not None:
                 parts.append(f"clock locked at {report.clock_limit_mhz:g} MHz")
+            if report.power_profile is not None:
+                parts.append(f"power profile {report.power_profile}")
             print(f"{report.device}: {', '.join(parts)}, until 'wattlaw limits restore'")
     for limiter in inventory.list_limiters():
         for state in limiter.devices:

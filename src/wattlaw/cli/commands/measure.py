@@ -10,7 +10,14 @@ import typer
 
 from wattlaw import formatting as fmt
 from wattlaw.cli.common.console import Console, make_table
-from wattlaw.cli.common.options import ClockOption, PowerOption, PriorClocksOption, option, positive
+from wattlaw.cli.common.options import (
+    ClockOption,
+    PowerOption,
+    PriorClocksOption,
+    ProfileOption,
+    option,
+    positive,
+)
 from wattlaw.errors import BadInput
 from wattlaw.files import write_text
 from wattlaw.instrumentation.observer import RUN
@@ -36,6 +43,7 @@ def measure(
     ),
     power_limit: PowerOption = None,
     clock_limit: ClockOption = None,
+    power_profile: ProfileOption = None,
     prior_clocks: PriorClocksOption = None,
     sample_hz: Annotated[
         float, option("HZ", "Samples per second.", max=1000, callback=positive)
@@ -70,7 +78,7 @@ def measure(
     """
     if steps is not None and seconds is not None:
         raise BadInput("measure: --steps and --seconds; allowed: at most one of them")
-    limits = Limits(power_limit, clock_limit)
+    limits = Limits(power_limit, clock_limit, power_profile)
     if json_to is not None and str(json_to).startswith("-"):
         raise BadInput(f"measure: --json: {quote(str(json_to))} is not a file name")
     if json_to is not None and not json_to.absolute().parent.is_dir():

@@ -20,17 +20,17 @@ from wattlaw.report import tables
 _HEADINGS = {
     "run_id": "run", "workload": "workload", "gpus": "gpus", "global_batch": "global batch",
     "local_batch": "local batch", "power_limit_w": "power W", "clock_limit_mhz": "clock MHz",
-    "precision": "precision", "dataset_fraction": "fraction", "emulated_gpus": "emulates",
-    "nodes": "nodes", "repeat": "repeat",
+    "power_profile": "profile", "precision": "precision", "dataset_fraction": "fraction",
+    "emulated_gpus": "emulates", "nodes": "nodes", "repeat": "repeat",
     "status": "status",
 }  # fmt: skip
 
-_TEXT_COLUMNS = ("run_id", "workload", "precision", "status")
+_TEXT_COLUMNS = ("run_id", "workload", "power_profile", "precision", "status")
 
 #: Columns that are left out where all runs have the same value: a terminal is narrow.
 _OPTIONAL = (
-    "workload", "power_limit_w", "clock_limit_mhz", "precision", "dataset_fraction",
-    "emulated_gpus", "nodes", "repeat",
+    "workload", "power_limit_w", "clock_limit_mhz", "power_profile", "precision",
+    "dataset_fraction", "emulated_gpus", "nodes", "repeat",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from wattlaw.errors import BadInput
-from wattlaw.study.base import MAX_COUNT
+from wattlaw.study.base import MAX_COUNT, PowerProfile
 from wattlaw.text import quote
 
 Item = TypeVar("Item")
@@ -51,6 +51,10 @@ PowerOption = Annotated[
 ]
 ClockOption = Annotated[
     float | None, option("MHZ", "Locked SM clock per GPU.", "--clock-limit", callback=positive)
+]
+ProfileOption = Annotated[
+    PowerProfile | None,
+    typer.Option("--power-profile", help="Workload power profile per GPU; see 'wattlaw devices'."),
 ]
 PriorClocksOption = Annotated[
     Literal["default"] | None,

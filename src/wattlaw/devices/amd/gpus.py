@@ -149,7 +149,7 @@ def select_gpus(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> GpuSelect
     return select(gpus, environ, {"ROCR_VISIBLE_DEVICES": "ROCr", hip: "HIP"}, _find)
 
 
-def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
+def _find(gpus: Sequence[AmdGpu], entry: str) -> tuple[AmdGpu, str] | None:
     ordinal = parse_ordinal(entry)
     if ordinal is not None:
         if any(gpu.partition for gpu in gpus):
@@ -157,10 +157,11 @@ def _find(gpus: Sequence[AmdGpu], entry: str) -> AmdGpu | None:
                 f"the ordinal {entry} selects a partition of an AMD GPU (current_compute_partition "
                 "is not SPX); select GPUs by their ids (GPU-<unique id>)"
             )
-        return gpus[ordinal] if ordinal < len(gpus) else None
+        return (gpus[ordinal], gpus[ordinal].uuid) if ordinal < len(gpus) else None
     kind, _, digits = entry.partition("-")
     matches = [gpu for gpu in gpus if (gpu.unique_id or "").startswith(digits.lower())]
-    return matches[0] if kind == "GPU" and digits and len(matches) == 1 else None
+    is_found = kind == "GPU" and digits and len(matches) == 1
+    return (matches[0], matches[0].uuid) if is_found else None
 
 
 def _gpu(folder: Path) -> AmdGpu:

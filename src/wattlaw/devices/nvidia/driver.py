@@ -226,8 +226,10 @@ def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSel
     )
 
 
-def _find(gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]) -> NvidiaGpu | None:
-    """Return the GPU of one entry of the list; None if there is none, or several."""
+def _find(
+    gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]
+) -> tuple[NvidiaGpu, str] | None:
+    """Return the GPU of one entry of the list and the device's id; None for none, or several."""
     number = _ORDINAL.match(entry)
     if number is not None:
         ordinal = parse_ordinal(number[1].lstrip("0") or "0")
@@ -237,13 +239,17 @@ def _find(gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]) -> 
                 f"{_VISIBLE} has the ordinal {entry} on a machine with several GPU models; "
                 "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
             )
-        return gpus[ordinal] if ordinal is not None and ordinal < len(gpus) else None
-    matches = []
+        if ordinal is None or ordinal >= len(gpus):
+            return None
+        return gpus[ordinal], gpus[ordinal].uuid
+    matches: list[tuple[NvidiaGpu, str]] = []
     if entry.startswith("MIG-GPU-"):  # MIG-<GPU's UUID>/<GPU instance>/<compute instance>
         uuid = entry.removeprefix("MIG-").split("/")[0]
-        matches = [gpu for gpu in gpus if gpu.uuid == uuid]
+        matches = [(gpu, entry) for gpu in gpus if gpu.uuid == uuid]
     elif entry.startswith("MIG-"):
-        matches = [gpu for gpu in gpus if any(uuid.startswith(entry) for uuid in gpu.mig_uuids)]
+        for gpu in gpus:
+            parts = [part for part in gpu.mig_uuids if part.startswith(entry)]
+            matches += [(gpu, parts[0] if len(parts) == 1 else entry)] if parts else []
     elif entry.startswith("GPU-"):
-        matches = [gpu for gpu in gpus if gpu.uuid.startswith(entry)]
+        matches = [(gpu, gpu.uuid) for gpu in gpus if gpu.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None

@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Self
 
 import psutil
@@ -19,9 +19,11 @@ from wattlaw.devices.nvidia.driver import (
     describe,
     open_driver,
     query,
+    query_optional,
     scaled,
     valid,
 )
+from wattlaw.devices.nvidia.profiles import read_profiles, request_profiles
 from wattlaw.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.processes import run_captured
 from wattlaw.text import collapse_whitespace
@@ -64,6 +66,7 @@ class NvidiaLimiter:
             memory_mhz = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
             supported = pynvml.nvmlDeviceGetSupportedGraphicsClocks
             clocks = (memory_mhz and query(supported, handle, max(memory_mhz))) or []
+            profiles = read_profiles(handle, query_optional)
             return LimitState(
                 device,
                 gpu.name,
@@ -76,6 +79,9 @@ class NvidiaLimiter:
                 max(clocks, default=None),
                 gpu.is_shared,
                 None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED,
+                power_profiles=profiles.offered,
+                requested_profiles=profiles.requested,
+                enforced_profiles=profiles.enforced,
             )
         except (pynvml.NVMLError, GpuLost) as error:
             raise NotAvailable(f"{device}: does not answer: {one_line(error)}") from None
@@ -95,6 +101,10 @@ class NvidiaLimiter:
         """Remove every lock of the graphics clock; a GPU without this feature has none."""
         with contextlib.suppress(_NotSupported):
             self._set(device, UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
+
+    def request_profiles(self, device: str, profiles: Collection[str]) -> None:
+        """Request these power profiles and no others."""
+        self._set(device, (), lambda handle: request_profiles(handle, profiles))
 
     def permission_problem(self, device: str) -> str | None:
         """Return that only root may set limits, if this process is of another user."""
@@ -147,6 +157,10 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         """Return limits and ranges of a GPU, once no process changes them."""
         _wait_for_others(self._gpu(device).uuid)
         return super().read(device)
+
+    def request_profiles(self, device: str, profiles: Collection[str]) -> None:  # noqa: ARG002
+        """Raise ``NotPermitted``: the rules for sudoers do not include power profiles."""
+        raise NotPermitted(f"{device}: setting a power profile requires root")
 
     def permission_problem(self, device: str) -> str | None:
         """Return that sudo does not allow nvidia-smi, which it lists without running it."""

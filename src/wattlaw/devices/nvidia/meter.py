@@ -86,17 +86,16 @@ class NvidiaMeter:
 
 
 def watch_counters(readers: list[GpuReader]) -> None:
-    """Watch the counters of all GPUs for a moment, for how often the value of each changes."""
+    """Watch all GPUs for a moment: how often each counter changes, and whether modules are real."""
     changes: list[list[FieldValue]] = [[] for _ in readers]
     end_s = time.monotonic() + _REFRESH_SEARCH_S
     while time.monotonic() < end_s and any(
-        len(values) < _ENOUGH_CHANGES
+        reader.needs_comparisons or (reader.has_counter and len(values) < _ENOUGH_CHANGES)
         for values, reader in zip(changes, readers, strict=True)
-        if reader.has_counter
     ):
         for values, reader in zip(changes, readers, strict=True):
             with contextlib.suppress(GpuLost, pynvml.NVMLError):
-                counter = reader.energy()
+                counter = reader.watch()
                 if counter is not None and (not values or values[-1].value != counter.value):
                     values.append(counter)
         time.sleep(0.001)

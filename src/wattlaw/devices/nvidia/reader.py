@@ -1,12 +1,14 @@
 """Reads one GPU: its features at the start, and each value at its own period.
 
 On a Grace Hopper board it also reads the module, which contains the processor and both memories.
+Boards that are no modules may answer with the GPU's own power; that is not read.
 """
 
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean, median
 from typing import Any
 
 import pynvml
@@ -66,6 +68,10 @@ _USE_NS = 240_000_000
 _SLOW_NS, _OVERDUE_NS = 4_950_000_000, 500_000_000
 _MAX_EMPTY_READS = 3  # without a new sample; then a buffer is not used any more
 _MEAN_PERIOD_S = 0.25  # of a power that is a mean over 1 s
+#: A module is compared with its GPU this often, this far apart: drivers update power each 0.1 s.
+_COMPARISONS, _COMPARISON_NS = 5, 40_000_000
+#: The processor and memory of a module draw more than this, even idle.
+_MIN_REST_MW = 5_000
 #: The greatest values that a GPU can have; greater values count as missing.
 _MAX_PERCENT, _MAX_MHZ, _MAX_C = 100, 20_000, 200
 #: After so many failures in a row, or failures for so long, a GPU is not read any more.
@@ -94,9 +100,13 @@ class GpuReader:
         self._empty_reads: dict[str, int] = {}
         self._counter_device: str | None = gpu.uuid  # whose energy the counter counts
         self._newest: Reading = {}
-        self._probe(period_s)
+        #: Powers of the GPU and of its module at the same times, in mW.
+        self._compared_mw: list[tuple[float, float]] = []
+        self._compared_ns = 0
+        self._period_s = period_s
+        self._probe()
 
-    def _probe(self, period_s: float) -> None:
+    def _probe(self) -> None:
         handle = self._handle
         wanted = (ENERGY, INSTANT, AVERAGE, THROTTLED, MODULE, MODULE_AVERAGE)
         supported = query_optional(Fields(handle, wanted).read, time.time_ns()) or {}
@@ -108,24 +118,27 @@ class GpuReader:
         module_fields = [f for f in (MODULE, MODULE_AVERAGE) if f in supported and supported[f][0]]
         self._module_field = module_fields[0] if module_fields else None
         self._buffers: dict[str, SampleBuffer] = {}
-        for column, kind, scale, finest_s in (
-            ("power_w", pynvml.NVML_TOTAL_POWER_SAMPLES, 1e-3, max(period_s, FINE_S)),
-            ("sm_util", pynvml.NVML_GPU_UTILIZATION_SAMPLES, 1e-2, FINE_UTIL_S),
-            ("mem_util", pynvml.NVML_MEMORY_UTILIZATION_SAMPLES, 1e-2, FINE_UTIL_S),
+        if not self._module_field:  # else "total" power may be that of the module
+            self._open_power_buffer()
+        for column, kind in (
+            ("sm_util", pynvml.NVML_GPU_UTILIZATION_SAMPLES),
+            ("mem_util", pynvml.NVML_MEMORY_UTILIZATION_SAMPLES),
         ):
-            if column == "power_w" and self._module_field:
-                continue  # "total" power may be that of the module
-            buffer = query_optional(SampleBuffer.open, handle, kind, scale, finest_s)
-            if buffer is not None:
-                self._buffers[column] = buffer
+            self._open_buffer(column, kind, 1e-2, FINE_UTIL_S)
         sources = {"instant": INSTANT, "average": AVERAGE}
         self._polled_power = next((name for name in sources if sources[name] in supported), None)
         if self._polled_power is None and _answers(pynvml.nvmlDeviceGetPowerUsage, handle):
             self._polled_power = "usage"
-        by_call = {ENERGY: pynvml.nvmlDeviceGetTotalEnergyConsumption}
-        is_field = self._energy_by != "call"
-        self._counter = Fields(handle, [ENERGY] if is_field else [], None if is_field else by_call)
         self._choose_power()
+        # What a module is compared with: the same kind of power of its GPU.
+        twins = [f for f in (INSTANT, AVERAGE) if f in supported and self._module_field == (f, 1)]
+        self._twin_field: Field = twins[0] if twins else self._power_field or USAGE
+        watched = [ENERGY, *([self._twin_field, self._module_field] if self._module_field else [])]
+        self._watched = Fields(
+            handle,
+            [field for field in watched if field in supported],
+            {field: call for field, call in self._calls.items() if field in watched},
+        )
         self._gpm = query_optional(Gpm.open, handle)
         self._facts = features(self.gpu, self._capability)
 
@@ -136,11 +149,11 @@ class GpuReader:
         fast: list[Field] = [ENERGY] if self._energy_by == "field" else []
         fast += [field for field in (power, self._module_field) if field not in (None, USAGE)]
         more = [f for f in (AVERAGE, THROTTLED) if f in self._supported_fields and f not in fast]
-        calls: dict[Field, Callable[[Any], int]] = {}
+        self._calls: dict[Field, Callable[[Any], int]] = {}
         if self._energy_by == "call":
-            calls[ENERGY] = pynvml.nvmlDeviceGetTotalEnergyConsumption
+            self._calls[ENERGY] = pynvml.nvmlDeviceGetTotalEnergyConsumption
         if power == USAGE:
-            calls[USAGE] = pynvml.nvmlDeviceGetPowerUsage
+            self._calls[USAGE] = pynvml.nvmlDeviceGetPowerUsage
         self._power_field = power
         longest_s = _MAX_BUFFERED_S if self._buffers.keys() >= _USES else 1.0
         longest_s = min([longest_s, *(_SPAN_SHARE * b.span_s for b in self._buffers.values())])
@@ -148,8 +161,17 @@ class GpuReader:
         #: None if the power must be polled.
         self._buffered_s = None if self.is_polled else float(int(longest_s))
         self._due_ns = round(_EARLY * (self._buffered_s or 1.0) * 1e9)
-        self._fast_fields = Fields(self._handle, fast, calls, _MAX_READINGS)
-        self._all_fields = Fields(self._handle, [*fast, *more], calls)
+        self._fast_fields = Fields(self._handle, fast, self._calls, _MAX_READINGS)
+        self._all_fields = Fields(self._handle, [*fast, *more], self._calls)
+
+    def _open_buffer(self, column: str, kind: int, scale: float, finest_s: float) -> None:
+        buffer = query_optional(SampleBuffer.open, self._handle, kind, scale, finest_s)
+        if buffer is not None:
+            self._buffers[column] = buffer
+
+    def _open_power_buffer(self) -> None:
+        finest_s = max(self._period_s, FINE_S)
+        self._open_buffer("power_w", pynvml.NVML_TOTAL_POWER_SAMPLES, 1e-3, finest_s)
 
     @property
     def is_polled(self) -> bool:
@@ -160,6 +182,11 @@ class GpuReader:
     def has_counter(self) -> bool:
         """Return whether the driver has an energy counter."""
         return self._energy_by is not None
+
+    @property
+    def needs_comparisons(self) -> bool:
+        """Return whether a module has to be compared with the GPU more often."""
+        return self._module_field is not None and len(self._compared_mw) < _COMPARISONS
 
     def period_s(self, shortest_s: float) -> float:
         """Return the period at which to read the GPU.
@@ -214,24 +241,26 @@ class GpuReader:
 
         On Grace Hopper the counter is that of the module (Zeus, pull request 172). Where there is
         a module, the mean power by the counter decides; without it the counter is the module's.
+        A "module" that draws what its GPU draws is the GPU again.
         """
         # The first value is not of a refresh, but of the beginning of the search.
         steps = sorted(later.t_ns - value.t_ns for value, later in pairwise(values[1:]))
         self.refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None
-        now_ns = time.time_ns()
         self._counter_is_timed = any(value.is_timed for value in values)
         if self._module_field is None:
             return
-        power = self._power_field
-        fields = Fields(self._handle, [f for f in (power, self._module_field) if f is not None])
-        powers = query_optional(fields.read, now_ns) or {}
-        gpu_mw, module_mw = (
-            _value(powers.get(f or USAGE), 1.0) for f in (power, self._module_field)
-        )
+        compared = self._compared_mw
+        if compared and median(module - gpu for gpu, module in compared) < _MIN_REST_MW:
+            self._module_field = None
+            scopes = str(self._facts["power_scopes"] or "").split(",")
+            self._facts["power_scopes"] = ",".join(s for s in scopes if s != "module") or None
+            self._open_power_buffer()
+            self._choose_power()
+            return
         span_ns = values[-1].t_ns - values[1].t_ns if steps else 0
-        if span_ns and gpu_mw is not None and module_mw is not None:
+        if span_ns and compared:
             counted_mw = (values[-1].value - values[1].value) / (span_ns * 1e-9)
-            if counted_mw < (gpu_mw + module_mw) / 2:
+            if counted_mw < fmean(sum(powers) / 2 for powers in compared):
                 return
         self._counter_device = self._module_id
 
@@ -273,9 +302,15 @@ class GpuReader:
         if self._gpm is not None:
             self._gpm.close()
 
-    def energy(self) -> FieldValue | None:
-        """Return the counter in mJ with its time."""
-        return self._counter.read(time.time_ns()).get(ENERGY) if self.has_counter else None
+    def watch(self) -> FieldValue | None:
+        """Return the counter in mJ with its time, and compare a module with its GPU."""
+        now_ns = time.time_ns()
+        values = self._watched.read(now_ns)
+        gpu, module = values.get(self._twin_field), values.get(self._module_field or MODULE)
+        if gpu is not None and module is not None and now_ns >= self._compared_ns + _COMPARISON_NS:
+            self._compared_ns = now_ns
+            self._compared_mw.append((gpu.value, module.value))
+        return values.get(ENERGY)
 
     def _counted(self) -> list[Sample]:
         """Return samples of counter and power of each reading since the last call."""

@@ -159,6 +159,8 @@ class ReplayTable:
         setting = spec.setting
         if setting.dataset_fraction != 1 or setting.emulated_gpus is not None:
             return None
+        if setting.power_profile is not None:
+            return None  # tables have no profiles
         alike = self._by_limits[setting.gpus, setting.power_limit_w, setting.clock_limit_mhz]
         rows = [row for row in alike if row.fits(spec, options)]
         if not rows:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from wattlaw.devices.limiter import Limiter, Limiters, LimitState
 from wattlaw.devices.nvidia.driver import open_driver
-from wattlaw.devices.visible import parse_minors
+from wattlaw.devices.visible import parse_job_gpus
 from wattlaw.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.limits.requests import Limits, check_range, report_applied_limits, state_to_save
 from wattlaw.limits.saved_state import SavedState
@@ -149,6 +149,8 @@ def _limit(
         limiter.set_power_limit(state.device, limits.power_limit_w)
     if limits.clock_limit_mhz is not None:
         limiter.lock_clock(state.device, limits.clock_limit_mhz)
+    if limits.power_profile is not None:
+        limiter.request_profiles(state.device, (limits.power_profile,))
     return report_applied_limits(state, limits, "nvidia", limiter)
 
 
@@ -208,6 +210,8 @@ def show(paths: SitePaths) -> list[str]:
     for saved in SiteStateFolder(paths).of_this_host():
         before = [] if saved.power_limit_w is None else [f"{saved.power_limit_w:g} W"]
         before += ["no clock lock"] if saved.unlock_clock else []
+        if saved.power_profiles is not None:
+            before.append(f"power profiles {', '.join(saved.power_profiles) or 'none'}")
         job = f"job {saved.job_id} of {saved.user} on {saved.node}"
         state = job_states[_is_over(saved)]
         lines.append(f"{saved.device}: limited for {job}, {state}; before: {', '.join(before)}")
@@ -215,7 +219,7 @@ def show(paths: SitePaths) -> list[str]:
 
 
 def job_gpu_uuids(gpus: str) -> list[str]:
-    """Return the UUIDs of all GPUs that ``SLURM_JOB_GPUS`` names, as ``0,2`` or ``0-3``.
+    """Return the UUIDs of all GPUs that ``SLURM_JOB_GPUS`` names, as ``0,2``, ``0-3`` or UUIDs.
 
     A prolog sees every GPU of the node. So, unlike a job, it never uses all that are visible.
 
@@ -223,15 +227,22 @@ def job_gpu_uuids(gpus: str) -> list[str]:
     """
     if not gpus:
         raise NotAvailable("the job has no GPU on this node")
-    minors = parse_minors(gpus)
-    if minors is None:
+    entries = parse_job_gpus(gpus)
+    if entries is None or any(str(entry).startswith("MIG-") for entry in entries):
         raise NotAvailable(
             f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers; "
             "parts of GPUs (MIG, shards) are not limited"
         )
     with open_driver() as driver:
-        uuids = {gpu.minor: gpu.uuid for gpu in driver.gpus()}
-    for minor in minors:
-        if minor not in uuids:
-            raise NotAvailable(f"the driver lists no GPU /dev/nvidia{minor}, which the job has")
-    return [uuids[minor] for minor in dict.fromkeys(minors)]
+        names = [(gpu.minor, gpu.uuid) for gpu in driver.gpus()]
+    uuids: dict[str, None] = {}
+    for entry in entries:
+        found = [
+            uuid for minor, uuid in names
+            if minor == entry or (isinstance(entry, str) and uuid.startswith(entry))
+        ]  # fmt: skip
+        if len(found) != 1:
+            device = entry if isinstance(entry, str) else f"/dev/nvidia{entry}"
+            raise NotAvailable(f"the driver lists no GPU {device}, which the job has")
+        uuids.setdefault(found[0])
+    return list(uuids)

@@ -22,12 +22,14 @@ from wattlaw.errors import BadInput
 if TYPE_CHECKING:
     from wattlaw.limits.requests import Limits
 
-#: The prefix of the word in a job's comment that requests a limit, such as
-#: ``wattlaw:power_w=250,clock_mhz=1200``. The rest of the comment is for the user.
+#: The prefix of the word in a job's comment that requests limits, such as
+#: ``wattlaw:power_w=250,clock_mhz=1200,power_profile=max-q``. The rest is for the user.
 PREFIX = "wattlaw:"
 _NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
 _KEYS = ("power_w", "clock_mhz")
-_SYNTAX = f"{PREFIX}power_w=WATTS,clock_mhz=MHZ, either or both"
+_PROFILE = "power_profile"
+_PROFILE_NAME = re.compile(r"[a-z0-9-]{1,40}")
+_SYNTAX = f"{PREFIX}power_w=WATTS,clock_mhz=MHZ,{_PROFILE}=NAME, one or more of them"
 _MAX = 9999.999
 _SQUEUE_TIMEOUT_S = 10
 #: A Slurm that sets this variable also sets that of the comment, if a job has one.
@@ -109,13 +111,15 @@ def parse_limit_comment(comment: str) -> "Limits":
     words = [word for word in comment.split() if word.startswith(PREFIX)]
     if len(words) > 1:
         raise BadInput(f"the job's comment has {len(words)} words with {PREFIX}; allowed: one")
-    values: dict[str, float] = {}
+    values: dict[str, str] = {}
     for part in words[0].removeprefix(PREFIX).split(",") if words else ():
-        key, _, number = part.partition("=")
-        if key not in _KEYS or key in values or not _NUMBER.fullmatch(number):
+        key, _, value = part.partition("=")
+        pattern = _PROFILE_NAME if key == _PROFILE else _NUMBER
+        if key not in (*_KEYS, _PROFILE) or key in values or not pattern.fullmatch(value):
             raise BadInput(f"{words[0][:80]!a} in the job's comment: allowed: {_SYNTAX}")
-        values[key] = float(number)
-    return Limits(values.get("power_w"), values.get("clock_mhz"))
+        values[key] = value
+    power_w, clock_mhz = (float(values[key]) if key in values else None for key in _KEYS)
+    return Limits(power_w, clock_mhz, values.get(_PROFILE))
 
 
 def limit_comment(limits: "Limits") -> str:
@@ -132,6 +136,7 @@ def limit_comment(limits: "Limits") -> str:
         if not (math.isfinite(value) and 0 <= value <= _MAX):
             raise BadInput(f"{key}: {value} cannot be requested from Slurm; allowed: 0 to {_MAX}")
         parts.append(f"{key}={value:.3f}".rstrip("0").rstrip("."))
+    parts += [f"{_PROFILE}={limits.power_profile}"] if limits.power_profile is not None else []
     return PREFIX + ",".join(parts) if parts else ""
 
 

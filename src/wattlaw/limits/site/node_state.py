@@ -31,6 +31,7 @@ class SiteReport(BaseModel):
     node: str
     power_limit_w: float | None = None  # requested
     clock_limit_mhz: float | None = None
+    power_profile: str | None = None
     refused: str | None = None  # why nothing was limited
     limits: tuple[LimitReport, ...] = ()
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from wattlaw.errors import NotAvailable, NotPermitted
 from wattlaw.limits.requests import Limits
 from wattlaw.limits.trust import check_only_root_writes
+from wattlaw.study.base import PowerProfile
 from wattlaw.study.document import read_document
 
 
@@ -33,6 +34,7 @@ class SiteFile(BaseModel):
 
     power_w: AllowedRange | None = None
     clock_mhz: AllowedRange | None = None
+    power_profiles: tuple[PowerProfile, ...] | None = None
     #: The site states that no GPU's clock is locked before a job; NVML cannot read a lock.
     prior_clocks: Literal["default"] | None = None
     users: tuple[str, ...] | None = None
@@ -65,6 +67,10 @@ class SiteFile(BaseModel):
             if not allowed.min <= value <= allowed.max:
                 span = f"{allowed.min:g} to {allowed.max:g} {unit}"
                 raise NotAvailable(f"a {kind} of {value:g} {unit} is outside the site's {span}")
+        profile, allowed_profiles = limits.power_profile, self.power_profiles or ()
+        if profile is not None and profile not in allowed_profiles:
+            listed = ", ".join(allowed_profiles) or "none"
+            raise NotAvailable(f"this site allows no power profile {profile}; allowed: {listed}")
         if limits.clock_limit_mhz is not None and self.prior_clocks is None:
             raise NotAvailable(
                 "no clock limit: the site file does not state 'prior_clocks: default', and an "

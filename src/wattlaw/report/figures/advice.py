@@ -8,7 +8,7 @@ import pandas as pd
 
 from wattlaw.analysis.advice.advice import Advice
 from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.comparable_runs import comparable_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S, SETTINGS
@@ -119,7 +119,9 @@ def _hour_s(advice: Advice) -> float:
 
 def _row(option: Option, spent: Quantity, kind: str) -> dict[str, Any]:
     """Return a point, whose label has workers, and cap and clock if there are any."""
-    limits = [setting_label(name, option.setting[name]) for name in LIMITS if option.setting[name]]
+    limits = [
+        setting_label(name, option.setting[name]) for name in POWER_SETTINGS if option.setting[name]
+    ]
     label = ", ".join([str(option.gpus), *(limit.replace(" ", "\u2009") for limit in limits)])
     row: dict[str, Any] = {"label": label, "line": kind}
     for name, quantity in (("time", option.time_s), ("energy", spent)):

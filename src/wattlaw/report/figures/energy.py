@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.energy_laws import GROUP_COLUMNS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import HOUR_S
@@ -148,7 +148,7 @@ def _settings(findings: Findings) -> Facets | None:
     """Return the settings with energy, without limits if there are any, as for the laws."""
     cells = findings.settings
     cells = cells[cells["energy_j"].notna() & cells["energy_is"].notna()]
-    unlimited = cells[cells[list(LIMITS)].isna().all(axis=1)]
+    unlimited = cells[cells[list(POWER_SETTINGS)].isna().all(axis=1)]
     rows = cells if unlimited.empty else unlimited
     if rows.empty:
         return None

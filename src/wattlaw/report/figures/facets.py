@@ -17,8 +17,8 @@ from wattlaw.report.topics.measured import unit_name
 PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher", "unit")
 #: Settings that make the lines of a panel.
 LINE_COLUMNS = (
-    "rule", "batch", "precision", *LIMITS, "dataset_fraction", "fraction_per_gpu",
-    "threads_per_worker", "run_length", "placement",
+    "rule", "batch", "precision", *LIMITS, "power_profile", "dataset_fraction",
+    "fraction_per_gpu", "threads_per_worker", "run_length", "placement",
 )  # fmt: skip
 #: Lines of a single panel, lines of each of several panels, and panels.
 MAX_LINES, MAX_LINES_EACH, MAX_PANELS = 7, 5, 9

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.metrics import missing_energy
 from wattlaw.report import tables
@@ -150,7 +150,8 @@ def _laws(findings: Findings) -> Any:
 
 def _group(row: dict[Any, Any]) -> str:
     """Return workload, hardware and limits of a law."""
-    limits = [fmt.limit_label(kind, row[kind]) for kind in LIMITS if fmt.known(row[kind])]
+    limits = [fmt.setting_label(kind, row[kind]) for kind in POWER_SETTINGS
+              if fmt.known(row[kind])]  # fmt: skip
     return ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
 
 
@@ -161,6 +162,11 @@ def _group_columns(findings: Findings) -> list[tables.Column]:
         tables.text("workload", "workload"),
         tables.text("hardware", "hardware"),
         *(tables.limit(kind) for kind in LIMITS if laws[kind].notna().any()),
+        *(
+            [tables.text("power profile", "power_profile")]
+            if laws["power_profile"].notna().any()
+            else []
+        ),
     ]
 
 

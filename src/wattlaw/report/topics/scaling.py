@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import LIMITS
+from wattlaw.analysis.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
 from wattlaw.reference.published import Published, published
 from wattlaw.report import tables
@@ -64,7 +64,7 @@ def exponents(findings: Findings) -> tables.Table | None:
 def _published(fit: SeriesFit) -> Published | None:
     """Return the published exponent of a fit's workload, cap and clock."""
     for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
-        if all(getattr(value, name) == fit.group.get(name) for name in LIMITS):
+        if all(getattr(value, name, None) == fit.group.get(name) for name in POWER_SETTINGS):
             return value
     return None
 
@@ -241,7 +241,7 @@ def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
 
 
 def _limit_count(fit: SeriesFit) -> int:
-    return sum(fmt.known(fit.group.get(name)) for name in LIMITS)
+    return sum(fmt.known(fit.group.get(name)) for name in POWER_SETTINGS)
 
 
 def main_fits(findings: Findings) -> list[SeriesFit]:
@@ -254,7 +254,7 @@ def main_fits(findings: Findings) -> list[SeriesFit]:
     for fit in findings.fits.rows:
         law = fit.law
         if law is None or any(
-            fmt.known(fit.group.get(name)) for name in (*LIMITS, "fraction_per_gpu")
+            fmt.known(fit.group.get(name)) for name in (*POWER_SETTINGS, "fraction_per_gpu")
         ):
             continue
         key = (fit.group.get("workload"), fit.group.get("hardware"))
