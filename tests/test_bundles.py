@@ -385,17 +385,3 @@ def test_a_bundle_that_was_unpacked_and_packed_again_is_read(bundle, tmp_path):
                 file.write(member, member.relative_to(tmp_path / "files"))
         file.writestr("LICENSE", "CC-BY-4.0")
     assert_frame_equal(wattlaw.open(path).epochs, wattlaw.open(bundle).epochs)
-
-
-def test_a_bundle_from_before_power_profiles_is_read(bundle, tmp_path):
-    path = tmp_path / "older.zip"
-    with zipfile.ZipFile(bundle) as file, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as older:
-        for name in file.namelist():
-            content = file.read(name)
-            if name.endswith("runs.parquet"):
-                table = pq.read_table(io.BytesIO(content)).drop_columns(["power_profile"])
-                pq.write_table(table, file_object := io.BytesIO())
-                content = file_object.getvalue()
-            older.writestr(name, content)
-    assert wattlaw.open(path).runs["power_profile"].isna().all()
-    assert_frame_equal(wattlaw.open(path).metrics, wattlaw.open(bundle).metrics)

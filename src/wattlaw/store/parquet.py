@@ -30,8 +30,6 @@ FOLDER = "parse_filename(parse_dirpath(filename))"
 _MIN_FILES_FOR_DUCKDB = 50
 #: A file may decode to so many bytes: this, or so many times its size.
 _UNLIMITED_BYTES, _MAX_RATIO = 100 * 2**20, 1000
-#: Columns without which stores of this schema version were written; then the values are null.
-_ADDED = ("power_profile",)
 #: Parquet's physical and logical type for each Arrow type of a store's tables.
 _KINDS = {
     "string": ("BYTE_ARRAY", "StringType()"),
@@ -185,29 +183,19 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     with pq.ParquetFile(path) as file:  # read_table would import pandas
         _with_schema(schema, file.schema_arrow.empty_table())
         cells = file.metadata.num_rows * len(schema)
-        fields = [field for field in schema if field.name in file.schema_arrow.names]
     most_bytes = max(_UNLIMITED_BYTES, _MAX_RATIO * path.stat().st_size)
-    texts = [field.name for field in fields if pa.types.is_string(field.type)]
+    texts = [field.name for field in schema if pa.types.is_string(field.type)]
     if 8 * cells <= most_bytes:
         with pq.ParquetFile(path, read_dictionary=texts) as file:
-            table = file.read([field.name for field in fields])
+            table = file.read(schema.names)
         chunks = [chunk for column in table.columns for chunk in column.chunks]
         if sum(map(decoded_bytes, chunks)) <= most_bytes:
-            return _selected(schema, table).cast(schema)
+            return table.cast(schema)
     raise pa.ArrowInvalid(f"it decodes to more than {most_bytes:,} bytes")
 
 
-def _selected(schema: pa.Schema, table: pa.Table) -> pa.Table:
-    """Return the columns of a schema; those that were added to it later may be missing."""
-    for name in _ADDED:
-        if name in schema.names and name not in table.schema.names:
-            field = schema.field(name)
-            table = table.append_column(field, pa.nulls(len(table), field.type))
-    return table.select(schema.names)
-
-
 def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:
-    selected = _selected(schema, table)
+    selected = table.select(schema.names)
     if selected.schema != schema:
         raise pa.ArrowInvalid("its columns have other types")
     return selected

@@ -10,7 +10,7 @@ from wattlaw.files import read_text, write_text
 from wattlaw.text import quote
 
 #: Increased by every change after which older records or tables cannot be read as they are.
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _KEY = "schema_version"
 _REPAIR = f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
 
