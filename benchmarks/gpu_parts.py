@@ -76,7 +76,7 @@ class Sizes:
     width: int  # of the net of the study
     batches: tuple[int, ...]
     precisions: tuple[str, ...]
-    steps: int
+    seconds: float  # of the measured steps of a run
     small: bool = True
 
 
@@ -91,7 +91,7 @@ def _full_size() -> Iterator[Case]:
         ("inceptionv3", 128, 20, {}),
         ("schnet", 128, 48, {}),
         ("dimenet", 128, 12, {}),
-        ("fourcastnet", 4, 12, {}),
+        ("fourcastnet", 2, 12, {}),  # two sides with 20 GB each
     ):
         yield Case(
             name, options | {"train_samples": steps * batch}, batch, precision="bf16",
@@ -110,18 +110,18 @@ def sizes(name: str) -> Sizes:
     """Return the sizes of a name."""
     if name == "gpu":
         return Sizes(
-            28, (1, 5, 10), 8, 40, 100, tuple(_full_size()), 2, 200, 512, (128, 256, 512, 1024),
-            ("fp32", "bf16"), 60, small=False,
+            28, (1, 5, 10), 8, 40, 100, tuple(_full_size()), 2, 200, 512, (64, 128, 256, 512),
+            ("fp32", "bf16"), 2, small=False,
         )  # fmt: skip
     full = Sizes(
-        16, (1, 5, 10), 3, 8, 10, tuple(_reduced()), 1, 60, 8, (32, 64, 128), ("fp32", "bf16"), 30
+        16, (1, 5, 10), 3, 8, 10, tuple(_reduced()), 1, 60, 8, (32, 64, 128), ("fp32", "bf16"), 1
     )
     if name == "rehearsal":
         return full
     (schnet,) = (case for case in full.cases if case.workload == "schnet")
     return replace(
         full, record_s=4.5, windows_s=(1,), watch_s=1, pairs=2, cases=(schnet,), script_steps=40,
-        precisions=("fp32",), steps=20,
+        precisions=("fp32",),
     )  # fmt: skip
 
 
@@ -579,7 +579,7 @@ def study(part: Part) -> None:
         "name": "batches",
         "workloads": [{"name": "digits-cnn", "options": {"width": size.width}}],
         "sweeps": [{"gpus": [1], "local_batch": [*size.batches], "precision": [*size.precisions]}],
-        "measure": {"steps": size.steps, "warmup_steps": 10, "evaluate": False},
+        "measure": {"seconds": size.seconds, "warmup_steps": 10, "evaluate": False},
         "launch": {"kind": "local", "gpus_per_node": 1},
     }
     part.save(study=content)
@@ -666,7 +666,8 @@ def predict(part: Part) -> None:
     measured = {(row["local_batch"], row["precision"]): row for row in grid_rows(grid)}
     rows: list[dict[str, object]] = []
     for batch in part.sizes.batches[2:]:
-        predicted = json.loads(run_wattlaw("predict", known, "--local-batch", batch, "--json"))
+        words = ("predict", known, "--gpus", 1, "--local-batch", batch, "--json")
+        predicted = json.loads(run_wattlaw(*words))
         for item in predicted:
             own = measured.get((batch, item["precision"]), {})
             row = {"local_batch": batch, "precision": item["precision"]}

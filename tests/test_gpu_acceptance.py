@@ -1,29 +1,30 @@
 """The program for the first hour on a GPU, rehearsed with the fake driver; its page."""
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+
+from wattlaw import processes
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))
-import gpu_acceptance
-import gpu_page
-
-
-def acceptance(output: Path, *options: object) -> "subprocess.CompletedProcess[str]":
-    line = [sys.executable, ROOT / "benchmarks" / "gpu_acceptance.py", "--output", output]
-    words = [*line, "--wheels", output / "none", "--short", *options]
-    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=380)
+import gpu_acceptance  # noqa: E402
+import gpu_page  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory):
     """Return the results of a short rehearsal, and their file."""
     output = tmp_path_factory.mktemp("rehearsal")
-    done = acceptance(output)
+    line = [sys.executable, ROOT / "benchmarks" / "gpu_acceptance.py", "--short"]
+    line += ["--output", output, "--wheels", output / "none"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=380)
     content = json.loads((output / "results.json").read_text())
     assert done.returncode == 0, done.stdout + (output / "log.txt").read_text()[-3000:]
     return content, output / "results.json"
@@ -70,16 +71,14 @@ def test_the_scripts_have_the_steps_and_times_of_their_own_timers(rehearsed):
         assert row["steps"] == row["own_steps"]
         assert row["p50_ratio"] == pytest.approx(1, abs=0.05)
     full = scripts["out_of_memory"]
-    assert full["status"] == "failed"
-    assert "out of memory" in full["reason"]
-    assert full["steps"] > 0
+    assert (full["status"], full["exit_code"], full["steps"]) == ("failed", 1, 20)
 
 
-def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed, monkeypatch):
+def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed):
     content, path = rehearsed
     table = gpu_page.table(content)
     assert gpu_page.NOT_RUN not in table
-    for text in ("pulsed, 1 s", "schnet", "out_of_memory", "decision", "bf16" or "fp32"):
+    for text in ("pulsed, 1 s", "schnet", "out_of_memory", "decision", "fp32, batch 128"):
         assert text in table
     with pytest.raises(SystemExit, match="rehearsal"):
         gpu_page.keep(path)
@@ -87,10 +86,36 @@ def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed, m
     assert text == gpu_page.page(text, gpu_page.newest())
 
 
-def test_a_part_that_fails_or_lasts_too_long_does_not_stop_the_next(tmp_path, monkeypatch):
-    output = tmp_path / "out"
-    done = acceptance(output, "--parts", "predict", "energy", "unchanged", "--limit-s", "22")
-    parts = json.loads((output / "results.json").read_text())["parts"]
-    assert done.returncode == 1
-    assert parts["predict"]["status"] == "failed"  # there is no grid
-    assert "exit code" in parts["predict"]["reason"]
+#: A part that never ends, with a child in a session of its own that ignores SIGTERM.
+HANGS = """
+import subprocess, sys, time
+child = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(99)"
+line = [sys.executable, "-c", child]
+process = subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE)
+process.stdout.readline()
+open(sys.argv[1], "w").write(str(process.pid))
+time.sleep(600)
+"""
+
+
+def run_parts(folder: Path) -> None:
+    """Run three parts: one that hangs, one that fails, one that ends."""
+    processes.adopt_orphans(True)
+    program = gpu_acceptance.Acceptance(folder, {"rehearsal": True}, ["one", "two", "three"])
+    for name, limit_s, code in (
+        ("one", 3.0, HANGS), ("two", 60.0, "raise SystemExit('broken')"), ("three", 60.0, ""),
+    ):  # fmt: skip
+        line = [sys.executable, "-c", code, str(folder / "pid")]
+        program.run(name, limit_s, line, dict(os.environ))
+
+
+def test_a_part_that_hangs_or_fails_does_not_stop_the_next(tmp_path):
+    context = multiprocessing.get_context("spawn")  # it ends all of its descendants
+    process = context.Process(target=run_parts, args=(tmp_path,))
+    process.start()
+    process.join(120)
+    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert [part["status"] for part in parts.values()] == ["unfinished", "failed", "done"]
+    assert "limit of 3 s" in parts["one"]["reason"]
+    assert "broken" in parts["two"]["reason"]
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
