@@ -77,6 +77,7 @@ class Sizes:
     batches: tuple[int, ...]
     precisions: tuple[str, ...]
     seconds: float  # of the measured steps of a run
+    most_runs: int  # of the decision
     small: bool = True
 
 
@@ -111,17 +112,17 @@ def sizes(name: str) -> Sizes:
     if name == "gpu":
         return Sizes(
             28, (1, 5, 10), 8, 40, 100, tuple(_full_size()), 2, 200, 512, (64, 128, 256, 512),
-            ("fp32", "bf16"), 2, small=False,
+            ("fp32", "bf16"), 2, 6, small=False,
         )  # fmt: skip
     full = Sizes(
-        16, (1, 5, 10), 3, 8, 10, tuple(_reduced()), 1, 60, 8, (32, 64, 128), ("fp32", "bf16"), 1
+        16, (1, 5, 10), 3, 8, 10, tuple(_reduced()), 1, 60, 8, (32, 64, 128), ("fp32", "bf16"), 1, 4
     )
     if name == "rehearsal":
         return full
     (schnet,) = (case for case in full.cases if case.workload == "schnet")
     return replace(
-        full, record_s=4.5, windows_s=(1,), watch_s=1, pairs=2, cases=(schnet,), script_steps=40,
-        precisions=("fp32",),
+        full, record_s=4, windows_s=(1,), watch_s=1, pairs=2, cases=(schnet,), script_steps=40,
+        precisions=("fp32",), most_runs=1,
     )  # fmt: skip
 
 
@@ -310,11 +311,17 @@ def load_process(*, small: bool) -> Iterator[Callable[[str], None]]:
 
 @contextlib.contextmanager
 def peer(kind: str, hz: float, file: Path) -> Iterator[None]:
-    """Let another monitor (``peer.py``) measure meanwhile, into a file."""
+    """Let another monitor (``peer.py``) measure meanwhile, into a file.
+
+    It starts in some seconds; if it cannot, the file stays empty and the log has the reason.
+    """
     line = [sys.executable, str(HERE / "peer.py"), kind, str(hz), str(file)]
     # Zeus does not read UUIDs in this variable; the machine has one GPU.
     environment = {k: v for k, v in os.environ.items() if k != "CUDA_VISIBLE_DEVICES"}
-    process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    file.touch()
+    process.stdout.readline()
     try:
         yield
     finally:
@@ -326,29 +333,29 @@ def energy(part: Part) -> None:
     rows: list[dict[str, object]] = []
     has_zeus = importlib.util.find_spec("zeus") is not None
     part.save(zeus=has_zeus or "not installed", sample_hz=10)
-    with load_process(small=part.sizes.small) as load:
+    apart, zeus = part.folder / "counter.csv", part.folder / "zeus.csv"
+    with contextlib.ExitStack() as stack:
+        load = stack.enter_context(load_process(small=part.sizes.small))
+        stack.enter_context(peer("counter", 50, apart))
+        if has_zeus:
+            stack.enter_context(peer("zeus-windows", 1, zeus))
         for name in LOADS:
             load(name)
-            with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as peers:
-                apart, zeus = Path(folder) / "counter.csv", Path(folder) / "zeus.csv"
-                peers.enter_context(peer("counter", 50, apart))
-                if has_zeus:
-                    peers.enter_context(peer("zeus-windows", 0.4, zeus))
+            with tempfile.TemporaryDirectory() as folder:
                 recorded = record(Path(folder), 10, part.sizes.record_s)
-                ns, mj = np.loadtxt(apart, delimiter=",", dtype=np.int64, unpack=True)
-                lengths_s, report = part.sizes.windows_s, recorded.report
-                rows.append(
-                    {
-                        "load": name,
-                        "share_of_a_core": recorded.share,
-                        "meters": {key: m.model_dump() for key, m in report.meters.items()},
-                        "problems": report.problems,
-                        "windows": [agreement(recorded, ns, mj, s, 40) for s in lengths_s],
-                        "zeus": beside_zeus(recorded, zeus),
-                    }
-                )
+            readings = np.loadtxt(apart, delimiter=",", dtype=np.int64, ndmin=2)
+            lengths_s, report = part.sizes.windows_s, recorded.report
+            rows.append(
+                {
+                    "load": name,
+                    "share_of_a_core": recorded.share,
+                    "meters": {key: m.model_dump() for key, m in report.meters.items()},
+                    "problems": report.problems,
+                    "windows": [agreement(recorded, readings, s, 40) for s in lengths_s],
+                    "zeus": beside_zeus(recorded, zeus),
+                }
+            )
             part.save(loads=rows)
-        load("idle")
 
 
 class Recording:
@@ -382,24 +389,27 @@ def record(folder: Path, hz: float, seconds: float) -> Recording:
     return Recording(folder, share)
 
 
-def agreement(
-    recorded: Recording, ns: Any, mj: Any, length_s: float, count: int
-) -> dict[str, object]:
+def agreement(recorded: Recording, readings: Any, length_s: float, count: int) -> dict[str, object]:
     """Return the differences in windows at random times within the recording.
 
     The counter that was read apart is a straight line between the readings at which it changed.
     """
     edge_ns, length_ns = 500_000_000, round(length_s * 1e9)
-    times = recorded.gpu["t_ns"]
-    first = max(pc.min(times).as_py(), int(ns[0])) + edge_ns
-    last = min(pc.max(times).as_py(), int(ns[-1])) - edge_ns - length_ns
+    times, (ns, mj) = recorded.gpu["t_ns"], readings.reshape(-1, 2).T
+    first, last = pc.min(times).as_py(), pc.max(times).as_py()
+    if len(ns):
+        first, last = max(first, int(ns[0])), min(last, int(ns[-1]))
+    first, last = first + edge_ns, last - edge_ns - length_ns
     if last < first:
         return {"window_s": length_s, "windows": 0, "reason": "the recording is too short"}
     rng = random.Random(0)  # noqa: S311
     windows = [(s, s + length_ns) for s in (rng.randint(first, last) for _ in range(count))]
     rows = recorded.energies(windows)
-    changed = np.append(True, np.diff(mj) != 0)
-    apart_j = [np.diff(np.interp(window, ns[changed], mj[changed]))[0] / 1e3 for window in windows]
+    apart_j: list[float | None] = [None] * count
+    if len(ns):
+        changed = np.append(True, np.diff(mj) != 0)
+        ends_mj = np.interp(np.array(windows), ns[changed], mj[changed])
+        apart_j = list(np.diff(ends_mj)[:, 0] / 1e3)
     integral_j = [row["gpu_energy_integral_j"] for row in rows]
     counter_j = [row["gpu_energy_counter_j"] for row in rows]
     verdicts = [row["energy_verdict"] for row in rows]
@@ -587,6 +597,7 @@ def study(part: Part) -> None:
     run_wattlaw("export", grid, "bundle", "-o", part.results.with_name("grid.zip"))
     part.save(grid=grid_rows(grid), grid_gpu_s=gpu_s(grid))
     question = {"minimize": "energy", "tolerance": "5%", "max_global_batch": max(size.batches)}
+    question["budget"] = {"runs": size.most_runs}
     decided = run_study(part, "decide", content | {"decide": question})
     decision = wattlaw.open(decided).decision or {}
     part.save(decision=decision, decision_gpu_s=gpu_s(decided), question=question)

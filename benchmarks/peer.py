@@ -46,6 +46,7 @@ def polling(hz: float) -> None:
 
     nvml.nvmlInit()
     boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    print("ready", flush=True)
     with tempfile.TemporaryFile("w", newline="") as file:
         rows = csv.writer(file)
         next_s = time.monotonic()
@@ -81,6 +82,7 @@ def counter(hz: float) -> None:
     board, energy_mj = ctypes.c_void_p(), ctypes.c_ulonglong()
     call("nvmlInit_v2")
     call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(0), ctypes.byref(board))
+    print("ready", flush=True)
     with open(sys.argv[3], "w") as file:  # noqa: PTH123
         while os.getppid() > 1:
             before_ns = time.time_ns()
@@ -95,6 +97,7 @@ def zeus_windows(hz: float) -> None:
     from zeus.monitor import ZeusMonitor
 
     monitor = ZeusMonitor(gpu_indices=[0], cpu_indices=[])
+    print("ready", flush=True)
     with open(sys.argv[3], "w") as file:  # noqa: PTH123
         while os.getppid() > 1:
             start_ns = time.time_ns()
@@ -111,7 +114,6 @@ def main() -> None:
     kind, hz = sys.argv[1], float(sys.argv[2])
     endless = {"polling": polling, "counter": counter, "zeus-windows": zeus_windows}
     if kind in endless:
-        print("ready", flush=True)
         endless[kind](hz)
     with contextlib.redirect_stdout(sys.stderr):
         monitor = {"zeus": zeus, "codecarbon": codecarbon}[kind](hz)
