@@ -4,6 +4,7 @@
 # make dist         build the sdist and the wheel, and try the wheel
 # make test-extrap  install Extra-P beside the project, run the tests of exporters with it
 # make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
+# make gpu-acceptance  on a borrowed machine with one GPU: try what needs one (docs/gpu-acceptance.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -36,8 +36,8 @@ LIMITS_S = {
     "predict": 20, "unchanged": 10,
 }  # fmt: skip
 LIMIT_S = 540.0
-#: A rehearsal has fewer and slower cores.
-REHEARSAL_TIMES = 4
+#: A rehearsal has fewer and slower cores, which others use too.
+REHEARSAL_TIMES = 8
 _GRACE_S = 5.0
 
 

@@ -71,8 +71,11 @@ def energy(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 ]
                 verdicts = ", ".join(f"{count} {name}" for name, count in row["verdicts"].items())
                 yield f"{load['load']}, {row['window_s']:g} s", f"{'; '.join(texts)}; {verdicts}"
-        zeus = load["zeus"] or {}
-        yield f"{load['load']}, Zeus", f"wattlaw over Zeus {percent(zeus.get('median'))}"
+        if zeus := load["zeus"]:
+            text = (
+                f"wattlaw over Zeus {percent(zeus['median'])} (largest {percent(zeus['largest'])})"
+            )
+            yield f"{load['load']}, {zeus['windows']} windows of Zeus", text
 
 
 def overhead(result: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -3,8 +3,10 @@
 import json
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import psutil
@@ -24,12 +26,13 @@ def rehearsed(tmp_path_factory):
     output = tmp_path_factory.mktemp("rehearsal")
     line = [sys.executable, ROOT / "benchmarks" / "gpu_acceptance.py", "--short"]
     line += ["--output", output, "--wheels", output / "none"]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=380)
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=880)
     content = json.loads((output / "results.json").read_text())
     assert done.returncode == 0, done.stdout + (output / "log.txt").read_text()[-3000:]
     return content, output / "results.json"
 
 
+@pytest.mark.timeout(900)  # two minutes, where nothing else runs
 def test_a_rehearsal_says_so_and_does_every_part(rehearsed):
     content, path = rehearsed
     assert content["rehearsal"] is True
@@ -84,6 +87,15 @@ def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed):
         gpu_page.keep(path)
     text = gpu_page.PAGE.read_text()
     assert text == gpu_page.page(text, gpu_page.newest())
+
+
+def test_the_wheels_and_the_borrowed_machine_have_all_that_the_base_needs():
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    lines = (ROOT / "benchmarks" / "gpu-wheels.txt").read_text().splitlines()
+    wheels = {re.split("[=#]", line)[0].lower() for line in lines}
+    on_the_machine = {"numpy", "pandas", "scipy", "pyarrow", "psutil", "pyyaml"}
+    names = {need.split(">")[0].lower() for need in needs}
+    assert names - wheels - {"vl-convert-python"} == on_the_machine
 
 
 #: A part that never ends, with a child in a session of its own that ignores SIGTERM.
