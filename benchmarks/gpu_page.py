@@ -106,26 +106,29 @@ def throughput(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def scripts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield steps and step times of each script."""
     for row in result.get("scripts", []):
-        text = f"{row['status']}, {row['steps']} steps"
+        text = f"{row['status']}, {row.get('steps')} steps"
         if row.get("own_steps") is not None:
             text += f" of {row['own_steps']}"
         if row.get("p50_ratio"):
             text += f", step time {percent(row['p50_ratio'] - 1, 2)} from the script's own"
-        notes = [row["reason"], *row["notes"]]
+        notes = [row["reason"], *row.get("notes", [])]
         yield row["mode"], "; ".join([text, *(str(note) for note in notes if note)])
 
 
 def study(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the decision and its regret."""
     for row in result.get("grid", []):
-        known = {"s": row.get("s_per_sample"), "J": row.get("gpu_j_per_sample")}
-        texts = [f"{value:.3g} {unit} per sample" for unit, value in known.items() if value]
-        yield f"{row['precision']}, batch {row['local_batch']}", ", ".join([row["status"], *texts])
+        texts = [f"{row['time_per_sample_s']:.3g} s per sample"]
+        if row["energy_per_sample_j"]:
+            texts.append(f"{row['energy_per_sample_j']:.3g} J per sample ({row['energy_verdict']})")
+        yield f"{row['precision']}, batch {row['local_batch']}", ", ".join(texts)
+    for run in result.get("grid_not_done", []):
+        yield f"run {run['run_id']}", f"{run['status']}: {run['reason']}"
     if decision := result.get("decision"):
         setting = decision["setting"]
-        share = result["decision_gpu_s"] / result["grid_gpu_s"]
+        share = 3600 * decision["gpu_hours_spent"] / result["grid_gpu_s"]
         regret = percent(result.get("regret_by_the_grid"))
-        chosen = f"{setting['precision']}, batch {setting['local_batch']}"
+        chosen = f"{setting['precision']}, batch {setting['local_batch']:g}"
         yield (
             "decision",
             f"{chosen}; regret {regret}; {100 * share:.0f} % of the grid's GPU-seconds",
@@ -134,17 +137,16 @@ def study(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def predict(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the errors of each prediction."""
+    inside = {True: " (inside its interval)", False: " (outside its interval)", None: ""}
     for row in result.get("predictions", []):
-        texts = []
-        for key, name in (
-            ("s_per_sample", "time"),
-            ("gpu_power_w", "power"),
-            ("gpu_memory_peak_bytes", "peak memory"),
-        ):
-            inside = {True: " (inside its interval)", False: " (outside)"}.get(
-                row[key].get("is_inside"), ""
+        texts = [
+            f"{name} {percent(row[key]['error'])}{inside[row[key]['is_inside']]}"
+            for key, name in (
+                ("time_per_sample_s", "time"),
+                ("power_per_gpu_w", "power"),
+                ("gpu_memory_peak_bytes", "peak memory"),
             )
-            texts.append(f"{name} {percent(row[key]['error'])}{inside}")
+        ]
         yield f"{row['precision']}, batch {row['local_batch']}", ", ".join(texts)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import importlib.util
 import json
-import math
 import os
 import random
 import shutil
@@ -26,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pynvml
@@ -57,6 +55,8 @@ PACKAGES = (
 PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 #: Pages are drawn on another machine, because this package has 33 MB.
 NOT_NEEDED = {"vl-convert-python"}
+#: What ``wattlaw predict`` predicts, by the names of the metrics of a run.
+PREDICTED = ("time_per_sample_s", "power_per_gpu_w", "energy_per_sample_j")
 LOADS = ("steady", "pulsed", "training")
 MODES = ("no_set_device", "graph", "step_in_graph", "out_of_memory")
 
@@ -559,24 +559,32 @@ def scripts(part: Part) -> None:
     """Save what ``measure`` says about scripts with timers of their own, and what these say."""
     rows: list[dict[str, object]] = []
     for mode in MODES:
-        store, summary = part.folder / mode, part.folder / f"{mode}.json"
-        command = [sys.executable, HERE / "cuda_script.py", mode, part.sizes.script_steps]
-        options = ["-o", store, "--json", summary, "--warmup-steps", 10, "--", *command]
-        output = run_wattlaw("measure", *options, codes=(0, 1))
-        ours = json.loads(summary.read_text(encoding="utf-8"))
-        (run,) = Store(store).records()
-        row: dict[str, object] = {"mode": mode, "status": run.status, "reason": run.reason}
-        names = ("steps", "step_time_p50_s", "peak_memory_bytes", "exit_code", "notes")
-        row |= {name: ours[name] for name in names}
-        row |= {"gpu_energy_per_step_j": ours["gpu_energy_per_step_j"]}
-        results = [line for line in output.splitlines() if line.startswith("RESULT ")]
-        if results:
-            own = json.loads(results[-1].removeprefix("RESULT "))
+        try:
+            row = measured_script(part, mode)
+        except Exception as error:
+            row = {"status": "not measured", "reason": f"{type(error).__name__}: {error}"}
+        rows.append({"mode": mode} | row)
+        part.save(scripts=rows)
+
+
+def measured_script(part: Part, mode: str) -> dict[str, object]:
+    """Return the steps of a script by ``measure`` and by its own timer."""
+    store, summary = part.folder / mode, part.folder / f"{mode}.json"
+    command = [sys.executable, HERE / "cuda_script.py", mode, part.sizes.script_steps]
+    options = ["-o", store, "--json", summary, "--warmup-steps", 10, "--", *command]
+    output = run_wattlaw("measure", *options, codes=range(256))
+    ours = json.loads(summary.read_text(encoding="utf-8"))
+    (run,) = Store(store).records()
+    row: dict[str, object] = {"status": run.status, "reason": run.reason}
+    names = ("steps", "step_time_p50_s", "gpu_energy_per_step_j", "peak_memory_bytes", "notes")
+    row |= {name: ours[name] for name in names}
+    for line in output.splitlines():
+        if line.startswith("RESULT "):
+            own = json.loads(line.removeprefix("RESULT "))
             p50_s = statistics.median(own["times_s"][10:])
             row |= {"own_steps": own["steps"], "own_p50_s": p50_s}
             row["p50_ratio"] = ours["step_time_p50_s"] / p50_s if ours["step_time_p50_s"] else None
-        rows.append(row)
-        part.save(scripts=rows)
+    return row
 
 
 # A study, and predictions of it
@@ -595,77 +603,54 @@ def study(part: Part) -> None:
     part.save(study=content)
     grid = run_study(part, "grid", content)
     run_wattlaw("export", grid, "bundle", "-o", part.results.with_name("grid.zip"))
-    part.save(grid=grid_rows(grid), grid_gpu_s=gpu_s(grid))
+    rows = grid_rows(grid)
+    grid_gpu_s = sum(
+        (run.finished_at - run.started_at).total_seconds()
+        for run in Store(grid).records()
+        if run.started_at and run.finished_at
+    )
+    part.save(grid=rows, grid_gpu_s=grid_gpu_s)
     question = {"minimize": "energy", "tolerance": "5%", "max_global_batch": max(size.batches)}
     question["budget"] = {"runs": size.most_runs}
-    decided = run_study(part, "decide", content | {"decide": question})
-    decision = wattlaw.open(decided).decision or {}
-    part.save(decision=decision, decision_gpu_s=gpu_s(decided), question=question)
-    chosen = decision.get("setting") or {}
+    decision = wattlaw.open(run_study(part, "decide", content | {"decide": question})).decision
+    part.save(question=question, decision=decision)
     energies = {
-        (row["local_batch"], row["precision"]): row["gpu_j_per_sample"] for row in grid_rows(grid)
+        (row["local_batch"], row["precision"]): row["energy_per_sample_j"]
+        for row in rows
+        if row["energy_per_sample_j"]
     }
-    key = chosen.get("local_batch"), chosen.get("precision")
-    known = [value for value in energies.values() if value is not None]
-    if known and energies.get(key) is not None:
-        part.save(regret_by_the_grid=energies[key] / min(known) - 1)
+    chosen = (decision or {}).get("setting") or {}
+    energy_j = energies.get((chosen.get("local_batch"), chosen.get("precision")))
+    if energy_j is not None:
+        part.save(regret_by_the_grid=energy_j / min(energies.values()) - 1)
 
 
 def run_study(part: Part, name: str, content: Mapping[str, object]) -> Path:
-    """Run a study; return its store."""
+    """Run a study; return its store, and save why runs are not done."""
     path, store = part.folder / f"{name}.yaml", part.folder / name
     path.write_text(yaml.safe_dump(dict(content)), encoding="utf-8")
     run_wattlaw("run", path, "--store", store, codes=(0, 1))
+    status = json.loads(run_wattlaw("status", store, "--json"))
+    part.save(**{f"{name}_not_done": status["not_done"]})
     return store
 
 
-def gpu_s(store: Path) -> float:
-    """Return the GPU-seconds of the runs of a store."""
-    return sum(
-        (run.finished_at - run.started_at).total_seconds() * run.spec.setting.gpus
-        for run in Store(store).records()
-        if run.started_at and run.finished_at
-    )
-
-
 def grid_rows(store: Path) -> list[dict[str, Any]]:
-    """Return time, power, energy and peak memory of each run of a store."""
-    opened = Store(store)
-    epochs, telemetry = opened.pandas("epochs"), opened.pandas("telemetry")
-    steady = epochs[(epochs["phase"] == "steps") & ~epochs["warmup"].astype(bool)]
-    boards = telemetry[telemetry["kind"] == "gpu"]
-    rows: list[dict[str, Any]] = []
-    for run in opened.records():
-        own = steady[steady["run_id"] == run.run_id]
-        samples, seconds = own["samples"].sum(), own["duration_s"].sum()
-        row: dict[str, Any] = {
-            "local_batch": run.spec.setting.local_batch,
-            "precision": run.spec.setting.precision,
-            "status": run.status,
-            "reason": run.reason,
-        }
-        if samples:
-            memory = boards[boards["run_id"] == run.run_id]["mem_used_bytes"]
-            joules = own["gpu_energy_j"].sum(min_count=len(own))
-            row |= {
-                "s_per_sample": float(seconds / samples),
-                "gpu_j_per_sample": _known(joules / samples),
-                "gpu_power_w": _known(joules / seconds),
-                "gpu_memory_peak_bytes": _known(memory.max()),
-                "energy_verdicts": sorted(set(own["energy_verdict"])),
-            }
-        rows.append(row)
-    return sorted(rows, key=lambda row: (row["precision"], row["local_batch"]))
-
-
-def _known(value: Any) -> float | None:
-    return None if pd.isna(value) or not math.isfinite(value) else float(value)
+    """Return time, power, energy and peak memory of the GPU of each run that is done."""
+    results = wattlaw.open(store)
+    boards = results.telemetry().query("kind == 'gpu'")
+    peaks = boards.groupby("run_id")["mem_used_bytes"].max().rename("gpu_memory_peak_bytes")
+    names = ["precision", "local_batch", *PREDICTED, "energy_is", "energy_verdict"]
+    runs = results.metrics.join(peaks, on="run_id")[[*names, "gpu_memory_peak_bytes"]]
+    rows: list[dict[str, Any]] = json.loads(runs.sort_values(names[:2]).to_json(orient="records"))
+    return rows
 
 
 def predict(part: Part) -> None:
     """Save predictions from the two smallest batches of the grid beside the others.
 
-    Time and power are those of ``wattlaw predict``; peak memory is a straight line in the batch.
+    Time, power and energy are those of ``wattlaw predict``; peak memory is a straight line in the
+    batch.
     """
     grid, seen = part.folder / "grid", part.sizes.batches[:2]
     known = part.folder / "known"
@@ -678,40 +663,30 @@ def predict(part: Part) -> None:
     rows: list[dict[str, object]] = []
     for batch in part.sizes.batches[2:]:
         words = ("predict", known, "--gpus", 1, "--local-batch", batch, "--json")
-        predicted = json.loads(run_wattlaw(*words))
-        for item in predicted:
-            own = measured.get((batch, item["precision"]), {})
-            row = {"local_batch": batch, "precision": item["precision"]}
-            for name, of_run, of_item in (
-                ("s_per_sample", own.get("s_per_sample"), "time_per_sample_s"),
-                ("gpu_power_w", own.get("gpu_power_w"), "power_per_gpu_w"),
-            ):
-                row |= _compared(name, of_run, item[of_item], item[f"{of_item}_ci"])
-            peaks = [
-                measured.get((b, item["precision"]), {}).get("gpu_memory_peak_bytes") for b in seen
-            ]
-            line = None
-            if None not in peaks:
-                slope = (peaks[1] - peaks[0]) / (seen[1] - seen[0])
-                line = peaks[0] + slope * (batch - seen[0])
-            row |= _compared("gpu_memory_peak_bytes", own.get("gpu_memory_peak_bytes"), line)
+        for item in json.loads(run_wattlaw(*words)):
+            own, *bases = (measured.get((size, item["precision"]), {}) for size in (batch, *seen))
+            row: dict[str, object] = {"local_batch": batch, "precision": item["precision"]}
+            for name in PREDICTED:
+                row[name] = compared(own.get(name), item[name], item[f"{name}_ci"])
+            name = "gpu_memory_peak_bytes"
+            low, high = (base.get(name) for base in bases)
+            slope = None if None in (low, high) else (high - low) / (seen[1] - seen[0])
+            line = None if slope is None else low + slope * (batch - seen[0])
+            row[name] = compared(own.get(name), line, None)
             rows.append(row)
-            part.save(seen=seen, predictions=rows)
+        part.save(seen=seen, predictions=rows)
 
 
-def _compared(
-    name: str, measured: float | None, predicted: float | None, interval: Any = None
-) -> dict[str, object]:
+def compared(measured: float | None, predicted: float | None, interval: Any) -> dict[str, object]:
     """Return a measured and a predicted value, and the error of the second."""
     has_both = measured is not None and predicted is not None
-    compared: dict[str, object] = {
+    return {
         "measured": measured,
         "predicted": predicted,
+        "interval": interval,
         "error": predicted / measured - 1 if has_both and measured else None,
+        "is_inside": interval[0] <= measured <= interval[1] if has_both and interval else None,
     }
-    if has_both and interval is not None:
-        compared |= {"interval": interval, "is_inside": interval[0] <= measured <= interval[1]}
-    return {name: compared}
 
 
 PARTS = {
