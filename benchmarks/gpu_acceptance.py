@@ -19,6 +19,7 @@ import importlib.util
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -136,8 +137,9 @@ class Acceptance:
                 code: int | None = process.wait(limit_s)
             except subprocess.TimeoutExpired:
                 code = None
-            processes.terminate(processes.process_tree(os.getpid())[1:], _GRACE_S)
-            process.wait()
+            finally:  # also after Ctrl-C and SIGTERM
+                processes.terminate(processes.process_tree(os.getpid())[1:], _GRACE_S)
+                process.wait()
         status = {None: "unfinished", 0: "done"}.get(code, "failed")
         reason = None if code == 0 else f"its limit of {limit_s:.0f} s was reached"
         if status == "failed":
@@ -159,6 +161,7 @@ def main() -> int:
     parser.add_argument("--rehearse", action="store_true", help="on a CPU, with the fake driver")
     parser.add_argument("--short", action="store_true", help="a rehearsal with the smallest sizes")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begun_s, rehearse = time.monotonic(), options.rehearse or options.short
     times = REHEARSAL_TIMES if rehearse else 1
     end_s = begun_s + (options.limit_s or LIMIT_S * times)
