@@ -494,7 +494,8 @@ def throughput(part: Part) -> None:
     at_once = max(1, processes.cores() // 2)  # pairs that are built together
     for start in range(0, len(part.sizes.cases), at_once):
         cases = part.sizes.cases[start : start + at_once]
-        pairs = [open_pair(case, {}, BUILD_LIMIT_S) for case in cases]
+        limit_s = BUILD_LIMIT_S * (4 if part.sizes.small else 1)
+        pairs = [open_pair(case, {}, limit_s) for case in cases]
         # The threads live until the end: the kernel ends a child with the thread that started it.
         with ThreadPoolExecutor(len(pairs)) as pool:
             opened = [pool.submit(pair.__enter__) for pair in pairs]
