@@ -57,6 +57,7 @@ PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 NOT_NEEDED = {"vl-convert-python"}
 #: What ``wattlaw predict`` predicts, by the names of the metrics of a run.
 PREDICTED = ("time_per_sample_s", "power_per_gpu_w", "energy_per_sample_j")
+PEAK_MEMORY = "gpu_memory_peak_bytes"
 LOADS = ("steady", "pulsed", "training")
 MODES = ("no_set_device", "graph", "step_in_graph", "out_of_memory")
 
@@ -640,9 +641,9 @@ def grid_rows(store: Path) -> list[dict[str, Any]]:
     """Return time, power, energy and peak memory of the GPU of each run that is done."""
     results = wattlaw.open(store)
     boards = results.telemetry().query("kind == 'gpu'")
-    peaks = boards.groupby("run_id")["mem_used_bytes"].max().rename("gpu_memory_peak_bytes")
+    peaks = boards.groupby("run_id")["mem_used_bytes"].max().rename(PEAK_MEMORY)
     names = ["precision", "local_batch", *PREDICTED, "energy_is", "energy_verdict"]
-    runs = results.metrics.join(peaks, on="run_id")[[*names, "gpu_memory_peak_bytes"]]
+    runs = results.metrics.join(peaks, on="run_id")[[*names, PEAK_MEMORY]]
     rows: list[dict[str, Any]] = json.loads(runs.sort_values(names[:2]).to_json(orient="records"))
     return rows
 
@@ -654,26 +655,30 @@ def predict(part: Part) -> None:
     batch.
     """
     grid, seen = part.folder / "grid", part.sizes.batches[:2]
-    known = part.folder / "known"
-    shutil.copytree(grid, known, dirs_exist_ok=True)
-    for folder in Store(known).folders():
-        run = folder.read()
-        if run is not None and run.spec.setting.local_batch not in seen:
-            shutil.rmtree(folder.path)
     measured = {(row["local_batch"], row["precision"]): row for row in grid_rows(grid)}
     rows: list[dict[str, object]] = []
-    for batch in part.sizes.batches[2:]:
-        words = ("predict", known, "--gpus", 1, "--local-batch", batch, "--json")
+    for precision in part.sizes.precisions:  # the command predicts one, that of most runs
+        known = part.folder / f"known-{precision}"
+        shutil.copytree(grid, known, dirs_exist_ok=True)
+        for folder in Store(known).folders():
+            run = folder.read()
+            setting = None if run is None else run.spec.setting
+            if setting is None or (setting.local_batch, setting.precision) not in {
+                (batch, precision) for batch in seen
+            }:
+                shutil.rmtree(folder.path)
+        low, high = (measured.get((batch, precision), {}).get(PEAK_MEMORY) for batch in seen)
+        slope = None if None in (low, high) else (high - low) / (seen[1] - seen[0])
+        others = ",".join(map(str, part.sizes.batches[2:]))
+        words = ("predict", known, "--gpus", 1, "--local-batch", others, "--json")
         for item in json.loads(run_wattlaw(*words)):
-            own, *bases = (measured.get((size, item["precision"]), {}) for size in (batch, *seen))
+            batch = item["local_batch"]
+            own = measured.get((batch, precision), {})
             row: dict[str, object] = {"local_batch": batch, "precision": item["precision"]}
             for name in PREDICTED:
                 row[name] = compared(own.get(name), item[name], item[f"{name}_ci"])
-            name = "gpu_memory_peak_bytes"
-            low, high = (base.get(name) for base in bases)
-            slope = None if None in (low, high) else (high - low) / (seen[1] - seen[0])
             line = None if slope is None else low + slope * (batch - seen[0])
-            row[name] = compared(own.get(name), line, None)
+            row[PEAK_MEMORY] = compared(own.get(PEAK_MEMORY), line, None)
             rows.append(row)
         part.save(seen=seen, predictions=rows)
 
