@@ -4,6 +4,7 @@
 # make dist         build the sdist and the wheel, and try the wheel
 # make test-extrap  install Extra-P beside the project, run the tests of exporters with it
 # make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
+# make gpu-acceptance  on a borrowed machine with one GPU: try what needs one (docs/gpu-acceptance.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +15,8 @@ EXTRAP := .venv-extrap
 SLURM_PACKAGES := slurm-wlm munge
 
 .PHONY: setup quickstart test test-extrap test-slurm coverage docs dist soak lint format bench bench-overhead bench-throughput bench-steps \
-  bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-papers bench-gpu clean
+  bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-papers \
+  gpu-wheels gpu-acceptance gpu-page clean
 
 # Here torchvision is kept apart where it does not fit torch: see docs/install.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
@@ -161,8 +163,25 @@ bench-simulator: setup
 bench-papers: setup
 	$(BIN)/python benchmarks/paper_items.py
 
-bench-gpu: setup
-	$(BIN)/python benchmarks/gpu.py
+# What a borrowed machine with a GPU lacks: pure packages, and those of CPython 3.12 on x86-64.
+GPU_WHEELS := build/gpu-wheels
+gpu-wheels:
+	rm -rf $(GPU_WHEELS)
+	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+	  --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 \
+	  -c constraints.txt -d $(GPU_WHEELS) -r benchmarks/gpu-wheels.txt
+	$(PYTHON) -m pip wheel --quiet --no-deps -c constraints.txt -w $(GPU_WHEELS) tfrecord  # pure; it has no wheel
+	@bytes=$$(cat $(GPU_WHEELS)/*.whl | wc -c); echo "$(GPU_WHEELS): $$bytes bytes"; \
+	  test $$bytes -le 35000000 || { echo "more than 35 MB: shorten benchmarks/gpu-wheels.txt" >&2; exit 1; }
+
+# On the borrowed machine, with its own Python: no network, nine minutes (docs/gpu-acceptance.md).
+# REHEARSE=1: the same here, on the CPU with the fake driver.
+gpu-acceptance: $(if $(REHEARSE),setup)
+	$(if $(REHEARSE),$(BIN)/python,$(PYTHON)) benchmarks/gpu_acceptance.py $(if $(REHEARSE),--rehearse)
+
+# The page of RESULTS, a results file of a real GPU, which is kept in benchmarks/results.
+gpu-page: setup
+	$(BIN)/python benchmarks/gpu_page.py $(RESULTS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) quickstart build dist *.egg-info src/*.egg-info

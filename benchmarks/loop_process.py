@@ -6,7 +6,6 @@ block for each request on standard input, so that two such processes can take tu
 
 import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -24,8 +23,6 @@ from wattlaw import processes
 from wattlaw.study.base import Precision
 
 _SEED = 0
-_PROFILED = {"wait": 4, "warmup": 2, "active": 6}  # steps
-_ROWS = 25
 
 
 @dataclass(frozen=True)
@@ -160,14 +157,11 @@ def main() -> None:
             reply(facts | {"variants": list(loops)})
             for line in sys.stdin:
                 request = json.loads(line)
-                if "profile" in request:
-                    reply({"profile": _profile(loops[request["profile"]], case)})
-                else:
-                    epochs = request["epochs"]
-                    start, end = loops[request["variant"]](epochs)
-                    times = {"start_ns": start.ns, "seconds": end.wall_s - start.wall_s}
-                    times |= {"cpu_s": end.cpu_s - start.cpu_s}
-                    reply(times | {"samples": epochs * case.samples})
+                epochs = request["epochs"]
+                start, end = loops[request["variant"]](epochs)
+                times = {"start_ns": start.ns, "seconds": end.wall_s - start.wall_s}
+                times |= {"cpu_s": end.cpu_s - start.cpu_s}
+                reply(times | {"samples": epochs * case.samples})
     except Exception as error:
         message = " ".join(str(error).split())[:400]
         reply({"error": f"{type(error).__name__}: {message}"})
@@ -267,25 +261,6 @@ def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float | None]:
         return start, Moment.now()
 
     return model, {"ours": loop}, operations
-
-
-def _profile(loop: Loop, case: Case) -> list[str]:
-    """Return a table of the operations that take the time of some steps."""
-    import torch
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-    from torch.profiler import ProfilerActivity, profile, schedule
-
-    on_gpu = torch.cuda.is_available()
-    kinds = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=kinds, schedule=schedule(**_PROFILED, repeat=1)) as profiler:
-        hook = register_optimizer_step_post_hook(lambda *_: profiler.step())
-        loop(math.ceil((1 + sum(_PROFILED.values())) * case.batch / case.samples))
-        hook.remove()
-    key = "self_cuda_time_total" if on_gpu else "self_cpu_time_total"
-    table: str = profiler.key_averages().table(
-        sort_by=key, row_limit=_ROWS, max_name_column_width=60
-    )
-    return table.splitlines()
 
 
 if __name__ == "__main__":

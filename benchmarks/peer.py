@@ -1,11 +1,13 @@
-"""Runs another energy monitor until it is ended: ``python peer.py zeus|codecarbon|polling HZ``.
+"""Runs another energy monitor until it is ended: ``python peer.py MONITOR HZ [FILE]``.
 
-With 0 Hz, Zeus and CodeCarbon have their own default period. It runs in an environment of its own
-(``make bench-peers``) and imports nothing of wattlaw.
+MONITOR is zeus, codecarbon or polling; ``counter`` and ``zeus-windows`` write what they read of the
+first GPU to FILE. With 0 Hz, Zeus and CodeCarbon have their own default period. It runs in an
+environment of its own (``make bench-peers``) and imports nothing of wattlaw.
 """
 
 import contextlib
 import csv
+import ctypes
 import os
 import sys
 import tempfile
@@ -44,6 +46,7 @@ def polling(hz: float) -> None:
 
     nvml.nvmlInit()
     boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    print("ready", flush=True)
     with tempfile.TemporaryFile("w", newline="") as file:
         rows = csv.writer(file)
         next_s = time.monotonic()
@@ -68,12 +71,50 @@ def polling(hz: float) -> None:
             time.sleep(max(0.0, next_s - time.monotonic()))
 
 
+def counter(hz: float) -> None:
+    """Read the energy counter with the driver's library alone; write ns and mJ."""
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+
+    def call(name: str, *arguments: object) -> None:
+        if code := getattr(nvml, name)(*arguments):
+            raise SystemExit(f"{name}: NVML error {code}")
+
+    board, energy_mj = ctypes.c_void_p(), ctypes.c_ulonglong()
+    call("nvmlInit_v2")
+    call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(0), ctypes.byref(board))
+    print("ready", flush=True)
+    with open(sys.argv[3], "w") as file:  # noqa: PTH123
+        while os.getppid() > 1:
+            before_ns = time.time_ns()
+            call("nvmlDeviceGetTotalEnergyConsumption", board, ctypes.byref(energy_mj))
+            file.write(f"{(before_ns + time.time_ns()) // 2},{energy_mj.value}\n")
+            file.flush()
+            time.sleep(1 / hz)
+
+
+def zeus_windows(hz: float) -> None:
+    """Measure windows of ``1 / hz`` seconds with ZeusMonitor; write start and end in ns, and J."""
+    from zeus.monitor import ZeusMonitor
+
+    monitor = ZeusMonitor(gpu_indices=[0], cpu_indices=[])
+    print("ready", flush=True)
+    with open(sys.argv[3], "w") as file:  # noqa: PTH123
+        while os.getppid() > 1:
+            start_ns = time.time_ns()
+            monitor.begin_window("window", sync_execution=False)
+            time.sleep(1 / hz)
+            end_ns = time.time_ns()
+            energy_j = monitor.end_window("window", sync_execution=False).gpu_energy[0]
+            file.write(f"{start_ns},{end_ns},{energy_j}\n")
+            file.flush()
+
+
 def main() -> None:
     """Start the monitor that the first argument names, print ``ready``, and keep it running."""
     kind, hz = sys.argv[1], float(sys.argv[2])
-    if kind == "polling":
-        print("ready", flush=True)
-        polling(hz)
+    endless = {"polling": polling, "counter": counter, "zeus-windows": zeus_windows}
+    if kind in endless:
+        endless[kind](hz)
     with contextlib.redirect_stdout(sys.stderr):
         monitor = {"zeus": zeus, "codecarbon": codecarbon}[kind](hz)
     print("ready", flush=True)

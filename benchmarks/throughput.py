@@ -9,11 +9,9 @@ with several, a single busy core would delay all of them.
 """
 
 import argparse
-import math
 import os
 import random
 import statistics
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -58,17 +56,11 @@ CASES = (
 
 
 def train_in_turns(
-    ours: LoopProcess,
-    reference: LoopProcess,
-    variants: Iterable[str],
-    *,
-    rounds: int,
-    until_s: float = math.inf,
+    ours: LoopProcess, reference: LoopProcess, variants: Iterable[str], *, rounds: int
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Train our loop and variants of the reference loop in turns, one epoch each.
 
-    Each loop first trains one epoch that is not counted. No round starts after ``until_s`` on the
-    monotonic clock.
+    Each loop first trains one epoch that is not counted.
 
     Returns
     -------
@@ -87,8 +79,6 @@ def train_in_turns(
             del loops[variant]
     order, blocks = random.Random(rounds), []  # noqa: S311
     for number in range(rounds):
-        if time.monotonic() > until_s:
-            break
         for variant in order.sample(list(loops), len(loops)):
             block = loops[variant].request(BLOCK_LIMIT_S, variant=variant, epochs=1)
             blocks.append({"variant": variant, "round": number} | block)

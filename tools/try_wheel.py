@@ -1,7 +1,8 @@
 """Try a wheel in a fresh environment without torch: what the base install promises.
 
 ``python tools/try_wheel.py dist/wattlaw-*.whl`` makes an environment in a temporary folder,
-installs the wheel and its dependencies there, and runs commands from outside the checkout.
+installs the wheel and its dependencies there, and runs commands from outside the checkout. The
+environment is of the Python that runs this program. ``--main`` runs the main commands only.
 """
 
 import argparse
@@ -66,27 +67,31 @@ results.plot("energy_speed")
 results.report("api.html")
 print(wattlaw.run(wattlaw.load_study("commands.yaml"), "commands"))
 """
-#: Command lines with their exit codes and a text that they print.
-COMMANDS: tuple[tuple[str, int, str], ...] = (
+#: Command lines with their exit codes and a text that they print: the main ones, and all others.
+MAIN: tuple[tuple[str, int, str], ...] = (
+    ("python --version", 0, f"Python {sys.version_info.major}.{sys.version_info.minor}."),
     ("python -m torch", 1, "No module named torch"),
     ("wattlaw --help", 0, "advise"),
+    (f"wattlaw import table.csv --map {FIELDS} --store imported", 0, "12 runs added"),
+    ("wattlaw fit table.csv --x gpus --y seconds", 0, ""),
+    ("wattlaw advise imported -w mine", 0, ""),
+    ("wattlaw predict imported --gpus 16", 0, "16"),
+    ("wattlaw report imported -o report.html", 0, "report.html"),
+    ("wattlaw measure -o measured -- python work.py 10", 0, ""),
+)
+OTHERS: tuple[tuple[str, int, str], ...] = (
     ("wattlaw examples", 0, "quickstart"),
     ("wattlaw examples copy quickstart", 0, "quickstart.yaml"),
     ("wattlaw check quickstart.yaml", 0, "ok"),
     ("wattlaw run quickstart.yaml", 3, 'pip install "wattlaw[train]"'),
     ("wattlaw workloads", 0, "resnet50"),
     ("wattlaw devices", 0, ""),
-    ("wattlaw fit table.csv --x gpus --y seconds", 0, ""),
-    (f"wattlaw import table.csv --map {FIELDS} --store imported", 0, "12 runs added"),
-    ("wattlaw advise imported -w mine", 0, ""),
-    ("wattlaw report imported -o report.html", 0, "report.html"),
     ("wattlaw simulate -w resnet50 --hardware dgx-h100 --gpus 1,2,4 --local-batch 32", 0, ""),
     ("wattlaw run commands.yaml --store commands", 0, "4 done"),
     ("wattlaw status commands", 0, "4 done"),
     ("wattlaw export commands epochs -o epochs.csv", 0, ""),
     ("wattlaw run steps.yaml --store steps", 0, "2 done"),
     ("wattlaw advise steps", 0, ""),
-    ("wattlaw measure -o measured -- python work.py 10", 0, ""),
     (
         r"wattlaw measure --steps 20 --progress step.(?P<step>\d+) -- python count.py",
         0,
@@ -102,7 +107,9 @@ def main() -> int:
     """Install the wheel, run the commands, and return 1 at the first that is not as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
-    wheel = parser.parse_args().wheel.resolve()
+    parser.add_argument("--main", action="store_true", help="run the main commands only")
+    options = parser.parse_args()
+    wheel, commands = options.wheel.resolve(), MAIN if options.main else (*MAIN, *OTHERS)
     with tempfile.TemporaryDirectory(prefix="try-wheel-") as scratch:
         folder = Path(scratch) / "work"
         folder.mkdir()
@@ -113,13 +120,14 @@ def main() -> int:
         (folder / "count.py").write_text(COUNT)
         (folder / "api.py").write_text(API)
         programs = Path(scratch) / "venv" / "bin"
-        venv.create(programs.parent, with_pip=True)
-        install = [str(programs / "python"), "-m", "pip", "install", "--quiet"]
+        venv.create(programs.parent)  # without pip, which takes seconds
+        pip = [sys.executable, "-m", "pip", "--python", str(programs / "python")]
+        install = [*pip, "install", "--quiet", "--no-compile"]
         subprocess.run([*install, "-c", str(CONSTRAINTS), str(wheel)], check=True)
         unset = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         environment = {name: value for name, value in os.environ.items() if name not in unset}
         environment |= {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "160"}
-        return 0 if all(_try(*command, folder, environment) for command in COMMANDS) else 1
+        return 0 if all(_try(*command, folder, environment) for command in commands) else 1
 
 
 def _try(line: str, code: int, text: str, folder: Path, environment: dict[str, str]) -> bool:

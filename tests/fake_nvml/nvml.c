@@ -622,6 +622,7 @@ int nvmlDeviceGetPciInfo_v3(Device d, struct pci *out)
 
 GETTER(nvmlDeviceGetIndex, unsigned, b - state->boards)
 GETTER(nvmlDeviceGetMinorNumber, unsigned, b->minor)
+GETTER(nvmlDeviceGetArchitecture, unsigned, b->capability >= 90 ? 9 : 7) /* Hopper, Ampere */
 GETTER(nvmlDeviceGetPersistenceMode, unsigned, b->persistence)
 GETTER(nvmlDeviceGetPowerState, unsigned, b->pstate)
 GETTER(nvmlDeviceGetPerformanceState, unsigned, b->pstate)
