@@ -1,4 +1,4 @@
-"""A training script that knows nothing of wattlaw: ``python cuda_script.py MODE STEPS``.
+"""A training script without wattlaw in it: ``python cuda_script.py MODE STEPS``.
 
 It times its own steps, with CUDA events on a GPU. MODE is ``no_set_device`` (the script names its
 GPU and never selects it), ``graph`` (forward and backward pass in a CUDA graph), ``step_in_graph``

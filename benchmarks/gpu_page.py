@@ -124,8 +124,8 @@ def study(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"{row['precision']}, batch {row['local_batch']}", ", ".join(texts)
     for run in result.get("grid_not_done", []):
         yield f"run {run['run_id']}", f"{run['status']}: {run['reason']}"
-    if decision := result.get("decision"):
-        setting = decision["setting"]
+    decision = result.get("decision") or {}
+    if (setting := decision.get("setting")) and result["grid_gpu_s"]:
         share = 3600 * decision["gpu_hours_spent"] / result["grid_gpu_s"]
         regret = percent(result.get("regret_by_the_grid"))
         chosen = f"{setting['precision']}, batch {setting['local_batch']:g}"

@@ -296,7 +296,7 @@ def load_process(*, small: bool) -> Iterator[Callable[[str], None]]:
         assert process.stdin is not None
         process.stdin.write(f"{name}\n")
         process.stdin.flush()
-        if small:  # the fake board does not feel a load
+        if small:  # a load does not change the fake board
             from fake_nvml import VARIABLE, FakeGpus
 
             board = FakeGpus(os.environ[VARIABLE])[0]

@@ -180,8 +180,8 @@ def _tables(study: str) -> Iterator[Row]:
         there, here = ([], [])
         for row in group:
             name = row["model"] if kind == "model" else f"{row['model']} {row['limit']}"
-            there.append(f"{name} {row['published']:.2f}")
-            here.append(f"{row['predicted']:.2f}")
+            there.append(f"{name} {row['published'].rstrip('*')}")
+            here.append(f"{row['simulated']:.2f}")
         yield (
             f"exponents by {kind}", "`wattlaw fit`, `exponents` of the report",
             ", ".join(there), ", ".join(here),

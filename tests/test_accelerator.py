@@ -70,10 +70,9 @@ def test_a_worker_sees_its_own_intel_cards_and_their_meter_reads_them(tmp_path, 
 
 def test_a_rank_whose_gpu_torch_has_no_kernels_for_says_which_build_has(monkeypatch):
     board = SimpleNamespace(name="Tesla V100-SXM2-32GB", major=7, minor=0)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: board)
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90"])
     with pytest.raises(NotAvailable, match=r"no kernels for Tesla V100.*cu126"):
-        check_kernels(0)
+        check_kernels(torch.device("cuda", 0))
     monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_70"])
-    check_kernels(0)
+    check_kernels(torch.device("cuda", 0))

@@ -51,6 +51,12 @@ def test_bert_scales_best_and_exponents_that_chose_no_number_agree(
     assert (known["uncalibrated"] - known["value"]).abs().max() > 0.1
 
 
+def test_the_page_of_claims_has_the_present_exponents(benchmarks: Callable[[str], Any]) -> None:
+    text = (Path(__file__).parents[1] / "docs" / "claims.md").read_text(encoding="utf-8")
+    for row in benchmarks("paper_items")._tables("mit-2022"):
+        assert f"| {' | '.join(row)} |\n" in text, "run make bench-papers"
+
+
 @pytest.mark.parametrize("dataset", ["imagenet", "squad", "sentiment140"])
 def test_power_limits_act_as_in_public_traces_of_a_v100(
     benchmarks: Callable[[str], Any], dataset: str

@@ -1,7 +1,6 @@
 """The boards that a process may use, by the variables of CUDA and Slurm."""
 
 import os
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -368,19 +367,18 @@ def test_two_runs_never_have_instances_of_one_board(mig_launcher):
     assert own.allocate(spec_of(2)).workers == mig[0][:2]
 
 
-def test_torch_sees_one_instance_and_the_launcher_has_all(monkeypatch):
-    seen = ["aaaa"]
-    probe = SimpleNamespace(check_returncode=lambda: None)
-    monkeypatch.setattr(local.processes, "run_captured", lambda *_: probe)
-    for visible, expected in (
-        (["MIG-a", "MIG-b"], ["MIG-a", "MIG-b"]),
-        (["GPU-aaaa", "MIG-b"], ["GPU-aaaa"]),  # CUDA prefers GPUs that are not in MIG mode
-        (["GPU-aaaa", "GPU-bbbb"], ["GPU-aaaa"]),
-    ):
-        probe.stdout = "".join(f"GPU {uuid}\n" for uuid in seen)
-        assert local._gpus(visible) == expected
-    probe.stdout = ""
-    assert local._gpus(["MIG-a"]) == []
+@pytest.mark.parametrize(
+    ("visible", "by_torch", "expected"),
+    [
+        (["MIG-a", "MIG-b"], ["aaaa"], ["MIG-a", "MIG-b"]),
+        (["GPU-aaaa", "MIG-b"], ["aaaa"], ["GPU-aaaa"]),  # CUDA prefers GPUs without MIG mode
+        (["GPU-aaaa", "GPU-bbbb"], ["aaaa"], ["GPU-aaaa"]),
+        (["MIG-a"], [], []),
+        (["amd-a", "amd-b"], ["-"], ["amd-a"]),
+    ],
+)
+def test_torch_sees_one_instance_and_the_launcher_has_all(visible, by_torch, expected):
+    assert local._usable(visible, by_torch) == expected
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
 
 #: The code of the warnings ``batch_texts``.
 OTHER_BATCH = "batch-not-as-declared"
-#: The code of the warning that runs have no energy of the scope that was asked for.
+#: The code of the warning that runs have no energy of the requested scope.
 NO_SCOPE = "energy-scope-missing"
 
 

@@ -81,7 +81,7 @@ def batch_cautions(table: pd.DataFrame) -> list[Caution]:
 
 
 def scope_cautions(table: pd.DataFrame) -> list[Caution]:
-    """Return a warning if runs have no energy of the scope that was asked for."""
+    """Return a warning if runs have no energy of the requested scope."""
     text = missing_energy(table)
     return [] if text is None else [Caution(formatting.NO_SCOPE, f"{text}.")]
 

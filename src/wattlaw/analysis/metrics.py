@@ -132,7 +132,7 @@ def run_metrics(
 
 
 def missing_energy(table: pd.DataFrame) -> str | None:
-    """Say how many runs have no energy of the scope that was asked for, and which; or None."""
+    """Return a sentence with how many runs have no energy of the requested scope, or None."""
     rows = table[table["energy_asked"] != OUTERMOST]
     missing = int(rows["energy_j"].isna().sum())
     if not missing:

@@ -19,7 +19,7 @@ _REFUSED, _NEAR = 1.1, 0.85
 
 
 class Board(NamedTuple):
-    """A board; None is what its name does not tell."""
+    """A board; memory and capability are None if they are unknown."""
 
     name: str
     memory_gb: float | None = None
@@ -50,8 +50,8 @@ def named_board(text: str) -> Board | None:
 def too_large_reason(spec: RunSpec, boards: Sequence[Board]) -> str | None:
     """Return why a run clearly does not fit into the memory of any of some boards, or None.
 
-    Nothing is said of commands and workloads without a profile, of boards whose memory is unknown,
-    and of compiled models, which may keep less.
+    None is also returned for commands, for workloads without a profile, for boards whose memory is
+    unknown, and for compiled models, which may keep less.
     """
     largest = _largest(boards)
     needed_gb = None if largest is None or spec.train.compile else _needed_gb(spec)

@@ -119,10 +119,9 @@ class LocalLauncher(Launcher):
             gpus = boards = visible_gpu_ids()
             torch = _Torch()
         launcher = cls(launch, gpus, boards, hardware=torch.hardware)
+        missing = partial(_missing, torch.no_kernels)
         return Examination(
-            *(launcher.unsupported_reason, launcher._warnings),
-            partial(_missing, torch.no_kernels),
-            is_of_machine=True,
+            launcher.unsupported_reason, launcher._warnings, missing, is_of_machine=True
         )
 
     @cached_property
@@ -343,7 +342,7 @@ def _missing(no_kernels: Sequence[str], study: Study) -> list[str]:
 
 
 class _Torch(NamedTuple):
-    """What torch says of the GPUs that it can use, by their UUIDs."""
+    """The GPUs that torch can use, as it reports them."""
 
     uuids: tuple[str, ...] = ()
     hardware: tuple[Board, ...] = ()
@@ -355,13 +354,13 @@ def _boards(board_of: Mapping[str, str]) -> list[str]:
 
 
 def _devices() -> tuple[list[str], dict[str, str], _Torch]:
-    """Return the devices that torch can use, the board of each visible one, and what torch says."""
+    """Return the devices that torch can use, the board of each visible one, and torch's report."""
     devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
         return list(devices), devices, _Torch()
     if not devices and not any(map(os.path.exists, _GPU_DRIVERS)):
         return [], devices, _Torch()
-    torch = _ask_torch(tuple(sorted(isolated_environment().items())))
+    torch = _probe_torch(tuple(sorted(isolated_environment().items())))
     return _usable(list(devices), torch.uuids), devices, torch
 
 
@@ -376,7 +375,7 @@ def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _ask_torch(environment: tuple[tuple[str, str], ...]) -> _Torch:
+def _probe_torch(environment: tuple[tuple[str, str], ...]) -> _Torch:
     """Import torch in a child process, so that this one stays small.
 
     A UUID is the same in every process.

@@ -293,7 +293,7 @@ def loader_processes(job: SimulatedJob) -> int:
         return job.loader_workers
     per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
     spare = job.cluster.node.cores // per_node - 1
-    return max(0, min(MAX_LOADER_PROCESSES, spare)) if job.profile.reads_files else 0
+    return min(MAX_LOADER_PROCESSES, max(1, spare)) if job.profile.reads_files else 0
 
 
 def _input_s(job: SimulatedJob, local: float) -> float:

@@ -35,11 +35,11 @@ def gpu_functions(device: torch.device) -> Any | None:
     return None if device.type == "cpu" else torch.get_device_module(device)
 
 
-def check_kernels(index: int) -> None:
-    """Raise ``NotAvailable`` if torch has no kernels for an NVIDIA GPU, which it would use."""
-    if torch.version.hip or not torch.cuda.is_available():
+def check_kernels(device: torch.device) -> None:
+    """Raise ``NotAvailable`` if the device is an NVIDIA GPU that torch has no kernels for."""
+    if device.type != "cuda" or torch.version.hip:
         return
-    gpu = torch.cuda.get_device_properties(index)
+    gpu = torch.cuda.get_device_properties(device)
     capability, architectures = (gpu.major, gpu.minor), torch.cuda.get_arch_list()
     reason = no_kernels_reason(gpu.name, capability, torch.__version__, architectures)
     if reason is not None:

@@ -33,8 +33,8 @@ def take_device(local_rank: int) -> int:
 
     A CUDA process can use one MIG instance, so each rank lists only its own.
     """
-    instances = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if not all(entry.strip().startswith("MIG-") for entry in instances):
+    instances = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    if not all(entry.startswith("MIG-") for entry in instances):
         return local_rank
     os.environ[MIG_INSTANCES] = ",".join(instances)
     os.environ["CUDA_VISIBLE_DEVICES"] = instances[min(local_rank, len(instances) - 1)]

@@ -11,7 +11,12 @@ import torch
 import torch.distributed as dist
 
 from wattlaw.instrumentation.step_times import Floats
-from wattlaw.training.accelerator import BACKENDS, available_device, gpu_functions
+from wattlaw.training.accelerator import (
+    BACKENDS,
+    available_device,
+    check_kernels,
+    gpu_functions,
+)
 from wattlaw.training.environment import RENDEZVOUS_FILE, host_name, take_device
 
 T = TypeVar("T")
@@ -110,9 +115,12 @@ def process_group() -> Iterator[Ranks]:
 
     After an error the group is left as it is: to destroy it would wait for ranks that wait for this
     one. The end of the process aborts it.
+
+    Raises ``NotAvailable`` if torch has no kernels for the GPU.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
-    device = available_device(take_device(local_rank))
+    device = available_device(take_device(local_rank))  # CUDA reads the variable at its first use
+    check_kernels(device)
     gpu = gpu_functions(device)
     if gpu is not None:
         gpu.set_device(device)

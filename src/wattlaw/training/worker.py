@@ -70,7 +70,7 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
         from wattlaw import registry
         from wattlaw.store.live import open_windows
-        from wattlaw.training import accelerator, flops
+        from wattlaw.training import flops
         from wattlaw.training.loop import Training
         from wattlaw.training.ranks import process_group
         from wattlaw.workloads import catalogue, data_cache
@@ -83,7 +83,6 @@ def _train(folder: RunFolder, attempt: int) -> None:
     os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
     entry = registry.load(catalogue.GROUP, spec.workload.name)
     workload = catalogue.build(spec.workload)
-    accelerator.check_kernels(int(os.environ.get("LOCAL_RANK", "0")))
     with process_group() as ranks:
         torch.manual_seed(record.seed)
         model = workload.model().to(ranks.device)

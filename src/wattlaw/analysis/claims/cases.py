@@ -171,7 +171,7 @@ def on_pairs(
 ) -> Cases:  # fmt: skip
     """Test the rows that ``select`` returns of both groups of each pair, 0 and 1 in ``which``.
 
-    With ``ordered``, ``are_pair`` is asked for both orders of two groups. With ``shared_counts``,
+    With ``ordered``, both orders of two groups are pairs. With ``shared_counts``,
     only GPU counts of both.
     """
 

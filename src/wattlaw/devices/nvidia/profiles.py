@@ -26,10 +26,10 @@ class Profiles(NamedTuple):
     enforced: tuple[str, ...] = ()
 
 
-def read_profiles(handle: Any, ask: Callable[..., Any] = query) -> Profiles:
+def read_profiles(handle: Any, read: Callable[..., Any] = query) -> Profiles:
     """Return the profiles of a GPU; none if the GPU, the driver or its bindings have none.
 
-    ``ask`` calls the driver; errors are its own.
+    ``read`` calls the driver; errors are its own.
     """
     if not hasattr(pynvml, "nvmlDeviceWorkloadPowerProfileGetProfilesInfo"):
         return Profiles()
@@ -39,7 +39,7 @@ def read_profiles(handle: Any, ask: Callable[..., Any] = query) -> Profiles:
         (pynvml.nvmlDeviceWorkloadPowerProfileGetProfilesInfo, info),
         (pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles, now),
     ):
-        if ask(call, handle, ctypes.byref(answer)) is None:
+        if read(call, handle, ctypes.byref(answer)) is None:
             return Profiles()
     masks = info.perfProfilesMask, now.requestedProfilesMask, now.enforcedProfilesMask
     return Profiles(*map(_names, masks))

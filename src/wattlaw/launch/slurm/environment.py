@@ -1,6 +1,6 @@
 """What a Python lacks to train workloads.
 
-A login node asks the Python of the jobs, which is a file that login and compute nodes share.
+A login node starts the Python of the jobs, which is a file that login and compute nodes share.
 """
 
 import importlib.metadata
@@ -27,17 +27,18 @@ class Environment(NamedTuple):
 
     missing: tuple[str, ...]
     torch: str | None = None  # its version
-    architectures: tuple[str, ...] = ()  # of the GPUs that it has kernels for, where asked for
+    architectures: tuple[str, ...] = ()  # of the GPUs that it has kernels for, if requested
 
 
 @cache
-def ask(python: str, names: tuple[str, ...], *, kernels: bool) -> Environment | None:
+def probe(python: str, names: tuple[str, ...], *, kernels: bool) -> Environment | None:
     """Return what a Python lacks for workloads; None if it cannot be started here."""
     options = [_KERNELS] if kernels else []
     line = isolated_python("-c", _PROBE, *options, *names, python=python)
     try:
         done = run_captured(line, _TIMEOUT_S, isolated_environment())
-        if absent := re.search("No module named '([^']+)'", done.stderr):
+        absent = re.search("No module named '([^']+)'", done.stderr) if done.returncode else None
+        if absent is not None:
             return Environment((f"wattlaw needs {absent[1]}, which cannot be imported",))
         missing, torch, architectures = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError):

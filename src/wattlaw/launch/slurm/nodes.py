@@ -1,4 +1,4 @@
-"""What Slurm shows of the nodes of a study, asked once before its jobs are queued."""
+"""What Slurm shows of the nodes of a study, read once before its jobs are queued."""
 
 import re
 import shutil
@@ -12,14 +12,14 @@ from wattlaw.launch.boards import Board, memory_warnings, named_board
 from wattlaw.launch.launcher import ResourcesBusy
 from wattlaw.launch.slurm import commands
 from wattlaw.launch.slurm.commands import Unreachable
-from wattlaw.launch.slurm.environment import Environment, ask
+from wattlaw.launch.slurm.environment import Environment, probe
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study, WorkloadSpec
 from wattlaw.workloads import catalogue
 
 
 class Nodes:
-    """The nodes on which the jobs of a study would run; nothing is known where Slurm is silent."""
+    """The nodes on which the jobs of a study would run; what Slurm does not show is unknown."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -71,7 +71,7 @@ class Nodes:
         if slurm.cpus_per_worker is None and self._assigns_cores_by_task():
             yield (
                 f"a job on {where} gets one core per node for all its workers and their data, "
-                "since it asks for no number; set launch.slurm.cpus_per_worker"
+                "because it requests no number of cores; set launch.slurm.cpus_per_worker"
             )
         yield from memory_warnings(specs, self.boards)
         workloads = [spec.workload for spec in specs]
@@ -103,10 +103,10 @@ class Nodes:
         """Return what the Python of the jobs has; None without workloads that need it."""
         names = {spec.name for spec in workloads if catalogue.is_registered(spec)}
         kernels = any(board.capability for board in self.boards)
-        return ask(self._python, tuple(sorted(names)), kernels=kernels) if names else None
+        return probe(self._python, tuple(sorted(names)), kernels=kernels) if names else None
 
     def _assigns_cores_by_task(self) -> bool:
-        """Say whether a job without ``--cpus-per-task`` gets one core per task, and so per node."""
+        """Return whether a job gets one core per task, and so per node, by default."""
         if self._launch.slurm.options.get("exclusive") or shutil.which("scontrol") is None:
             return False
         try:

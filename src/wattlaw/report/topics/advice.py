@@ -126,7 +126,7 @@ def _caveats(advice: Advice) -> list[str]:
 
 _BRIEF_WARNINGS = {
     fmt.OTHER_BATCH: "the batch that ran differs from the declared one",
-    fmt.NO_SCOPE: "energies of the scope that was asked for are missing",
+    fmt.NO_SCOPE: "energies of the requested scope are missing",
 }
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
