@@ -185,6 +185,7 @@ def test_boards_of_a_partition_are_those_of_slurm(tmp_path, monkeypatch, types, 
         ("a100", 80, (8, 0)),  # at most
         ("nvidia_a100_1g.5gb", 5, (8, 0)),
         ("l40s", None, (8, 9)),
+        ("NVIDIA GH200 480GB", None, (9, 0)),  # of its processor
     ],
 )
 def test_boards_are_known_by_their_names(text, memory_gb, capability):

@@ -117,10 +117,10 @@ MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
         (ASKS, "2", SITE, {}, "no GPU /dev/nvidia2"),
         (ASKS, "0,1,2", SITE, {}, "no GPU /dev/nvidia2"),
         (ASKS, "0", SITE, {"minor": [4, 5]}, "no GPU /dev/nvidia0"),
-        (ASKS, "MIG-1", SITE, {}, "no list of GPU numbers"),
+        (ASKS, "MIG-1", SITE, {}, "no list of GPU numbers or UUIDs"),
         (ASKS, "GPU-fa4e000", SITE, {}, "no GPU GPU-fa4e000,"),  # of both
         (ASKS, "GPU-1234", SITE, {}, "no GPU GPU-1234,"),
-        (ASKS, "0;1", SITE, {}, "no list of GPU numbers"),
+        (ASKS, "0;1", SITE, {}, "no list of GPU numbers or UUIDs"),
         (ASKS, "0", SITE, MIG, "instances of MIG"),
         (ASKS, "0", SITE, {"root": 0}, "requires root"),
     ],

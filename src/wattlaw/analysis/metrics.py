@@ -77,7 +77,7 @@ def run_metrics(
             only that of a part of its time, and if the sum is not above 0.
         ``energy_delay_js, energy_delay2_js2``
             E T and E T^2 of a unit.
-        ``energy_asked``
+        ``energy_requested``
             The ``energy_scope`` of the arguments.
         ``energy_scope, energy_source, energy_verdict, energy_is``
             What is counted: by default the outermost scope that all windows have, ``node``,
@@ -127,17 +127,17 @@ def run_metrics(
         of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])
-    table = table.assign(energy_asked=energy_scope)
+    table = table.assign(energy_requested=energy_scope)
     return table.sort_values([*_SORT, "run_id"], ignore_index=True)
 
 
 def missing_energy(table: pd.DataFrame) -> str | None:
     """Return a sentence with how many runs have no energy of the requested scope, or None."""
-    rows = table[table["energy_asked"] != OUTERMOST]
+    rows = table[table["energy_requested"] != OUTERMOST]
     missing = int(rows["energy_j"].isna().sum())
     if not missing:
         return None
-    scope = rows["energy_asked"].iloc[0]
+    scope = rows["energy_requested"].iloc[0]
     return (
         f"{missing} of {len(rows)} runs have no energy of scope {scope}: it was not measured or is "
         "left out, and no other scope replaces it"

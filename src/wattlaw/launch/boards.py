@@ -41,6 +41,8 @@ def named_board(text: str) -> Board | None:
     if capability is None:
         return None
     sizes = [float(size) for size in re.findall(r"(\d+)\s?gb", text.lower())]
+    if "gh200" in words:  # "NVIDIA GH200 480GB": the memory of its processor
+        sizes = []
     if not sizes:
         known = [name for name in library.gpu_names() if name.partition("-")[0] in words]
         sizes = [library.read_cluster(name).gpu.memory_gb for name in known]

@@ -120,8 +120,8 @@ def _run(
             while not failed and not received:
                 codes = [process.poll() for process in processes]
                 failed = {rank: code for rank, code in enumerate(codes) if code}
-                if is_over():
-                    failed, grace_s = {}, _GRACE_S
+                if not failed and is_over():
+                    grace_s = _GRACE_S
                     break
                 if all(code is not None for code in codes):
                     break

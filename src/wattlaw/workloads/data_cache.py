@@ -61,26 +61,34 @@ class DataCache:
             return make()
         name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
         path = self._folder / f"{name}.npy"
-        found, made = _read(path), None
+        found = _read(path)
         if found is not None:
             return found
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with open_regular(path.with_suffix(".lock"), append=True) as lock:
-                with contextlib.suppress(OSError):
-                    fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-                found = _read(path)
-                if found is None:
-                    made = make()
-                    _write(path, made)
-                    found = _read(path)
-        except OSError as error:
-            if self._is_chosen:
-                why = error.strerror or error
-                raise BadInput(f"cache {self._folder}: cannot be used: {why}") from None
-        if found is None:
-            found = made if made is not None else make()
-        return found
+        with contextlib.ExitStack() as stack:
+            try:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                lock = stack.enter_context(open_regular(path.with_suffix(".lock"), append=True))
+            except OSError as error:
+                self._refuse(error)
+                return make()
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+            found = _read(path)
+            if found is not None:
+                return found
+            made = make()
+            try:
+                _write(path, made)
+            except OSError as error:
+                self._refuse(error)
+        found = _read(path)
+        return made if found is None else found
+
+    def _refuse(self, error: OSError) -> None:
+        """Raise ``BadInput`` if the user chose the folder, which cannot be used."""
+        if self._is_chosen:
+            why = error.strerror or error
+            raise BadInput(f"cache {self._folder}: cannot be used: {why}") from None
 
 
 def _read(path: Path) -> Array | None:

@@ -26,7 +26,7 @@ from wattlaw.scopes import DEVICES
 
 _JOB = tuple(name for name in FIXED if name not in (*LIMITS, "dataset_fraction"))
 _RUNS = [
-    "run_id", *SETTINGS, "time_s", "energy_j", "energy_is", "energy_verdict", "energy_asked",
+    "run_id", *SETTINGS, "time_s", "energy_j", "energy_is", "energy_verdict", "energy_requested",
     "gpu_hours", "energy_per_gpu_hour_j", "samples_per_gpu_hour", "steps_per_gpu_hour",
     "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv",
 ]  # fmt: skip
@@ -117,7 +117,7 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
     if not kinds:
         return text
     text += f", energy of {'; '.join(kinds)}"
-    asked = rows["energy_asked"].iloc[0]
+    asked = rows["energy_requested"].iloc[0]
     if asked == DEVICES and any(kind.partition(",")[0] != asked for kind in kinds):
         text += f", where the study counted {asked}"
     return text

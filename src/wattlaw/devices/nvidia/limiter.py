@@ -160,7 +160,10 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:  # noqa: ARG002
         """Raise ``NotPermitted``: the rules for sudoers do not include power profiles."""
-        raise NotPermitted(f"{device}: setting a power profile requires root")
+        raise NotPermitted(
+            f"{device}: setting a power profile requires root; run as root, or let the prolog of "
+            "Slurm set it (launch.slurm.limits: prolog)"
+        )
 
     def permission_problem(self, device: str) -> str | None:
         """Return that sudo does not allow nvidia-smi, which it lists without running it."""

@@ -230,7 +230,7 @@ def job_gpu_uuids(gpus: str) -> list[str]:
     entries = parse_job_gpus(gpus)
     if entries is None or any(str(entry).startswith("MIG-") for entry in entries):
         raise NotAvailable(
-            f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers; "
+            f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers or UUIDs; "
             "parts of GPUs (MIG, shards) are not limited"
         )
     with open_driver() as driver:
