@@ -33,7 +33,7 @@ _CHECK = re.compile(r"([^\s:][^:;]*): (\S+) \(90 % interval")
 #: Parts of labels that are the same for all runs, and remarks.
 _NOISE = re.compile(
     r" \((?!\d)[^()]*\)|, fp(16|32)|kit-(?=.100)|, recipe kit|, dataset fraction 1"
-    r"|, data grows with N"
+    r"|, data grows with N|, gradient accumulation \d+|(?<=, )stage (?=finetune)"
 )
 #: Workloads of claims on SM utilisation.
 UTILISATION = {
@@ -180,8 +180,8 @@ def _tables(study: str) -> Iterator[Row]:
         there, here = ([], [])
         for row in group:
             name = row["model"] if kind == "model" else f"{row['model']} {row['limit']}"
-            there.append(f"{name} {row['published']:.2f}")
-            here.append(f"{row['predicted']:.2f}")
+            there.append(f"{name} {row['published']}")
+            here.append(f"{name} {row['simulated']:.2f}")
         yield (
             f"exponents by {kind}", "`wattlaw fit`, `exponents` of the report",
             ", ".join(there), ", ".join(here),
@@ -201,8 +201,9 @@ def _finding(claim: Claim, metrics: pd.DataFrame) -> Row:
     for part in claim.workloads:
         for label, value in _CHECK.findall(_NOISE.sub("", part.evidence)):
             what = label.rpartition(", ")[2].strip("; ")
-            what = "beta of the second less the first" if what == "difference" else what
-            here.setdefault(what, []).append(f"{_NOISE.sub('', part.label)} {value}")
+            what = "beta of the first less that of the second" if what == "difference" else what
+            series = _NOISE.sub("", part.label).replace(", ", " ")
+            here.setdefault(what, []).append(f"{series} {value}")
     if claim.name in UTILISATION:  # repeats of it are identical, so the claim has no interval
         here = {"at 128 GPUs over 2": [*_utilisation(metrics, UTILISATION[claim.name])]}
     shown = "; ".join(f"{what}: {_shorten(values)}" for what, values in here.items())
