@@ -237,7 +237,6 @@ def test_power_varies_outside_the_time_at_the_limit():
     epochs = [tables(found, seed, epochs=2)[0] for seed in range(5)]
     powers_w = {table["gpu_power_mean_w"][0].as_py() for table in epochs}
     assert len(powers_w) > 2
-    assert max(powers_w) <= found.train.gpu_power_w * (1 + 1e-9)  # kernels are at the limit
 
 
 def test_evaluations_keep_the_cap_too():
