@@ -8,7 +8,7 @@ measured, and the seeds are fixed. Run with ``make bench-papers``, which writes 
 
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -30,10 +30,12 @@ NOT_RUN = "not yet run on hardware"
 #: More values than this are shown as their range.
 _MAX_LISTED = 6
 _CHECK = re.compile(r"([^\s:][^:;]*): (\S+) \(90 % interval")
+#: The exponent under a limit that differs most from that without.
+_BETA = re.compile(r"by at most (\S+) \(([^;]+);")
 #: Parts of labels that are the same for all runs, and remarks.
 _NOISE = re.compile(
     r" \((?!\d)[^()]*\)|, fp(16|32)|kit-(?=.100)|, recipe kit|, dataset fraction 1"
-    r"|, data grows with N"
+    r"|, data grows with N|, gradient accumulation \d+|(?<=, )stage (?=finetune)"
 )
 #: Workloads of claims on SM utilisation.
 UTILISATION = {
@@ -42,11 +44,11 @@ UTILISATION = {
 }
 #: Text of the papers on each finding, by the name of its claim.
 FINDINGS = {
-    "power-law-describes": "R² 0.90 to 0.99",
-    "beta-differs-between-models": "0.42 to 0.87",
-    "bert-scales-best": "0.87 and at most 0.82",
-    "dimenet-scales-better-than-schnet": "0.82 and 0.42",
-    "cnn-exponents-within-0.2": "0.44 to 0.64",
+    "power-law-describes": "R² 0.90 to 0.99 over all counts",
+    "beta-differs-between-models": "beta 0.42 to 0.87",
+    "bert-scales-best": "beta 0.87; others at most 0.82",
+    "dimenet-scales-better-than-schnet": "beta 0.82 and 0.42",
+    "cnn-exponents-within-0.2": "beta 0.44 to 0.64",
     "vgg16-overtakes-resnet50-beyond-100": "beyond 100 GPUs",
     "schnet-leaves-the-law-beyond-64": "beyond 64 GPUs",
     "dimenet-speedup-60": "60",
@@ -106,7 +108,8 @@ FIGURES = {
          "factor-moves-with-samples, factor-moves-with-steps"),
         ("strong scaling at constant global batch", "strong_scaling",
          "resnet50-near-linear, fourcastnet-not-past-4x"),
-        ("constant local batch", "constant_local_batch", "resnet50-quality-falls-beyond-8192"),
+        ("constant local batch", "constant_local_batch",
+         "energy-near-linear-in-gpu-hours, resnet50-quality-falls-beyond-8192"),
         ("data set that grows with the GPUs", "growing_data", "growing-data-constant-time"),
         ("quality against global batch", "quality", "fourcastnet-large-batch-effects-earlier"),
     ),
@@ -130,7 +133,8 @@ def tables() -> str:
         results = simulated(study)
         claims = results.claims(grid=GRID_G_PER_KWH, pue=1.0)
         findings = [_finding(claim, results.metrics) for claim in claims if claim.study == study]
-        others = [*_tables(study), *_figures(study)]
+        shown = {name.strip("`"): value for _, name, *_, value in findings}
+        others = [*_tables(study), *_figures(study, shown)]
         parts += [
             f"## {study}\n{source.citation} (<{source.url}>)\n",
             _markdown("claim", "name", "supported if", findings),
@@ -180,29 +184,37 @@ def _tables(study: str) -> Iterator[Row]:
         there, here = ([], [])
         for row in group:
             name = row["model"] if kind == "model" else f"{row['model']} {row['limit']}"
-            there.append(f"{name} {row['published'].rstrip('*')}")
-            here.append(f"{row['simulated']:.2f}")
+            there.append(f"{name} {row['published']}")
+            here.append(f"{name} {row['simulated']:.2f}")
         yield (
             f"exponents by {kind}", "`wattlaw fit`, `exponents` of the report",
             ", ".join(there), ", ".join(here),
         )  # fmt: skip
 
 
-def _figures(study: str) -> Iterator[Row]:
+def _figures(study: str, values: Mapping[str, str]) -> Iterator[Row]:
+    """Return each figure with what the claims about it say, there and here."""
     for shown, names, claims in FIGURES[study]:
         figures = ", ".join(f"`{name}`" for name in names.split(", "))
-        values = ", ".join(f"`{name}`" for name in claims.split(", "))
-        yield shown, f"`report --template {study}`: {figures}", "a picture", f"see {values}"
+        about = claims.split(", ")
+        there, here = (
+            "; ".join(f"`{name}`: {texts[name]}" for name in about) for texts in (FINDINGS, values)
+        )
+        yield shown, f"`report --template {study}`: {figures}", there, here
 
 
 def _finding(claim: Claim, metrics: pd.DataFrame) -> Row:
     """Return the values of the checks of a claim, by workload or as their range."""
     here: dict[str, list[str]] = {}
     for part in claim.workloads:
-        for label, value in _CHECK.findall(_NOISE.sub("", part.evidence)):
+        series, evidence = _NOISE.sub("", part.label).replace(", ", " "), part.evidence
+        for value, limit in _BETA.findall(evidence):
+            what = f"beta under {limit} less that without"
+            here.setdefault(what, []).append(f"{series} {value}")
+        for label, value in _CHECK.findall(_NOISE.sub("", evidence)):
             what = label.rpartition(", ")[2].strip("; ")
-            what = "beta of the second less the first" if what == "difference" else what
-            here.setdefault(what, []).append(f"{_NOISE.sub('', part.label)} {value}")
+            what = "beta of the second less that of the first" if what == "difference" else what
+            here.setdefault(what, []).append(f"{series} {value}")
     if claim.name in UTILISATION:  # repeats of it are identical, so the claim has no interval
         here = {"at 128 GPUs over 2": [*_utilisation(metrics, UTILISATION[claim.name])]}
     shown = "; ".join(f"{what}: {_shorten(values)}" for what, values in here.items())

@@ -122,10 +122,10 @@ def exponents() -> pd.DataFrame:
                 "model": value.model,
                 "limit": limit_of(value),
                 "GPUs": counts,
-                "published": f"{value.value:g}{'*' * chosen}",
+                "published": f"{value.value:.2f}{'*' * chosen}",
                 "uncalibrated": round(beta(without, value.gpus_min, value.gpus_max), 2),
                 "simulated": round(simulated, 2),
-                "difference": round(simulated - value.value, 2),
+                "difference": round(simulated - value.value, 2) + 0.0,  # no negative zero
                 "to 64 GPUs": round(beta(with_, high=64), 2),
             }
         )

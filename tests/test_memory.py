@@ -19,6 +19,7 @@ from wattlaw.simulator import library
 from wattlaw.simulator.memory import rank_memory_gb
 from wattlaw.store.store import Store
 from wattlaw.study.model import WorkloadSpec
+from wattlaw.study.plan import expand, read_study
 from wattlaw.training.profiling.profile import measure_profile
 from wattlaw.workloads import catalogue
 
@@ -88,6 +89,15 @@ def test_every_run_of_the_papers_fits_on_their_boards(name):
         boards = [Board(gpu.name, gpu.memory_gb)]
         assert {too_large_reason(spec, boards) for spec in specs.values()} == {None}
         assert [*memory_warnings(specs.values(), boards)] == []
+
+
+@pytest.mark.parametrize("stage", ["pretrain", "finetune"])
+def test_fourcastnet_accumulates_in_as_few_parts_as_boards_of_40_gb_allow(stage):
+    study = read_study(EXAMPLE_FOLDER / f"kit-2025-fourcastnet-{stage}.yaml")
+    parts = study.train.gradient_accumulation - 1
+    train = study.train.model_copy(update={"gradient_accumulation": parts})
+    specs = [run.spec for run in expand(study.model_copy(update={"train": train}))]
+    assert [*memory_warnings(specs, [Board("a100-sxm-40gb", 40.0)])] != []
 
 
 LAUNCHES = [

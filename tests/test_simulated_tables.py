@@ -228,6 +228,17 @@ def test_a_cap_above_the_power_changes_nothing():
     assert np.mean(ratios) == pytest.approx(1, abs=0.005)
 
 
+def test_power_varies_outside_the_time_at_the_limit():
+    """A limit acts on single kernels: the mean of kernels and waits for input is below it."""
+    waits = profile(input_cpu_s_per_sample=0.05)
+    found = predict(made_job(1, profile=waits, power_limit_w=150.0, samples=64_000))
+    assert found.train.limited_by == "power_limit_w"
+    assert 0 < found.power_throttle_share < 0.9
+    epochs = [tables(found, seed, epochs=2)[0] for seed in range(5)]
+    powers_w = {table["gpu_power_mean_w"][0].as_py() for table in epochs}
+    assert len(powers_w) > 2
+
+
 def test_evaluations_keep_the_cap_too():
     """Forward passes draw other power than training does, and are held by themselves."""
     for cap in np.linspace(100, 250, 16):

@@ -16,7 +16,7 @@ from wattlaw import simulator
 from wattlaw.errors import BadInput
 from wattlaw.simulator.job import Parameters, Prediction, SimulatedJob
 from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.predict import MAX_LOADER_PROCESSES, predict
+from wattlaw.simulator.predict import MAX_LOADER_PROCESSES, loader_processes, predict
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)
@@ -284,3 +284,9 @@ def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
     busy = predict(job(1, profile=lone, cluster=CLUSTERS["kit-a100"]))
     # One rank on a node has the cores of all: eight processes, the most there are.
     assert busy.split.input_s + busy.split.compute_s == pytest.approx(64 * 0.1 / 8, rel=0.01)
+    # A rank without a core to spare has one, as it mostly waits for its GPU.
+    node = CLUSTERS["kit-a100"].node.model_copy(update={"cores": 4})
+    scarce = CLUSTERS["kit-a100"].model_copy(update={"node": node})
+    assert loader_processes(job(4, cluster=scarce)) == 1
+    assert loader_processes(job(4, cluster=scarce, loader_workers=0)) == 0
+    assert loader_processes(job(4, profile=profile(reads_files=False))) == 0

@@ -338,6 +338,15 @@ def test_every_stored_file_agrees_with_its_workload(path):
         assert name in profile.counted
 
 
+@pytest.mark.parametrize("name", ["schnet", "dimenet"])
+def test_stored_profiles_of_molecules_are_made_by_loader_processes(name):
+    """Their data are in memory: the input is the time to make graphs, and nothing is read."""
+    profile = catalogue.profile(WorkloadSpec(name=name))
+    data = catalogue.build(WorkloadSpec(name=name, options={"train_samples": 8})).training_data()
+    assert profile.reads_files == data.reads_files
+    assert profile.stored_bytes_per_sample == 0 < profile.input_cpu_s_per_sample
+
+
 def test_all_registered_workloads_have_figures_and_work():
     names = {catalogue.read_profile(path).workload for path in STORED}
     assert names == {entry.name for entry in catalogue.entries()}

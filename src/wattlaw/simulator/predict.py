@@ -291,9 +291,11 @@ def loader_processes(job: SimulatedJob) -> int:
     """Return the loader processes of a rank: as set, or as ``workloads.data_loading`` has it."""
     if job.loader_workers is not None:
         return job.loader_workers
+    if not job.profile.reads_files:
+        return 0
     per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
     spare = job.cluster.node.cores // per_node - 1
-    return min(MAX_LOADER_PROCESSES, max(1, spare)) if job.profile.reads_files else 0
+    return min(MAX_LOADER_PROCESSES, max(1, spare))
 
 
 def _input_s(job: SimulatedJob, local: float) -> float:

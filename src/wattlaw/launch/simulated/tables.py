@@ -3,7 +3,7 @@
 Times and powers are the prediction's, multiplied by log-normal factors of mean 1. The time of a run
 varies by ``run_spread``, the time of its windows by the spread of a step over the square root of
 the number of steps. The power of boards varies as their speed (``gpu_spread``), and their mean over
-N boards by 1 / sqrt(N) of it; boards at their power limit draw that limit. Energy is power x time.
+N boards by 1 / sqrt(N) of it, but not while they are at their power limit. Energy is power x time.
 
 Telemetry is thinned by stratified sampling: the readings of a run are divided into equal parts, and
 one reading is drawn from each. Every window has its share, without aliasing. Utilisation is the
@@ -229,17 +229,15 @@ def _powers(
 ) -> list[float]:
     """Return the power of the run's boards relative to the prediction, by kind of window.
 
-    Windows that are limited by the power limit have exactly that power; others stay below it.
+    The part of the time at the power limit has exactly that power; the mean never exceeds it.
     """
     job = prediction.job
     drawn = float(_factors(draw, np.array(job.parameters.gpu_spread / sqrt(job.gpus))))
     limit_w = job.power_limit_w or job.cluster.gpu.max_w
     peak_w = max(phase.power_w for phase in prediction.phases)
+    varied = 1 + (drawn - 1) * (1 - prediction.power_throttle_share)
     most_w = [kind.gpu_power_w if kind is prediction.evaluation else peak_w for kind in kinds]
-    return [
-        1.0 if kind.limited_by == "power_limit_w" else min(drawn, limit_w / most)
-        for kind, most in zip(kinds, most_w, strict=True)
-    ]
+    return [min(varied, limit_w / most) for most in most_w]
 
 
 def _factors(draw: np.random.Generator, sigma: Floats) -> Floats:
