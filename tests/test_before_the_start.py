@@ -102,6 +102,8 @@ def test_many_reasons_are_not_all_listed(tmp_path):
     told = [line for line in told_of(path) if "skipped" in line]
     assert len(told) == 6
     assert told[-1].startswith("15 runs of 20 will be skipped for 15 other reasons")
+    path = write(tmp_path, sweeps=[{"gpus": [*range(10, 16)], "local_batch": [8]}])
+    assert len([line for line in told_of(path) if ": needs 1" in line]) == 6
 
 
 def test_skipped_runs_are_no_failures_in_the_dashboard(tmp_path):

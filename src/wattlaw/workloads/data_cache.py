@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -75,9 +76,10 @@ class DataCache:
                     _write(path, made)
                     found = _read(path)
         except OSError as error:
+            why = f"cache {self._folder}: cannot be used: {error.strerror or error}"
             if self._is_chosen:
-                why = error.strerror or error
-                raise BadInput(f"cache {self._folder}: cannot be used: {why}") from None
+                raise BadInput(why) from None
+            print(f"wattlaw: {why}; each rank makes its own data", file=sys.stderr, flush=True)
         if found is None:
             found = made if made is not None else make()
         return found
