@@ -194,13 +194,21 @@ def newest() -> dict[str, Any] | None:
 
 def keep(path: Path) -> None:
     """Keep a results file, under the name of its board and month."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if content["rehearsal"]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        is_rehearsal, parts, month = content["rehearsal"], content["parts"], content["date"][:7]
+        is_done = any(part["status"] == "done" for part in parts.values())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        sys.exit(f"gpu_page.py: {path} is no results file of 'make gpu-acceptance': {error!r}")
+    if is_rehearsal:
         sys.exit(f"gpu_page.py: {path} is of a rehearsal; only results of a GPU belong on the page")
-    nvml = content["parts"].get("facts", {}).get("result", {}).get("nvml", {})
+    if not is_done:
+        sys.exit(f"gpu_page.py: {path} has no part that is done; see the reasons in it")
+    nvml = parts.get("facts", {}).get("result", {}).get("nvml", {})
     board = re.sub(r"[^a-z0-9]+", "-", str(nvml.get("nvmlDeviceGetName")).lower()).strip("-")
-    kept = KEPT / f"gpu-acceptance-{board}-{content['date'][:7]}.json"
-    kept.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    kept = KEPT / f"gpu-acceptance-{board}-{month}.json"
+    kept.write_text(text, encoding="utf-8")
 
 
 def main() -> None:

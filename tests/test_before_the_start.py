@@ -102,6 +102,8 @@ def test_many_reasons_are_not_all_listed(tmp_path):
     told = [line for line in told_of(path) if "skipped" in line]
     assert len(told) == 6
     assert told[-1].startswith("15 runs of 20 will be skipped for 15 other reasons")
+    path = write(tmp_path, sweeps=[{"gpus": [*range(10, 16)], "local_batch": [8]}])
+    assert len([line for line in told_of(path) if ": needs 1" in line]) == 6
 
 
 def test_skipped_runs_are_no_failures_in_the_dashboard(tmp_path):
@@ -161,7 +163,7 @@ def test_caps_without_a_device_and_too_many_workers_are_named(tmp_path):
     path = write(tmp_path, sweeps=[sweep], launch={"gpus_per_node": 10_000})
     told = told_of(path)
     assert told[0] == (
-        "1 run of 2 will be skipped: a power or clock limit needs a GPU, and none is visible here"
+        "1 run of 2 will be skipped: a power or clock limit or a power profile needs a GPU, and none is visible here"
     )
     assert "launch.gpus_per_node is 10000; this machine has no GPU that torch can use" in told[1]
 

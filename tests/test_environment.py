@@ -163,6 +163,15 @@ def test_a_python_that_only_the_nodes_have_is_not_judged(tmp_path):
     assert load_study(path).forecast().missing == []
 
 
+def test_the_python_of_jobs_needs_what_wattlaw_needs_for_commands_too(tmp_path):
+    for packages, expected in ((("pydantic",), ["pydantic"]), (("torch",), [])):
+        slurm = {"python": str(python_without(tmp_path / packages[0], *packages))}
+        path = write(tmp_path, command=["true"], kind="slurm", gpus_per_node=1, slurm=slurm)
+        missing = load_study(path).forecast().missing
+        assert [word for text in missing for word in expected if word in text] == expected
+        assert len(missing) == len(expected)
+
+
 CONFIG = "SelectType = select/cons_tres\nSelectTypeParameters = {}\nJobDefaults = {}"
 PARTITION = "PartitionName=gpu Default={} JobDefaults={} OverSubscribe={}"
 

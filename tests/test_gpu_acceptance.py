@@ -91,6 +91,30 @@ def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed):
     assert text == gpu_page.page(text, gpu_page.newest())
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "no results file"),
+        ("name: a study", "no results file"),
+        ("[1]", "no results file"),
+        ('{"parts": {}}', "no results file"),
+        (
+            '{"rehearsal": false, "date": "2026-11-26", "parts": {"facts": {"status": "failed"}}}',
+            "no part that is done",
+        ),
+    ],
+)
+def test_a_file_that_says_nothing_about_a_gpu_is_refused_in_one_line(
+    tmp_path, monkeypatch, text, told
+):
+    path = tmp_path / "results.json"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(gpu_page, "KEPT", tmp_path / "kept")
+    with pytest.raises(SystemExit, match=told):
+        gpu_page.keep(path)
+
+
 def test_the_wheels_and_the_borrowed_machine_have_all_that_the_base_needs():
     needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     lines = (ROOT / "benchmarks" / "gpu-wheels.txt").read_text().splitlines()

@@ -194,8 +194,11 @@ def test_boards_of_a_partition_are_those_of_slurm(tmp_path, monkeypatch, types, 
         ("NVIDIA H100 80GB HBM3", 80, (9, 0)),
         ("a100", 80, (8, 0)),  # at most
         ("nvidia_a100_1g.5gb", 5, (8, 0)),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 5, (8, 0)),
+        ("A100 40 GiB", 40, (8, 0)),
+        ("NVIDIA GH200 480GB", None, (9, 0)),  # the memory of its processor
         ("l40s", None, (8, 9)),
-        ("NVIDIA GH200 480GB", None, (9, 0)),  # of its processor
+        ("NVIDIA GH200 120GB", None, (9, 0)),  # of its processor
     ],
 )
 def test_boards_are_known_by_their_names(text, memory_gb, capability):

@@ -371,11 +371,17 @@ def test_an_index_file_that_is_removed_is_not_used_from_the_cache(
 
 
 def test_without_a_cache_that_can_be_written_a_rank_searches_by_itself(
-    data: Path, searched: list[Path], monkeypatch: pytest.MonkeyPatch
+    data: Path,
+    searched: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = sorted(data.iterdir())
-    monkeypatch.setenv(data_cache.VARIABLE, str(data / "train-00000-of-00002" / "cache"))
+    folder = str(data / "train-00000-of-00002" / "cache")
+    monkeypatch.setenv(data_cache.VARIABLE, folder)
     assert len(all_of(shards_of(data))) == 12
+    (told,) = capsys.readouterr().err.splitlines()
+    assert folder in told and "cannot be used" in told
     assert len(searched) == 2
     assert sorted(data.iterdir()) == before
 

@@ -104,6 +104,8 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
         refused = [
             analysis.SeriesFit.refused({"workload": name}, why) for name, why in without if why
         ]
+    if refused:  # and not once more as series of no worker counts
+        table = table[table[y].notna()]
     if by is None and x == "gpus" and y in table.columns:
         return Fits((*fit_table(table, y).rows, *refused))
     names = [by] if isinstance(by, str) else list(by or ())

@@ -16,6 +16,8 @@ from wattlaw.workloads import catalogue
 #: Estimates over the memory of a board from which runs are refused and warned of. Estimates leave
 #: out workspaces, fragments and the CUDA context, so that they are rather too small.
 _REFUSED, _NEAR = 1.1, 0.85
+#: Names may have the memory of the host, too: "GH200 480GB" has a GPU of 96 GB.
+_LARGEST_GB = 300
 
 
 class Board(NamedTuple):
@@ -40,8 +42,10 @@ def named_board(text: str) -> Board | None:
         return Board(gpu.name, gpu.memory_gb, capability)
     if capability is None:
         return None
-    sizes = [float(size) for size in re.findall(r"(\d+)\s?gb", text.lower())]
-    if "gh200" in words:  # "NVIDIA GH200 480GB": the memory of its processor
+    instance = re.search(r"\d+g\.\d+gb", text.lower())  # of MIG, such as 1g.5gb
+    sizes = [float(size) for size in re.findall(r"(\d+)\s?gi?b", (instance or [text.lower()])[0])]
+    sizes = [size for size in sizes if size <= _LARGEST_GB]
+    if "gh200" in words:  # "NVIDIA GH200 480GB" and "120GB": the memory of its processor
         sizes = []
     if not sizes:
         known = [name for name in library.gpu_names() if name.partition("-")[0] in words]

@@ -108,7 +108,8 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
     """Return sentences on why some of a number of runs are skipped: the most frequent reasons."""
     count = Counter(reasons)
-    shown = count.most_common(_MOST_REASONS)
+    # One more reason takes no more space than the sentence on the others.
+    shown = count.most_common(None if len(count) == _MOST_REASONS + 1 else _MOST_REASONS)
     sentences = [
         f"{plural(number, 'run')} of {runs:,} will be skipped: {reason}" for reason, number in shown
     ]

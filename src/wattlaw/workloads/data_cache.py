@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import sys
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -85,10 +86,11 @@ class DataCache:
         return made if found is None else found
 
     def _refuse(self, error: OSError) -> None:
-        """Raise ``BadInput`` if the user chose the folder, which cannot be used."""
+        """Say that the folder cannot be used; raise ``BadInput`` if the user chose it."""
+        why = f"cache {self._folder}: cannot be used: {error.strerror or error}"
         if self._is_chosen:
-            why = error.strerror or error
-            raise BadInput(f"cache {self._folder}: cannot be used: {why}") from None
+            raise BadInput(why) from None
+        print(f"wattlaw: {why}; each rank makes its own data", file=sys.stderr, flush=True)
 
 
 def _read(path: Path) -> Array | None:

@@ -39,7 +39,8 @@ def probe(python: str, names: tuple[str, ...], *, kernels: bool) -> Environment 
         done = run_captured(line, _TIMEOUT_S, isolated_environment())
         absent = re.search("No module named '([^']+)'", done.stderr) if done.returncode else None
         if absent is not None:
-            return Environment((f"wattlaw needs {absent[1]}, which cannot be imported",))
+            why = f"wattlaw needs {absent[1]}, which cannot be imported"
+            return Environment(("wattlaw is not installed" if absent[1] == "wattlaw" else why,))
         missing, torch, architectures = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, TypeError, IndexError):
         return None

@@ -100,10 +100,13 @@ class Nodes:
         return [f"{sentence} ({self._python})" for sentence in missing]
 
     def _environment(self, workloads: Iterable[WorkloadSpec]) -> Environment | None:
-        """Return what the Python of the jobs has; None without workloads that need it."""
+        """Return what the Python of the jobs has; None if it needs nothing that this one lacks."""
         names = {spec.name for spec in workloads if catalogue.is_registered(spec)}
+        if not names and self._python == sys.executable:
+            return None
         kernels = any(board.capability for board in self.boards)
-        return probe(self._python, tuple(sorted(names)), kernels=kernels) if names else None
+        found = probe(self._python, tuple(sorted(names)), kernels=kernels and bool(names))
+        return found if names or found is None else Environment(found.missing)  # commands: no torch
 
     def _assigns_cores_by_task(self) -> bool:
         """Return whether a job gets one core per task, and so per node, by default."""
