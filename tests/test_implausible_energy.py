@@ -502,7 +502,8 @@ def sequences(draw) -> list[Row]:
         if draw(st.booleans()):
             shift_ns, place = draw(st.integers(-10 * S, 10 * S)), draw(st.integers(0, len(own)))
             for row in own[place:]:
-                row["t_ns"] = None if row["t_ns"] is None else min(row["t_ns"], 2**62) + shift_ns
+                if row["t_ns"] is not None:
+                    row["t_ns"] = max(-(2**62), min(row["t_ns"], 2**62)) + shift_ns
         rows += own
     return draw(st.permutations(rows)) if draw(st.integers(0, 9)) == 0 else rows
 
