@@ -22,7 +22,8 @@ from wattlaw.training import failures
 from wattlaw.training.environment import HOST, WARNS
 
 #: Far less than a collective's 30 minutes; starting and ending processes on a busy machine counts.
-SOON_S = 15.0
+#: Long for a busy machine; a rank that waits for a failed one waits for 600 s or more.
+SOON_S = 90.0
 
 
 class Failing:
