@@ -162,9 +162,8 @@ def test_caps_without_a_device_and_too_many_workers_are_named(tmp_path):
     sweep = {"gpus": [1], "local_batch": [8], "power_limit_w": [None, 200]}
     path = write(tmp_path, sweeps=[sweep], launch={"gpus_per_node": 10_000})
     told = told_of(path)
-    assert told[0] == (
-        "1 run of 2 will be skipped: a power or clock limit or a power profile needs a GPU, and none is visible here"
-    )
+    assert told[0].startswith("1 run of 2 will be skipped: a power or clock limit")
+    assert told[0].endswith("needs a GPU, and none is visible here")
     assert "launch.gpus_per_node is 10000; this machine has no GPU that torch can use" in told[1]
 
 

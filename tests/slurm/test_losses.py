@@ -77,7 +77,7 @@ def test_a_failing_rank_ends_the_ranks_of_all_nodes(
     assert str(record.reason).startswith(f"rank {last}: out of memory")
     failed_s = float(Path(f"{desk.folder}/failed-at.{last}").read_text())
     assert record.finished_at is not None
-    assert record.finished_at.timestamp() - failed_s < 90  # a wait for the failed rank takes 600 s or more
+    assert record.finished_at.timestamp() - failed_s < 90  # waiting for the failed rank: 600 s
     assert len({*Store(desk.store).folder(record.run_id).windows(1)["host"].to_pylist()}) == ranks
 
 
