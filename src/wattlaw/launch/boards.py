@@ -16,7 +16,7 @@ from wattlaw.workloads import catalogue
 #: Estimates over the memory of a board from which runs are refused and warned of. Estimates leave
 #: out workspaces, fragments and the CUDA context, so that they are rather too small.
 _REFUSED, _NEAR = 1.1, 0.85
-#: Names may have the memory of the host, too: "GH200 480GB" has a GPU of 96 GB.
+#: Larger numbers in a name are the memory of the host.
 _LARGEST_GB = 300
 
 
@@ -44,9 +44,8 @@ def named_board(text: str) -> Board | None:
         return None
     instance = re.search(r"\d+g\.\d+gb", text.lower())  # of MIG, such as 1g.5gb
     sizes = [float(size) for size in re.findall(r"(\d+)\s?gi?b", (instance or [text.lower()])[0])]
-    sizes = [size for size in sizes if size <= _LARGEST_GB]
-    if "gh200" in words:  # "NVIDIA GH200 480GB" and "120GB": the memory of its processor
-        sizes = []
+    # "NVIDIA GH200 120GB" names the memory of its processor.
+    sizes = [size for size in sizes if size <= _LARGEST_GB and "gh200" not in words]
     if not sizes:
         known = [name for name in library.gpu_names() if name.partition("-")[0] in words]
         sizes = [library.read_cluster(name).gpu.memory_gb for name in known]
