@@ -54,7 +54,9 @@ def facts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
                     "power_duty",
                     "virtualization",
                 )
-                yield "facts", ", ".join(f"{n} {device['facts'].get(n)}" for n in names)
+                known = {n: device["facts"].get(n) for n in names}
+                texts = (v if isinstance(v, str | None) else f"{v:.3g}" for v in known.values())
+                yield "facts", ", ".join(map("{} {}".format, known, texts))
 
 
 def energy(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -144,7 +146,6 @@ def predict(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
             for key, name in (
                 ("time_per_sample_s", "time"),
                 ("power_per_gpu_w", "power"),
-                ("gpu_memory_peak_bytes", "peak memory"),
             )
         ]
         yield f"{row['precision']}, batch {row['local_batch']}", ", ".join(texts)

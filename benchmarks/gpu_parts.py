@@ -33,7 +33,7 @@ import yaml
 import wattlaw
 from common import cores_used, end_tree, start_sampler, training_block
 from loop_process import Case, LoopError, open_pair
-from throughput import BUILD_LIMIT_S, CASES, compare_rates, settings, train_in_turns
+from throughput import BLOCK_LIMIT_S, BUILD_LIMIT_S, CASES, compare_rates, settings, train_in_turns
 from wattlaw import machine, processes
 from wattlaw.files import write_text
 from wattlaw.launch.selftest import median_interval, paired_slowdowns
@@ -57,7 +57,6 @@ PEAKS = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 NOT_NEEDED = {"vl-convert-python"}
 #: What ``wattlaw predict`` predicts, by the names of the metrics of a run.
 PREDICTED = ("time_per_sample_s", "power_per_gpu_w", "energy_per_sample_j")
-PEAK_MEMORY = "gpu_memory_peak_bytes"
 LOADS = ("steady", "pulsed", "training")
 MODES = ("no_set_device", "graph", "step_in_graph", "out_of_memory")
 
@@ -80,6 +79,8 @@ class Sizes:
     seconds: float  # of the measured steps of a run
     most_runs: int  # of the decision
     small: bool = True
+    build_limit_s: float = 4 * BUILD_LIMIT_S
+    block_limit_s: float = BLOCK_LIMIT_S
 
 
 def _full_size() -> Iterator[Case]:
@@ -112,8 +113,8 @@ def sizes(name: str) -> Sizes:
     """Return the sizes of a name."""
     if name == "gpu":
         return Sizes(
-            28, (1, 5, 10), 8, 40, 100, tuple(_full_size()), 2, 200, 512, (64, 128, 256, 512),
-            ("fp32", "bf16"), 2, 6, small=False,
+            22, (1, 5, 10), 8, 30, 100, tuple(_full_size()), 2, 200, 512, (64, 128, 256),
+            ("fp32", "bf16"), 2, 4, small=False, build_limit_s=50, block_limit_s=60,
         )  # fmt: skip
     full = Sizes(
         16, (1, 5, 10), 3, 8, 10, tuple(_reduced()), 1, 60, 8, (32, 64, 128), ("fp32", "bf16"), 1, 4
@@ -492,11 +493,12 @@ def overhead(part: Part) -> None:
 def throughput(part: Part) -> None:
     """Save samples per second, utilisation and energy of our loop and of a plain loop."""
     rows: list[dict[str, Any]] = []
-    at_once = max(1, processes.cores() // 2)  # pairs that are built together
+    # Pairs are built together. With more threads than cores they build for minutes.
+    at_once = max(1, processes.cores() // 4)
+    environment = {"OMP_NUM_THREADS": str(max(1, processes.cores() // (2 * at_once)))}
     for start in range(0, len(part.sizes.cases), at_once):
         cases = part.sizes.cases[start : start + at_once]
-        limit_s = BUILD_LIMIT_S * (4 if part.sizes.small else 1)
-        pairs = [open_pair(case, {}, limit_s) for case in cases]
+        pairs = [open_pair(case, environment, part.sizes.build_limit_s) for case in cases]
         # The threads live until the end: the kernel ends a child with the thread that started it.
         with ThreadPoolExecutor(len(pairs)) as pool:
             opened = [pool.submit(pair.__enter__) for pair in pairs]
@@ -519,7 +521,9 @@ def measured_case(part: Part, ours: Any, other: Any, known: Any) -> dict[str, An
     with tempfile.TemporaryDirectory() as folder:
         recording = start_sampler(Path(folder), 10.0)
         try:
-            blocks, failed = train_in_turns(ours, other, variants, rounds=part.sizes.rounds)
+            blocks, failed = train_in_turns(
+                ours, other, variants, rounds=part.sizes.rounds, limit_s=part.sizes.block_limit_s
+            )
         finally:
             end_tree(recording)
         row: dict[str, Any] = {"failed": known["failed"] | failed, **compare_rates(blocks)}
@@ -638,22 +642,15 @@ def run_study(part: Part, name: str, content: Mapping[str, object]) -> Path:
 
 
 def grid_rows(store: Path) -> list[dict[str, Any]]:
-    """Return time, power, energy and peak memory of the GPU of each run that is done."""
-    results = wattlaw.open(store)
-    boards = results.telemetry().query("kind == 'gpu'")
-    peaks = boards.groupby("run_id")["mem_used_bytes"].max().rename(PEAK_MEMORY)
+    """Return time, power and energy of each run that is done."""
     names = ["precision", "local_batch", *PREDICTED, "energy_is", "energy_verdict"]
-    runs = results.metrics.join(peaks, on="run_id")[[*names, PEAK_MEMORY]]
-    rows: list[dict[str, Any]] = json.loads(runs.sort_values(names[:2]).to_json(orient="records"))
+    runs = wattlaw.open(store).metrics[names].sort_values(names[:2])
+    rows: list[dict[str, Any]] = json.loads(runs.to_json(orient="records"))
     return rows
 
 
 def predict(part: Part) -> None:
-    """Save predictions from the two smallest batches of the grid beside the others.
-
-    Time, power and energy are those of ``wattlaw predict``; peak memory is a straight line in the
-    batch.
-    """
+    """Save predictions of ``wattlaw predict`` from the two smallest batches beside the others."""
     grid, seen = part.folder / "grid", part.sizes.batches[:2]
     measured = {(row["local_batch"], row["precision"]): row for row in grid_rows(grid)}
     rows: list[dict[str, object]] = []
@@ -667,8 +664,6 @@ def predict(part: Part) -> None:
                 (batch, precision) for batch in seen
             }:
                 shutil.rmtree(folder.path)
-        low, high = (measured.get((batch, precision), {}).get(PEAK_MEMORY) for batch in seen)
-        slope = None if None in (low, high) else (high - low) / (seen[1] - seen[0])
         others = ",".join(map(str, part.sizes.batches[2:]))
         words = ("predict", known, "--gpus", 1, "--local-batch", others, "--json")
         for item in json.loads(run_wattlaw(*words)):
@@ -677,8 +672,6 @@ def predict(part: Part) -> None:
             row: dict[str, object] = {"local_batch": batch, "precision": item["precision"]}
             for name in PREDICTED:
                 row[name] = compared(own.get(name), item[name], item[f"{name}_ci"])
-            line = None if slope is None else low + slope * (batch - seen[0])
-            row[PEAK_MEMORY] = compared(own.get(PEAK_MEMORY), line, None)
             rows.append(row)
         part.save(seen=seen, predictions=rows)
 

@@ -56,7 +56,12 @@ CASES = (
 
 
 def train_in_turns(
-    ours: LoopProcess, reference: LoopProcess, variants: Iterable[str], *, rounds: int
+    ours: LoopProcess,
+    reference: LoopProcess,
+    variants: Iterable[str],
+    *,
+    rounds: int,
+    limit_s: float = BLOCK_LIMIT_S,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Train our loop and variants of the reference loop in turns, one epoch each.
 
@@ -71,7 +76,7 @@ def train_in_turns(
     loops, failed = {"ours": ours} | dict.fromkeys(variants, reference), {}
     for variant, process in list(loops.items()):
         try:
-            process.request(BLOCK_LIMIT_S, variant=variant, epochs=1)
+            process.request(limit_s, variant=variant, epochs=1)
         except LoopError as error:
             if process is ours:
                 raise
@@ -80,7 +85,7 @@ def train_in_turns(
     order, blocks = random.Random(rounds), []  # noqa: S311
     for number in range(rounds):
         for variant in order.sample(list(loops), len(loops)):
-            block = loops[variant].request(BLOCK_LIMIT_S, variant=variant, epochs=1)
+            block = loops[variant].request(limit_s, variant=variant, epochs=1)
             blocks.append({"variant": variant, "round": number} | block)
     return blocks, failed
 

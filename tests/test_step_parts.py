@@ -83,3 +83,21 @@ def test_each_wait_is_measured_and_a_slow_rank_is_not_communication(world, tmp_p
     assert 0 < first["communication_s"] < first["duration_s"] - busy_s
     for name in ("data_wait_s", "communication_s", "rank_wait_s"):
         assert others[0][name] == first[name]
+
+
+def test_only_full_batches_let_cudnn_search_for_its_algorithms(tmp_path, monkeypatch):
+    """The rest at the end of an epoch may first come within the measured steps."""
+    flags = {}
+
+    class Uneven(_Workload):
+        def training_data(self):
+            return _SlowData((torch.zeros(8 + 3, 4),))
+
+        def loss(self, model, data):
+            flags[len(data[0])] = torch.backends.cudnn.benchmark
+            return super().loss(model, data)
+
+    monkeypatch.setitem(globals(), "_Workload", Uneven)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    _train(0, 1, tmp_path)
+    assert flags == {8: True, 3: False}

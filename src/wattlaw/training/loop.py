@@ -67,6 +67,7 @@ class Training:
             fraction=setting.dataset_fraction,
             micro_batches=self._options.gradient_accumulation,
         )
+        self._batch_size = setting.local_batch // self._options.gradient_accumulation
         options = LoaderOptions(
             self._options.loader_workers,
             self._options.prefetch,
@@ -274,6 +275,9 @@ class Training:
     def _add_gradients(self, batch: Batch, step: TrainedStep) -> None:
         """Add a batch's gradients, loss and samples to those of its step."""
         ranks = self._ranks
+        # cuDNN tries its algorithms, for seconds, with each new shape. The rest at the end of an
+        # epoch may first come within the measured steps: it does not search.
+        torch.backends.cudnn.benchmark = batch.size == self._batch_size
         data = to_device(batch.data, ranks.device, self._format)
         model: Any = self._model
         is_local = ranks.world > 1 and not batch.ends_step  # gradients stay on their rank

@@ -25,8 +25,6 @@ class Precision:
             raise NotAvailable("precision tf32 needs an NVIDIA GPU; allowed here: fp32, bf16, fp16")
         torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
         torch.backends.cudnn.allow_tf32 = name == "tf32"
-        # cuDNN tries its algorithms for new shapes, usually in the first epoch, a warm-up.
-        torch.backends.cudnn.benchmark = True
         self._device, self._dtype = device, _AUTOCAST.get(name)
         self._scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
 
