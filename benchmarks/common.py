@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from wattlaw import machine
-from wattlaw.devices.meter import Target
-from wattlaw.telemetry import sampler
+from wattlaw.common import machine
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.telemetry import sampler
 
 _CPUCLOCK_SCHED = 2
 RESULTS = Path(__file__).parent / "results"
@@ -79,8 +79,8 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     """Return a function that trains ``digits-cnn`` for some steps, on a GPU if torch has one."""
     import torch
 
+    from wattlaw.run.training.ranks import to_device
     from wattlaw.study.model import WorkloadSpec
-    from wattlaw.training.ranks import to_device
     from wattlaw.workloads import catalogue
     from wattlaw.workloads.data_loading import Loader, LoaderOptions
     from wattlaw.workloads.workload import Shard

@@ -23,8 +23,8 @@ import numpy as np
 from common import RESULTS, write_results
 from decisions_data import STEPS, Grid, Outcome, grids
 from decisions_opponents import OPPONENTS
-from wattlaw.analysis.planning import Candidate, Question, is_long_enough, plan
-from wattlaw.analysis.prediction import Observation, TrainingSetting
+from wattlaw.analysis.decide import Candidate, Question, is_long_enough, plan
+from wattlaw.analysis.predict import Observation, TrainingSetting
 
 OURS, SHORT = "wattlaw", "wattlaw, runs ended early"
 CORES = f"cpu{os.cpu_count()}"

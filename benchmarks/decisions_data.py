@@ -9,14 +9,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from prediction_data import FOLDER, is_packed, pollux
-from wattlaw.analysis.planning import Question
-from wattlaw.analysis.prediction import Observation, TrainingSetting
-from wattlaw.errors import BadInput
-from wattlaw.simulator import library
-from wattlaw.simulator.job import SimulatedJob
-from wattlaw.simulator.predict import predict
+from wattlaw.analysis.decide import Question
+from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.common.errors import BadInput
+from wattlaw.hardware import library
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
+from wattlaw_simulator.job import SimulatedJob
+from wattlaw_simulator.predict import predict
 
 Floats = npt.NDArray[np.float64]
 Measure = Callable[[np.random.Generator], Observation]

@@ -128,7 +128,7 @@ class Acceptance:
 
     def run(self, name: str, limit_s: float, line: list[str], variables: dict[str, str]) -> str:
         """Run a part within its limit; end all processes that it leaves behind."""
-        from wattlaw import processes
+        from wattlaw.common import processes
 
         begun_s = time.monotonic()
         self.note(name, status="unfinished", limit_s=round(limit_s, 1))
@@ -187,7 +187,7 @@ def main() -> int:
         program = Acceptance(options.output, head, options.parts)
         # The process tree is read with psutil, which may be among the wheels.
         sys.path[:0] = [str(folder / "site"), str(ROOT / "src")]
-        from wattlaw import processes
+        from wattlaw.common import processes
 
         processes.adopt_orphans(True)
         line = [sys.executable, str(HERE / "gpu_parts.py")]

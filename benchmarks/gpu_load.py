@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from wattlaw import processes
+from wattlaw.common import processes
 
 
 def loads(*, small: bool) -> dict[str, Callable[[], None]]:

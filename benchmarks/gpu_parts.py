@@ -34,15 +34,15 @@ import wattlaw
 from common import cores_used, end_tree, start_sampler, training_block
 from loop_process import Case, LoopError, open_pair
 from throughput import BLOCK_LIMIT_S, BUILD_LIMIT_S, CASES, compare_rates, settings, train_in_turns
-from wattlaw import machine, processes
-from wattlaw.files import write_text
-from wattlaw.launch.selftest import median_interval, paired_slowdowns
+from wattlaw.common import machine, processes
+from wattlaw.common.files import write_text
+from wattlaw.measure.telemetry import sampler
+from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.run.selftest import median_interval, paired_slowdowns
 from wattlaw.store.live import read_live
 from wattlaw.store.record import SamplerReport
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
-from wattlaw.telemetry import sampler
-from wattlaw.telemetry.energy import energy_of_windows
 
 HERE = Path(__file__).parent
 HOST = socket.gethostname()

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from common import write_results
-from wattlaw.instrumentation.environment import instrumented_environment
-from wattlaw.launch.selftest import median_interval
+from wattlaw.run.instrumentation.environment import instrumented_environment
+from wattlaw.run.selftest import median_interval
 
 STEP_S = 0.001
 

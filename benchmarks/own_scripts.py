@@ -25,8 +25,8 @@ import yaml
 
 import wattlaw
 from common import write_results
-from wattlaw import machine
-from wattlaw.formatting import OTHER_BATCH
+from wattlaw.common import machine
+from wattlaw.common.formatting import OTHER_BATCH
 from wattlaw.store.store import Store
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "scripts"

@@ -17,9 +17,9 @@ import pandas as pd
 import published
 import simulated_study
 import wattlaw
-from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.api.results import Results
-from wattlaw.reference.published import SOURCES
+from wattlaw_papers.claims.verdicts import Claim
+from wattlaw_papers.published import SOURCES
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "claims.md"
 BEGIN, END = "<!-- paper items: make bench-papers -->", "<!-- end of paper items -->"

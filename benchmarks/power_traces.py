@@ -16,12 +16,12 @@ from scipy.optimize import least_squares
 
 from prediction_data import FOLDER
 from published import markdown
-from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.kernels import kernel_load
-from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.power import Board
+from wattlaw.hardware.library import read_cluster
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
+from wattlaw_simulator.job import Parameters
+from wattlaw_simulator.kernels import kernel_load
+from wattlaw_simulator.power import Board
 
 #: By data set: our workload, the network's name in the table, how many of our samples one of theirs
 #: is (our sequences have 512 tokens, those of SQuAD 384, those of Sentiment140 about 64), and the

@@ -3,7 +3,7 @@
 Run with ``make bench-prediction``. Public data are read from the folder that
 ``WATTLAW_PUBLIC_DATA`` names (docs/public-data.md). The priors of every case are learned from
 data of other origins; the package ships with the priors that are learned from all, ``LEARNED`` in
-src/wattlaw/analysis/prediction/parameters.py. ``--learn`` only prints those.
+src/wattlaw/analysis/predict/parameters.py. ``--learn`` only prints those.
 """
 
 import argparse
@@ -27,8 +27,8 @@ from prediction_data import by_origin, caps, pollux, series
 from prediction_learning import job_draws, learn
 from prediction_rivals import IN_N, RIVALS
 from prediction_truth import draw
-from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, predict
-from wattlaw.analysis.prediction.parameters import Priors
+from wattlaw.analysis.predict import Observation, TrainingSetting, fit, predict
+from wattlaw.analysis.predict.parameters import Priors
 
 Floats = npt.NDArray[np.float64]
 #: Jobs of each origin from which priors are learned.

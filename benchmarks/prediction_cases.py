@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from prediction_data import Job, is_packed, pollux, series
-from wattlaw.analysis.prediction import Observation
+from wattlaw.analysis.predict import Observation
 
 LARGE = (16, 32, 64)
 FIRST = "T4: 1, 2, 4, 8 to 16-64 GPUs"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.prediction import Observation, TrainingSetting
+from wattlaw.analysis.predict import Observation, TrainingSetting
 
 FOLDER = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or Path(__file__).parents[1] / "../shared/data")
 #: GPUs of a node in pollux_t4.csv.

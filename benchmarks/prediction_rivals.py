@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, stats
 
-from wattlaw.analysis.prediction import Observation, TrainingSetting
+from wattlaw.analysis.predict import Observation, TrainingSetting
 
 Floats = npt.NDArray[np.float64]
 

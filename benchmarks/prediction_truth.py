@@ -20,13 +20,13 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from wattlaw.analysis.prediction import Observation, TrainingSetting
-from wattlaw.analysis.prediction.settings import PARTS
-from wattlaw.simulator import library
-from wattlaw.simulator.job import Parameters, SimulatedJob
-from wattlaw.simulator.predict import predict
+from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.analysis.predict.settings import PARTS
+from wattlaw.hardware import library
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
+from wattlaw_simulator.job import Parameters, SimulatedJob
+from wattlaw_simulator.predict import predict
 
 #: Profiles, with a usual local batch.
 USUAL_BATCH = {

@@ -19,12 +19,12 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.launch.simulated.machine import Machine
-from wattlaw.reference.published import Published, published
-from wattlaw.simulator.job import Window
-from wattlaw.simulator.predict import predict
 from wattlaw.study.model import RunSpec
 from wattlaw.study.plan import expand, read_study
+from wattlaw_papers.published import Published, published
+from wattlaw_simulator.job import Window
+from wattlaw_simulator.launching.machine import Machine
+from wattlaw_simulator.predict import predict
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

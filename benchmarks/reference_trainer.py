@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from loop_process import Case, Loop, Moment
-from wattlaw import registry
+from wattlaw.common import registry
 from wattlaw.workloads import catalogue
 
 _POOL = 4096  # the number of different sequences, as for our loop

@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from loop_process import Case, Loop, Moment
-from wattlaw import registry
+from wattlaw.common import registry
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
@@ -191,7 +191,7 @@ def _molecules(
 def _schnet(options: Any) -> nn.Module:
     from torch_geometric.nn import SchNet
 
-    from wattlaw.workloads.molecules.graphs import radius_graph
+    from wattlaw_papers.workloads.molecules.graphs import radius_graph
 
     def interaction_graph(
         pos: torch.Tensor, batch: torch.Tensor
@@ -213,7 +213,7 @@ def _schnet(options: Any) -> nn.Module:
 def _dimenet(options: Any) -> nn.Module:
     from torch_geometric.nn.models import dimenet
 
-    from wattlaw.workloads.molecules import graphs
+    from wattlaw_papers.workloads.molecules import graphs
 
     if not graphs.HAS_RADIUS_GRAPH:
         dimenet.radius_graph = graphs.radius_graph

@@ -20,7 +20,7 @@ from common import cpu_s, end_tree, write_results
 from overhead import FakeGpus, start_tool
 from powercap import Powercap
 from trees import AcpiMeters, IntelCards, grace_names
-from wattlaw.devices.sysfs import ROOT_VARIABLE
+from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
 
 HZ = 10.0
 

@@ -21,10 +21,10 @@ import pandas as pd
 from scipy.stats import t as student
 
 from common import write_results
-from wattlaw import machine
 from wattlaw.api.progress import LineProgress
-from wattlaw.launch.campaign import Campaign
-from wattlaw.launch.local import LocalLauncher
+from wattlaw.common import machine
+from wattlaw.run.campaign import Campaign
+from wattlaw.run.local import LocalLauncher
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand

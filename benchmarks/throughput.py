@@ -17,8 +17,8 @@ from typing import Any
 
 from common import write_results
 from loop_process import Case, LoopError, LoopProcess, open_pair
-from wattlaw import machine
-from wattlaw.launch.selftest import median_interval
+from wattlaw.common import machine
+from wattlaw.run.selftest import median_interval
 
 PACKAGES = ("torchvision", "transformers", "accelerate", "torch-geometric", "nvidia-physicsnemo")
 #: Differences between the two sides other than the loop, by workload.

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.claims.verdicts import Measurements
-from wattlaw.analysis.footprint import Footprint
-from wattlaw.scopes import OUTERMOST
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.common.scopes import OUTERMOST
+from wattlaw_papers.claims.verdicts import Measurements
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)
 SAMPLES = 1_000_000

@@ -4,8 +4,8 @@ from conftest import records
 from launchers import Silent
 from wattlaw.api.deciding import Decider
 from wattlaw.api.studies import load_study
-from wattlaw.launch.campaign import Campaign
-from wattlaw.launch.choosing import Selection
+from wattlaw.run.campaign import Campaign
+from wattlaw.run.choosing import Selection
 from wattlaw.store.store import Store
 
 QUESTION = {"minimize": "gpu_hours"}

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from wattlaw.launch.campaign import Campaign, Outcome
-from wattlaw.launch.launcher import Ended, Launcher
-from wattlaw.launch.slots import SlotLease, Slots
+from wattlaw.run.campaign import Campaign, Outcome
+from wattlaw.run.launcher import Ended, Launcher
+from wattlaw.run.slots import SlotLease, Slots
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder

@@ -16,9 +16,9 @@ import pytest
 from conftest import heard, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
-from wattlaw.errors import BadInput
-from wattlaw.limits.restore import StaleLimit, restore_stale
-from wattlaw.limits.state_folder import VARIABLE, StateFolder
+from wattlaw.common.errors import BadInput
+from wattlaw.measure.limits.restore import StaleLimit, restore_stale
+from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
 SET = "nvmlDeviceSetPowerManagementLimit"
@@ -79,7 +79,7 @@ class Place:
         found = []
         for process in psutil.process_iter(["cmdline", "status"]):
             line = process.info["cmdline"] or []
-            if str(self.folder.path) in line and "wattlaw.limits.watchdog" in line:
+            if str(self.folder.path) in line and "wattlaw.measure.limits.watchdog" in line:
                 found.append(process)
         return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
 

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from wattlaw.simulator.cluster import Cluster
-from wattlaw.simulator.job import Parameters, SimulatedJob
-from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.profile import Kernels, WorkloadProfile
+from wattlaw.hardware.cluster import Cluster
+from wattlaw.hardware.library import read_cluster
+from wattlaw.workloads.profile import Kernels, WorkloadProfile
+from wattlaw_simulator.job import Parameters, SimulatedJob
 
 #: Nothing between the profile and the peaks of the hardware, and all ranks alike.
 IDEAL = Parameters(

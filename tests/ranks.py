@@ -150,11 +150,11 @@ def _rank(
 ) -> None:
     import torch
 
-    from wattlaw import registry
+    from wattlaw.common import registry
+    from wattlaw.run.training import environment, failures, flops
+    from wattlaw.run.training.loop import Training
+    from wattlaw.run.training.ranks import process_group
     from wattlaw.store.live import open_windows
-    from wattlaw.training import environment, failures, flops
-    from wattlaw.training.loop import Training
-    from wattlaw.training.ranks import process_group
     from wattlaw.workloads import catalogue
 
     # Loaders are forked, as in a rank that torchrun starts. A server of the rank's own, which is

@@ -8,8 +8,8 @@ os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK":
 import torch
 import torch._dynamo
 
-import wattlaw.training.loop
-from wattlaw.workloads.torchvision_import import import_torchvision
+import wattlaw.run.training.loop
+from wattlaw_papers.workloads.torchvision_import import import_torchvision
 
 torch.set_num_threads(1)
 import_torchvision()

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fake_nvml import FakeGpus
-from wattlaw.devices.meter import Target
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.telemetry import sampler
+from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.store.live import read_live
 from wattlaw.store.record import SamplerReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.telemetry import sampler
-from wattlaw.telemetry.energy import energy_of_windows
 
 HOST = "here"
 Row = dict[str, object]

@@ -15,8 +15,8 @@ import pytest
 
 from conftest import wait_for
 from fake_nvml import FakeGpus
-from wattlaw.limits.prolog_limits import VARIABLE
-from wattlaw.limits.site.__main__ import main
+from wattlaw.measure.limits.prolog_limits import VARIABLE
+from wattlaw_site.__main__ import main
 
 ASKS = "wattlaw:power_w=250"
 #: Neither the default nor the maximum (400 W), as somebody has set them.
@@ -103,7 +103,7 @@ class Node:
     ) -> "subprocess.Popen[str]":
         """Start a hook as slurmd does, in a group of its own with a pipe."""
         return subprocess.Popen(
-            [sys.executable, "-I", "-m", "wattlaw.limits.site", *self.line(command)],
+            [sys.executable, "-I", "-m", "wattlaw_site", *self.line(command)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, env=self.environment(job, comment, gpus), process_group=0,
         )  # fmt: skip

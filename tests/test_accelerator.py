@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 
 from trees import IntelCards
-from wattlaw.devices.intel import IntelMeter, select_gpus
-from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
-from wattlaw.devices.meter import Target
-from wattlaw.errors import NotAvailable
-from wattlaw.training.accelerator import (
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.intel import IntelMeter, select_gpus
+from wattlaw.measure.devices.inventory import gpu_environment, visible_gpu_ids
+from wattlaw.measure.devices.meter import Target
+from wattlaw.run.training.accelerator import (
     BACKENDS,
     available_device,
     check_kernels,

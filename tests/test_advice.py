@@ -10,11 +10,11 @@ from scipy import stats
 from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.advice.predicted_options import WIDEST
-from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.errors import BadInput, Refused
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.analysis.advise.predicted_options import WIDEST
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.common.errors import BadInput, Refused
 from wattlaw.report.topics.advice import summary
 
 DIMENET = {"dimenet": MIT["dimenet"]}

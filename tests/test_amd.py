@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from conftest import wattlaw
 from fake_amdsmi import UNIT_J, AmdMachine, Gpu
 from fake_nvml import FakeGpus
-from wattlaw.devices.amd import gpus as amd
-from wattlaw.devices.amd.gpus import AmdGpu
-from wattlaw.devices.amd.meter import AmdMeter
-from wattlaw.devices.inventory import gpu_environment, visible_gpu_ids
-from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.errors import NotAvailable
-from wattlaw.limits.guard import acquire
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.state_folder import StateFolder
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.amd import gpus as amd
+from wattlaw.measure.devices.amd.gpus import AmdGpu
+from wattlaw.measure.devices.amd.meter import AmdMeter
+from wattlaw.measure.devices.inventory import gpu_environment, visible_gpu_ids
+from wattlaw.measure.devices.meter import Device, Sample, Target
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.state_folder import StateFolder
 from wattlaw.store.store import Store
 
 Make = Callable[..., AmdMachine]

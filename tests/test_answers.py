@@ -9,23 +9,23 @@ import pytest
 
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.advice.left_out import runs_without_result
-from wattlaw.analysis.decision import Decision, OtherSetting
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.left_out import runs_without_result
+from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.api import results
 from wattlaw.cli.main import main
-from wattlaw.dashboard.overview import read_overview
-from wattlaw.dashboard.pages import Pages
-from wattlaw.dashboard.results import read_energies, read_results
-from wattlaw.dashboard.tails import Device, Totals
-from wattlaw.dashboard.timeline import timelines
-from wattlaw.launch.run_status import StatusPoller
 from wattlaw.report.layouts import Content, Layout, sections
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.decision import decision_text
+from wattlaw.run.run_status import StatusPoller
+from wattlaw_dashboard.overview import read_overview
+from wattlaw_dashboard.pages import Pages
+from wattlaw_dashboard.results import read_energies, read_results
+from wattlaw_dashboard.tails import Device, Totals
+from wattlaw_dashboard.timeline import timelines
 
 Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from test_study_file import VALID, is_one_line
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.study import document
 from wattlaw.study.model import Study
 from wattlaw.study.plan import read_study

@@ -22,8 +22,8 @@ from made_stores import write_store
 from made_studies import MIT, mit
 from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
-from wattlaw.errors import BadInput, Refused, WattlawError
-from wattlaw.launch import tracking
+from wattlaw.common.errors import BadInput, Refused, WattlawError
+from wattlaw.run import tracking
 
 STUDY = """
 name: example

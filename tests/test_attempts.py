@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 import pytest
 
-from wattlaw.errors import BadInput
-from wattlaw.launch.finish import failure_reason, finish, merged_windows, missing_windows
+from wattlaw.common.errors import BadInput
+from wattlaw.run.finish import failure_reason, finish, merged_windows, missing_windows
+from wattlaw.run.training import failures
+from wattlaw.run.training.environment import DISK_FULL
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
-from wattlaw.training import failures
-from wattlaw.training.environment import DISK_FULL
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 COMMAND = WorkloadSpec(name="own", command=("python", "train.py"))

@@ -21,9 +21,9 @@ from made_tables import frames, run_row, window_row
 from wattlaw.api.decision_inputs import read_inputs
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.formatting import OTHER_BATCH
-from wattlaw.instrumentation.batch import batch_that_ran
-from wattlaw.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
+from wattlaw.common.formatting import OTHER_BATCH
+from wattlaw.run.instrumentation.batch import batch_that_ran
+from wattlaw.run.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
 from wattlaw.store.store import Store
 
 SCRIPTS = Path(__file__).parent / "scripts"

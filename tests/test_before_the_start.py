@@ -10,13 +10,13 @@ import yaml
 
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.dashboard.overview import read_overview
-from wattlaw.dashboard.pages import Pages
-from wattlaw.launch.node_setup import permission_problem
-from wattlaw.launch.planning import skipped_text
-from wattlaw.launch.run_status import StatusPoller
-from wattlaw.launch.slurm.commands import parse_gres
+from wattlaw.run.node_setup import permission_problem
+from wattlaw.run.planning import skipped_text
+from wattlaw.run.run_status import StatusPoller
+from wattlaw.run.slurm.commands import parse_gres
 from wattlaw.store.store import Store
+from wattlaw_dashboard.overview import read_overview
+from wattlaw_dashboard.pages import Pages
 
 
 def write(folder: Path, **changes: Any) -> Path:

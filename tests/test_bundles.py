@@ -26,7 +26,7 @@ from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
 from wattlaw.api.results import Results
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput, DamagedFileWarning
+from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.exporting.bundle import columns_in_markdown
 from wattlaw.report.stores import read_accounting_windows
 from wattlaw.store.bundle import Bundle, open_store

@@ -16,7 +16,7 @@ from conftest import (
 )
 from ranks import spec_of
 from wattlaw.cli.main import main
-from wattlaw.launch.stop import CANCELLED
+from wattlaw.run.stop import CANCELLED
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 

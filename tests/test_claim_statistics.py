@@ -10,11 +10,12 @@ import statsmodels.formula.api as smf
 from scipy import stats
 
 from claims_lab import Lab, capped
-from wattlaw.analysis.claims import CLAIMS
-from wattlaw.analysis.claims.cases import Checks, describe_runs, first_to_last, matches_name
-from wattlaw.analysis.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw.analysis.claims.scaling import _speedup_of, _two_betas
-from wattlaw.analysis.claims.verdicts import (
+from wattlaw.common.errors import Refused
+from wattlaw_papers.claims import CLAIMS
+from wattlaw_papers.claims.cases import Checks, describe_runs, first_to_last, matches_name
+from wattlaw_papers.claims.effects import beyond_law, contrast, exponent, paired
+from wattlaw_papers.claims.scaling import _speedup_of, _two_betas
+from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
     MIT,
     SUPPORTED,
@@ -23,7 +24,6 @@ from wattlaw.analysis.claims.verdicts import (
     Effect,
     Within,
 )
-from wattlaw.errors import Refused
 
 RUNS = 800
 EMPTY = Lab().run(counts=(1,)).findings()

@@ -8,11 +8,12 @@ import pytest
 from claims_lab import Lab, capped, law
 from made_studies import kit
 from made_tables import frames, run_row
-from wattlaw.analysis.claims import CLAIMS, check_claims
-from wattlaw.analysis.claims.cases import matches_name
-from wattlaw.analysis.claims.effects import growth
-from wattlaw.analysis.claims.scaling import CNN_BETAS
-from wattlaw.analysis.claims.verdicts import (
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw_papers.claims import CLAIMS, check_claims
+from wattlaw_papers.claims.cases import matches_name
+from wattlaw_papers.claims.effects import growth
+from wattlaw_papers.claims.scaling import CNN_BETAS
+from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
     NOT_DECIDABLE,
     SIMULATED,
@@ -21,8 +22,7 @@ from wattlaw.analysis.claims.verdicts import (
     Effect,
     Within,
 )
-from wattlaw.analysis.footprint import Footprint
-from wattlaw.reference.published import published
+from wattlaw_papers.published import published
 
 GROWN = {"grows": True, "counts": (1, 2, 4, 8)}
 WIDE = (2, 8, 32, 128, 424)

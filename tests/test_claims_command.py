@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.claims import CLAIMS
 from wattlaw.api.imports import import_files
-from wattlaw.cli.commands.claims import claims
+from wattlaw_papers.claims import CLAIMS
+from wattlaw_papers.command import claims
 
 DOCS = Path("docs/claims.md")
 MAP = (

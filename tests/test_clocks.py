@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from agents import agent, environment, free_port, record_of, several
 from ranks import spec_of
-from wattlaw.launch.finish import finish
+from wattlaw.run.finish import finish
+from wattlaw.run.training.clocks import ROUNDS, Clocks, Endpoint, Round, offset_of
+from wattlaw.run.training.environment import HOST
 from wattlaw.store.record import ClockReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
-from wattlaw.training.clocks import ROUNDS, Clocks, Endpoint, Round, offset_of
-from wattlaw.training.environment import HOST
 
 DELAY = st.integers(0, 10**10)
 NOW_NS = 1_800_000_000 * 10**9

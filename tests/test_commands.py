@@ -15,11 +15,11 @@ import yaml
 from conftest import processes_of, records, started, wait_for, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.main import main
-from wattlaw.limits.state_folder import VARIABLE
+from wattlaw.measure.limits.state_folder import VARIABLE
+from wattlaw.run.training.agent import first_error
+from wattlaw.run.training.environment import AGENT_PID
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.training.agent import first_error
-from wattlaw.training.environment import AGENT_PID
 
 BOARD_W = 140.0  # less than any limit here
 SCRIPTS = {
@@ -214,7 +214,7 @@ def test_a_script_that_is_not_there_is_the_reason(runs):
 
 
 def test_a_missing_program_named_by_a_setting_has_the_exit_code_of_a_shell():
-    line = [sys.executable, "-m", "wattlaw.training.command_rank", "fp32", "x"]
+    line = [sys.executable, "-m", "wattlaw.run.training.command_rank", "fp32", "x"]
     environ = os.environ | {AGENT_PID: str(os.getpid())}
     found = subprocess.run(line, capture_output=True, text=True, check=False, env=environ)
     assert found.returncode == 127

@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from made_jobs import profile, with_links
-from wattlaw.simulator.communication import Route, communication
-from wattlaw.simulator.library import read_cluster
+from wattlaw.hardware.library import read_cluster
+from wattlaw_simulator.communication import Route, communication
 
 MIB = 2**20
 CLUSTER = with_links(read_cluster("dgx-h100"), bandwidth_gb_s=100.0, latency_us=10.0)

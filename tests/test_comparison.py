@@ -13,7 +13,7 @@ from scipy import stats
 import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.comparison import (
+from wattlaw.analysis.advise.store_comparison import (
     EXCEEDED,
     KEPT,
     OVER_SETTINGS,
@@ -22,9 +22,9 @@ from wattlaw.analysis.comparison import (
     Comparison,
     compare,
 )
-from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput, Refused
+from wattlaw.common.errors import BadInput, Refused
 from wattlaw.store.store import Store
 
 Values = dict[int, list[float]]

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.critical_batch import CriticalBatch, critical_batch
-from wattlaw.errors import Refused
+from wattlaw.analysis.laws.critical_batch import CriticalBatch, critical_batch
+from wattlaw.common.errors import Refused
 
 
 def fitted(batch, epochs) -> CriticalBatch:

@@ -15,16 +15,16 @@ import pytest
 
 from test_store import ID, a_store, record
 from wattlaw.cli.main import main
-from wattlaw.devices.meter import Facts as DeviceFacts
-from wattlaw.errors import BadInput
-from wattlaw.launch.finish import finish
+from wattlaw.common.errors import BadInput
+from wattlaw.measure.devices.meter import Facts as DeviceFacts
+from wattlaw.run.finish import finish
+from wattlaw.run.training import failures
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
-from wattlaw.training import failures
 
 HOST = "a"
 SIDE_FILES = (f"sampler.{HOST}.json", f"facts.{HOST}.json", f"clocks.{HOST}.json",
@@ -404,11 +404,11 @@ def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied
 def test_a_writer_recreates_a_temporary_file_that_was_removed(tmp_path):
     """Two processes tidy up without a pause while one writes: every write arrives."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom wattlaw.files import *\n"
+        "import sys\nfrom pathlib import Path\nfrom wattlaw.common.files import *\n"
         "print(1, flush=True)\n"
         "while True: remove_abandoned(Path(sys.argv[1]))\n"
     )
-    from wattlaw.files import write_text
+    from wattlaw.common.files import write_text
 
     tidiers = [waiting(code, tmp_path) for _ in range(2)]
     try:

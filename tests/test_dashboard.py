@@ -23,11 +23,11 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from conftest import started, wait_for
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.cli.commands.dashboard import _private_folder
-from wattlaw.dashboard.access import Tokens, kept_cookie, private_folder
-from wattlaw.dashboard.connections import MOST_OTHERS
-from wattlaw.errors import NotPermitted
+from wattlaw.common.errors import NotPermitted
 from wattlaw.store.store import Store
+from wattlaw_dashboard.access import Tokens, kept_cookie, private_folder
+from wattlaw_dashboard.command import _private_folder
+from wattlaw_dashboard.connections import MOST_OTHERS
 
 NOBODY = 65534
 CHROMIUM = "/usr/bin/chromium"

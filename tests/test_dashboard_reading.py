@@ -15,18 +15,18 @@ from conftest import wattlaw as command
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from test_dashboard import made_store
-from wattlaw.dashboard.channels import Channel
-from wattlaw.dashboard.overview import log_tail, read_overview
-from wattlaw.dashboard.pages import Pages
-from wattlaw.dashboard.results import read_energies
-from wattlaw.dashboard.tails import Device, RunTail, Totals
-from wattlaw.dashboard.timeline import timelines
-from wattlaw.launch import run_status
+from wattlaw.run import run_status
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.store.streams import Sample
+from wattlaw_dashboard.channels import Channel
+from wattlaw_dashboard.overview import log_tail, read_overview
+from wattlaw_dashboard.pages import Pages
+from wattlaw_dashboard.results import read_energies
+from wattlaw_dashboard.tails import Device, RunTail, Totals
+from wattlaw_dashboard.timeline import timelines
 
 
 def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):

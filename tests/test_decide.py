@@ -13,9 +13,9 @@ from wattlaw.api import results
 from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.errors import Refused
-from wattlaw.launch.choosing import NOT_NEEDED
+from wattlaw.common.errors import Refused
 from wattlaw.report.topics.decision import result as decision_result
+from wattlaw.run.choosing import NOT_NEEDED
 
 SETTING = (
     "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",

@@ -9,8 +9,8 @@ from decide_studies import QUESTION, run_with, statuses
 from wattlaw.api import results
 from wattlaw.api.decision_inputs import read_inputs, setting_of
 from wattlaw.api.studies import load_study, run
-from wattlaw.launch.launcher import Ended
-from wattlaw.launch.replay.launcher import ReplayLauncher
+from wattlaw.run.launcher import Ended
+from wattlaw.run.replay.launcher import ReplayLauncher
 
 
 def test_a_setting_that_cannot_run_is_not_decided_for(write_decide, tmp_path):

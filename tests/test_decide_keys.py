@@ -4,7 +4,7 @@ import pytest
 
 from wattlaw.api.studies import load_study
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 
 BAD = {
     "several workloads": (

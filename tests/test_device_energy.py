@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattlaw.telemetry.device_energy import Counter, EnergyEstimate, Power, reconcile
+from wattlaw.measure.telemetry.device_energy import Counter, EnergyEstimate, Power, reconcile
 
 S = 1_000_000_000
 T0 = 1_700_000_000 * S

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from wattlaw.errors import NotAvailable
+from wattlaw.common.errors import NotAvailable
 from wattlaw.workloads.digits import cnn
 from wattlaw.workloads.digits.cnn import images_and_labels, stratified
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.energy_laws import energy_law, energy_laws, factor_drift, factor_model
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.series import fit_table, scaling_series
+from wattlaw.analysis.laws.energy_laws import energy_law, energy_laws, factor_drift, factor_model
+from wattlaw.analysis.laws.series import fit_table, scaling_series
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.fits import fit_metrics
-from wattlaw.errors import Refused
+from wattlaw.common.errors import Refused
 
 COUNTS = (1, 2, 4, 8, 16)
 

@@ -9,9 +9,9 @@ import pytest
 import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 
 #: Of each GPU, and of a node with two.
 GPU_J, CPU_J, DRAM_J, NODE_J = 1000.0, 300.0, 50.0, 3000.0

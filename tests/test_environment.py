@@ -10,8 +10,8 @@ import yaml
 from conftest import wattlaw
 from pythons import python_without
 from wattlaw.api.studies import load_study, run
-from wattlaw.devices.nvidia.architectures import no_kernels_reason
-from wattlaw.errors import NotAvailable
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.workloads import catalogue
 
 CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
-from wattlaw import registry
 from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput, Refused
+from wattlaw.common import registry
+from wattlaw.common.errors import BadInput, Refused
 from wattlaw.exporting import GROUP, Exported
-from wattlaw.exporting.extrap import _as_json_lines, _as_text, _Series
+from wattlaw_formats.extrap import _as_json_lines, _as_text, _Series
 
 COUNTS = (1, 2, 4, 8, 16)
 EXTRAP = Path(os.environ.get("WATTLAW_EXTRAP_PYTHON") or ".venv-extrap/bin/python")

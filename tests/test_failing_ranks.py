@@ -13,13 +13,13 @@ from conftest import environment, records, wattlaw
 from fake_nvml import FakeGpus
 from limiting import Place
 from ranks import spec_of
-from wattlaw.launch.slurm.submission import interrupted
+from wattlaw.run.slurm.submission import interrupted
+from wattlaw.run.training import failures
+from wattlaw.run.training.environment import HOST, WARNS
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
-from wattlaw.training import failures
-from wattlaw.training.environment import HOST, WARNS
 
 #: Far less than a collective's 30 minutes; starting and ending processes on a busy machine counts.
 #: Long for a busy machine; a rank that waits for a failed one waits for 600 s or more.

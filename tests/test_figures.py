@@ -22,9 +22,9 @@ from altair.utils.schemapi import debug_mode
 import made_studies
 from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.decision import CourseRow, Decision
+from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.prediction.settings import TrainingSetting
+from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.report.figures import GALLERY, Figure, advice, figures_of, limits
 from wattlaw.report.figures.facets import MAX_PANELS
 from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels

@@ -18,20 +18,20 @@ from conftest import environment, wait_for
 from powercap import Powercap
 from recording import HOST, report_of, samples_of
 from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, increase, put
-from wattlaw.devices import cray, node_power
-from wattlaw.devices.cray import CrayMeter
-from wattlaw.devices.file_meter import FileMeter, FileSource
-from wattlaw.devices.grace import GraceMeter
-from wattlaw.devices.intel import IntelMeter, select_gpus
-from wattlaw.devices.inventory import counted, visible_gpu_ids
-from wattlaw.devices.meter import Device, Meter, Target
-from wattlaw.devices.node_power import NodePowerMeter, parse_dcmi
-from wattlaw.devices.node_sharing import shares_node
-from wattlaw.devices.rapl import RaplMeter
-from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.measure.devices import cray, node_power
+from wattlaw.measure.devices.cray import CrayMeter
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource
+from wattlaw.measure.devices.grace import GraceMeter
+from wattlaw.measure.devices.intel import IntelMeter, select_gpus
+from wattlaw.measure.devices.inventory import counted, visible_gpu_ids
+from wattlaw.measure.devices.meter import Device, Meter, Target
+from wattlaw.measure.devices.node_power import NodePowerMeter, parse_dcmi
+from wattlaw.measure.devices.node_sharing import shares_node
+from wattlaw.measure.devices.rapl import RaplMeter
+from wattlaw.measure.telemetry import sampler
+from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.telemetry import sampler
-from wattlaw.telemetry.energy import energy_of_windows
 
 TARGET = Target(os.getpid())
 CPUS = os.cpu_count()

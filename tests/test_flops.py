@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from wattlaw.run.training.flops import flops_per_sample
 from wattlaw.study.model import WorkloadSpec
-from wattlaw.training.flops import flops_per_sample
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.data_loading import InMemory
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.footprint import J_PER_KWH, Footprint
+from wattlaw.analysis.advise.footprint import J_PER_KWH, Footprint
 from wattlaw.api.footprint import footprint_of
-from wattlaw.errors import BadInput
-from wattlaw.reference.footprint import (
+from wattlaw.common.errors import BadInput
+from wattlaw.common.reference.footprint import (
     electricity_price,
     electricity_prices,
     grid_intensities,

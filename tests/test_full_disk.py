@@ -13,11 +13,11 @@ from conftest import wait_for
 from ranks import spec_of
 from test_store import a_store
 from wattlaw.cli.main import main
-from wattlaw.launch.finish import failure_reason
+from wattlaw.run.finish import failure_reason
+from wattlaw.run.training.environment import DISK_FULL
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
-from wattlaw.training.environment import DISK_FULL
 
 KIB = 1024
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from wattlaw import processes
+from wattlaw.common import processes
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "benchmarks"))

@@ -19,12 +19,12 @@ import pytest
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput, NotAvailable, NotPermitted
-from wattlaw.files import locked_temporary
-from wattlaw.limits.guard import acquire
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.saved_state import SavedState, boot_id
-from wattlaw.limits.state_folder import StateFolder
+from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.common.files import locked_temporary
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.saved_state import SavedState, boot_id
+from wattlaw.measure.limits.state_folder import StateFolder
 
 Start = Callable[..., Place]
 LOCK, UNLOCK = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
@@ -465,7 +465,7 @@ def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) ->
         (place.folder.path / f"{place.devices[0]}.lock").unlink()
         held.apply(CAP)
         sees_it = (
-            "import sys; from wattlaw.limits.guard import *\n"
+            "import sys; from wattlaw.measure.limits.guard import *\n"
             "acquire(sys.argv[1:]).apply(Limits(120.0))"
         )
         line = [sys.executable, "-c", sees_it, *place.devices]

@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattlaw.errors import BadInput
-from wattlaw.simulator.cluster import Cluster, Described, Gpu, Link
-from wattlaw.simulator.library import cluster_names, describe, gpu_names, read_cluster
+from wattlaw.common.errors import BadInput
+from wattlaw.hardware.cluster import Cluster, Described, Gpu, Link
+from wattlaw.hardware.library import cluster_names, describe, gpu_names, read_cluster
 
 DOC = (Path(__file__).parents[1] / "docs" / "hardware.md").read_text()
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)[0]

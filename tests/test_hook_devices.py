@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from wattlaw.instrumentation.hook._wattlaw import steps as hook
-from wattlaw.instrumentation.steps import StepsFolder
+from wattlaw.run.instrumentation.hook._wattlaw import steps as hook
+from wattlaw.run.instrumentation.steps import StepsFolder
 
 
 class Cuda:

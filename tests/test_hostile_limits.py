@@ -24,16 +24,16 @@ import pytest
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
 from sites import Node, nodes
-from wattlaw.devices.nvidia.limiter import NvidiaSmiLimiter
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.local import LocalLauncher
-from wattlaw.limits import state_folder as saved_module
-from wattlaw.limits.guard import acquire
-from wattlaw.limits.prolog_limits import VARIABLE as REPORTS
-from wattlaw.limits.prolog_limits import verify_prolog_limits
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.saved_state import boot_id
-from wattlaw.limits.state_folder import VARIABLE, StateFolder
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.measure.devices.nvidia.limiter import NvidiaSmiLimiter
+from wattlaw.measure.limits import state_folder as saved_module
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.prolog_limits import VARIABLE as REPORTS
+from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.saved_state import boot_id
+from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
+from wattlaw.run.local import LocalLauncher
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
 

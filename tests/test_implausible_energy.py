@@ -24,15 +24,15 @@ from fake_nvml import (
 from public_data import ORIGINS, public_csv
 from recording import HOST, Recording, machine, record, report_of, samples_of
 from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
-from wattlaw.devices.meter import Target
-from wattlaw.devices.nvidia.limiter import NvidiaLimiter
-from wattlaw.launch.finish import _not_enforced
-from wattlaw.limits.requests import Limits, report_applied_limits
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.limits.requests import Limits, report_applied_limits
+from wattlaw.measure.telemetry import plausibility, sampler
+from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.run.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
-from wattlaw.telemetry import plausibility, sampler
-from wattlaw.telemetry.energy import energy_of_windows
 
 S = 10**9
 Row = dict[str, object]

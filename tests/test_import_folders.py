@@ -8,7 +8,7 @@ import pytest
 import import_samples as samples
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.store.store import Store
 
 MAP = "gpus=n,epoch_time_s=t"

@@ -19,12 +19,12 @@ import pytest
 import import_samples as samples
 from import_samples import mllog
 from public_data import public_file
-from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import Import, read_import
-from wattlaw.errors import BadInput
-from wattlaw.importing import hdf5
+from wattlaw.common.errors import BadInput
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
+from wattlaw_formats import hdf5
 
 
 def a_file(path: Path, content: bytes | str) -> Path:

@@ -12,10 +12,10 @@ import yaml
 from conftest import PLUGIN, study_of
 from fake_nvml import FakeGpus
 from hostile import BEFORE_US, Hostile
-from wattlaw.launch.planning import git_commit
-from wattlaw.launch.selftest import run_checks
-from wattlaw.launch.slurm.submission import write_script
-from wattlaw.limits.state_folder import VARIABLE
+from wattlaw.measure.limits.state_folder import VARIABLE
+from wattlaw.run.planning import git_commit
+from wattlaw.run.selftest import run_checks
+from wattlaw.run.slurm.submission import write_script
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
@@ -206,7 +206,7 @@ def test_the_driver_of_a_job_has_absolute_entries_only_and_a_command_what_the_us
 ):
     write_script(RunFolder(tmp_path), Launch(kind="slurm", gpus_per_node=1))
     code = (
-        "import json, os; from wattlaw.isolation import isolate, user_environment\n"
+        "import json, os; from wattlaw.common.isolation import isolate, user_environment\n"
         "begun = os.environ.get('PYTHONPATH'); isolate()\n"
         "print(json.dumps([begun, os.environ.get('PYTHONPATH'), user_environment()]))"
     )

@@ -18,8 +18,8 @@ from made_stores import record, write_store
 from made_studies import mit
 from wattlaw.api.results import open as open_store
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput, DamagedFileWarning
-from wattlaw.launch.run_status import store_status
+from wattlaw.common.errors import BadInput, DamagedFileWarning
+from wattlaw.run.run_status import store_status
 from wattlaw.store.imports import ImportedRun, write_runs
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_rows import row_of

@@ -12,17 +12,17 @@ import pytest
 
 from import_samples import SAMPLES, Sample
 from soak import mutate
-from wattlaw import registry
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
-from wattlaw.delimited import encoding_of
-from wattlaw.errors import BadInput
-from wattlaw.importing import hdf5
+from wattlaw.common import registry
+from wattlaw.common.delimited import encoding_of
+from wattlaw.common.errors import BadInput
 from wattlaw.importing.detection import HEAD_BYTES, importer_of, importers, read_file
 from wattlaw.importing.importer import GROUP, Options
 from wattlaw.importing.mapping import parse_constants
 from wattlaw.store.schema import EPOCHS, TELEMETRY, find_faults
 from wattlaw.store.store import Store
+from wattlaw_formats import hdf5
 
 #: Formats that mark the windows of a time series, and formats without a window of their own.
 MARKS, SERIES = {"windows", "log"}, {"nvidia-smi", "zeus-power", "dcgm", "amd-smi", "mlperf-power"}

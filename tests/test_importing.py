@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from conftest import wattlaw
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.series import scaling_series
+from wattlaw.analysis.laws.series import scaling_series
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import
 from wattlaw.cli.commands.export import export
 from wattlaw.cli.commands.fit import fit
 from wattlaw.cli.commands.import_files import import_files
 from wattlaw.cli.commands.status import status
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Options
 from wattlaw.importing.mapping import parse_map
 from wattlaw.importing.reading import Source

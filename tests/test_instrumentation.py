@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from wattlaw.instrumentation.environment import instrumented_environment
-from wattlaw.instrumentation.steps import ProcessSteps, StepsFolder
-from wattlaw.instrumentation.summary import summarise
+from wattlaw.run.instrumentation.environment import instrumented_environment
+from wattlaw.run.instrumentation.steps import ProcessSteps, StepsFolder
+from wattlaw.run.instrumentation.summary import summarise
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

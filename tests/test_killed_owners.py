@@ -35,9 +35,9 @@ from limiting import (
     restore_stale_or_raise,
     stays,
 )
-from wattlaw.devices.inventory import gpu_environment
-from wattlaw.limits.guard import acquire
-from wattlaw.limits.requests import Limits
+from wattlaw.measure.devices.inventory import gpu_environment
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
 
 Start = Callable[..., Place]
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.

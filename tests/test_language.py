@@ -21,17 +21,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
 
-from wattlaw import registry
-from wattlaw.errors import BadInput
+from wattlaw.common import registry
+from wattlaw.common.errors import BadInput
 from wattlaw.workloads.catalogue import GROUP
 from wattlaw.workloads.data_loading import Loader, LoaderOptions, splitmix64
-from wattlaw.workloads.language import BERT_BASE, Options
-from wattlaw.workloads.language.bert import Bert
-from wattlaw.workloads.language.corpus import Text, find_text
-from wattlaw.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
-from wattlaw.workloads.language.synthetic import make_data
-from wattlaw.workloads.language.tokenizer import tokenised, train
 from wattlaw.workloads.workload import Shard
+from wattlaw_papers.workloads.language import BERT_BASE, Options
+from wattlaw_papers.workloads.language.bert import Bert
+from wattlaw_papers.workloads.language.corpus import Text, find_text
+from wattlaw_papers.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
+from wattlaw_papers.workloads.language.synthetic import make_data
+from wattlaw_papers.workloads.language.tokenizer import tokenised, train
 
 SMALL: dict[str, Any] = {
     "hidden_size": 64,
@@ -456,8 +456,8 @@ def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
     found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(5)]
     script = (
         "import sys; from pathlib import Path;"
-        "from wattlaw.workloads.language.corpus import find_text;"
-        "from wattlaw.workloads.language.tokenizer import train;"
+        "from wattlaw_papers.workloads.language.corpus import find_text;"
+        "from wattlaw_papers.workloads.language.tokenizer import train;"
         "text = find_text(Path(sys.argv[1]), 'text', 'train');"
         "sys.stdout.write(train(text.lines(), text.lines(), 600).to_str())"
     )
@@ -561,7 +561,7 @@ def test_ranks_that_start_together_with_an_empty_cache_tokenise_once_and_agree(
         time.sleep(0.3)
         return tokenised(*args)
 
-    monkeypatch.setattr("wattlaw.workloads.language.tokenizer.tokenised", slow)
+    monkeypatch.setattr("wattlaw_papers.workloads.language.tokenizer.tokenised", slow)
 
     def one(_: int) -> list[tuple[int, ...]]:
         bert = on(made, tokenizer=None, cache=str(tmp_path / "cache"))

@@ -21,12 +21,12 @@ from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, OWNER, child, kill
 from trees import IntelCards, put
-from wattlaw import registry
-from wattlaw.devices import meter
-from wattlaw.devices.limiter import GROUP, Limiter
-from wattlaw.errors import NotAvailable, NotPermitted
-from wattlaw.limits.guard import acquire
-from wattlaw.limits.requests import Limits
+from wattlaw.common import registry
+from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.measure.devices import meter
+from wattlaw.measure.devices.limiter import GROUP, Limiter
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
 
 NOBODY = 65534
 NVIDIA = ("nvidia", "nvidia-smi")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattlaw.devices.meter import Sample
+from wattlaw.measure.devices.meter import Sample
 from wattlaw.store.live import LiveWriter, read_live
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.streams import Window
@@ -118,7 +118,7 @@ def test_a_stream_of_other_columns_gives_no_rows(tmp_path):
 def test_a_killed_writer_loses_no_appended_rows(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\n"
-        "from wattlaw.devices.meter import Sample\n"
+        "from wattlaw.measure.devices.meter import Sample\n"
         "from wattlaw.store.live import LiveWriter\n"
         "stream = LiveWriter(Path(sys.argv[1]), Sample._fields)\n"
         "for n in range(10**9):\n"
@@ -139,7 +139,7 @@ def test_a_killed_writer_loses_no_appended_rows(tmp_path):
 
 def test_neither_the_sampler_nor_a_writer_of_windows_needs_pyarrow_or_torch():
     code = (
-        "import sys, wattlaw.telemetry.sampler, wattlaw.store.live\n"
+        "import sys, wattlaw.measure.telemetry.sampler, wattlaw.store.live\n"
         "print({'pyarrow', 'pandas', 'torch', 'numpy'} & {*sys.modules})"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

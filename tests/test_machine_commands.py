@@ -8,8 +8,8 @@ import pytest
 from conftest import wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.main import main
-from wattlaw.launch import selftest
-from wattlaw.launch.selftest import median_interval, run_checks, slowdown_check
+from wattlaw.run import selftest
+from wattlaw.run.selftest import median_interval, run_checks, slowdown_check
 
 
 @pytest.fixture

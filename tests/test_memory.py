@@ -13,15 +13,15 @@ from wattlaw import examples
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.examples import EXAMPLES
-from wattlaw.launch.boards import Board, memory_warnings, named_board, too_large_reason
-from wattlaw.launch.planning import plan_study
-from wattlaw.simulator import library
-from wattlaw.simulator.memory import rank_memory_gb
+from wattlaw.hardware import library
+from wattlaw.run.boards import Board, memory_warnings, named_board, too_large_reason
+from wattlaw.run.planning import plan_study
 from wattlaw.store.store import Store
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.plan import expand, read_study
-from wattlaw.training.profiling.profile import measure_profile
 from wattlaw.workloads import catalogue
+from wattlaw.workloads.memory import rank_memory_gb
+from wattlaw_simulator.profiling.profile import measure_profile
 
 EXAMPLE_FOLDER = Path(examples.__file__).parent
 PAPERS = sorted(

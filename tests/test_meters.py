@@ -15,9 +15,9 @@ import pytest
 
 from powercap import RANGE_UJ, Powercap
 from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names
-from wattlaw import registry
-from wattlaw.devices.meter import GROUP, Meter, Sample, Target
-from wattlaw.errors import BadInput, NotAvailable
+from wattlaw.common import registry
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.measure.devices.meter import GROUP, Meter, Sample, Target
 from wattlaw.store.record import DeviceReport
 from wattlaw.store.streams import Kind, PowerSource
 

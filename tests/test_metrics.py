@@ -9,8 +9,8 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.findings import analyse
-from wattlaw.analysis.groups import aggregate
-from wattlaw.analysis.metrics import direction, run_metrics, with_sampled_utilisation
+from wattlaw.analysis.metrics.groups import aggregate
+from wattlaw.analysis.metrics.metrics import direction, run_metrics, with_sampled_utilisation
 
 
 def one_run(*windows: dict[str, object]) -> pd.Series:

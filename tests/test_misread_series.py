@@ -12,7 +12,7 @@ import pytest
 from public_data import misread_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 
 
 def made(folder: Path, name: str, *lines: str, encoding: str = "utf-8") -> Path:

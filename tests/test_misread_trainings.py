@@ -11,7 +11,7 @@ from import_samples import mllog
 from public_data import misread_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 
 
 def a_file(path: Path, content: bytes | str) -> Path:

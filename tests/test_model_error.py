@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from wattlaw.analysis.prediction import TrainingSetting, model_error
-from wattlaw.analysis.prediction.layout import Layout, Reference
-from wattlaw.analysis.prediction.model_error import Errors, draw_errors
-from wattlaw.analysis.prediction.settings import Observation
+from wattlaw.analysis.predict import TrainingSetting, model_error
+from wattlaw.analysis.predict.layout import Layout, Reference
+from wattlaw.analysis.predict.model_error import Errors, draw_errors
+from wattlaw.analysis.predict.settings import Observation
 
 USUAL = 0.02
 DRAWS = 4000

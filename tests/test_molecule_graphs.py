@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from scipy import special
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wattlaw.workloads.molecules import DimeNetOptions, SchNetOptions, graphs
-from wattlaw.workloads.molecules.nets import DimeNet, SchNet, SphericalBasis, bessel_zeros
-from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
+from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions, graphs
+from wattlaw_papers.workloads.molecules.nets import DimeNet, SchNet, SphericalBasis, bessel_zeros
+from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 
 SMALL_SCHNET = SchNetOptions(
     train_samples=32,

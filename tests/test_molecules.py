@@ -12,15 +12,15 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from wattlaw import processes
-from wattlaw.errors import BadInput
+from wattlaw.common import processes
+from wattlaw.common.errors import BadInput
 from wattlaw.workloads import data_cache
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
-from wattlaw.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
-from wattlaw.workloads.molecules.molecules import MoleculeData
-from wattlaw.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
-from wattlaw.workloads.molecules.synthetic import make_data, synthetic_molecules
 from wattlaw.workloads.workload import Shard
+from wattlaw_papers.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
+from wattlaw_papers.workloads.molecules.molecules import MoleculeData
+from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
+from wattlaw_papers.workloads.molecules.synthetic import make_data, synthetic_molecules
 
 SCHNET_SIZES = {
     "hidden_channels": 16,
@@ -405,7 +405,7 @@ def test_options_that_contradict_are_refused(options, words):
 
 def test_entries_are_listed_without_torch():
     code = (
-        "import sys; from wattlaw.workloads.molecules import SCHNET; "
+        "import sys; from wattlaw_papers.workloads.molecules import SCHNET; "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -414,8 +414,8 @@ def test_entries_are_listed_without_torch():
 def test_a_missing_pytorch_geometric_gives_a_one_line_error():
     code = (
         "import sys; sys.modules['torch_geometric'] = None\n"
-        "from wattlaw.errors import NotAvailable\n"
-        "try:\n    import wattlaw.workloads.molecules.regression\n"
+        "from wattlaw.common.errors import NotAvailable\n"
+        "try:\n    import wattlaw_papers.workloads.molecules.regression\n"
         "except NotAvailable as error:\n    print(error)"
     )
     done = subprocess.run(

@@ -10,11 +10,11 @@ import pytest
 
 from conftest import records, wait_for
 from conftest import wattlaw as command
-from wattlaw.errors import BadInput
-from wattlaw.launch import notify
-from wattlaw.launch.campaign import Outcome
-from wattlaw.launch.notify import Notifications, command_words
-from wattlaw.limits.guard import RESTORE_HINT
+from wattlaw.common.errors import BadInput
+from wattlaw.measure.limits.guard import RESTORE_HINT
+from wattlaw.run import notify
+from wattlaw.run.campaign import Outcome
+from wattlaw.run.notify import Notifications, command_words
 
 STUDY = {
     "name": "events",

@@ -21,11 +21,11 @@ from fake_nvml import (
     FakeGpus,
 )
 from recording import HOST, Recording, errors, machine, record
-from wattlaw.devices.meter import Sample, Target
-from wattlaw.devices.nvidia.meter import NvidiaMeter
-from wattlaw.errors import NotAvailable, NotPermitted
+from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.measure.devices.meter import Sample, Target
+from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
+from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.telemetry.energy import energy_of_windows
 
 S = 1_000_000_000
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
@@ -340,8 +340,8 @@ def has_a_real_driver() -> bool:
 
 def test_a_machine_without_a_driver_says_so(tmp_path):
     code = (
-        "from wattlaw.devices.meter import Target\n"
-        "from wattlaw.devices.nvidia.meter import NvidiaMeter\n"
+        "from wattlaw.measure.devices.meter import Target\n"
+        "from wattlaw.measure.devices.nvidia.meter import NvidiaMeter\n"
         "NvidiaMeter.open(Target(1))"
     )
     if has_a_real_driver():

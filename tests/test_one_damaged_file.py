@@ -16,7 +16,7 @@ import wattlaw
 from conftest import study_of
 from conftest import wattlaw as wattlaw_command
 from wattlaw.cli.main import main
-from wattlaw.errors import DamagedFileWarning
+from wattlaw.common.errors import DamagedFileWarning
 from wattlaw.store.store import Store
 
 STUDY = {

@@ -21,7 +21,7 @@ from made_tables import frames, run_row, window_row
 from test_store import umask
 from wattlaw.api.progress import LineProgress
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.exporting import openmetrics as exporting
 from wattlaw.exporting.openmetrics import MetricsFile, _as_text
 from wattlaw.store.record import RunRecord

@@ -10,7 +10,7 @@ import pytest
 from made_stores import write_store
 from made_tables import study
 from wattlaw.cli.main import main
-from wattlaw.files import open_regular, replacing, write_text
+from wattlaw.common.files import open_regular, replacing, write_text
 
 NOBODY, US = 65534, 4321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")

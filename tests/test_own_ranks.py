@@ -11,11 +11,11 @@ import yaml
 
 from conftest import wattlaw
 from wattlaw.api.studies import load_study
-from wattlaw.errors import BadInput
-from wattlaw.instrumentation.launched_ranks import wrong_ranks
-from wattlaw.instrumentation.steps import ProcessSteps
+from wattlaw.common.errors import BadInput
+from wattlaw.run.instrumentation.launched_ranks import wrong_ranks
+from wattlaw.run.instrumentation.steps import ProcessSteps
+from wattlaw.run.training.rank_starters import find_rank_starter
 from wattlaw.store.store import Store
-from wattlaw.training.rank_starters import find_rank_starter
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import study_of
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.study.command import PLACEHOLDERS, substitute
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import RunSpec, Study

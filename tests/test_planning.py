@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from wattlaw.analysis.planning import Candidate, Question, may_fit_memory, plan
-from wattlaw.analysis.planning.plan import BUDGET, CERTAIN, NOTHING_LEFT
-from wattlaw.analysis.planning.repeats import fit_with_repeats, noise_of_repeats, noise_prior
-from wattlaw.analysis.planning.value import Outcomes, expected_regrets, explained
-from wattlaw.analysis.prediction import Observation, TrainingSetting
-from wattlaw.analysis.prediction.parameters import Prior
-from wattlaw.errors import BadInput
+from wattlaw.analysis.decide import Candidate, Question, may_fit_memory, plan
+from wattlaw.analysis.decide.plan import BUDGET, CERTAIN, NOTHING_LEFT
+from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
+from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
+from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.analysis.predict.parameters import Prior
+from wattlaw.common.errors import BadInput
 
 NODE = 4
 STEPS = 100

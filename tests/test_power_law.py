@@ -19,7 +19,7 @@ from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.api.fits import fit
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput, Refused
+from wattlaw.common.errors import BadInput, Refused
 
 KEYS = {
     "group", "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value",

@@ -11,10 +11,10 @@ import wattlaw
 from conftest import wattlaw as command
 from made_stores import write_store
 from made_studies import MIT, mit
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.prediction.job import jobs_of
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.cli.commands.predict import predict as predict_command
-from wattlaw.errors import BadInput, Refused
+from wattlaw.common.errors import BadInput, Refused
 
 KEYS = {
     "workload", "hardware", "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch",

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.prediction import Observation, TrainingSetting, fit, predict, sampler
-from wattlaw.analysis.prediction.layout import Layout, Reference
-from wattlaw.analysis.prediction.model import step
-from wattlaw.analysis.prediction.model_error import discrepancy
-from wattlaw.analysis.prediction.parameters import GROUPS, WEAK, Transformation
-from wattlaw.analysis.prediction.posterior import FREEDOM, grouped_t
-from wattlaw.errors import BadInput
+from wattlaw.analysis.predict import Observation, TrainingSetting, fit, predict, sampler
+from wattlaw.analysis.predict.layout import Layout, Reference
+from wattlaw.analysis.predict.model import step
+from wattlaw.analysis.predict.model_error import discrepancy
+from wattlaw.analysis.predict.parameters import GROUPS, WEAK, Transformation
+from wattlaw.analysis.predict.posterior import FREEDOM, grouped_t
+from wattlaw.common.errors import BadInput
 
 NODE = 4
 REFERENCE = Reference(32.0, 0.1, 250.0, 4.0, 1500.0, (None,))

@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from made_studies import MIT, kit, mit
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.prediction import TrainingSetting
-from wattlaw.analysis.prediction.grid import doublings
-from wattlaw.analysis.prediction.host_power import HostPower
-from wattlaw.analysis.prediction.job import SHARED_CORES, jobs_of
-from wattlaw.analysis.prediction.layout import Reference
-from wattlaw.analysis.prediction.overview import overviews
-from wattlaw.analysis.prediction.parameters import LEARNED, hardware_priors
-from wattlaw.simulator.library import read_cluster
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict import TrainingSetting
+from wattlaw.analysis.predict.grid import doublings
+from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.job import SHARED_CORES, jobs_of
+from wattlaw.analysis.predict.layout import Reference
+from wattlaw.analysis.predict.overview import overviews
+from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
+from wattlaw.hardware.library import read_cluster
 
 DIMENET = {"dimenet": MIT["dimenet"]}
 

@@ -17,13 +17,13 @@ import torch
 from agents import HERE, PLUGIN, agent, record_of
 from conftest import wait_for
 from ranks import losses, spec_of, trained
-from wattlaw.launch.finish import finish
+from wattlaw.run.finish import finish
+from wattlaw.run.training.agent import WORKER
+from wattlaw.run.training.environment import WARNS
+from wattlaw.run.training.preemption import steps_between
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
-from wattlaw.training.agent import WORKER
-from wattlaw.training.environment import WARNS
-from wattlaw.training.preemption import steps_between
 
 STEPS = 6  # of an epoch: 1437 samples are 5 x 256 + 157
 LOOKS = STEPS + 2  # checks for a notice, in an epoch that is not the last
@@ -193,7 +193,9 @@ class Run:
     def sampler(self) -> psutil.Process | None:
         """Return the sampler if it runs."""
         children = psutil.Process(self.agents[-1].pid).children()
-        return next((one for one in children if "wattlaw.telemetry.sampler" in one.cmdline()), None)
+        return next(
+            (one for one in children if "wattlaw.measure.telemetry.sampler" in one.cmdline()), None
+        )
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattlaw import processes
+from wattlaw.common import processes
 from wattlaw.workloads.data_loading import InMemory, LoaderOptions
 
 CODE = """

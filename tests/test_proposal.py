@@ -12,7 +12,7 @@ from made_tables import study
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.proposal import Campaign, Proposal, propose
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput, Refused
+from wattlaw.common.errors import BadInput, Refused
 from wattlaw.report.latex import as_latex
 from wattlaw.report.proposal import campaign_table, scaling_table
 from wattlaw.report.tables import Table

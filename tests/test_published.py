@@ -2,8 +2,8 @@
 
 import pytest
 
-from wattlaw.errors import BadInput
-from wattlaw.reference.published import QUANTITIES, SOURCES, published
+from wattlaw.common.errors import BadInput
+from wattlaw_papers.published import QUANTITIES, SOURCES, published
 
 
 def test_exponents_by_model_are_those_of_the_paper() -> None:
@@ -55,7 +55,7 @@ def test_every_value_has_a_study_a_known_quantity_a_place_and_hardware() -> None
 
 
 def test_workloads_are_those_that_are_registered() -> None:
-    from wattlaw import registry
+    from wattlaw.common import registry
 
     names = {row.workload for row in published()} - {None}
     assert names <= set(registry.names("wattlaw.workloads"))

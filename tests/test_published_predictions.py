@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from public_data import public_csv
-from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.library import read_cluster
-from wattlaw.simulator.power import Board
+from wattlaw.hardware.library import read_cluster
+from wattlaw_simulator.job import Parameters
+from wattlaw_simulator.power import Board
 
 ROOT = Path(__file__).parents[1]
 

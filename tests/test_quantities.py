@@ -2,8 +2,8 @@
 
 import pytest
 
-from wattlaw.errors import BadInput
-from wattlaw.quantities import duration_s, energy_j, finite, share
+from wattlaw.common.errors import BadInput
+from wattlaw.common.quantities import duration_s, energy_j, finite, share
 
 
 @pytest.mark.parametrize(

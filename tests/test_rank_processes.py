@@ -12,8 +12,8 @@ import pytest
 
 from conftest import records, wait_for, wattlaw
 from test_worker_imports import BLOCKER
-from wattlaw.training import rank_processes
-from wattlaw.training.rank_processes import EndedBySignal, run_launcher, run_ranks
+from wattlaw.run.training import rank_processes
+from wattlaw.run.training.rank_processes import EndedBySignal, run_launcher, run_ranks
 
 #: What torchrun gives one rank of two on a single node; torch's own documentation lists them.
 SAME = {

@@ -7,11 +7,11 @@ import pyarrow as pa
 import pytest
 
 from powercap import RANGE_UJ, Powercap
-from wattlaw.devices.meter import Target
-from wattlaw.devices.rapl import RaplMeter
-from wattlaw.errors import NotAvailable
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.devices.rapl import RaplMeter
+from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.telemetry.energy import energy_of_windows
 
 TARGET = Target(os.getpid())
 

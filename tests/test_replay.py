@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import records
-from wattlaw.analysis.comparable_runs import comparable_runs
+from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
-from wattlaw.launch.replay.table import TIMES, read_replay_table
+from wattlaw.common.errors import BadInput
+from wattlaw.run.replay.table import TIMES, read_replay_table
 from wattlaw.workloads import catalogue
 
 TABLE = """\

@@ -9,12 +9,10 @@ import pytest
 
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study
-from wattlaw.analysis.batch_effects import NO_FALL
-from wattlaw.analysis.claims import check_claims
-from wattlaw.analysis.claims.verdicts import NOT_DECIDABLE
-from wattlaw.analysis.decision import Decision
+from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.result import Caution
+from wattlaw.analysis.laws.batch_effects import NO_FALL
+from wattlaw.analysis.metrics.result import Caution
 from wattlaw.report.layouts import (
     DEFAULT,
     MAX_CAVEATS,
@@ -30,6 +28,8 @@ from wattlaw.report.topics.decision import result as decision_table
 from wattlaw.report.topics.measured import utilisation_sentences
 from wattlaw.report.topics.scaling import main_fits, scaling_sentences
 from wattlaw.report.topics.verdict import MAX_ROWS, caveats
+from wattlaw_papers.claims import check_claims
+from wattlaw_papers.claims.verdicts import NOT_DECIDABLE
 
 
 @cache

@@ -17,14 +17,14 @@ import pytest
 from conftest import SIMULATED_DEVICES, environment, wait_for
 from fake_nvml import FakeGpus
 from recording import HOST, Recording, machine, record, report_of
-from wattlaw import processes
-from wattlaw.devices.host import HostMeter
-from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.errors import NotAvailable
+from wattlaw.common import processes
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.host import HostMeter
+from wattlaw.measure.devices.meter import Device, Sample, Target
+from wattlaw.measure.telemetry import sampler
+from wattlaw.measure.telemetry.sampler import MeterPoller
 from wattlaw.store.live import read_live
 from wattlaw.store.schema import SAMPLES
-from wattlaw.telemetry import sampler
-from wattlaw.telemetry.sampler import MeterPoller
 
 BUSY = "while True: pass"
 IDLE = "import time; time.sleep(600)"

@@ -12,8 +12,8 @@ import pytest
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.scheduler_energy import Agreement
-from wattlaw.errors import BadInput, DamagedFileWarning
+from wattlaw.analysis.metrics.scheduler_energy import Agreement
+from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.report.layouts import DEFAULT, Content, sections
 from wattlaw.report.page import write_report
 from wattlaw.report.stores import read_accounting_windows

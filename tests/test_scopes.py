@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from conftest import environment, wattlaw
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.findings import analyse
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.devices.inventory import counted
-from wattlaw.devices.meter import Device
-from wattlaw.launch.summary import WindowEnergy
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.common.scopes import KINDS, PARTS, outermost
+from wattlaw.measure.devices.inventory import counted
+from wattlaw.measure.devices.meter import Device
+from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.report.topics import data_quality
-from wattlaw.scopes import KINDS, PARTS, outermost
+from wattlaw.run.summary import WindowEnergy
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
-from wattlaw.telemetry.energy import energy_of_windows
 
 S = 1_000_000_000
 #: Watts of the parts of a machine; a module and a node draw what is in them.

@@ -7,9 +7,9 @@ from scipy import stats
 from made_studies import kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import analyse
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.series import fit_series, scaling_series
-from wattlaw.analysis.speedup import speedups
+from wattlaw.analysis.laws.series import fit_series, scaling_series
+from wattlaw.analysis.laws.speedup import speedups
+from wattlaw.analysis.metrics.metrics import run_metrics
 
 
 def test_runs_of_different_threads_make_different_series():

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from made_jobs import job, profile
-from wattlaw.cli.commands.simulate import PARTS, add_scaling, prediction_row
 from wattlaw.cli.main import main
-from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.predict import predict
+from wattlaw_simulator.command import PARTS, add_scaling, prediction_row
+from wattlaw_simulator.job import Parameters
+from wattlaw_simulator.predict import predict
 
 BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "64")
 KEYS = (

@@ -12,19 +12,19 @@ import yaml
 
 from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
-from wattlaw.errors import NotAvailable
-from wattlaw.launch.local import LocalLauncher
-from wattlaw.launch.planning import plan_study
-from wattlaw.launch.simulated import SimulatedLauncher
-from wattlaw.launch.simulated.machine import Machine
-from wattlaw.launch.simulated.run import FAILURE, limit_reports, simulate
-from wattlaw.simulator import library
+from wattlaw.common.errors import NotAvailable
+from wattlaw.hardware import library
+from wattlaw.run.local import LocalLauncher
+from wattlaw.run.planning import plan_study
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, RunSpec, Setting, Study, WorkloadSpec
+from wattlaw_simulator.launching import SimulatedLauncher
+from wattlaw_simulator.launching.machine import Machine
+from wattlaw_simulator.launching.run import FAILURE, limit_reports, simulate
 
 MIT = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 SWEEPS = [{"gpus": [1, 2, 8], "local_batch": [4], "power_limit_w": [None, 150]}]

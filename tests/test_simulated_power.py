@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from made_jobs import profile
-from wattlaw.simulator import kernels
-from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.power import Board, switching
+from wattlaw.hardware.library import cluster_names, read_cluster
+from wattlaw_simulator import kernels
+from wattlaw_simulator.job import Parameters
+from wattlaw_simulator.power import Board, switching
 
 BOARDS = {name: read_cluster(name).gpu for name in cluster_names()}
 GPU = BOARDS["mit-v100"]

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from made_jobs import job as made_job
 from made_jobs import profile
-from wattlaw.launch.simulated.tables import (
+from wattlaw.hardware import library
+from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.study.launching import Simulation
+from wattlaw.study.model import Measure, WorkloadSpec
+from wattlaw.workloads import catalogue
+from wattlaw_simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
+from wattlaw_simulator.launching.tables import (
     BEGIN_NS,
     MAX_SAMPLES,
     UTIL_AVERAGE_S,
@@ -20,13 +26,7 @@ from wattlaw.launch.simulated.tables import (
     telemetry_table,
     windows_of,
 )
-from wattlaw.simulator import library
-from wattlaw.simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
-from wattlaw.simulator.predict import predict
-from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.study.launching import Simulation
-from wattlaw.study.model import Measure, WorkloadSpec
-from wattlaw.workloads import catalogue
+from wattlaw_simulator.predict import predict
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 V100 = library.read_cluster("mit-v100")

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import wattlaw_simulator as simulator
 from made_jobs import IDEAL, job, profile, with_links
-from wattlaw import simulator
-from wattlaw.errors import BadInput
-from wattlaw.simulator.job import Parameters, Prediction, SimulatedJob
-from wattlaw.simulator.library import cluster_names, read_cluster
-from wattlaw.simulator.predict import MAX_LOADER_PROCESSES, loader_processes, predict
+from wattlaw.common.errors import BadInput
+from wattlaw.hardware.library import cluster_names, read_cluster
+from wattlaw_simulator.job import Parameters, Prediction, SimulatedJob
+from wattlaw_simulator.predict import MAX_LOADER_PROCESSES, loader_processes, predict
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)

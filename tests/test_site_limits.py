@@ -20,13 +20,13 @@ from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
-from wattlaw.devices.sysfs import ROOT_VARIABLE
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.limits.prolog_limits import verify_prolog_limits
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.site.__main__ import main
-from wattlaw.limits.site.scripts import write_site_files
-from wattlaw.limits.site.site_file import SiteFile
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
+from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
+from wattlaw.measure.limits.requests import Limits
+from wattlaw_site.__main__ import main
+from wattlaw_site.scripts import write_site_files
+from wattlaw_site.site_file import SiteFile
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ from conftest import wait_for
 from fake_nvml import FakeGpus
 from limiting import SET
 from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.limits.prolog_limits import limit_comment, verify_prolog_limits
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.site.job import parse_limit_comment, requests_limit
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.measure.limits.prolog_limits import limit_comment, verify_prolog_limits
+from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base import POWER_PROFILES
+from wattlaw_site.job import parse_limit_comment, requests_limit
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from conftest import study_of, wait_for
 from wattlaw.api.studies import run
-from wattlaw.errors import NotAvailable
-from wattlaw.launch.local import LocalLauncher
-from wattlaw.launch.slots import _FOLDERS as FOLDERS
-from wattlaw.launch.slots import Slots
+from wattlaw.common.errors import NotAvailable
+from wattlaw.run.local import LocalLauncher
+from wattlaw.run.slots import _FOLDERS as FOLDERS
+from wattlaw.run.slots import Slots
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand

@@ -12,10 +12,10 @@ import time
 import pytest
 
 from test_slurm_words import command, launch_of, queue_line, record_of
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.launch.launcher import ResourcesBusy
-from wattlaw.launch.slurm import SlurmLauncher
-from wattlaw.launch.slurm.submission import (
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.run.launcher import ResourcesBusy
+from wattlaw.run.slurm import SlurmLauncher
+from wattlaw.run.slurm.submission import (
     INTERRUPTED,
     MAX_INTERRUPTIONS,
     NO_FOLDER,
@@ -23,10 +23,10 @@ from wattlaw.launch.slurm.submission import (
     read_submission,
     store_tag,
 )
+from wattlaw.run.training.environment import DISK_FULL
 from wattlaw.store.record import Interruption, Site, now
 from wattlaw.store.run_folder import RunLock, locked
 from wattlaw.store.store import Store
-from wattlaw.training.environment import DISK_FULL
 
 RUN = "0123456789abcdef"
 SITE = Site(scheduler="slurm", job_id="7", nodes=("node1", "node2"))

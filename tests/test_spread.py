@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from wattlaw.simulator.job import Parameters
-from wattlaw.simulator.predict import (
+from wattlaw_simulator.job import Parameters
+from wattlaw_simulator.predict import (
     deviation_of_maximum,
     expected_maximum,
     slowest_over_mean,

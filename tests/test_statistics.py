@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made_tables import window_row
-from wattlaw.errors import BadInput, DamagedFileWarning
+from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.store import parquet
 from wattlaw.store.parquet import connection, literal
 from wattlaw.store.record import RunRecord

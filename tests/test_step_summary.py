@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from wattlaw.errors import BadInput
-from wattlaw.instrumentation.hook._wattlaw.steps import _DeviceTimes
-from wattlaw.instrumentation.observer import StepObserver
-from wattlaw.instrumentation.progress import ProgressReader, progress_pattern
-from wattlaw.instrumentation.steps import ProcessSteps, StepsFolder
-from wattlaw.instrumentation.summary import MeasuredPart, summarise
+from wattlaw.common.errors import BadInput
+from wattlaw.run.instrumentation.hook._wattlaw.steps import _DeviceTimes
+from wattlaw.run.instrumentation.observer import StepObserver
+from wattlaw.run.instrumentation.progress import ProgressReader, progress_pattern
+from wattlaw.run.instrumentation.steps import ProcessSteps, StepsFolder
+from wattlaw.run.instrumentation.summary import MeasuredPart, summarise
 
 PROCESS = {"type": "process", "pid": 7, "host": "node1", "base_ns": 10**18}
 T0_S = 1e9

@@ -19,9 +19,11 @@ from conftest import study_of
 from ranks import spec_of, trained, windows_of
 from test_training import TRAIN, run_here
 from wattlaw.cli.main import main
-from wattlaw.instrumentation.step_times import steadiness_notes
-from wattlaw.launch.finish import finish, merged_windows, missing_windows
-from wattlaw.launch.planning import gpu_hours
+from wattlaw.measure.telemetry.device_energy import shortest_window_s
+from wattlaw.run.finish import finish, merged_windows, missing_windows
+from wattlaw.run.instrumentation.step_times import steadiness_notes
+from wattlaw.run.planning import gpu_hours
+from wattlaw.run.training.steps import MOST_FACTOR, StepGoal
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
@@ -30,8 +32,6 @@ from wattlaw.store.store import Store
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import Measure, RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand
-from wattlaw.telemetry.device_energy import shortest_window_s
-from wattlaw.training.steps import MOST_FACTOR, StepGoal
 from wattlaw.workloads import catalogue
 
 STEPS_OF_EPOCH = 15  # of 1437 samples: 14 x 96 + 93

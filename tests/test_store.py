@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import wait_for
-from wattlaw.errors import BadInput, DamagedFileWarning
-from wattlaw.files import replacing, write_parquet, write_text
+from wattlaw.common.errors import BadInput, DamagedFileWarning
+from wattlaw.common.files import replacing, write_parquet, write_text
 from wattlaw.store.live import open_windows
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock

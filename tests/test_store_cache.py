@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from made_stores import write_store
 from made_studies import mit
-from wattlaw.errors import DamagedFileWarning
+from wattlaw.common.errors import DamagedFileWarning
 from wattlaw.store import cache
 from wattlaw.store.schema import TABLES
 from wattlaw.store.statistics import statistics
@@ -244,7 +244,7 @@ def change(path: Path, made: Path, what: str, number: int) -> None:
         folder.write(record.model_copy(update=changes), durable=False)
 
 
-@pytest.mark.filterwarnings("ignore::wattlaw.errors.DamagedFileWarning")
+@pytest.mark.filterwarnings("ignore::wattlaw.common.errors.DamagedFileWarning")
 @settings(max_examples=10, deadline=None)
 @given(CHANGES)
 def test_tables_are_the_same_with_and_without_cache_after_any_changes(made, changes):

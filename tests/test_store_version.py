@@ -10,7 +10,7 @@ from test_damaged_stores import DAMAGES, in_time, simulated  # noqa: F401 - a fi
 from test_store import a_store
 from wattlaw import __version__
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.store.store import Store
 from wattlaw.store.version import SCHEMA_VERSION, version_path
 

@@ -7,8 +7,8 @@ import pytest
 
 from wattlaw import examples
 from wattlaw.cli.main import main
-from wattlaw.formatting import plural
-from wattlaw.launch.planning import plan_study
+from wattlaw.common.formatting import plural
+from wattlaw.run.planning import plan_study
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
 

@@ -4,7 +4,7 @@ import pytest
 
 from conftest import wattlaw
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.study.plan import read_study
 
 VALID = """\

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattlaw.errors import BadInput
-from wattlaw.files import replacing
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import replacing
 from wattlaw.store.tables import read_table, write_table
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("t", pa.string()),

@@ -21,13 +21,13 @@ from conftest import environment
 from wattlaw.api.progress import LineProgress
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.main import main
-from wattlaw.formatting import replace_invisible
+from wattlaw.common.formatting import replace_invisible
+from wattlaw.common.terminal import escape_invisible
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores, write_table
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
-from wattlaw.terminal import escape_invisible
 
 #: Colour, title, hyperlink, C1 CSI, carriage return, bidi, separators, zero width, tags, a lone
 #: half of a pair, and what rich would take for markup and emoji.

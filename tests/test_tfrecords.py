@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from tfrecord import TFRecordWriter
 from tfrecord.tools.tfrecord2idx import create_index
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.workloads import data_cache
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
-from wattlaw.workloads.vision import tfrecords
-from wattlaw.workloads.vision.images import ImageData
-from wattlaw.workloads.vision.synthetic import make_data
-from wattlaw.workloads.vision.tfrecords import Records, Shards, bounds
 from wattlaw.workloads.workload import Shard
+from wattlaw_papers.workloads.vision import tfrecords
+from wattlaw_papers.workloads.vision.images import ImageData
+from wattlaw_papers.workloads.vision.synthetic import make_data
+from wattlaw_papers.workloads.vision.tfrecords import Records, Shards, bounds
 
 Features = dict[str, tuple[bytes | int | list[int], str]]
 

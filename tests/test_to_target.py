@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.to_target import analyse_targets, epochs_to_target, time_to_target
-from wattlaw.errors import Refused
+from wattlaw.analysis.laws.to_target import analyse_targets, epochs_to_target, time_to_target
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.common.errors import Refused
 
 
 def trained(

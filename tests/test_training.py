@@ -8,9 +8,9 @@ import pytest
 
 from conftest import study_of
 from launchers import Silent
-from wattlaw.launch.campaign import Campaign
-from wattlaw.launch.local import LocalLauncher
-from wattlaw.launch.planning import Planned
+from wattlaw.run.campaign import Campaign
+from wattlaw.run.local import LocalLauncher
+from wattlaw.run.planning import Planned
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study, Train
 from wattlaw.study.plan import expand

@@ -130,8 +130,8 @@ def test_an_exception_in_a_thread_is_reported_and_the_command_continues(run_with
 @pytest.mark.parametrize(
     ("module", "at", "arguments"),
     [
-        ("wattlaw.limits.site", "wattlaw.limits.site.hooks", ["show"]),
-        ("wattlaw.launch.recording", "wattlaw.launch.finish", ["RUN", "a reason"]),
+        ("wattlaw_site", "wattlaw_site.hooks", ["show"]),
+        ("wattlaw.run.recording", "wattlaw.run.finish", ["RUN", "a reason"]),
     ],
 )
 def test_our_other_processes_end_in_one_line_too(faults, tmp_path, store, module, at, arguments):
@@ -145,7 +145,7 @@ def test_our_other_processes_end_in_one_line_too(faults, tmp_path, store, module
     assert "Traceback" in saved_by(found).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("at", ["wattlaw.errors", "typer", WORKLOADS])
+@pytest.mark.parametrize("at", ["wattlaw.common.errors", "typer", WORKLOADS])
 def test_ctrl_c_while_modules_are_imported_shows_no_traceback(run_with, at):
     code = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(1)"
     with heard():

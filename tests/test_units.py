@@ -8,16 +8,16 @@ import pytest
 
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advice.advice import Advice, advise
+from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.groups import aggregate
-from wattlaw.analysis.metrics import run_metrics
-from wattlaw.analysis.result import Caution
-from wattlaw.analysis.series import fit_table, scaling_series
-from wattlaw.analysis.speedup import speedups
+from wattlaw.analysis.laws.series import fit_table, scaling_series
+from wattlaw.analysis.laws.speedup import speedups
+from wattlaw.analysis.metrics.groups import aggregate
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.metrics.result import Caution
 from wattlaw.api.advice import Advice as ShownAdvice
 from wattlaw.cli.main import main
-from wattlaw.errors import Refused
+from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics
 

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import study_of
-from wattlaw.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
-from wattlaw.devices.meter import Target
-from wattlaw.devices.nvidia.driver import NvidiaGpu, select_gpus
-from wattlaw.devices.nvidia.meter import NvidiaMeter
-from wattlaw.errors import NotAvailable
-from wattlaw.launch import local
-from wattlaw.launch.local import LocalLauncher
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.devices.nvidia.driver import NvidiaGpu, select_gpus
+from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
+from wattlaw.run import local
+from wattlaw.run.local import LocalLauncher
+from wattlaw.run.training.environment import MIG_INSTANCES, take_device
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import expand
-from wattlaw.training.environment import MIG_INSTANCES, take_device
 
 MODEL = "NVIDIA H100"
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from wattlaw.training.flops import flops_per_sample
+from wattlaw.run.training.flops import flops_per_sample
 from wattlaw.workloads.data_loading import InMemory, Loader, LoaderOptions
-from wattlaw.workloads.torchvision_import import import_torchvision
-from wattlaw.workloads.vision import (
+from wattlaw.workloads.workload import Seeds, Shard
+from wattlaw_papers.workloads.torchvision_import import import_torchvision
+from wattlaw_papers.workloads.vision import (
     INCEPTIONV3,
     RESNET50,
     VGG16,
@@ -21,9 +22,8 @@ from wattlaw.workloads.vision import (
     ResNet50Options,
     Vgg16Options,
 )
-from wattlaw.workloads.vision.classifier import InceptionV3, ResNet50, Vgg16
-from wattlaw.workloads.vision.synthetic import Synthetic
-from wattlaw.workloads.workload import Seeds, Shard
+from wattlaw_papers.workloads.vision.classifier import InceptionV3, ResNet50, Vgg16
+from wattlaw_papers.workloads.vision.synthetic import Synthetic
 
 import_torchvision()
 from torchvision.models import vgg16 as torchvision_vgg16  # noqa: E402
@@ -57,7 +57,7 @@ def count(model: torch.nn.Module) -> int:
 
 def test_torchvision_can_be_imported_with_any_torch() -> None:
     code = (
-        "from wattlaw.workloads.torchvision_import import import_torchvision as get\n"
+        "from wattlaw_papers.workloads.torchvision_import import import_torchvision as get\n"
         "assert get() is get()\n"
         "import torchvision\n"
         "assert torchvision is get() and torchvision.models.resnet50\n"

@@ -7,20 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.workloads.data_loading import Loader, LoaderOptions
-from wattlaw.workloads.weather import FOURCASTNET, Options
-from wattlaw.workloads.weather.era5 import kept_rows
-from wattlaw.workloads.weather.fourcastnet import FourCastNet
-from wattlaw.workloads.weather.scores import (
+from wattlaw.workloads.workload import Shard
+from wattlaw_papers.workloads.weather import FOURCASTNET, Options
+from wattlaw_papers.workloads.weather.era5 import kept_rows
+from wattlaw_papers.workloads.weather.fourcastnet import FourCastNet
+from wattlaw_papers.workloads.weather.scores import (
     anomaly_correlation,
     latitude_weights,
     latitudes,
     relative_l2,
     weighted_rmse,
 )
-from wattlaw.workloads.weather.synthetic import Climate, SyntheticWeather
-from wattlaw.workloads.workload import Shard
+from wattlaw_papers.workloads.weather.synthetic import Climate, SyntheticWeather
 
 SMALL = {
     "channels": 3,

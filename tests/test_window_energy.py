@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
+from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.telemetry.energy import energy_of_windows
 
 S = 1_000_000_000
 

@@ -23,12 +23,12 @@ from tfrecord import TFRecordWriter
 
 from ranks import spec_of, start, windows_of
 from reduced import WORKLOADS
-from wattlaw import processes
 from wattlaw.cli.main import main
-from wattlaw.launch.planning import plan_study
+from wattlaw.common import processes
+from wattlaw.run.planning import plan_study
+from wattlaw.run.training import failures
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.training import failures
 
 DRAW = np.random.default_rng(0)
 IMAGES, MOLECULES, TIMES = 12, 24, 6

@@ -17,18 +17,18 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from wattlaw.cli.main import main
-from wattlaw.errors import BadInput
-from wattlaw.simulator.profile import WorkloadProfile
+from wattlaw.common.errors import BadInput
 from wattlaw.study.model import WorkloadSpec
-from wattlaw.training.profiling.input import measure_input
-from wattlaw.training.profiling.profile import (
+from wattlaw.workloads import catalogue
+from wattlaw.workloads.profile import WorkloadProfile
+from wattlaw_simulator.profiling.input import measure_input
+from wattlaw_simulator.profiling.profile import (
     KernelScaling,
     measure_profile,
     merge_kernels,
     trace_step,
     work_cv,
 )
-from wattlaw.workloads import catalogue
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 STORED = sorted((Path(catalogue.__file__).parent / "profiles").glob("*.json"))

@@ -2,7 +2,7 @@
 
 import sys
 
-from wattlaw.isolation import isolate
+from wattlaw.common.isolation import isolate
 
 isolate()  # before anything else is imported
 

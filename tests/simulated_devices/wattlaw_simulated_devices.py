@@ -14,10 +14,10 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from wattlaw.devices.limiter import Limiter, LimitState
-from wattlaw.devices.meter import Device, Meter, Sample, Target
-from wattlaw.errors import BadInput, NotAvailable, NotPermitted
-from wattlaw.files import write_text
+from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.common.files import write_text
+from wattlaw.measure.devices.limiter import Limiter, LimitState
+from wattlaw.measure.devices.meter import Device, Meter, Sample, Target
 from wattlaw.store.streams import Kind, PowerSource
 
 VARIABLE = "WATTLAW_SIMULATED"

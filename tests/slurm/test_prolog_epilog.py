@@ -18,7 +18,7 @@ from limiting import SET
 from slurm.cluster import Cluster
 from slurm.settings import Settings
 from slurm.studies import Desk
-from wattlaw.limits.site.scripts import write_site_files
+from wattlaw_site.scripts import write_site_files
 
 BEFORE_W = (287.5, 301.25)
 CAP = "--comment=my own words wattlaw:power_w=250"
@@ -57,7 +57,7 @@ class Site(Cluster):
 
     def restore(self, name: str) -> None:
         """Do what systemd does before slurmd starts."""
-        line = [self.python, "-I", "-m", "wattlaw.limits.site", "restore", f"--state={STATE}"]
+        line = [self.python, "-I", "-m", "wattlaw_site", "restore", f"--state={STATE}"]
         self.run(*line, host=name, root=True)
 
     def boot(self, name: str, *, restores: bool) -> None:

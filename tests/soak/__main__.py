@@ -15,7 +15,7 @@ from pathlib import Path
 from soak import fuzzing, outcome, rounds, templates
 from soak.outcome import OUTPUT, Outcome
 from soak.sandbox import bases, sandbox
-from wattlaw import processes
+from wattlaw.common import processes
 
 PROGRESS_S = 30.0
 #: A part that has not ended so long after its time is killed.

@@ -25,7 +25,7 @@ from soak.case import Case
 from soak.judge import MOST_WALL_S, Problem, judge
 from soak.outcome import Outcome
 from soak.sandbox import Sandbox, default_signals, sandbox
-from wattlaw import processes
+from wattlaw.common import processes
 
 #: A worker is replaced after so many inputs, so that what they leave in it does not add up.
 PER_WORKER = 1500

@@ -16,11 +16,11 @@ from soak.sandbox import Sandbox, command_line
 #: How long processes may take to end by themselves after the last kill.
 ENDS_S = 40.0
 _ROLES = {
-    "wattlaw.limits.watchdog": "watchdog",
-    "wattlaw.telemetry.sampler": "sampler",
-    "wattlaw.training.agent": "agent",
-    "wattlaw.training.worker": "rank",
-    "wattlaw.training.command_rank": "rank",
+    "wattlaw.measure.limits.watchdog": "watchdog",
+    "wattlaw.measure.telemetry.sampler": "sampler",
+    "wattlaw.run.training.agent": "agent",
+    "wattlaw.run.training.worker": "rank",
+    "wattlaw.run.training.command_rank": "rank",
     "nvidia-smi": "nvidia-smi",
     "sudo": "sudo",
 }

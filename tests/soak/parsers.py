@@ -20,8 +20,8 @@ _START_NS = 1_700_000_000_000_000_000
 
 def live_run(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Finish the attempt of a run from its live files."""
-    from wattlaw.errors import WattlawError
-    from wattlaw.launch.finish import failure_reason, finish
+    from wattlaw.common.errors import WattlawError
+    from wattlaw.run.finish import failure_reason, finish
     from wattlaw.store.run_folder import RunFolder
 
     folder = RunFolder(sandbox.inputs / "live" / RUN_ID)
@@ -62,10 +62,10 @@ def windows(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 
 def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read what Slurm's commands print."""
-    from wattlaw.launch.slurm import commands
-    from wattlaw.launch.slurm.attempt import queue_message
-    from wattlaw.launch.slurm.launcher import energy_accounts
-    from wattlaw.launch.slurm.submission import run_id_of
+    from wattlaw.run.slurm import commands
+    from wattlaw.run.slurm.attempt import queue_message
+    from wattlaw.run.slurm.launcher import energy_accounts
+    from wattlaw.run.slurm.submission import run_id_of
 
     text = options["text"]
     jobs = commands.parse_jobs(text)
@@ -82,9 +82,9 @@ def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
 
 def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Ask Slurm's commands, which are scripts that print something else."""
-    from wattlaw.errors import WattlawError
-    from wattlaw.launch.slurm import commands
-    from wattlaw.launch.slurm.launcher import record_energies
+    from wattlaw.common.errors import WattlawError
+    from wattlaw.run.slurm import commands
+    from wattlaw.run.slurm.launcher import record_energies
     from wattlaw.store.store import Store
 
     for name in ("squeue", "sacct", "sbatch", "scontrol", "srun", "scancel"):
@@ -111,8 +111,8 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 
 def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read a request for limits in a job's comment, and write it again."""
-    from wattlaw.errors import BadInput
-    from wattlaw.limits.site.job import limit_comment, parse_limit_comment
+    from wattlaw.common.errors import BadInput
+    from wattlaw_site.job import limit_comment, parse_limit_comment
 
     try:
         limits = parse_limit_comment(options["text"])
@@ -130,7 +130,7 @@ def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
 
 def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Run a Slurm hook of an administrator's node with damaged files."""
-    from wattlaw.limits.site.__main__ import main
+    from wattlaw_site.__main__ import main
 
     config = sandbox.inputs / "site.yaml"
     words = [options["command"], f"--config={config}", f"--state={sandbox.inputs / 'state'}"]
@@ -147,9 +147,9 @@ def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     """Read and restore saved states of limits; the boards keep what they have."""
     from fake_nvml import FakeGpus
-    from wattlaw.errors import WattlawError
-    from wattlaw.limits.restore import restore_stale
-    from wattlaw.limits.state_folder import StateFolder
+    from wattlaw.common.errors import WattlawError
+    from wattlaw.measure.limits.restore import restore_stale
+    from wattlaw.measure.limits.state_folder import StateFolder
 
     boards = FakeGpus(sandbox.boards_path)
     before = [board.limit_mw for board in boards]
@@ -165,8 +165,8 @@ def energy(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Compute energies from damaged samples; verdict ok allows no wrong number."""
     import pyarrow as pa
 
+    from wattlaw.measure.telemetry.energy import energy_of_windows
     from wattlaw.store.schema import SAMPLES, WINDOWS
-    from wattlaw.telemetry.energy import energy_of_windows
 
     asked = [
         {
@@ -202,9 +202,9 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     import pynvml
 
     from fake_nvml import FakeGpus
-    from wattlaw.devices.meter import Target
-    from wattlaw.devices.nvidia.meter import NvidiaMeter
-    from wattlaw.errors import NotAvailable
+    from wattlaw.common.errors import NotAvailable
+    from wattlaw.measure.devices.meter import Target
+    from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
 
     boards = FakeGpus(sandbox.boards_path)
     with boards.locked():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from soak.killing import Fault, Killer, run
-from wattlaw.limits.saved_state import boot_id
+from wattlaw.measure.limits.saved_state import boot_id
 
 WHAT = "hostile shared folders"
 _COMMANDS: tuple[tuple[object, ...], ...] = (

@@ -8,34 +8,33 @@ from functools import cached_property
 
 import pandas as pd
 
-from wattlaw import formatting
-from wattlaw.analysis import metrics
-from wattlaw.analysis.advice.advice import Advice, advise
-from wattlaw.analysis.advice.left_out import runs_without_result
-from wattlaw.analysis.batch_effects import BatchQuality, quality_by_batch
-from wattlaw.analysis.caps.comparison import LimitComparison, compare_limits
-from wattlaw.analysis.caps.limits import LIMITS, limit_effects, without_limits
-from wattlaw.analysis.comparable_runs import batch_cautions, scope_cautions
-from wattlaw.analysis.decision import Decision
-from wattlaw.analysis.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
-from wattlaw.analysis.footprint import Footprint
-from wattlaw.analysis.groups import aggregate, groups, join_energy_kinds
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.analysis.advise.left_out import runs_without_result
+from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
+from wattlaw.analysis.laws.caps.comparison import LimitComparison, compare_limits
+from wattlaw.analysis.laws.caps.limits import LIMITS, limit_effects, without_limits
+from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.laws.fits import SeriesFits
-from wattlaw.analysis.prediction.overview import Overview, overviews
-from wattlaw.analysis.result import Caution
-from wattlaw.analysis.scheduler_energy import Sites, summarise_sites
-from wattlaw.analysis.series import (
+from wattlaw.analysis.laws.series import (
     fit_table,
     law_refusals,
     scaling_series,
-    uncooperative,
     varying_columns,
 )
-from wattlaw.analysis.speedup import speedups
-from wattlaw.analysis.to_target import Targets, analyse_targets
-from wattlaw.errors import Refused
-from wattlaw.formatting import plural
-from wattlaw.scopes import OUTERMOST
+from wattlaw.analysis.laws.speedup import speedups
+from wattlaw.analysis.laws.to_target import Targets, analyse_targets
+from wattlaw.analysis.metrics import metrics
+from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
+from wattlaw.analysis.metrics.groups import aggregate, groups, join_energy_kinds
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.metrics.scheduler_energy import Sites, summarise_sites
+from wattlaw.analysis.predict.overview import Overview, overviews
+from wattlaw.common import formatting
+from wattlaw.common.errors import Refused
+from wattlaw.common.formatting import plural
+from wattlaw.common.scopes import OUTERMOST
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity

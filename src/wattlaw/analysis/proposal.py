@@ -6,18 +6,18 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from wattlaw.analysis.advice.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advice.options import needed_epochs, options_of_runs
-from wattlaw.analysis.batch_effects import quality_by_batch
-from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.comparable_runs import WHY_NO_EPOCH, comparable_runs
+from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
+from wattlaw.analysis.advise.options import needed_epochs, options_of_runs
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.metrics import HOUR_S
-from wattlaw.analysis.prediction import grid
-from wattlaw.analysis.prediction.job import Job, jobs_of
-from wattlaw.analysis.prediction.results import LEVEL, quantiles
-from wattlaw.analysis.prediction.settings import Floats, TrainingSetting
-from wattlaw.errors import BadInput, Refused
+from wattlaw.analysis.laws.batch_effects import quality_by_batch
+from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, comparable_runs
+from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.analysis.predict.results import LEVEL, quantiles
+from wattlaw.analysis.predict.settings import Floats, TrainingSetting
+from wattlaw.common.errors import BadInput, Refused
 
 
 @dataclass(frozen=True)

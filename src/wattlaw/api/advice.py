@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advice import advice as analysis
+from wattlaw.analysis.advise import advice as analysis
 from wattlaw.api.display import as_html
 from wattlaw.report.tables import Table
 from wattlaw.report.topics import advice as text

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
-from wattlaw.analysis import comparison as analysis
+from wattlaw.analysis.advise import store_comparison as analysis
 from wattlaw.api.display import as_html
 from wattlaw.api.store_tables import StoreTables
-from wattlaw.errors import BadInput, Refused
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.text import quote
 from wattlaw.report.tables import Table
 from wattlaw.report.topics import comparison as text
-from wattlaw.text import quote
 
 
 @dataclass(frozen=True)

@@ -7,26 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from wattlaw.analysis.decision import LIKELY, NO_ENERGY, Decision, OtherSetting
-from wattlaw.analysis.planning import (
-    Candidate,
-    Plan,
-    Proposal,
-    is_long_enough,
-    may_fit_memory,
-    plan,
-)
-from wattlaw.analysis.planning.plan import BUDGET, NOTHING_LEFT, Belief
-from wattlaw.analysis.planning.repeats import fit_with_repeats
-from wattlaw.analysis.prediction.settings import TrainingSetting
-from wattlaw.analysis.result import Caution, Result
+from wattlaw.analysis.decide import Candidate, Plan, Proposal, is_long_enough, may_fit_memory, plan
+from wattlaw.analysis.decide.decision import LIKELY, NO_ENERGY, Decision, OtherSetting
+from wattlaw.analysis.decide.plan import BUDGET, NOTHING_LEFT, Belief
+from wattlaw.analysis.decide.repeats import fit_with_repeats
+from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
 from wattlaw.api.store_tables import stored_decision
-from wattlaw.errors import BadInput
-from wattlaw.formatting import number, origin_of, percent
-from wattlaw.launch.choosing import Choice
-from wattlaw.launch.early_stop import StepTime
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import number, origin_of, percent
 from wattlaw.report.topics.decision import decision_text
+from wattlaw.run.choosing import Choice
+from wattlaw.run.early_stop import StepTime
 from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store

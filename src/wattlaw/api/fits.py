@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.groups import ENERGIES
 from wattlaw.analysis.laws import fits as analysis
-from wattlaw.analysis.metrics import missing_energy, unit_of
-from wattlaw.analysis.series import fit_table, without_estimated
+from wattlaw.analysis.laws.series import fit_table, without_estimated
+from wattlaw.analysis.metrics.groups import ENERGIES
+from wattlaw.analysis.metrics.metrics import missing_energy, unit_of
 from wattlaw.api.display import as_html
-from wattlaw.formatting import group_label
+from wattlaw.common.formatting import group_label
 from wattlaw.report.tables import Table
 from wattlaw.report.topics import scaling as text
 
@@ -72,7 +72,7 @@ def fit(
 
     Raises
     ------
-    wattlaw.errors.BadInput
+    wattlaw.common.errors.BadInput
         A column does not exist or is not numeric.
 
     Examples

@@ -1,9 +1,9 @@
 """Carbon intensities and prices: numbers, or texts such as ``DE``, ``0.21 EUR``."""
 
-from wattlaw.analysis.footprint import Footprint
-from wattlaw.errors import BadInput
-from wattlaw.reference.footprint import electricity_price, grid_intensity
-from wattlaw.text import quote
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.common.errors import BadInput
+from wattlaw.common.reference.footprint import electricity_price, grid_intensity
+from wattlaw.common.text import quote
 
 #: The currency of a price without one.
 _UNNAMED_CURRENCY = "currency units"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from wattlaw.errors import BadInput
-from wattlaw.formatting import plural
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import plural
+from wattlaw.common.text import join_names, quote
 from wattlaw.importing.account import Account, LeftOut
 from wattlaw.importing.detection import read_file, with_notes
 from wattlaw.importing.folders import MAX_FILES, InputFile, find_files
@@ -20,7 +21,6 @@ from wattlaw.importing.runs import slug
 from wattlaw.importing.timeseries import assemble
 from wattlaw.store.imports import ImportedRun, write_runs
 from wattlaw.store.store import Store
-from wattlaw.text import join_names, quote
 
 _TABLE = "table"
 #: At most this number of files is named in the last line of an import.
@@ -135,7 +135,7 @@ def import_files(
 
     Raises
     ------
-    wattlaw.errors.BadInput
+    wattlaw.common.errors.BadInput
         A file is not of a known format, or lacks something; nothing is written.
 
     Examples

@@ -6,14 +6,14 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.prediction import job
-from wattlaw.analysis.prediction.grid import BASELINE
+from wattlaw.analysis.predict import job
+from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.api.display import as_html
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
 from wattlaw.report.tables import Table
 from wattlaw.report.topics import prediction as text
 from wattlaw.study.base import POWER_PROFILES
-from wattlaw.text import quote
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from wattlaw.formatting import run_title
+from wattlaw.common.formatting import run_title
+from wattlaw.common.text import collapse_whitespace
 from wattlaw.store.record import RunRecord
-from wattlaw.text import collapse_whitespace
 
 _REPEAT_NOTE_S = 60.0
 

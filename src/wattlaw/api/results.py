@@ -7,20 +7,20 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.analysis.advice import advice as analysis
-from wattlaw.analysis.advice.left_out import runs_without_result
+from wattlaw.analysis.advise import advice as analysis
+from wattlaw.analysis.advise.left_out import runs_without_result
 from wattlaw.api.advice import Advice
 from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.api.store_tables import checked_scope
-from wattlaw.errors import BadInput
-from wattlaw.quantities import duration_s, energy_j, finite, share
+from wattlaw.common.errors import BadInput
+from wattlaw.common.quantities import duration_s, energy_j, finite, share
 
 if TYPE_CHECKING:
-    from wattlaw.api.claims import Claims
     from wattlaw.api.comparison import Comparison
     from wattlaw.api.predictions import Predictions
+    from wattlaw_papers.api import Claims
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ class Results(StoreReports):
 
         Raises
         ------
-        wattlaw.errors.Refused
+        wattlaw.common.errors.Refused
             There is no done run of the workload, no run reached the target, or epochs are needed
             and the unit is another.
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             A constraint is out of range, the baseline is no setting of the runs, or one of several
             workloads must be named.
 
@@ -201,9 +201,9 @@ class Results(StoreReports):
 
         Raises
         ------
-        wattlaw.errors.Refused
+        wattlaw.common.errors.Refused
             The stores have no done run of the workload, or it is not data-parallel.
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             A value is out of range, or the stores have several workloads and none is named.
 
         Examples
@@ -215,9 +215,9 @@ class Results(StoreReports):
         >>> row.source
         'predicted'
         """
-        from wattlaw.analysis.prediction.job import predict_workload
+        from wattlaw.analysis.predict.job import predict_workload
         from wattlaw.api.predictions import Predictions, baseline_setting
-        from wattlaw.simulator.library import read_cluster
+        from wattlaw.hardware.library import read_cluster
 
         predictions = predict_workload(
             self.metrics, self._workload(workload), baseline=baseline_setting(baseline),
@@ -250,8 +250,8 @@ class Results(StoreReports):
         >>> sorted(claims.to_frame()["verdict"].unique())[-1]
         'simulated'
         """
-        from wattlaw.analysis.claims import check_claims
-        from wattlaw.api.claims import Claims
+        from wattlaw_papers.api import Claims
+        from wattlaw_papers.claims import check_claims
 
         scope, footprint = checked_scope(energy_scope), footprint_of(pue, grid)
         return Claims(check_claims(*self._tables, footprint=footprint, energy_scope=scope))
@@ -276,7 +276,7 @@ class Results(StoreReports):
 
         Raises
         ------
-        wattlaw.errors.Refused
+        wattlaw.common.errors.Refused
             No setting has runs on both sides.
 
         Examples

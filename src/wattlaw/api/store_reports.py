@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw import registry
 from wattlaw.api.display import Report
 from wattlaw.api.fits import fit_metrics
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables, checked_scope
-from wattlaw.errors import BadInput, Refused
+from wattlaw.common import registry
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.quantities import finite
+from wattlaw.common.scopes import OUTERMOST
+from wattlaw.common.text import quote
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
-from wattlaw.quantities import finite
-from wattlaw.scopes import OUTERMOST
 from wattlaw.store.schema import TABLES
 from wattlaw.store.tables import KINDS, write_table
-from wattlaw.text import quote
 
 if TYPE_CHECKING:
     import altair as alt
@@ -66,9 +66,9 @@ class StoreReports(StoreTables):
 
         Raises
         ------
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             There is no such figure.
-        wattlaw.errors.Refused
+        wattlaw.common.errors.Refused
             The runs do not have what the figure shows.
 
         Examples
@@ -79,9 +79,9 @@ class StoreReports(StoreTables):
         """
         import altair as alt
 
-        from wattlaw.analysis.claims.verdicts import scope_of
         from wattlaw.report.figures import GALLERY
         from wattlaw.report.pictures import chart_of
+        from wattlaw_papers.claims.verdicts import scope_of
 
         if figure not in self.figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(self.figures)}")
@@ -136,11 +136,11 @@ class StoreReports(StoreTables):
         >>> wattlaw.open("results").report("report.html").page.name
         'report.html'
         """
-        from wattlaw.analysis.claims import check_claims
-        from wattlaw.analysis.claims.verdicts import scope_of
         from wattlaw.report.layouts import layout
         from wattlaw.report.page import write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
+        from wattlaw_papers.claims import check_claims
+        from wattlaw_papers.claims.verdicts import scope_of
 
         page, chosen = Path(path), layout(template)
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
@@ -196,9 +196,9 @@ class StoreReports(StoreTables):
 
         Raises
         ------
-        wattlaw.errors.Refused
+        wattlaw.common.errors.Refused
             No run of the workload is done, or the time of a training is not known.
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             A number is out of range, or the runs do not name their nodes.
 
         Examples

@@ -10,18 +10,18 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.analysis.decision import Decision
-from wattlaw.analysis.groups import aggregate
-from wattlaw.analysis.metrics import run_metrics
+from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.metrics.groups import aggregate
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.display import as_html
-from wattlaw.errors import BadInput, DamagedFileWarning, NothingToRecommend
-from wattlaw.formatting import origins_label
-from wattlaw.scopes import ENERGY_SCOPES, OUTERMOST
+from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
+from wattlaw.common.formatting import origins_label
+from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
+from wattlaw.common.text import join_names, quote
 from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
-from wattlaw.text import join_names, quote
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class StoreTables:
 
         Raises
         ------
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             A run is not done or does not exist.
         """
         snapshots = [store.without_damaged() for store in self._stores]

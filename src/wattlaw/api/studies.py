@@ -7,18 +7,18 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw import registry
 from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.formatting import plural
-from wattlaw.launch import planning
-from wattlaw.launch.campaign import Campaign, Observer
-from wattlaw.launch.choosing import Selection
-from wattlaw.launch.launcher import GROUP, Launcher
-from wattlaw.launch.notify import Notifications, command_words
-from wattlaw.launch.planning import GpuHours, gpu_hours
-from wattlaw.launch.stop import CANCELLED
+from wattlaw.common import registry
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.common.formatting import plural
+from wattlaw.run import planning
+from wattlaw.run.campaign import Campaign, Observer
+from wattlaw.run.choosing import Selection
+from wattlaw.run.launcher import GROUP, Launcher
+from wattlaw.run.notify import Notifications, command_words
+from wattlaw.run.planning import GpuHours, gpu_hours
+from wattlaw.run.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
@@ -26,7 +26,7 @@ from wattlaw.study.plan import PlannedRun
 if TYPE_CHECKING:
     import pandas as pd
 
-    from wattlaw.analysis.decision import Decision
+    from wattlaw.analysis.decide.decision import Decision
     from wattlaw.api.deciding import Measurement
     from wattlaw.api.results import Results
 
@@ -99,7 +99,7 @@ class Study:
 
         Raises
         ------
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             ``store`` is a file, or ``assume_tflops`` is not a number > 0.
         """
         if not 0 < assume_tflops < float("inf"):
@@ -136,7 +136,7 @@ class Study:
 
         Raises
         ------
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             ``store`` is a file.
         """
         runs, ids = self.plan.runs, {run.run_id for run in self.plan.runs}
@@ -158,9 +158,9 @@ class Study:
 
         Raises
         ------
-        wattlaw.errors.Refused
+        wattlaw.common.errors.Refused
             The study has no ``decide``.
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             ``store`` is a file.
         """
         from wattlaw.api.deciding import Decider
@@ -266,7 +266,7 @@ class RunOutcome:
     def is_success(self) -> bool:
         """Whether no run is left and none failed, or a decision is certain without those runs."""
         if self.failed and self.stopped_because is not None:
-            from wattlaw.analysis.planning.plan import CERTAIN
+            from wattlaw.analysis.decide.plan import CERTAIN
 
             return self.left == 0 and self.stopped_because == CERTAIN
         return self.left == 0 and self.failed == 0
@@ -315,7 +315,7 @@ def load_study(
 
     Raises
     ------
-    wattlaw.errors.BadInput
+    wattlaw.common.errors.BadInput
         The line names the file, the key, the value and what is allowed.
 
     Examples
@@ -361,7 +361,7 @@ def run(
         The folder of results. It is created if necessary.
     progress
         A function that takes a line of text, such as ``print``, or an object with the methods of
-        ``wattlaw.launch.campaign.Observer``. Without it nothing is shown.
+        ``wattlaw.run.campaign.Observer``. Without it nothing is shown.
     openmetrics
         A ``.prom`` file that always has the state of the study as OpenMetrics text.
     notify
@@ -371,7 +371,7 @@ def run(
 
     Raises
     ------
-    wattlaw.errors.WattlawError
+    wattlaw.common.errors.WattlawError
         The study file is wrong, the store cannot be written, or the launcher does not work here.
 
     Examples

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-#: The commands with their help, so that ``wattlaw --help`` imports no command.
-COMMANDS = {
+from wattlaw.common import registry
+from wattlaw.common.registry import Command
+
+#: The core's commands with their help, so that ``wattlaw --help`` imports no command.
+_HELP = {
     "run": "Run the missing runs of a study.",
     "check": "Validate a study file, count its runs, and warn of what may be wrong.",
     "status": "Count runs by status and show why runs are not done.",
-    "dashboard": "Show running studies in a browser, live.",
-    "top": "Show running studies in the terminal, live.",
     "next": "Show the measurements that would help a decision most now.",
     "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
     "measure": "Measure the time, energy and utilisation of a command.",
@@ -20,19 +21,32 @@ COMMANDS = {
     "examples": "List the example studies.",
     "fit": "Fit scaling laws to stores or to a table.",
     "report": "Write an HTML report that works offline.",
-    "claims": "Test published findings on your own runs.",
     "advise": "Recommend a GPU count, power limit, clock and batch size.",
     "compare": "Compare two stores: machines, code versions, before and after.",
     "predict": "Predict time, power and energy of settings that were not measured.",
     "import": "Import measurements of other tools into a store.",
     "export": "Write a table, Extra-P input or an archive of a store to a file.",
-    "simulate": "Predict time, energy and power without the hardware.",
     "devices": "List the devices that can be measured and limited.",
     "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",
 }
 #: ``import`` is a keyword of Python, and ``next`` a function of it.
 _FUNCTIONS = {"import": "import_files", "next": "next_measurements"}
+
+
+def _commands() -> dict[str, Command]:
+    """Return the commands of the core, then those of the add-ons, by name."""
+    own = {
+        name: Command(
+            text, f"wattlaw.cli.commands.{_FUNCTIONS.get(name, name)}", _FUNCTIONS.get(name, name)
+        )
+        for name, text in _HELP.items()
+    }
+    group = "wattlaw.commands"
+    return own | {name: registry.load(group, name) for name in registry.names(group)}
+
+
+COMMANDS = _commands()
 
 
 class LazyGroup(TyperGroup):
@@ -42,21 +56,21 @@ class LazyGroup(TyperGroup):
         """Return a command, or None where there is none of this name."""
         if cmd_name not in self.commands:
             return None
-        name = _FUNCTIONS.get(cmd_name, cmd_name)
-        module = import_module(f"wattlaw.cli.commands.{name}")
+        _, name, function = COMMANDS[cmd_name]
+        module = import_module(name)
         loader = typer.Typer(add_completion=False, rich_markup_mode=None)
         if hasattr(module, "app"):  # a command with commands of its own
             loader.add_typer(module.app, name=cmd_name)
         else:
             # The options of a measured command are not those of ``measure``.
             settings = {"allow_interspersed_args": cmd_name != "measure"}
-            loader.command(cmd_name, context_settings=settings)(getattr(module, name))
+            loader.command(cmd_name, context_settings=settings)(getattr(module, function))
         return typer.main.get_group(loader).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's
         """Write the commands' help without importing them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
 
 
 app = typer.Typer(
@@ -72,8 +86,8 @@ app = typer.Typer(
 def _placeholder() -> None: ...
 
 
-for _name, _help in COMMANDS.items():
-    app.command(_name, help=_help)(_placeholder)
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.help)(_placeholder)
 
 
 @app.callback(invoke_without_command=True)

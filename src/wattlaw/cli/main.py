@@ -20,11 +20,11 @@ _UNTIL_EXIT: list[contextlib.ExitStack] = []
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. An error prints one line, never a traceback."""
     try:
-        from wattlaw.isolation import isolate
+        from wattlaw.common.isolation import isolate
 
         if arguments is None:  # this is the process of the command, not a caller of this function
             isolate()
-        from wattlaw import crash, terminal
+        from wattlaw.common import crash, terminal
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(terminal.escaped_output())
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 @contextlib.contextmanager
 def _warnings_as_notes() -> Iterator[None]:
     """Print each warning of a damaged file once, as a line on standard error."""
-    from wattlaw.errors import DamagedFileWarning
+    from wattlaw.common.errors import DamagedFileWarning
 
     shown: set[str] = set()
 
@@ -77,8 +77,8 @@ def _progress_bars() -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from wattlaw import progress
     from wattlaw.cli.common.work_bar import WorkBar
+    from wattlaw.common import progress
 
     bar = WorkBar()
     token = progress.observer.set(bar)
@@ -120,7 +120,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     for number, argument in enumerate(checked, 1):
         name, equals, value = argument.partition("=")
         if not argument or (name.startswith("--") and equals and not value):
-            from wattlaw.errors import BadInput
+            from wattlaw.common.errors import BadInput
 
             which = name or f"argument {number}"
             raise BadInput(f"{which} is empty; is a shell variable not set?")
@@ -137,8 +137,8 @@ def _print_error(text: str) -> None:
 
 def _describe(error: BaseException) -> tuple[int, str]:
     """Return the exit code and the message of an error."""
-    from wattlaw import crash
-    from wattlaw.errors import WattlawError
+    from wattlaw.common import crash
+    from wattlaw.common.errors import WattlawError
 
     usage = sys.modules.get("typer.exceptions")  # None if typer cannot be imported
     if isinstance(error, WattlawError):

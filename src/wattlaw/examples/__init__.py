@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from importlib import resources
 
-from wattlaw.errors import BadInput
-from wattlaw.text import quote
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
 
 
 @dataclass(frozen=True)

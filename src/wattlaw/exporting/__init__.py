@@ -35,7 +35,7 @@ class Tables(Protocol):
 
     @property
     def metrics(self) -> "pd.DataFrame":
-        """Return a row per done run, as ``wattlaw.analysis.metrics.run_metrics``."""
+        """Return a row per done run, as ``wattlaw.analysis.metrics.metrics.run_metrics``."""
 
     @property
     def documents(self) -> Mapping[str, bytes]:
@@ -58,6 +58,6 @@ class Exporter(Protocol):
 
         Raises
         ------
-        wattlaw.errors.Refused
+        wattlaw.common.errors.Refused
             The results do not have what the format needs. Nothing is written.
         """

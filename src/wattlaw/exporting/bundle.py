@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from wattlaw.common.files import replacing
+from wattlaw.common.formatting import plural, replace_invisible, source_of
+from wattlaw.common.text import collapse_whitespace
 from wattlaw.exporting import Exported, Options, Tables
-from wattlaw.files import replacing
-from wattlaw.formatting import plural, replace_invisible, source_of
 from wattlaw.store.bundle import MANIFEST, VERSIONS
 from wattlaw.store.schema import TABLES, describe_columns
 from wattlaw.store.tables import write_csv
-from wattlaw.text import collapse_whitespace
 
 #: Columns of runs that say where they ran.
 _ENVIRONMENT = ("hardware", "launcher", "git_commit", "partition", "backend")

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
-from wattlaw.errors import BadInput
-from wattlaw.files import write_text
-from wattlaw.formatting import MEASURED, origin_of
-from wattlaw.launch.campaign import Observer
-from wattlaw.scopes import PARTS
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import write_text
+from wattlaw.common.formatting import MEASURED, origin_of
+from wattlaw.common.scopes import PARTS
+from wattlaw.run.campaign import Observer
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from wattlaw.formatting import plural
+from wattlaw.common.formatting import plural
 from wattlaw.store.imports import RejectedRow
 
 #: The states of a row; reasons why rows are left out are numbered from ``_FIRST_REASON``.

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from wattlaw import registry
-from wattlaw.delimited import encoding_of
-from wattlaw.errors import BadInput, WattlawError, one_line
-from wattlaw.files import open_regular
+from wattlaw.common import registry
+from wattlaw.common.delimited import encoding_of
+from wattlaw.common.errors import BadInput, WattlawError, one_line
+from wattlaw.common.files import open_regular
+from wattlaw.common.text import join_names, shorten
 from wattlaw.importing.account import Account
 from wattlaw.importing.foreign import refuse_foreign
 from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
 from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source
 from wattlaw.store.imports import ImportedRun
-from wattlaw.text import join_names, shorten
 
 HEAD_BYTES = 65_536
 #: What readers raise for damaged content, apart from ``BadInput``.

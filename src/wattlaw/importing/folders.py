@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from wattlaw.errors import BadInput
-from wattlaw.formatting import plural
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import plural
 from wattlaw.importing.detection import folder_importer, importer_of
 from wattlaw.importing.importer import Importer, Options
 from wattlaw.importing.mapping import columns_of

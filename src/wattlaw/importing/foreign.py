@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 
 _TABLE = "write a table with a run per row, and name its columns with --map"
 _WANDB = "export the table of runs of the project as CSV, and name its columns with --map"

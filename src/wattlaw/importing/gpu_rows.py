@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Options, Readings
 from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import HOST

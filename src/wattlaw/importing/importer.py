@@ -13,8 +13,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from wattlaw.devices.meter import Facts
 from wattlaw.importing.reading import Source
+from wattlaw.measure.devices.meter import Facts
 from wattlaw.store.imports import ImportedRun
 
 GROUP = "wattlaw.importers"
@@ -100,7 +100,7 @@ class Importer(Protocol):
 
         Raises
         ------
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             The file is not of this format, or lacks something; the text names the file.
         """
 

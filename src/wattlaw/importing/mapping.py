@@ -11,7 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
+from wattlaw.common.scopes import KINDS
+from wattlaw.common.text import join_names, quote
 from wattlaw.importing.units import (
     FIELDS_WITH_UNIT,
     cells_text,
@@ -21,7 +23,6 @@ from wattlaw.importing.units import (
     unit_in_name,
     units_text,
 )
-from wattlaw.scopes import KINDS
 from wattlaw.store.fields import (
     FIELDS,
     MAX_TEXT,
@@ -33,7 +34,6 @@ from wattlaw.store.fields import (
     in_range,
 )
 from wattlaw.store.numbers import UnclearNumber
-from wattlaw.text import join_names, quote
 
 #: The field of a rate, in samples, steps or tokens per second, and of what a sample consists.
 THROUGHPUT, TOKENS = "throughput", "tokens_per_sample"

@@ -14,14 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattlaw.errors import BadInput
-from wattlaw.formatting import plural
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import plural
+from wattlaw.common.text import quote
 from wattlaw.importing.importer import Imported, Mark, Options
 from wattlaw.importing.log_times import Stamp, days_are_first, find_stamp, stamp_ns
 from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import NO_TIME, Source, count, headers_in, moment_ns, number
 from wattlaw.importing.timeseries import are_pauses
-from wattlaw.text import quote
 
 _COUNTS = ("epoch", "steps", "samples")
 _VALUES = ("loss", "metric")

@@ -10,12 +10,12 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any, TypeVar
 
-from wattlaw.delimited import DELIMITERS, HEADER_LINES, encoding_of, split_cells
-from wattlaw.errors import BadInput
-from wattlaw.files import open_regular, read_input
+from wattlaw.common.delimited import DELIMITERS, HEADER_LINES, encoding_of, split_cells
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import open_regular, read_input
+from wattlaw.common.text import join_names
 from wattlaw.importing.account import Account
 from wattlaw.store.numbers import PLAIN
-from wattlaw.text import join_names
 
 T = TypeVar("T")
 

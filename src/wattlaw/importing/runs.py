@@ -11,15 +11,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Options
 from wattlaw.importing.reading import MAX_NS
+from wattlaw.measure.telemetry.plausibility import energy_fault, power_fault
 from wattlaw.store.fields import OPTIONS, InvalidCell, global_batch_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts, RunRecord, Site
 from wattlaw.study.identity import ID_DIGITS, canonical
 from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
-from wattlaw.telemetry.plausibility import energy_fault, power_fault
 
 #: The launcher of an imported run; no launcher of this name exists.
 KIND = "imported"

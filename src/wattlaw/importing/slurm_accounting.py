@@ -10,8 +10,9 @@ from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-from wattlaw.errors import BadInput
-from wattlaw.formatting import plural
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import plural
+from wattlaw.common.text import join_names, quote
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source, headers_in, moment_ns, text_in
@@ -33,7 +34,6 @@ from wattlaw.importing.slurm_jobs import (
 from wattlaw.store.fields import InvalidCell
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Site
-from wattlaw.text import join_names, quote
 
 _SCOPE = "node: all nodes of the job, with other jobs on them"
 _RESOURCES = ("AllocTRES", "ReqTRES")

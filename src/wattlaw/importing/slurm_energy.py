@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC
 from typing import TypeGuard
 
-from wattlaw.formatting import plural
+from wattlaw.common.formatting import plural
+from wattlaw.common.text import quote, shorten
 from wattlaw.importing.reading import MISSING, moment_ns, number
 from wattlaw.importing.slurm_jobs import (
     INFINITE,
@@ -23,7 +24,6 @@ from wattlaw.importing.slurm_jobs import (
     nodes_of,
     resources,
 )
-from wattlaw.text import quote, shorten
 
 _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _JOULES = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTP]?)")

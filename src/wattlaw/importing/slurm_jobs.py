@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.importing.reading import Source, count, number, text_in
 
 #: The columns of the energy.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import (

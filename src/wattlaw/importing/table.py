@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
+from wattlaw.common.scopes import KINDS
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.mapping import (
     THROUGHPUT,
@@ -31,7 +32,6 @@ from wattlaw.importing.runs import (
     RunMaker,
 )
 from wattlaw.importing.units import is_unit
-from wattlaw.scopes import KINDS
 from wattlaw.store.fields import OPTIONS, STEP_PARTS, InvalidCell
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.numbers import decimal_marks

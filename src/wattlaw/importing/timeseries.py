@@ -15,22 +15,22 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.devices.meter import Facts
-from wattlaw.errors import BadInput
-from wattlaw.formatting import plural
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import plural
+from wattlaw.common.text import join_names
 from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.reading import MAX_READINGS
 from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run, workload_of
+from wattlaw.measure.devices.meter import Facts
+from wattlaw.measure.telemetry.device_energy import MIN_COVERAGE
+from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.plausibility import power_fault
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import SAMPLES, TELEMETRY, WINDOWS
 from wattlaw.study.base import MAX_COUNT
 from wattlaw.study.model import Measure
-from wattlaw.telemetry.device_energy import MIN_COVERAGE
-from wattlaw.telemetry.energy import energy_of_windows
-from wattlaw.telemetry.plausibility import power_fault
-from wattlaw.text import join_names
 
 #: Readings this long before and after a run's windows are kept with it.
 _MARGIN_NS = 10 * 10**9

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from wattlaw.scopes import KINDS
+from wattlaw.common.scopes import KINDS
 from wattlaw.store.fields import finite_number
 from wattlaw.store.numbers import read_number
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import (
     Source,

@@ -1,6 +1,6 @@
 """Tables of a report as LaTeX, for Markdown that becomes a PDF."""
 
-from wattlaw.formatting import replace_invisible
+from wattlaw.common.formatting import replace_invisible
 from wattlaw.report.tables import Table
 
 _ESCAPES = str.maketrans(

@@ -8,18 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.claims.verdicts import CONTRADICTED, SUPPORTED, Claim
 from wattlaw.analysis.findings import Findings
-from wattlaw.errors import BadInput
-from wattlaw.formatting import sentence
-from wattlaw.reference.published import SOURCES
+from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import sentence
 from wattlaw.report import tables
 from wattlaw.report.methods import Method, citations, read_methods
 from wattlaw.report.pictures import Picture
 from wattlaw.report.topics import (
     batch,
-    claims,
     data_quality,
     decision,
     energy,
@@ -30,6 +27,9 @@ from wattlaw.report.topics import (
     scheduler_energy,
     verdict,
 )
+from wattlaw_papers import section as claims
+from wattlaw_papers.claims.verdicts import CONTRADICTED, SUPPORTED, Claim
+from wattlaw_papers.published import SOURCES
 
 #: A section below the first screen has at most this number of sentences; the screen this number of
 #: caveats.

@@ -6,7 +6,7 @@ from importlib import resources
 
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
-from wattlaw.reference.published import SOURCES
+from wattlaw_papers.published import SOURCES
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wattlaw import __version__
-from wattlaw.analysis.claims.verdicts import Claim
 from wattlaw.analysis.findings import Findings
-from wattlaw.files import write_text
-from wattlaw.reference.published import SOURCES
+from wattlaw.common.files import write_text
 from wattlaw.report import layouts
 from wattlaw.report.layouts import Content, Layout, Section, layout
 from wattlaw.report.pictures import Chart, draw_charts, environment, make_charts
 from wattlaw.report.scripts import Script, page_scripts, policy_hash, template_text
+from wattlaw_papers.claims.verdicts import Claim
+from wattlaw_papers.published import SOURCES
 
 
 def write_report(

@@ -21,10 +21,10 @@ import vl_convert
 from altair.utils.schemapi import debug_mode
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.errors import BadInput
-from wattlaw.files import replacing
-from wattlaw.formatting import replace_invisible
-from wattlaw.progress import track
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import replacing
+from wattlaw.common.formatting import replace_invisible
+from wattlaw.common.progress import track
 from wattlaw.report.figures import Figure, figures_of
 from wattlaw.report.scripts import page_scripts, policy_hash, template_text
 from wattlaw.report.theme import Spec

@@ -9,13 +9,13 @@ import altair as alt
 import pandas as pd
 
 from wattlaw import __version__
-from wattlaw import formatting as fmt
-from wattlaw.analysis.advice.option import PREDICTED, Quantity
-from wattlaw.analysis.metrics import HOUR_S
-from wattlaw.analysis.prediction.overview import check_largest
-from wattlaw.analysis.prediction.results import LEVEL
+from wattlaw.analysis.advise.option import PREDICTED, Quantity
+from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.analysis.predict.overview import check_largest
+from wattlaw.analysis.predict.results import LEVEL
 from wattlaw.analysis.proposal import Point, Proposal
-from wattlaw.files import replacing, write_text
+from wattlaw.common import formatting as fmt
+from wattlaw.common.files import replacing, write_text
 from wattlaw.report import tables
 from wattlaw.report.figures import parts
 from wattlaw.report.latex import as_latex

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.store.parquet import read_all
 from wattlaw.store.record import RunRecord, device_facts
 from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY
 from wattlaw.store.statistics import read_telemetry
 from wattlaw.store.store import Store
-from wattlaw.telemetry.energy import energy_of_windows
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WINDOW_FIELDS = [EPOCHS.field(name) for name in ("run_id", "host", "start_ns", "duration_s")]

@@ -6,7 +6,7 @@ from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from wattlaw import formatting as fmt
+from wattlaw.common import formatting as fmt
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wattlaw.errors import BadInput, WattlawError
+from wattlaw.common.errors import BadInput, WattlawError
+from wattlaw.common.text import collapse_whitespace, quote
 from wattlaw.store.decoded_size import check_decoded_size
 from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.schema import TABLES, check_runs
 from wattlaw.store.store import Store
 from wattlaw.store.version import SCHEMA_VERSION
-from wattlaw.text import collapse_whitespace, quote
 
 #: The member with the versions of a bundle, and the versions that are written and read.
 MANIFEST = "bundle.json"

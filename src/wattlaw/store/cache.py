@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wattlaw.files import locked_temporary, open_regular
-from wattlaw.progress import track
+from wattlaw.common.files import locked_temporary, open_regular
+from wattlaw.common.progress import track
 
 FOLDER = ".cache"
 #: The files of a run whose state is part of its key.

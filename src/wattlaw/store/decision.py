@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from wattlaw.errors import BadInput
-from wattlaw.files import locked, open_regular, read_text, write_text
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import locked, open_regular, read_text, write_text
 
 _POLL_S = 0.05
 

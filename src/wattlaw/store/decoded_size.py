@@ -12,8 +12,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from wattlaw.isolation import isolated_environment, isolated_python
-from wattlaw.processes import confine, run_captured
+from wattlaw.common.isolation import isolated_environment, isolated_python
+from wattlaw.common.processes import confine, run_captured
 
 #: Memory of the process while it decodes, in addition to the size of a file.
 _MEMORY_BYTES = 2**29

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from wattlaw.common.text import quote
 from wattlaw.store.numbers import UnclearNumber, read_number
 from wattlaw.study.base import MAX_COUNT
-from wattlaw.text import quote
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200

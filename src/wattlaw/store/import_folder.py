@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import table_fault
 from wattlaw.store.schema import RUNS, TABLES

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wattlaw.errors import BadInput
-from wattlaw.files import naming, open_regular
-from wattlaw.progress import track
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import naming, open_regular
+from wattlaw.common.progress import track
 from wattlaw.store.cache import by_run
 from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.record import RunRecord

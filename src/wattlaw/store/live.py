@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from wattlaw.files import naming, read_bytes
+from wattlaw.common.files import naming, read_bytes
 from wattlaw.store.streams import Window
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wattlaw import processes
-from wattlaw.errors import BadInput
+from wattlaw.common import processes
+from wattlaw.common.errors import BadInput
 from wattlaw.store.decoded_size import decoded_bytes
 from wattlaw.store.run_folder import REPLACE
 from wattlaw.store.schema import find_faults

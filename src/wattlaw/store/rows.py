@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from wattlaw.delimited import DELIMITERS, HEADER_LINES, encoding_of
-from wattlaw.errors import BadInput
+from wattlaw.common.delimited import DELIMITERS, HEADER_LINES, encoding_of
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote, shorten
 from wattlaw.store.decoded_size import check_decoded_size
-from wattlaw.text import quote, shorten
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from pydantic import ValidationError
 
-from wattlaw.errors import BadInput, NotPermitted
-from wattlaw.files import (
+from wattlaw.common.errors import BadInput, NotPermitted
+from wattlaw.common.files import (
     locked,
     open_regular,
     read_text,

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.errors import BadInput, WattlawError, one_line
+from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.store.cache import by_run, folder_keys, read_through
 from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.run_folder import REPLACE, RunFolder

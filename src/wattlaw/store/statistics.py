@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.errors import BadInput, one_line
+from wattlaw.common.errors import BadInput, one_line
 from wattlaw.store.cache import by_run, read_through
 from wattlaw.store.parquet import check_all, connection, literal, read_all, same_types
 from wattlaw.store.run_rows import rows_table

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattlaw.errors import BadInput, DamagedFileWarning, NotAvailable, WattlawError
-from wattlaw.files import (
+from wattlaw.common.errors import BadInput, DamagedFileWarning, NotAvailable, WattlawError
+from wattlaw.common.files import (
     abandoned,
     is_old,
     read_bytes,

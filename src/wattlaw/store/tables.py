@@ -13,13 +13,13 @@ from typing import Any, TextIO
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.errors import BadInput
-from wattlaw.files import replacing, write_parquet
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import replacing, write_parquet
+from wattlaw.common.text import join_names, quote
 from wattlaw.store.fields import MAX_TEXT, finite_number
 from wattlaw.store.numbers import UnclearNumber, decimal_marks, read_number
 from wattlaw.store.rows import FORMULA, read_rows
 from wattlaw.store.store import Store
-from wattlaw.text import join_names, quote
 
 #: Common texts for a missing value.
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}

@@ -5,9 +5,9 @@ import os
 import shlex
 from pathlib import Path
 
-from wattlaw.errors import BadInput, NotPermitted
-from wattlaw.files import read_text, write_text
-from wattlaw.text import quote
+from wattlaw.common.errors import BadInput, NotPermitted
+from wattlaw.common.files import read_text, write_text
+from wattlaw.common.text import quote
 
 #: Increased by every change after which older records or tables cannot be read as they are.
 SCHEMA_VERSION = 6

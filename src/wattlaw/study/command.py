@@ -5,8 +5,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from wattlaw.common.text import join_names
 from wattlaw.study.base import LocatedError, Model
-from wattlaw.text import join_names
 
 _PROGRESS_GROUPS = ("epoch", "step", "samples", "loss", "metric")
 #: Names that an argument of a command may have in braces.

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from wattlaw.errors import BadInput
-from wattlaw.quantities import duration_s, energy_j, share
+from wattlaw.common.errors import BadInput
+from wattlaw.common.quantities import duration_s, energy_j, share
+from wattlaw.common.text import join_names
 from wattlaw.study.base import MAX_COUNT, Count, LocatedError, Model, Positive, field
-from wattlaw.text import join_names
 
 _DURATION = "a time such as 90min, 6h or 2d, or seconds (> 0), or null"
 _ENERGY = "an energy such as 50kWh or 3MJ, or joules (> 0), or null"

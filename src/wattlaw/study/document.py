@@ -11,10 +11,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from wattlaw.errors import BadInput
-from wattlaw.files import read_input
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import read_input
+from wattlaw.common.text import quote
 from wattlaw.study.base import LocatedError
-from wattlaw.text import quote
 
 MAX_BYTES = 250_000
 MAX_VALUES = 50_000

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
+from wattlaw.common.text import join_names, quote
 from wattlaw.study.base import (
     MAX_COUNT,
     Count,
@@ -27,7 +28,6 @@ from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
 from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
 from wattlaw.study.sweep import Sweep
-from wattlaw.text import join_names, quote
 
 
 class WorkloadSpec(Model):

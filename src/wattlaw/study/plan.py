@@ -11,7 +11,7 @@ from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 from wattlaw.study.document import read_document
 from wattlaw.study.identity import around_setting, digest, encode
 from wattlaw.study.model import Measure, RunSpec, Setting, Study, Train, WorkloadSpec

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from wattlaw import registry
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.files import read_input
-from wattlaw.simulator.profile import WorkloadProfile
+from wattlaw.common import registry
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.common.files import read_input
+from wattlaw.common.text import quote
 from wattlaw.study.model import Study, WorkloadSpec
-from wattlaw.text import quote
+from wattlaw.workloads.profile import WorkloadProfile
 from wattlaw.workloads.workload import Entry, Work, Workload
 
 GROUP = "wattlaw.workloads"

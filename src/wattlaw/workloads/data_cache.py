@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.errors import BadInput
-from wattlaw.files import open_regular, replacing
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import open_regular, replacing
 
 #: The folder of the cache, unless a workload's option names one. Runs use that of their store.
 VARIABLE = "WATTLAW_DATA_CACHE"

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from wattlaw import processes
-from wattlaw.errors import BadInput
+from wattlaw.common import processes
+from wattlaw.common.errors import BadInput
 from wattlaw.workloads.workload import Batch, Dataset, Indices, Seeds, Shard
 
 #: The most loader processes of a rank by default.

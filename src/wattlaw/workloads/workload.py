@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,7 @@ class Dataset(Protocol):
 
         Raises
         ------
-        wattlaw.errors.BadInput
+        wattlaw.common.errors.BadInput
             A sample cannot be read; the text names the file and the record.
         """
 

@@ -3,8 +3,8 @@
 import time
 from typing import Self
 
-from wattlaw.devices.meter import Device, Sample, Target
-from wattlaw.errors import NotAvailable
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.meter import Device, Sample, Target
 
 
 class FlakyMeter:

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattlaw.errors import NotAvailable
-from wattlaw.launch.launcher import Examination
+from wattlaw.common.errors import NotAvailable
+from wattlaw.run.launcher import Examination
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch

@@ -18,9 +18,9 @@ from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
-from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import LEVEL, Floats, Interval, LeastSquares
-from wattlaw.errors import Refused
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.analysis.metrics.statistics import LEVEL, Floats, Interval, LeastSquares
+from wattlaw.common.errors import Refused
 
 MIN_COUNTS = 5
 #: Stricter than the usual 5 %: every series is tested, and a breakpoint changes what a report says.

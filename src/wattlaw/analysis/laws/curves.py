@@ -27,9 +27,9 @@ import numpy as np
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
-from wattlaw.analysis.result import Result
-from wattlaw.analysis.statistics import ROUNDING, Floats, Interval
-from wattlaw.errors import Refused
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.analysis.metrics.statistics import ROUNDING, Floats, Interval
+from wattlaw.common.errors import Refused
 
 
 def _in_logs(weights: Floats) -> tuple[Floats, Floats]:

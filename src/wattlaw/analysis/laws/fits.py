@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.groups import Group, groups
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.breakpoint import SIGNIFICANT, Breakpoint, fit_breakpoint
 from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, aicc, fit_curve, holdout_error
 from wattlaw.analysis.laws.observations import Observations, observe
 from wattlaw.analysis.laws.power_law import PowerLaw, power_law
-from wattlaw.analysis.result import Result, plain
-from wattlaw.errors import BadInput, Refused
+from wattlaw.analysis.metrics.groups import Group, groups
+from wattlaw.analysis.metrics.result import Result, plain
+from wattlaw.common.errors import BadInput, Refused
 
 #: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).
 AICC_TOLERANCE = 2.0

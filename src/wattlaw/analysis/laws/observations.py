@@ -14,8 +14,15 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.statistics import LEVEL, ROUNDING, Floats, Interval, f_test_p, t_interval
-from wattlaw.errors import Refused
+from wattlaw.analysis.metrics.statistics import (
+    LEVEL,
+    ROUNDING,
+    Floats,
+    Interval,
+    f_test_p,
+    t_interval,
+)
+from wattlaw.common.errors import Refused
 
 MIN_DISTINCT = 3
 #: Runs and counts are pooled only if a test at this level finds no deviation that repeats share: at

@@ -9,7 +9,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
-from wattlaw.errors import NothingToRecommend, Refused
+from wattlaw.common.errors import NothingToRecommend, Refused
 
 
 def advise(

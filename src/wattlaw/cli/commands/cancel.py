@@ -3,10 +3,10 @@
 import sys
 
 from wattlaw.cli.common.options import StoreArgument
-from wattlaw.errors import NotAvailable
-from wattlaw.launch import run_status
+from wattlaw.common.errors import NotAvailable
+from wattlaw.common.terminal import print_note
+from wattlaw.run import run_status
 from wattlaw.store.store import Store
-from wattlaw.terminal import print_note
 
 
 def cancel(store: StoreArgument) -> int:

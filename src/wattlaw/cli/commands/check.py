@@ -4,8 +4,8 @@ import sys
 
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
-from wattlaw.formatting import percent, plural
-from wattlaw.launch.planning import skipped_text
+from wattlaw.common.formatting import percent, plural
+from wattlaw.run.planning import skipped_text
 from wattlaw.workloads import catalogue
 
 

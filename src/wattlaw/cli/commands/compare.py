@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.comparison import EXCEEDED
+from wattlaw.analysis.advise.store_comparison import EXCEEDED
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console

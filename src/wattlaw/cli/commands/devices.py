@@ -7,11 +7,11 @@ from rich.table import Table
 
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption
-from wattlaw.devices import inventory
-from wattlaw.devices.inventory import Availability
-from wattlaw.devices.limiter import LimitState
-from wattlaw.devices.meter import Device
-from wattlaw.formatting import interval, number, power_limit_text
+from wattlaw.common.formatting import interval, number, power_limit_text
+from wattlaw.measure.devices import inventory
+from wattlaw.measure.devices.inventory import Availability
+from wattlaw.measure.devices.limiter import LimitState
+from wattlaw.measure.devices.meter import Device
 
 
 def devices(as_json: JsonOption = False) -> int:

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import replacing
 from wattlaw.examples import EXAMPLES, example
-from wattlaw.files import replacing
 
 app = typer.Typer(invoke_without_command=True)
 

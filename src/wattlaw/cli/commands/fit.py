@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.comparable_runs import batch_cautions
+from wattlaw.analysis.metrics.comparable_runs import batch_cautions
 from wattlaw.api import fits as tables
 from wattlaw.api import results
 from wattlaw.api.fits import Fits
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
-from wattlaw.errors import BadInput, Refused
-from wattlaw.formatting import group_label, plural
-from wattlaw.terminal import print_note
-from wattlaw.text import collapse_whitespace, shorten
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.formatting import group_label, plural
+from wattlaw.common.terminal import print_note
+from wattlaw.common.text import collapse_whitespace, shorten
 
 _WIDE_COLUMNS = 150
 

@@ -8,7 +8,7 @@ import typer
 
 from wattlaw.api.imports import read_import
 from wattlaw.cli.common.options import option
-from wattlaw.terminal import print_note
+from wattlaw.common.terminal import print_note
 
 #: At most this number of rejected rows is printed; the others are counted.
 _MAX_ROWS = 5

@@ -17,18 +17,18 @@ from wattlaw.cli.common.options import (
     ProfileOption,
     option,
 )
-from wattlaw.devices import inventory
-from wattlaw.devices.inventory import visible_gpu_ids
-from wattlaw.devices.limiter import LimitState
-from wattlaw.errors import BadInput, NotAvailable
-from wattlaw.formatting import interval, number, power_limit_text
-from wattlaw.launch.node_setup import lease_boards
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.restore import restore_stale
-from wattlaw.limits.saved_state import SavedState
-from wattlaw.limits.site.scripts import write_site_files
-from wattlaw.limits.state_folder import StateFolder
-from wattlaw.terminal import print_note
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.common.formatting import interval, number, power_limit_text
+from wattlaw.common.terminal import print_note
+from wattlaw.measure.devices import inventory
+from wattlaw.measure.devices.inventory import visible_gpu_ids
+from wattlaw.measure.devices.limiter import LimitState
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.restore import restore_stale
+from wattlaw.measure.limits.saved_state import SavedState
+from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.run.node_setup import lease_boards
+from wattlaw_site.scripts import write_site_files
 
 app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 

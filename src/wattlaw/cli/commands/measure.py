@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from wattlaw import formatting as fmt
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import (
     ClockOption,
@@ -18,17 +17,18 @@ from wattlaw.cli.common.options import (
     option,
     positive,
 )
-from wattlaw.errors import BadInput
-from wattlaw.files import write_text
-from wattlaw.instrumentation.observer import RUN
-from wattlaw.instrumentation.summary import MeasuredPart, StepSummary
-from wattlaw.launch import command as measured
-from wattlaw.launch.summary import PhaseSummary, measured_steps, phase_summaries
-from wattlaw.limits.requests import Limits
-from wattlaw.scopes import KINDS
+from wattlaw.common import formatting as fmt
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import write_text
+from wattlaw.common.scopes import KINDS
+from wattlaw.common.text import collapse_whitespace, quote, shorten
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.run import command as measured
+from wattlaw.run.instrumentation.observer import RUN
+from wattlaw.run.instrumentation.summary import MeasuredPart, StepSummary
+from wattlaw.run.summary import PhaseSummary, measured_steps, phase_summaries
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.text import collapse_whitespace, quote, shorten
 
 _MAX_CHARACTERS = 200  # of the command in the summary
 

@@ -5,11 +5,11 @@ import sys
 from operator import attrgetter
 from typing import Annotated
 
-from wattlaw import formatting as fmt
 from wattlaw.api import studies
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.report.topics.prediction import label

@@ -8,7 +8,7 @@ import typer
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.options import option
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
 
 _PROPOSAL = "proposal"
 

@@ -12,9 +12,9 @@ from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option, positive
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.formatting import MEASURED, number, origin_of, plural
-from wattlaw.launch.planning import GpuHours, skipped_text
+from wattlaw.common.formatting import MEASURED, number, origin_of, plural
 from wattlaw.report import tables
+from wattlaw.run.planning import GpuHours, skipped_text
 
 #: The columns of the table of runs, with their headings.
 _HEADINGS = {

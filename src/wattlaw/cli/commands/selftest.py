@@ -8,7 +8,7 @@ from rich.text import Text
 
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption
-from wattlaw.terminal import escaped_output
+from wattlaw.common.terminal import escaped_output
 
 _VERDICT_STYLES = {"ok": "green", "poor": "red"}
 
@@ -18,7 +18,7 @@ def selftest(as_json: JsonOption = False) -> int:
 
     The checks take less than a minute. The exit code is 1 if a verdict is poor.
     """
-    from wattlaw.launch.selftest import run_checks
+    from wattlaw.run.selftest import run_checks
 
     console = Console(stderr=True)
     columns = (bars.BarColumn(), bars.TaskProgressColumn(), bars.TextColumn("{task.description}"))

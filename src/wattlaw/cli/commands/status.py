@@ -3,10 +3,10 @@
 import json
 from collections import Counter
 
-from wattlaw import formatting as fmt
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption, StoreArgument
-from wattlaw.launch import planning, run_status
+from wattlaw.common import formatting as fmt
+from wattlaw.run import planning, run_status
 from wattlaw.store.store import Store
 
 

@@ -8,9 +8,9 @@ import typer
 
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption, option, parse_json_object
-from wattlaw.files import write_text
+from wattlaw.common.files import write_text
+from wattlaw.common.text import json_with_rows
 from wattlaw.study.model import WorkloadSpec
-from wattlaw.text import json_with_rows
 from wattlaw.workloads import catalogue
 
 app = typer.Typer(invoke_without_command=True)
@@ -88,7 +88,7 @@ def workloads_profile(
     spec = catalogue.without_defaults(WorkloadSpec(name=name, options=values))
     catalogue.check_installed(spec)
 
-    from wattlaw.training.profiling.profile import measure_profile
+    from wattlaw_simulator.profiling.profile import measure_profile
 
     profile = measure_profile(spec)
     text = json_with_rows(profile.model_dump(mode="json"), "kernels")

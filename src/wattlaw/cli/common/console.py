@@ -10,7 +10,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from wattlaw.terminal import OutputStream, escape_invisible
+from wattlaw.common.terminal import OutputStream, escape_invisible
 
 if TYPE_CHECKING:
     from wattlaw.report import tables

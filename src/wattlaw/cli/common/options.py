@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from wattlaw.errors import BadInput
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
 from wattlaw.study.base import MAX_COUNT, PowerProfile
-from wattlaw.text import quote
 
 Item = TypeVar("Item")
 

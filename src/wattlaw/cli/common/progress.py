@@ -6,13 +6,13 @@ from functools import partial
 
 from rich import progress as bars
 
-from wattlaw import progress as work
 from wattlaw.api.progress import LineProgress, Tally, title, waiting_text
 from wattlaw.cli.common.console import Console
-from wattlaw.launch.campaign import Observer
+from wattlaw.common import progress as work
+from wattlaw.common.terminal import escaped_output
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.run.campaign import Observer
 from wattlaw.store.record import RunRecord
-from wattlaw.terminal import escaped_output
-from wattlaw.text import collapse_whitespace
 
 
 @contextmanager

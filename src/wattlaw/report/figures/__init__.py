@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import LIMIT_NAMES
+from wattlaw.analysis.laws.caps.limits import Limit
+from wattlaw.common.formatting import LIMIT_NAMES
 from wattlaw.report.figures import (
     advice,
     batch,

@@ -6,13 +6,13 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.option import Option, Quantity
-from wattlaw.analysis.caps.limits import LIMITS, POWER_SETTINGS
-from wattlaw.analysis.comparable_runs import comparable_runs
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.advise.option import Option, Quantity
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.metrics import HOUR_S, SETTINGS
-from wattlaw.formatting import JOULE_UNITS, choose_unit, group_label, setting_label
+from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.metrics.comparable_runs import comparable_runs
+from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
+from wattlaw.common.formatting import JOULE_UNITS, choose_unit, group_label, setting_label
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import panel_size
 from wattlaw.report.figures.labels import shorten_middle, unique_labels

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from wattlaw.analysis.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note, energy_quantity
 from wattlaw.report.figures.facets import (

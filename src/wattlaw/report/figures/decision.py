@@ -5,7 +5,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from wattlaw.analysis.decision import Decision
+from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.findings import Findings
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.labels import shorten_middle, unique_labels

@@ -6,11 +6,11 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import POWER_SETTINGS
-from wattlaw.analysis.energy_laws import GROUP_COLUMNS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.metrics import HOUR_S
-from wattlaw.formatting import with_interval
+from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
+from wattlaw.analysis.laws.energy_laws import GROUP_COLUMNS
+from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.common.formatting import with_interval
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     LINE_COLUMNS,

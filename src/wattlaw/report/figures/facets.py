@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.formatting import plural
+from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.common.formatting import plural
 from wattlaw.report.figures.labels import row_labels, unique_labels
 from wattlaw.report.theme import MARGIN, PAGE_WIDTH, line_styles
 from wattlaw.report.topics.measured import unit_name

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
-from wattlaw.formatting import known, limit_label, replace_invisible, setting_label
+from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
+from wattlaw.common.formatting import known, limit_label, replace_invisible, setting_label
+from wattlaw.common.text import collapse_whitespace
 from wattlaw.report.theme import CHARACTER_WIDTH, PAGE_WIDTH
-from wattlaw.text import collapse_whitespace
 
 #: Characters of a name in a legend or in the title of a panel.
 MAX_LENGTH = 44

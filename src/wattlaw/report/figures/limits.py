@@ -3,9 +3,9 @@
 import altair as alt
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import Limit, other_limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
+from wattlaw.analysis.laws.caps.limits import Limit, other_limit
+from wattlaw.common.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note
 from wattlaw.report.figures.facets import PANEL_COLUMNS, compared_counts, facet, panel_size

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from altair.utils.schemapi import debug_mode
 
-from wattlaw.formatting import plural
+from wattlaw.common.formatting import plural
 from wattlaw.report.figures.facets import Facets, dodge, mean_and_sd
 from wattlaw.report.figures.labels import wrap_text
 from wattlaw.report.theme import (

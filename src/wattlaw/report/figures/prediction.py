@@ -7,7 +7,7 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.prediction.overview import Overview
+from wattlaw.analysis.predict.overview import Overview
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import MAX_PANELS, panel_size
 from wattlaw.report.figures.labels import unique_labels

@@ -4,9 +4,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import Limit, other_limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import plural
+from wattlaw.analysis.laws.caps.limits import Limit, other_limit
+from wattlaw.common.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     LINE_COLUMNS,

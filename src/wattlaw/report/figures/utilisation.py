@@ -3,9 +3,9 @@
 import altair as alt
 import pandas as pd
 
-from wattlaw.analysis.caps.limits import Limit
 from wattlaw.analysis.findings import Findings
-from wattlaw.formatting import plural
+from wattlaw.analysis.laws.caps.limits import Limit
+from wattlaw.common.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (
     MAX_LINES,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.advice.advice import Advice
-from wattlaw.analysis.advice.comparison import Savings
-from wattlaw.analysis.advice.left_out import UNKNOWN_BATCH
-from wattlaw.analysis.advice.option import Option
-from wattlaw.analysis.footprint import Footprint
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.advise.comparison import Savings
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.analysis.advise.left_out import UNKNOWN_BATCH
+from wattlaw.analysis.advise.option import Option
+from wattlaw.common import formatting as fmt
 
 _MAX_TIES = 2
 _MAX_CANDIDATES = 3

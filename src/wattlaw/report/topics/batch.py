@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import differing_options
+from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
+from wattlaw.analysis.metrics.groups import differing_options
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import setting_columns, with_labels
 

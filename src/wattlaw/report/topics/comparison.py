@@ -2,8 +2,8 @@
 
 from functools import partial
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.comparison import OVER_SETTINGS, Change, Comparison
+from wattlaw.analysis.advise.store_comparison import OVER_SETTINGS, Change, Comparison
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 
 #: At equal GPUs, GPU-hours change as the time does.

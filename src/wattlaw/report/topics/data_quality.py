@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import energy_reasons, interruption_note, suspect_note
 

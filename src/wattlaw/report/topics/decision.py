@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.decision import LIKELY
+from wattlaw.analysis.decide.decision import LIKELY
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.prediction import label
 
 if TYPE_CHECKING:
-    from wattlaw.analysis.decision import Decision
+    from wattlaw.analysis.decide.decision import Decision
     from wattlaw.analysis.findings import Findings
 
 _GOALS = {

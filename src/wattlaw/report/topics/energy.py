@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.metrics import missing_energy
+from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.metrics.metrics import missing_energy
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import suspect_note, unit_name, worker_noun
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.comparison import DIFFERENT, MARGIN, SAME, LimitComparison
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import groups
+from wattlaw.analysis.laws.caps.comparison import DIFFERENT, MARGIN, SAME, LimitComparison
+from wattlaw.analysis.metrics.groups import groups
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 
 

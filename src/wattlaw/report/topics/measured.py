@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import LIMITS
-from wattlaw.analysis.groups import JSON_COLUMNS, differing_options
-from wattlaw.analysis.metrics import BASES
+from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
+from wattlaw.analysis.metrics.metrics import BASES
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 
 if TYPE_CHECKING:

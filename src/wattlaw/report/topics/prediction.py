@@ -7,17 +7,17 @@ from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.advice.option import Quantity
+from wattlaw.analysis.advise.option import Quantity
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
-    from wattlaw.analysis.prediction.job import Job, Predictions
-    from wattlaw.analysis.prediction.overview import Check
-    from wattlaw.analysis.prediction.results import Prediction
-    from wattlaw.analysis.prediction.settings import TrainingSetting
+    from wattlaw.analysis.predict.job import Job, Predictions
+    from wattlaw.analysis.predict.overview import Check
+    from wattlaw.analysis.predict.results import Prediction
+    from wattlaw.analysis.predict.settings import TrainingSetting
 
 #: The times of a prediction; the first that all rows have is shown.
 _TIMES = {

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.caps.limits import POWER_SETTINGS
+from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
-from wattlaw.reference.published import Published, published
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
+from wattlaw_papers.published import Published, published
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings

@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw import formatting as fmt
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.groups import groups
-from wattlaw.analysis.metrics import SETTINGS
-from wattlaw.analysis.scheduler_energy import COMPARED_BY, Agreement
+from wattlaw.analysis.metrics.groups import groups
+from wattlaw.analysis.metrics.metrics import SETTINGS
+from wattlaw.analysis.metrics.scheduler_energy import COMPARED_BY, Agreement
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import limit_count, setting_columns, with_labels
 

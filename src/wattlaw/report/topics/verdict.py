@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattlaw import formatting as fmt
-from wattlaw.analysis.planning.question import Question
+from wattlaw.analysis.decide.question import Question
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.data_quality import caveat_sentences
 
 if TYPE_CHECKING:
-    from wattlaw.analysis.advice.advice import Advice
-    from wattlaw.analysis.advice.option import Option
+    from wattlaw.analysis.advise.advice import Advice
+    from wattlaw.analysis.advise.option import Option
     from wattlaw.analysis.findings import Findings
 
 #: Workloads of which the recommendation is a sentence, and rows of the table of one workload.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from wattlaw.errors import NotAvailable
+from wattlaw.common.errors import NotAvailable
 from wattlaw.workloads.data_loading import InMemory
 from wattlaw.workloads.digits import TEST_IMAGES, Options
 from wattlaw.workloads.schedules import BaseWorkload

@@ -1,0 +1,146 @@
+"""Carbon and money of an energy: kg CO2e and cost, with what was counted and what was not.
+
+Source of the sums: the "operational" part of the Software Carbon Intensity of the Green Software
+Foundation (E times I, ISO/IEC 21031:2024), with the power usage effectiveness (PUE) of ISO/IEC
+30134-2 as the factor from the energy of the machines to that of the building.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.common.errors import BadInput
+from wattlaw.common.scopes import KINDS
+
+J_PER_KWH = 3.6e6
+#: Parts that every machine has, as they are called in a scope such as ``gpu+cpu+dram``.
+_HOST = ("cpu", "dram")
+
+
+@dataclass(frozen=True)
+class Cost(Result):
+    """The carbon and cost of an energy. A value is None if a number that it needs is missing.
+
+    ``cost`` is the sum of the two costs as far as prices were given, and None if a part that has a
+    price is unknown. ``counted`` says what is in the numbers.
+    """
+
+    co2_kg: float | None
+    electricity_cost: float | None
+    gpu_hour_cost: float | None
+    cost: float | None
+    counted: str
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Factors from energy and GPU-hours to carbon and money; what is not given is None.
+
+    A price of a rented GPU-hour mostly includes electricity: give one of the two prices then; where
+    both are given they are added.
+
+    Raises
+    ------
+    BadInput
+        A factor is negative or no number, a PUE is below 1, or a price has no currency.
+    """
+
+    #: Power usage effectiveness: energy of the building / energy of its machines, at least 1.
+    #: Without it nothing is added for cooling and conversion.
+    pue: float | None = None
+    grid_g_per_kwh: float | None = None  # carbon intensity of the grid in g CO2e per kWh
+    price_per_kwh: float | None = None  # in ``currency``
+    price_per_gpu_hour: float | None = None
+    currency: str | None = None  # such as ``EUR``; a label only: currencies are not converted
+    #: Where a factor comes from, by its name: ``{"grid_g_per_kwh": "Ember, 2023, ..."}``.
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= least):
+                raise BadInput(f"{name}: given {value:g}; allowed: a number of at least {least:g}")
+        priced = self.price_per_kwh is not None or self.price_per_gpu_hour is not None
+        if priced and not self.currency:
+            raise BadInput("currency: not given; a price needs one, such as EUR")
+
+    def of(
+        self, energy_j: float | None, gpu_hours: float | None = None, energy_is: str | None = None
+    ) -> Cost:
+        """Return carbon and cost of an energy and of GPU-hours.
+
+        With E the energy in kWh (1 kWh = 3.6e6 J): facility energy = PUE E; CO2e in kg = PUE E I /
+        1000 with I in g per kWh; electricity = PUE E price. All are linear in E, so the bounds of
+        an energy's interval give those of the results. What depends on a value that is missing
+        (None or NaN) is None. ``energy_is`` states what the energy includes, as in ``run_metrics``:
+        ``gpu+cpu, counter``.
+
+        Raises
+        ------
+        BadInput
+            ``energy_j`` or ``gpu_hours`` is negative or infinite.
+        """
+        energy, hours = _known("energy_j", energy_j), _known("gpu_hours", gpu_hours)
+        facility_kwh = _product(energy, (1.0 if self.pue is None else self.pue) / J_PER_KWH)
+        grams = _product(facility_kwh, self.grid_g_per_kwh)
+        electricity = _product(facility_kwh, self.price_per_kwh)
+        gpu_hour = _product(hours, self.price_per_gpu_hour)
+        priced = [electricity] if self.price_per_kwh is not None else []
+        priced += [gpu_hour] if self.price_per_gpu_hour is not None else []
+        known = [cost for cost in priced if cost is not None]
+        return Cost(
+            co2_kg=None if grams is None else grams / 1000,
+            electricity_cost=electricity,
+            gpu_hour_cost=gpu_hour,
+            cost=sum(known) if priced and len(known) == len(priced) else None,
+            counted=self.counted(energy_is),
+        )
+
+    def counted(self, energy_is: str | None = None) -> str:
+        """Return a text that names what the numbers include, the factors, and what they exclude."""
+        parts_text = [_scope(energy_is)]
+        if self.pue is None:
+            parts_text.append("no PUE given, so without cooling and conversion of the building")
+        else:
+            parts_text.append(f"times PUE {self.pue:g}{self._source('pue')}")
+        if self.grid_g_per_kwh is not None:
+            factor = f"{self.grid_g_per_kwh:g} g CO2e per kWh{self._source('grid_g_per_kwh')}"
+            parts_text.append(f"{factor}, manufacturing of the machines not included")
+        for name, unit in (("price_per_kwh", "kWh"), ("price_per_gpu_hour", "GPU-hour")):
+            price = getattr(self, name)
+            if price is not None:
+                parts_text.append(f"{price:g} {self.currency} per {unit}{self._source(name)}")
+        if self.price_per_kwh is not None and self.price_per_gpu_hour is not None:
+            parts_text.append("electricity and GPU-hours are added")
+        return "; ".join(parts_text)
+
+    def _source(self, name: str) -> str:
+        return f" ({self.sources[name]})" if name in self.sources else ""
+
+
+_LEAST = {"pue": 1.0, "grid_g_per_kwh": 0.0, "price_per_kwh": 0.0, "price_per_gpu_hour": 0.0}
+
+
+def _scope(energy_is: str | None) -> str:
+    if energy_is is None:
+        return "energy as given"
+    counted_parts = energy_is.split(",")[0].split("+")
+    if not set(counted_parts) & {*KINDS}:
+        return f"energy of {energy_is}"
+    is_all = not {"node", "module"}.isdisjoint(counted_parts)
+    left_out = [part.upper() for part in _HOST if part not in counted_parts and not is_all]
+    without = ", ".join([*left_out, "network", "storage"])
+    return f"energy of {energy_is}; a lower bound: without {without}"
+
+
+def _known(name: str, value: float | None) -> float | None:
+    if value is None or math.isnan(value):
+        return None
+    if value < 0 or math.isinf(value):
+        raise BadInput(f"{name}: given {value:g}; allowed: a finite number of at least 0")
+    return float(value)
+
+
+def _product(value: float | None, factor: float | None) -> float | None:
+    return None if value is None or factor is None else value * factor

@@ -1,0 +1,191 @@
+"""A setting with its time and energy, and where these come from."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.analysis.metrics.result import Result, plain
+from wattlaw.analysis.metrics.statistics import Floats
+from wattlaw.analysis.predict.job import Job
+from wattlaw.analysis.predict.settings import TrainingSetting
+from wattlaw.common.formatting import limit_label, plural
+
+#: Settings of an option in its JSON; workload, options and training loop are the job's.
+SETTING = (
+    "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch", "precision",
+    "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
+    "run_length",
+)  # fmt: skip
+#: The source of an option that no run has; that of others is ``formatting.source_of``.
+PREDICTED = "predicted"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A mean with the bounds of its 95 % interval; None where there is no interval."""
+
+    mean: float
+    low: float | None = None
+    high: float | None = None
+
+    @classmethod
+    def of(cls, mean: float, low: float, high: float) -> "Quantity | None":
+        """Return a quantity; None without a mean, without bounds if one is missing or infinite."""
+        if not math.isfinite(mean):
+            return None
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return cls(float(mean))
+        return cls(float(mean), float(low), float(high))
+
+    @property
+    def interval(self) -> list[float] | None:
+        """Return ``[low, high]``."""
+        return None if self.low is None or self.high is None else [self.low, self.high]
+
+    def times(self, other: "Quantity | float") -> "Quantity":
+        """Return the product with a factor above 0.
+
+        The bounds of two uncertain factors are multiplied: the interval is conservative.
+        """
+        factor = other if isinstance(other, Quantity) else Quantity(other, other, other)
+        ends = [(self.low, factor.low), (self.high, factor.high)]
+        low, high = (None if a is None or b is None else a * b for a, b in ends)
+        return Quantity(self.mean * factor.mean, low, high)
+
+
+@dataclass(frozen=True)
+class Option(Result):
+    """One setting, with quantities per unit and for the amount to train.
+
+    The amount is a number of epochs, or one run. If the unit is a sample or a step, the amount of a
+    training is unknown: it is 1, and the JSON has no values of a training.
+    """
+
+    setting: Mapping[str, Any]
+    unit: str  # epoch | sample | step | run
+    time_s: Quantity  # per unit
+    energy_j: Quantity | None  # per unit
+    amount: Quantity  # units to be trained
+    source: str  # measured | imported | replayed | simulated | predicted
+    repeats: int
+    training: TrainingSetting = field(repr=False, compare=False)  # for the prediction model
+    model: Job | None = field(default=None, repr=False, compare=False)
+    #: Times and energies of a unit, a row for each repeat; a missing energy is NaN.
+    runs: Floats | None = field(default=None, repr=False, compare=False)
+    energy_is: str | None = None
+    extrapolates: tuple[str, ...] = ()  # settings outside of the measured range
+    epochs_trained: float | None = None  # by its runs, at most; None where it is not known
+    eval_time_s: float | None = None  # of an evaluation; no total includes it
+    metric: float | None = None
+    quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
+    falls: bool = False  # quality is shown to fall at its global batch
+    quality_known: bool = False  # quality is known at its global batch
+    footprint: Footprint | None = None  # factors of cost and carbon
+    per: Mapping[str, Any] = field(default_factory=dict)  # means of ``PER``
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPU count."""
+        return int(self.setting["gpus"])
+
+    @property
+    def global_batch(self) -> int | None:
+        """Return the samples of an optimizer step; None if they are unknown."""
+        batch: int | None = self.setting["global_batch"]
+        return batch
+
+    @property
+    def is_predicted(self) -> bool:
+        """Return whether no run has this setting."""
+        return self.source == PREDICTED
+
+    @property
+    def train_time_s(self) -> Quantity:
+        """Return the time of the whole amount."""
+        return self.time_s.times(self.amount)
+
+    @property
+    def epochs(self) -> Quantity | None:
+        """Return the epochs to be trained; None where the unit is no epoch."""
+        return self.amount if self.unit == "epoch" else None
+
+    @property
+    def train_energy_j(self) -> Quantity | None:
+        """Return the energy of the whole amount."""
+        return None if self.energy_j is None else self.energy_j.times(self.amount)
+
+    @property
+    def gpu_hours(self) -> Quantity:
+        """Return GPUs x hours of the whole amount."""
+        return self.train_time_s.times(self.gpus / HOUR_S)
+
+    @property
+    def cost(self) -> Quantity | None:
+        """Return the cost of the whole amount; None without prices."""
+        return self._footprint("cost")
+
+    @property
+    def co2_kg(self) -> Quantity | None:
+        """Return the carbon of the whole amount; None without the grid's carbon intensity."""
+        return self._footprint("co2_kg")
+
+    def label(self, worker: str, names: Collection[str]) -> str:
+        """Return ``16 GPUs on 4 nodes, 200 W, batch 1024 (64 each), fp32``.
+
+        Besides GPUs and batch, it has the settings of ``names``: those in which options differ.
+        """
+        setting = self.setting
+        parts = [plural(self.gpus, worker)]
+        if "nodes" in names and setting["nodes"] is not None and self.gpus > 1:
+            parts[0] += f" on {plural(setting['nodes'], 'node')}"
+        parts += [limit_label(name, setting[name]) for name in LIMITS if name in names]
+        if setting["global_batch"] is not None:
+            each = f" ({setting['local_batch']} each)" if self.gpus > 1 else ""
+            parts.append(f"batch {setting['global_batch']}{each}")
+        parts += [str(setting[name]) for name in ("power_profile", "precision", "hardware")
+                  if name in names and setting[name]]  # fmt: skip
+        return ", ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: the settings, each quantity and its ``<name>_ci``, and the rest."""
+        quantities = {name: getattr(self, name) for name in _QUANTITIES}
+        if self.unit in ("sample", "step"):
+            quantities |= dict.fromkeys(_OF_TRAINING)
+        quantities["epoch_time_s"] = self.time_s if self.unit == "epoch" else None
+        values = {name: self.setting[name] for name in SETTING} | {"unit": self.unit}
+        for name, quantity in quantities.items():
+            values[name] = None if quantity is None else quantity.mean
+            values[f"{name}_ci"] = None if quantity is None else quantity.interval
+        values |= {name: self.per.get(name) for name in PER}
+        return plain(values | {name: getattr(self, name) for name in _FACTS})  # type: ignore[no-any-return]
+
+    def _footprint(self, name: str) -> Quantity | None:
+        factors, energy, hours = self.footprint, self.train_energy_j, self.gpu_hours
+        if factors is None:
+            return None
+
+        def bound(end: str) -> float:
+            energy_j, gpu_hours = getattr(energy, end, None), getattr(hours, end)
+            if gpu_hours is None or (energy is not None and energy_j is None):
+                return math.nan
+            value = getattr(factors.of(energy_j, gpu_hours), name)
+            return math.nan if value is None else float(value)
+
+        return Quantity.of(*map(bound, ("mean", "low", "high")))
+
+
+_OF_TRAINING = ("train_time_s", "train_energy_j", "gpu_hours", "cost", "co2_kg")
+_QUANTITIES = ("time_s", "energy_j", *_OF_TRAINING, "epochs")
+#: Means of an option in its JSON, where they are known, in any unit.
+PER = (
+    "time_per_sample_s", "step_time_s", "energy_per_epoch_j", "energy_per_sample_j",
+    "energy_per_step_j",
+)  # fmt: skip
+_FACTS = (
+    "source", "repeats", "extrapolates", "energy_is", "epochs_trained", "eval_time_s", "metric",
+    "quality_known", "quality_warnings",
+)  # fmt: skip

@@ -1,0 +1,317 @@
+"""Two sets of runs at the same settings: machines, code versions, before and after a change.
+
+Of each setting with runs on both sides, the ratio of the geometric means over repeats, B / A, with
+the 95 % t interval for unequal variances on logarithms (B. L. Welch 1947, Biometrika 34, 28-35).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.metrics.comparable_runs import ENERGY_WARNINGS, scope_cautions
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, Group, differing_options, groups
+from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
+from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.metrics.statistics import ROUNDING, Floats, Interval, Mean
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.formatting import MEASURED, ORIGINS, change, origin_of, plural, source_of
+
+QUANTITIES = ("time", "energy", "power", "gpu_hours", "metric")
+EXCEEDED, KEPT, UNKNOWN = "exceeded", "kept", "cannot tell"
+REPEATS, OVER_SETTINGS = "repeats", "settings"
+#: Columns of time and energy by unit, in the order of preference.
+_IN_UNIT = {
+    "epoch": ("epoch_time_s", "energy_per_epoch_j"),
+    "sample": ("time_per_sample_s", "energy_per_sample_j"),
+    "step": ("step_time_s", "energy_per_step_j"),
+    "run": ("time_s", "energy_j"),
+}
+_OF_MACHINE = ("hardware", "threads_per_worker")
+_LIMIT = re.compile(rf"\s*({'|'.join(QUANTITIES)})\s*([<>])\s*([+-]?\d{{1,9}}(?:\.\d+)?)\s*%\s*")
+
+
+@dataclass(frozen=True)
+class Side(Result):
+    """The runs of one side; ``source`` is measured, imported, replayed or simulated."""
+
+    name: str
+    source: str
+    hardware: tuple[str, ...]
+    runs: int
+    settings: int
+
+
+@dataclass(frozen=True)
+class Change(Result):
+    """A quantity of B relative to A, at a setting or over all common settings.
+
+    ``setting`` is None over all settings; the ratio is then the geometric mean of their ratios.
+    ``a`` and ``b`` are geometric means over ``n_a`` and ``n_b`` runs. ``ratio_ci`` covers the
+    scatter that ``interval`` names: of ``repeats`` at these settings, or, where a setting has no
+    repeats, of the ratios between ``settings``.
+    """
+
+    properties = ("percent", "percent_ci")
+
+    setting: Group | None
+    quantity: str
+    unit: str
+    a: float | None
+    b: float | None
+    n_a: int
+    n_b: int
+    ratio: float
+    ratio_ci: Interval | None
+    interval: str | None
+
+    @property
+    def percent(self) -> float:
+        """The change in percent."""
+        return 100 * (self.ratio - 1)
+
+    @property
+    def percent_ci(self) -> Interval | None:
+        """The 95 % interval of the change in percent."""
+        ends = self.ratio_ci
+        return None if ends is None else (100 * (ends[0] - 1), 100 * (ends[1] - 1))
+
+    def __str__(self) -> str:
+        ends = self.ratio_ci
+        return change(self.ratio) + (f" ({change(ends[0])} to {change(ends[1])})" if ends else "")
+
+
+@dataclass(frozen=True)
+class Check(Result):
+    """A limit on a change over all settings; ``verdict`` is exceeded, kept or cannot tell."""
+
+    limit: str
+    verdict: str
+    change: Change | None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is an interval to compare with the limit."""
+        return self.change is not None and self.change.ratio_ci is not None
+
+    def __str__(self) -> str:
+        if self.change is None:
+            return f"{self.limit}: {self.verdict}: no common setting has it on both sides"
+        hint = "" if self.is_judged else " without an interval; repeat the runs on both sides"
+        return f"{self.limit}: {self.verdict}: {self.change}{hint}"
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """The differences between two sides; ``changes`` has those over all settings first.
+
+    ``of_machines`` says that the sides share no hardware, so that settings match without it.
+    """
+
+    rows_field = "changes"
+
+    a: Side
+    b: Side
+    of_machines: bool
+    settings: int
+    changes: tuple[Change, ...]
+    warnings: tuple[Caution, ...]
+
+    @property
+    def pooled(self) -> dict[str, Change]:
+        """The changes over all settings by quantity."""
+        return {item.quantity: item for item in self.changes if item.setting is None}
+
+    def check(self, limit: str) -> Check:
+        """Judge a limit such as ``energy > +5%``: exceeded if the interval lies beyond it.
+
+        Raises
+        ------
+        BadInput
+            It is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
+        """
+        match = _LIMIT.fullmatch(limit.replace("\u2212", "-"))
+        if match is None:
+            names = ", ".join(QUANTITIES)
+            raise BadInput(f"limit {limit!a:.80}; expected 'energy > +5%', with one of {names}")
+        quantity, sign, most = match[1], match[2], float(match[3])
+        found = self.pooled.get(quantity)
+        if found is None or found.percent_ci is None:
+            return Check(limit, UNKNOWN, found)
+        low, high = found.percent_ci
+        if sign == "<":
+            low, high, most = -high, -low, -most
+        return Check(limit, EXCEEDED if low > most else KEPT if high <= most else UNKNOWN, found)
+
+
+def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> Comparison:
+    """Compare two tables of ``run_metrics``.
+
+    Settings match if they are the same in all columns of ``SETTINGS`` but launcher and unit, and
+    without hardware and threads if the sides have no hardware in common. Energies are compared
+    where both count the same devices.
+
+    Raises
+    ------
+    Refused
+        The sides share no setting with runs, or machines are compared and a side has several.
+    """
+    warnings: list[Caution] = []
+    sides = [_one_origin(rows, name, warnings) for rows, name in zip((a, b), names, strict=True)]
+    hardware = [set(rows["hardware"].dropna()) for rows in sides]
+    of_machines = all(hardware) and hardware[0].isdisjoint(hardware[1])
+    if of_machines and max(map(len, hardware)) > 1:
+        raise Refused("a comparison of machines needs runs of one hardware on each side")
+    without = ("launcher", "unit", *(_OF_MACHINE if of_machines else ()))
+    by = [name for name in SETTINGS if name not in without]
+    both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
+    cells = groups(_values(both), by)
+    matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
+    if not matched:
+        raise Refused(f"{names[0]} and {names[1]} have no done runs at the same setting")
+    labels = _labels([setting for setting, _ in matched])
+    changes = [item for label, (_, rows) in zip(labels, matched, strict=True)
+               for item in _changes(label, rows)]  # fmt: skip
+    pooled = [_pool([x for x in changes if x[0].quantity == name]) for name in QUANTITIES]
+    compared = pd.concat([rows for _, rows in matched])
+    of_a, of_b = (
+        Side(name, " and ".join(sorted({*rows["launcher"].map(source_of)})),
+             tuple(sorted(of_side)), len(rows), rows.groupby(by, dropna=False).ngroups)
+        for name, rows, of_side in zip(names, sides, hardware, strict=True)
+    )  # fmt: skip
+    kept = [item for item in pooled if item is not None] + [item for item, _ in changes]
+    warnings += _cautions(of_a, of_b, compared, len(matched), of_machines=of_machines)
+    return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
+
+
+def _one_origin(rows: pd.DataFrame, name: str, warnings: list[Caution]) -> pd.DataFrame:
+    """Keep the measured runs of a side, else the replayed, else the simulated ones."""
+    if rows.empty:
+        raise Refused(f"{name}: no run is done")
+    origins = rows["launcher"].map(origin_of)
+    kept = min(origins, key=ORIGINS.index)
+    if left := int((origins != kept).sum()):
+        text = f"{name}: {plural(left, 'run')} that are not {kept} are excluded."
+        warnings.append(Caution("origins-excluded", text))
+    of_kept: pd.DataFrame = rows[origins == kept]
+    return of_kept
+
+
+def _values(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the columns ``QUANTITIES``, in a unit that both sides of the workload have."""
+    tables = []
+    for _, of_workload in rows.groupby("workload", dropna=False):
+        for unit, (time, energy) in _IN_UNIT.items():
+            is_usable = of_workload["unit"] == "run" if unit == "run" else True
+            known = of_workload[of_workload[time].notna() & is_usable]
+            if known["side"].nunique() == 2 or unit == "run":
+                tables.append(known.assign(compared_unit=unit, time=known[time],
+                                           energy=known[energy]))  # fmt: skip
+                break
+    table = pd.concat(tables)
+    return table.assign(power=table["energy"] / table["time"],
+                        gpu_hours=table["gpus"] * table["time"] / HOUR_S)  # fmt: skip
+
+
+def _labels(settings: Sequence[Group]) -> list[Group]:
+    """Return the settings cut down to their workload, GPUs and what differs between them."""
+    frame = pd.DataFrame(settings)
+    for name in set(JSON_COLUMNS) & {*frame}:
+        frame[name] = frame[name].map(differing_options(frame[name]), na_action="ignore")
+    names = [name for name in frame
+             if name in ("workload", "gpus") or frame[name].nunique(dropna=False) > 1]  # fmt: skip
+    shown = frame[names].astype(object).where(frame[names].notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in shown.to_dict("records")]
+
+
+#: The means of the logarithms of both sides; None without repeats that differ.
+_Parts = list[Mean | None]
+
+
+def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, _Parts]]:
+    """Return the change of each quantity that both sides have, with the means of its sides."""
+    changes = []
+    units = {"time": "s", "energy": "J", "power": "W", "gpu_hours": "GPU-hours"}
+    for name in QUANTITIES:
+        of_sides = [rows.loc[rows["side"] == i, name].dropna().to_numpy(float) for i in (0, 1)]
+        is_same = rows["energy_scope"].dropna().nunique() == 1 or name not in ("energy", "power")
+        if name == "metric":
+            is_same = rows["metric_name"].nunique() == 1
+        if not is_same or any(len(values) == 0 or (values <= 0).any() for values in of_sides):
+            continue
+        a, b = logs = [np.log(values) for values in of_sides]
+        parts = [_mean(values) for values in logs]
+        ratio, per = float(b.mean() - a.mean()), rows["compared_unit"].iloc[0]
+        unit = units.get(name, str(rows["metric_name"].iloc[0]))
+        changes.append((
+            Change(
+                setting, name, f"{unit} per {per}" if name in ("time", "energy") else unit,
+                float(np.exp(a.mean())), float(np.exp(b.mean())), len(a), len(b),
+                float(np.exp(ratio)), _interval(parts, (-1, 1)),
+                None if None in parts else REPEATS,
+            ),
+            parts,
+        ))  # fmt: skip
+    return changes
+
+
+def _mean(logs: Floats) -> Mean | None:
+    mean = Mean.of(logs)
+    # Identical repeats (a replay, a simulation) show no scatter.
+    return mean if mean.variance * len(logs) > ROUNDING**2 else None
+
+
+def _interval(parts: _Parts, weights: Sequence[float]) -> Interval | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    low, high = np.exp(Mean.combined(known, weights).interval).tolist()
+    return low, high
+
+
+def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change | None:
+    """Return the geometric mean of the ratios; None without any."""
+    if not changes:
+        return None
+    logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
+    parts = [part for _, of_setting in changes for part in of_setting]
+    ends, kind = _interval(parts, [-1 / count, 1 / count] * count), REPEATS
+    if ends is None:
+        ends, kind = _interval([_mean(logs)], [1]), OVER_SETTINGS
+    first = changes[0][0]
+    only = first if count == 1 else None
+    return Change(
+        None, first.quantity, first.unit if only else "", only.a if only else None,
+        only.b if only else None, sum(item.n_a for item, _ in changes),
+        sum(item.n_b for item, _ in changes), float(np.exp(logs.mean())), ends,
+        kind if ends else None,
+    )  # fmt: skip
+
+
+def _cautions(
+    a: Side, b: Side, rows: pd.DataFrame, settings: int, *, of_machines: bool
+) -> list[Caution]:
+    cautions: list[tuple[str, str, Any]] = [
+        ("sources-differ", f"{a.name} is {a.source}, {b.name} is {b.source}: the differences are "
+         "also those between the sources.", a.source != b.source),
+        (a.source, f"All values are {a.source}: nothing was measured in these runs.",
+         a.source == b.source != MEASURED),
+        ("machines", f"{a.name} and {b.name} are different hardware ({', '.join(a.hardware)}; "
+         f"{', '.join(b.hardware)}): settings match without it.", of_machines),
+        ("unmatched", f"{settings} settings are compared; {a.name} has {a.settings} and {b.name} "
+         f"has {b.settings}.", settings < max(a.settings, b.settings)),
+    ]  # fmt: skip
+    energies = rows[rows["energy"].notna()]
+    kinds = [{*energies.loc[energies["side"] == i, "energy_is"].dropna()} for i in (0, 1)]
+    both = [", ".join(sorted(kind)) or "none" for kind in kinds]
+    cautions += [
+        ("energies-differ", f"The energies are of different kinds ({a.name}: {both[0]}; {b.name}: "
+         f"{both[1]}). Energies of different devices are not compared.", kinds[0] != kinds[1]),
+        *((f"energy-{marker}", text, marker in "".join(both) and marker != a.source)
+          for marker, text in ENERGY_WARNINGS.items()),
+    ]  # fmt: skip
+    shown = [Caution(code, text) for code, text, applies in cautions if applies]
+    return [*shown, *scope_cautions(rows)]

@@ -1,0 +1,121 @@
+"""The state of a decision of a study with ``decide``, and its course."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
+
+from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict.settings import TrainingSetting
+from wattlaw.common.errors import BadInput
+
+#: With a lower probability that the leading setting is the best, or that it meets the constraints,
+#: a decision says so.
+LIKELY = 0.5
+NO_ENERGY = Caution(
+    "no-energy",
+    "The runs have no energy: GPU-hours replace it in what is minimized, and an energy budget is "
+    "not checked.",
+)
+
+
+@dataclass(frozen=True)
+class CourseRow(Result):
+    """What was decided after a number of runs; the fields are those of ``Decision``."""
+
+    runs: int
+    gpu_hours_spent: float
+    setting: TrainingSetting | None
+    probability: float | None
+    expected_regret: float | None
+
+
+@dataclass(frozen=True)
+class OtherSetting(Result):
+    """A setting beside the leading one, and the probability that it is within the tolerance."""
+
+    setting: TrainingSetting
+    probability: float
+
+
+@dataclass(frozen=True)
+class Decision(Result):
+    """The state of a decision."""
+
+    properties = ("clearly_best",)
+
+    study: str
+    workload: str
+    origin: str  # of the runs: measured | simulated | replayed
+    question: Mapping[str, Any]  # the keys of ``decide``: what is minimized, and the constraints
+    setting: TrainingSetting | None  # the leading one; None before the first run
+    expected_regret: float | None  # the expected share by which it is worse than the best setting
+    probability: float | None  # that this share is within ``tolerance``
+    meets: float | None  # the probability that the setting meets all constraints
+    tolerance: float
+    confidence: float  # the probability at which measuring stops
+    gpu_hours_spent: float  # of the runs that ended
+    #: Of all runs of the study: measured where they are done, predicted for the others; None before
+    #: the first run.
+    gpu_hours_grid: float | None
+    runs: int  # that ended
+    stopped_because: str | None  # why no run is needed any more; None while runs are
+    worker: str = "GPU"  # what a "gpu" of the runs is called: GPU, or worker on CPUs
+    warnings: tuple[Caution, ...] = ()
+    #: A row for each number of runs that had ended when runs were chosen, in the order of time.
+    course: tuple[CourseRow, ...] = ()
+    others: tuple[OtherSetting, ...] = ()  # the likeliest ones beside the leading setting
+
+    @property
+    def clearly_best(self) -> bool:
+        """Return whether the leading setting is more likely than not within the tolerance."""
+        return self.probability is not None and self.probability >= LIKELY
+
+    @property
+    def gpu_hours_saved(self) -> float | None:
+        """Return the predicted GPU-hours of runs that were not made; None before the first run."""
+        if self.gpu_hours_grid is None:
+            return None
+        return max(0.0, self.gpu_hours_grid - self.gpu_hours_spent)
+
+    @property
+    def is_without_energy(self) -> bool:
+        """Return whether GPU-hours replace an energy that is not known."""
+        return NO_ENERGY.code in {warning.code for warning in self.warnings}
+
+    def after(self, previous: "Decision | None") -> Self:
+        """Return the decision with the course of ``previous``, if that is of the same question."""
+        keys = ("study", "workload", "origin", "question")
+        is_same = previous is not None and all(
+            getattr(previous, name) == getattr(self, name) for name in keys
+        )
+        rows = list(previous.course) if previous is not None and is_same else []
+        if rows and rows[-1].runs == self.runs:
+            rows.pop()  # an interrupted study chooses again after the same runs
+        if self.runs:
+            own = self.runs, self.gpu_hours_spent, self.setting, self.probability
+            rows.append(CourseRow(*own, self.expected_regret))
+        return replace(self, course=tuple(rows))
+
+    @classmethod
+    def from_dict(cls, values: object) -> "Decision":
+        """Return a decision from what ``to_dict`` has returned.
+
+        Raises
+        ------
+        BadInput
+            A value is missing or not of its type; the message names it.
+        """
+        try:
+            return _adapter().validate_python(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "the file"
+            raise BadInput(f"{place}: {first['msg']}") from None
+
+
+@cache
+def _adapter() -> TypeAdapter[Decision]:
+    return TypeAdapter(Decision)

@@ -1,0 +1,342 @@
+"""The next measurements of a decision, and whether it is certain enough."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from wattlaw.analysis.decide.first_runs import first_runs
+from wattlaw.analysis.decide.question import Candidate, Question
+from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
+from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.posterior import Posterior
+from wattlaw.analysis.predict.settings import Floats, Observation, TrainingSetting
+
+#: Draws of the posterior that values are computed with: many for few settings.
+_DRAWS, _VALUES = 600, 60_000
+#: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
+#: of all runs: the model's error is the most favourable for the setting that looks the best. In a
+#: small grid, at most this many mean runs, up to a share of it.
+_CHEAP, _CHEAP_RUNS, _CHEAP_OF_FEW = 0.03, 2.0, 0.25
+#: The same where no run has shown its batch and limit, and of neighbours of which none has: kernels
+#: may suit one batch and not another. A network may suit one placement: the last share is that of
+#: neighbours on other GPUs of which no run has shown the placement.
+_CHEAP_LOAD, _CHEAP_NEIGHBOUR, _CHEAP_PLACEMENT = 0.1, 0.06, 0.02
+#: A neighbour's batch differs by this factor at least: batches between are much like the leading.
+_BATCH_FACTOR = 1.5
+#: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
+_EFFORT = 0.001
+#: The number of other settings that are listed after the leading one.
+_OTHERS = 3
+#: Why measuring ends.
+CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
+
+
+@dataclass(frozen=True)
+class Proposal(Result):
+    """A run that is proposed, its expected cost, and the expected regret of the decision after it.
+
+    ``gpu_hours`` and ``regret_after`` are None before the first run, when nothing is known.
+    """
+
+    candidate: Candidate
+    gpu_hours: float | None
+    regret_after: float | None
+
+
+@dataclass(frozen=True)
+class Plan(Result):
+    """The leading setting, how sure it is, and the runs to make next, the best first."""
+
+    setting: TrainingSetting | None  # of the least expected regret; None before the first run
+    expected_regret: float | None
+    probability: float | None  # that its regret is within the tolerance
+    meets: float | None  # the probability that it meets all constraints
+    proposals: tuple[Proposal, ...]
+    stopped_because: str | None  # why no run is proposed; None if runs are
+    #: The likeliest other settings, each with its probability to be within the tolerance.
+    others: tuple[tuple[TrainingSetting, float], ...] = ()
+
+
+def plan(
+    question: Question,
+    candidates: Sequence[Candidate],
+    observations: Sequence[Observation],
+    *,
+    host: HostPower | None = None,
+    settings: Collection[TrainingSetting] | None = None,
+    unmodelled: Collection[TrainingSetting] = (),
+    hours_left: float | None = None,
+    at_once: int = 1,
+    seed: int = 0,
+) -> Plan:
+    """Return the leading setting and the next runs.
+
+    The first runs are cheap ones at both ends of each axis; a decision follows them.
+
+    Parameters
+    ----------
+    candidates
+        The runs that could be made; a setting may be there several times, for repeats. Those that
+        have been made, or lack memory (``may_fit_memory``), are left out by the caller.
+    observations
+        The runs that have been made.
+    host
+        Power of what counts as energy beside GPUs; None if nothing does.
+    settings
+        Those that can be decided for, by default those of candidates and observations.
+    unmodelled
+        Settings that the model of a step does not describe. If one is leading, it is measured
+        before a decision, whatever that takes.
+    hours_left, at_once
+        GPU-hours that may still be spent; the number of runs to propose.
+    seed
+        Of all random numbers: equal inputs and seeds give equal plans.
+
+    Examples
+    --------
+    >>> packed = [TrainingSetting.packed(n, 4, local_batch=32) for n in (1, 2, 4, 8)]
+    >>> first = plan(Question("gpu_hours"), [Candidate(item, 100) for item in packed], [])
+    >>> first.proposals[0].candidate.setting.gpus
+    1
+    """
+    seen = [item.setting for item in observations]
+    if settings is None:
+        settings = [*(item.informs or item.setting for item in candidates), *seen]
+    choices = [setting for setting in dict.fromkeys(settings) if question.allows(setting)]
+    allowed = [item for item in candidates if question.allows(item.informs or item.setting)]
+    first = first_runs(allowed or candidates, seen)
+    if not observations:
+        reason = None if first else NOTHING_LEFT
+        start = tuple(Proposal(item, None, None) for item in first[:at_once])
+        return Plan(None, None, None, None, start, reason)
+    if not choices:
+        return Plan(None, None, None, None, (), NOTHING_LEFT)
+    belief = Belief.of(
+        fit_with_repeats(observations, seed),
+        [*choices, *(item.setting for item in candidates)],
+        host,
+    )
+    regrets, missed = belief.regrets(question, choices), belief.missed(question, choices)
+    means = regrets.mean(0)
+    best = int(means.argmin())
+    probabilities = (regrets <= question.tolerance).mean(0)
+    probability = float(probabilities[best])
+    likeliest = [at for at in np.argsort(-probabilities, kind="stable") if at != best][:_OTHERS]
+    others = tuple((choices[at], float(probabilities[at])) for at in likeliest)
+    meets = float((missed[:, best] <= 0).mean())
+    state = (choices[best], float(means[best]), probability, meets)
+    is_sure = not first and probability >= question.confidence
+    is_sure = is_sure and means[best] <= question.tolerance
+    hours = belief.gpu_hours(candidates)
+    steps = max((item.steps for item in candidates), default=0.0)
+    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
+    check = None
+    if is_sure:
+        is_modelled = choices[best] not in unmodelled
+        check = _check(choices[best], choices, seen, hours, spent, is_modelled=is_modelled)
+    if is_sure and check is None:
+        return Plan(*state, (), CERTAIN, others)
+    if not candidates:
+        return Plan(*state, (), NOTHING_LEFT, others)
+    urgent = first if check is None else [check]
+    ranked = sorted(
+        _ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent
+    )
+    affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
+    if not affordable:
+        return Plan(*state, (), BUDGET, others)
+    chosen = _different(affordable, at_once)
+    after = expected_regrets(regrets, belief.outcomes([item.setting for item in chosen]), seed)
+    proposals = (
+        Proposal(item, hours[item], min(float(regret), float(means[best])))
+        for item, regret in zip(chosen, after, strict=True)
+    )
+    return Plan(*state, tuple(proposals), None, others)
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Draws of the mean time and power of settings, all from the same posterior draws.
+
+    Settings are drawn together: what a run shows of one tells of its neighbours.
+    """
+
+    columns: dict[TrainingSetting, int]
+    times: Floats
+    time_noise: Floats
+    powers: Floats | None
+    power_noise: Floats | None
+    host_w: Floats  # of each setting
+
+    @classmethod
+    def of(
+        cls,
+        posterior: Posterior,
+        settings: Sequence[TrainingSetting],
+        host: HostPower | None = None,
+    ) -> "Belief":
+        """Return the draws of settings."""
+        distinct = list(dict.fromkeys(settings))
+        columns = {setting: index for index, setting in enumerate(distinct)}
+        host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
+        draws = max(_DRAWS, _VALUES // len(distinct))
+        noise = noise_of_repeats(posterior)
+        return cls(columns, *posterior.means(distinct, draws, noise=noise), host_w)
+
+    def at(self, settings: Sequence[TrainingSetting]) -> list[int]:
+        """Return the columns of settings."""
+        return [self.columns[setting] for setting in settings]
+
+    def regrets(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+        """Return the regrets of choosing each setting, shape (draws, choices)."""
+        return question.regrets(choices, *self._of_a_sample(choices))
+
+    def missed(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+        """Return the share by which each setting misses a constraint, shape (draws, choices)."""
+        return question.missed(choices, *self._of_a_sample(choices))
+
+    def _of_a_sample(self, choices: Sequence[TrainingSetting]) -> tuple[Floats, Floats | None]:
+        """Return seconds and joules of a sample."""
+        at = self.at(choices)
+        times = self.times[:, at] / np.array([item.samples for item in choices])
+        if self.powers is None:
+            return times, None
+        gpus = np.array([item.gpus for item in choices])
+        return times, times * (self.powers[:, at] * gpus + self.host_w[at])
+
+    def gpu_hours(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
+        """Return the expected GPU-hours of each run."""
+        steps_s = np.median(self.times, axis=0)
+        return {
+            item: item.gpu_hours(float(steps_s[self.columns[item.setting]])) for item in candidates
+        }
+
+    def outcomes(self, settings: Sequence[TrainingSetting]) -> Outcomes:
+        """Return what runs of settings would show."""
+        at = self.at(settings)
+        if self.powers is None or self.power_noise is None:
+            return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
+        return Outcomes(
+            np.log(self.times[:, at]), self.time_noise[at],
+            np.log(self.powers[:, at]), self.power_noise[at],
+        )  # fmt: skip
+
+
+def _check(
+    leading: TrainingSetting,
+    choices: Sequence[TrainingSetting],
+    seen: Sequence[TrainingSetting],
+    hours: Mapping[Candidate, float],
+    spent: float,
+    *,
+    is_modelled: bool,
+) -> Candidate | None:
+    """Return a cheap run of a leading setting or a neighbour that was not measured, if any.
+
+    A run of a leading setting that is not modelled may be expensive.
+    """
+    loads, places = {_load(item) for item in seen}, {_place(item) for item in seen}
+    limits = {}
+    if leading not in seen:
+        share = _CHEAP if _load(leading) in loads else _CHEAP_LOAD
+        few = _CHEAP_RUNS / (len(seen) + len(hours))
+        limits[leading] = max(share, min(few, _CHEAP_OF_FEW)) if is_modelled else 1.0
+    for item in _neighbours(leading, choices):
+        if _load(item) not in loads:
+            limits[item] = _CHEAP_NEIGHBOUR
+    for item in _other_places(leading, choices):
+        if _place(item) not in places:
+            limits[item] = _CHEAP_PLACEMENT
+    total = spent + sum(hours.values())
+    runs = (
+        item for item, cost in hours.items()
+        if item.setting in limits and cost <= limits[item.setting] * total
+    )  # fmt: skip
+    return min(runs, key=lambda item: (item.setting != leading, hours[item]), default=None)
+
+
+#: What a GPU does in a setting, on however many GPUs.
+_LOAD = ("local_batch", "power_limit_w", "clock_limit_mhz")
+
+
+def _load(setting: TrainingSetting) -> tuple[float | None, ...]:
+    return tuple(getattr(setting, name) for name in _LOAD)
+
+
+def _place(setting: TrainingSetting) -> object:
+    return setting.gpus_per_node or setting.gpus
+
+
+def _other_places(
+    leading: TrainingSetting, choices: Sequence[TrainingSetting]
+) -> Iterator[TrainingSetting]:
+    """Yield the settings of the same batch and limit on the next fewer and the next more GPUs."""
+    same = [item for item in choices if _load(item) == _load(leading)]
+    for sign in (-1, 1):
+        others = [item for item in same if sign * item.gpus > sign * leading.gpus]
+        yield from sorted(others, key=partial(_distance, leading))[:1]
+
+
+def _distance(one: TrainingSetting, other: TrainingSetting) -> tuple[int, int]:
+    return abs(one.gpus - other.gpus), abs((one.nodes or 0) - (other.nodes or 0))
+
+
+def _neighbours(
+    leading: TrainingSetting, choices: Sequence[TrainingSetting]
+) -> Iterator[TrainingSetting]:
+    """Yield the settings that have the next smaller or larger batch or limit, else the same."""
+    for name in _LOAD:
+        same = {name: getattr(leading, name)}
+        values = {
+            getattr(item, name) or np.inf: item
+            for item in choices
+            if replace(item, **same) == leading
+        }
+        here = getattr(leading, name) or np.inf
+        apart = _BATCH_FACTOR if name == "local_batch" else 1.0
+        smaller = [value for value in values if value * apart <= here and value != here]
+        larger = [value for value in values if value >= here * apart and value != here]
+        yield from (values[value] for value in (*sorted(smaller)[-1:], *sorted(larger)[:1]))
+
+
+def _ranked(
+    belief: Belief,
+    hours: Mapping[Candidate, float],
+    regrets: Floats,
+    question: Question,
+    seed: int,
+    spent: float,
+) -> list[Candidate]:
+    """Return the candidates by how much a GPU-hour shows about the regret of the leading setting.
+
+    Regrets of more than twice the tolerance count as such: they are too large anyway.
+    """
+    regret = np.minimum(regrets[:, regrets.mean(0).argmin()], 2 * question.tolerance)
+    outcomes = belief.outcomes([item.setting for item in hours])
+    costs = np.array(list(hours.values()))
+    rates = explained(regret, outcomes, seed) / (costs + _EFFORT * costs.sum())
+    # Cheap runs first: what they show may make expensive ones unnecessary.
+    levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
+    levels[rates <= 0] = np.inf
+    # Where no single run explains anything, the uncertainty of what it shows decides.
+    others = outcomes.time.std(0) / np.maximum(costs, 1e-12)
+    candidates = list(hours)
+    return [candidates[index] for index in np.lexsort((-others, -rates, levels))]
+
+
+def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Return the best candidates, first those of different placements and batches."""
+    chosen: list[Candidate] = []
+    kinds: set[object] = set()
+    for item in ranked:
+        setting = item.setting
+        kind = (setting.gpus_per_node, setting.local_batch)
+        if kind not in kinds and len(chosen) < count:
+            kinds.add(kind)
+            chosen.append(item)
+    rest = [item for item in ranked if item not in chosen]
+    return [*chosen, *rest[: count - len(chosen)]]

@@ -1,0 +1,216 @@
+"""Quality against global batch, and the batch beyond which it falls.
+
+Huber et al. 2025 find that accuracy falls beyond a global batch of 8192 for ResNet50. Here the fall
+is a finding of Hsu's multiple comparisons with the best (``analysis.statistics``), whose intervals
+hold for all batches together. How many epochs a target takes is ``analysis.critical_batch``.
+"""
+
+from dataclasses import dataclass
+from itertools import takewhile
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.metrics.groups import Group, groups
+from wattlaw.analysis.metrics.metrics import direction
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.analysis.metrics.statistics import compare_with_best
+from wattlaw.common.errors import Refused
+
+FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"
+DIVERGED = "diverged"
+#: A loss of at most this share of the best is no fall; MLPerf Inference requires of a
+#: reduced-precision model 99 % of the reference's quality.
+MARGIN = 0.01
+#: Settings that change what is learned; caps, clocks, GPUs and launchers do not.
+LEARNING = ("workload", "options", "train", "precision", "dataset_fraction")
+_BY = [*LEARNING, "hardware", "epochs_trained", "metric_name"]
+_MEANS = [
+    "global_batch", "n", "diverged", "mean", "sd", "worse_by", "worse_by_low", "worse_by_high",
+    "p_value", "verdict",
+]  # fmt: skip
+
+_NUMBERS = ("worse_by", "worse_by_low", "worse_by_high", "p_value")
+
+
+@dataclass(frozen=True)
+class BatchQuality(Result):
+    """Quality against global batch of the runs that share the settings in ``LEARNING``.
+
+    ``means`` has one row per batch: ``n``, the repeats with a quality; ``diverged``, those without;
+    ``mean`` and ``sd`` of the metric over the ``n``; ``worse_by``, the difference from the best of
+    the other batches in the metric's unit, positive if worse, with its 95 % interval; ``p_value``
+    of "this batch is the best"; ``verdict``: ``worse``, ``holds`` (within the margin of the best,
+    none diverged), ``cannot tell`` or ``diverged`` (all of them).
+    """
+
+    rows_field = "means"
+
+    group: Group  # LEARNING, hardware, epochs_trained, metric_name
+    better: str | None  # higher | lower
+    verdict: str  # FALLS | NO_FALL | CANNOT_TELL
+    sentence: str
+    best_batch: int | None
+    falls_beyond: int | None  # the largest batch not shown to be worse than the best
+    falls_from: int | None  # the next one: this and all larger batches are worse, or diverged
+    holds_to: int | None  # from the best up to this batch, quality is shown to be within the margin
+    means: pd.DataFrame
+
+    @property
+    def known_to(self) -> int | None:
+        """Return the largest batch whose quality is known; None if none is."""
+        if self.verdict == NO_FALL:
+            return int(self.means["global_batch"].max())
+        return self.falls_beyond if self.verdict == FALLS else self.holds_to
+
+    def warning(self, global_batch: float) -> str | None:
+        """Return a warning about this global batch, or None."""
+        batches = self.means["global_batch"]
+        if self.verdict == FALLS and global_batch > (self.falls_beyond or 0):
+            return self.sentence
+        if diverged := _divergence_text(self.means[batches == global_batch]):
+            return diverged
+        if self.verdict == FALLS:
+            return None
+        if batches.empty or global_batch <= (self.holds_to or batches.min()):
+            return None
+        if self.verdict == NO_FALL:
+            return f"{self.sentence}; larger batches, such as {global_batch:g}, were not measured"
+        return self.sentence
+
+
+def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
+    """Find for each group of runs up to which global batch quality holds and where it falls.
+
+    Runs of the same repeat and global batch on other GPU counts, caps or clocks share a seed and
+    most of what is learned, so they are averaged to one value.
+
+    Verdict ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
+    and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is within
+    the margin with that confidence, and no run diverged from the best batch on. Otherwise ``cannot
+    tell``, with the reason: a direction that is unknown, one batch, no repeats, too much spread,
+    runs that diverged.
+
+    A run diverged if it was evaluated (it has an ``eval_time_s``, a ``loss``, or an infinite
+    metric) and has no finite metric, while others of its group have one. An imported run without a
+    metric but with an evaluation time or a loss counts as diverged; one without all three was not
+    evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
+    """
+    known = table[table["global_batch"].notna()]
+    return tuple(_group_quality(*item) for item in groups(known, _BY))
+
+
+def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
+    better = direction(group["metric_name"])
+    values, diverged = _repeats(runs)
+    means = _means(values, diverged)
+    try:
+        if values.empty:
+            raise Refused("no run has a quality; evaluate (measure.evaluate)")
+        if (means["n"] > 0).sum() < 2:
+            raise Refused("one global batch only; measure others")
+        if better is None:
+            name = group["metric_name"] or "the metric"
+            raise Refused(f"{name} may be better high or low")
+        means = _compare_batches(values, means, better)
+    except Refused as refusal:
+        why = "; ".join(filter(None, (str(refusal), _divergence_text(means))))
+        sentence = f"cannot tell whether quality falls with the global batch: {why}"
+        none = dict.fromkeys(("best_batch", "falls_beyond", "falls_from", "holds_to"))
+        return BatchQuality(group, better, CANNOT_TELL, sentence, **none, means=means)
+    return _with_verdict(group, means, better)
+
+
+def _repeats(runs: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Return one quality per batch and repeat, and for each batch how many repeats diverged."""
+    by = ["global_batch", "study", "repeat"]
+    value = runs["metric"].astype(float)
+    finite = value.where(np.isfinite(value))
+    evaluated = runs["eval_time_s"].notna() | runs["loss"].notna() | value.notna()
+    rows = runs[by].assign(value=finite, diverged=evaluated & finite.isna())
+    repeats = rows[evaluated].groupby(by, dropna=False)
+    outcome, failed = repeats["value"].mean(), repeats["diverged"].any()
+    by_batch = failed.groupby(level="global_batch").sum()
+    if not finite.notna().any():  # a metric that no run has, has not been recorded
+        return outcome.dropna(), by_batch.iloc[:0]
+    return outcome[~failed], by_batch
+
+
+def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
+    by_batch = values.groupby(level="global_batch")
+    means = pd.DataFrame({"mean": by_batch.mean(), "sd": by_batch.std()}).reindex(diverged.index)
+    means = means.assign(n=by_batch.size().reindex(diverged.index, fill_value=0), diverged=diverged)
+    means = means.reset_index().reindex(columns=_MEANS)
+    return means.astype({"global_batch": int, "n": int, "diverged": int, "verdict": object})
+
+
+def _divergence_text(means: pd.DataFrame) -> str:
+    """Return a text on how many repeats diverged at which batches; empty if none did."""
+    batches = means[means["diverged"] > 0]
+    counts = zip(batches["diverged"], batches["n"], batches["global_batch"], strict=True)
+    texts = [f"{lost} of {n + lost} repeats at {batch}" for lost, n, batch in counts]
+    return f"{', '.join(texts)} diverged" if texts else ""
+
+
+def _compare_batches(values: pd.Series, means: pd.DataFrame, better: str) -> pd.DataFrame:
+    sign = 1.0 if better == "higher" else -1.0
+    by_batch = (sign * values.astype(float)).groupby(level="global_batch")
+    outcome = compare_with_best([np.asarray(of_batch, dtype=float) for _, of_batch in by_batch])
+    best_others = [np.delete(outcome.mean, i).max() for i in range(len(outcome.mean))]
+    distance_to_best = np.array(best_others) - outcome.mean
+    holds = -outcome.low <= MARGIN * abs(outcome.mean.max())
+    compared = means["n"] > 0
+    holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
+    means = means.assign(verdict=DIVERGED).astype(dict.fromkeys(_NUMBERS, float))
+    means.loc[compared, list(_NUMBERS)] = np.column_stack(
+        [distance_to_best, -outcome.high, -outcome.low, outcome.p_value]
+    )
+    means.loc[compared, "verdict"] = np.where(
+        holds, "holds", np.where(outcome.high < 0, "worse", CANNOT_TELL)
+    )
+    return means
+
+
+def _with_verdict(group: Group, means: pd.DataFrame, better: str) -> BatchQuality:
+    batches, verdicts = means["global_batch"].tolist(), means["verdict"].tolist()
+    best = int(np.nanargmin(means["worse_by"].to_numpy(float)))
+    last = max(i for i, verdict in enumerate(verdicts) if verdict not in ("worse", DIVERGED))
+    # Diverged runs do not hide a fall of quality, but do not show one by themselves either.
+    worse = [i for i in range(last + 1, len(batches)) if verdicts[i] == "worse"]
+    falls = bool(worse)
+    diverged = _divergence_text(means)
+    holding = list(takewhile(lambda i: verdicts[i] == "holds", range(best, len(batches))))
+    name = group["metric_name"] or "quality"
+    if falls:
+        row = means.iloc[worse[0]]
+        verdict, text = FALLS, (
+            f"{name} falls beyond global batch {batches[last]}: at {batches[worse[0]]} it is worse "
+            f"than the best by {row['worse_by']:.3g} ({row['worse_by_low']:.3g} to "
+            f"{row['worse_by_high']:.3g})"
+        )  # fmt: skip
+    elif means["diverged"].iloc[best:].any():
+        verdict = CANNOT_TELL
+        text = f"cannot tell whether {name} falls with the global batch: runs diverged"
+    elif verdicts[-1] == "holds":
+        verdict = NO_FALL
+        text = (
+            f"no fall of {name} by more than {MARGIN:.3g} of the best is seen up to global batch "
+            f"{batches[-1]}"
+        )
+    else:
+        row, verdict = means.iloc[-1], CANNOT_TELL
+        text = (
+            f"cannot tell whether {name} falls with the global batch: at {batches[-1]} it may be "
+            f"worse than the best by up to {row['worse_by_high']:.3g}; measure more repeats"
+        )
+    text += f"; {diverged}" if diverged else ""
+    epochs = group["epochs_trained"]
+    text += f", after {epochs:g} epoch{'s'[: epochs > 1]} of training" if epochs is not None else ""
+    return BatchQuality(
+        group, better, verdict, text,
+        best_batch=batches[best],
+        falls_beyond=batches[last] if falls else None,
+        falls_from=batches[last + 1] if falls else None,
+        holds_to=batches[holding[-1]] if holding else None,
+        means=means,
+    )  # fmt: skip

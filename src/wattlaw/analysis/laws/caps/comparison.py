@@ -1,0 +1,190 @@
+"""Does a cap change the exponent, or only the offset? Analysis of covariance over limits.
+
+The model is ``ln t = a_l - beta_l ln N`` with an offset and an exponent for each limit l and one
+residual variance. Frey et al. 2022 find that caps and clocks move alpha and not beta. That two
+exponents do not differ *significantly* is no evidence that they are equal, so there is a test of
+equivalence in addition to the test of a difference: two one-sided tests (Schuirmann 1987, J.
+Pharmacokinetics and Biopharmaceutics 15) against a margin that is stated.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from wattlaw.analysis.laws.caps.limits import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
+from wattlaw.analysis.laws.power_law import power_law_design
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.analysis.metrics.statistics import (
+    ERROR,
+    LEVEL,
+    ROUNDING,
+    Floats,
+    LeastSquares,
+    f_test_p,
+)
+from wattlaw.common.errors import Refused
+from wattlaw.common.formatting import limit_label, plural
+
+TIME = "time_s"
+#: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.
+MARGIN = 0.05
+RUNS = "runs"
+MEANS = "means of each cell, GPU counts as blocks"
+SAME, DIFFERENT, UNKNOWN = "same beta", "different beta", "cannot tell"
+_ROUNDING = 1e-8  # of residuals of exact data, relative to the spread of ln t
+
+
+@dataclass(frozen=True)
+class LimitComparison(Result):
+    """The effect of the limits of a family on its law.
+
+    ``difference_p`` is of the F test that all exponents are equal, None if the data are exact;
+    ``equivalence_p`` the greatest of the limits' two one-sided tests against the reference: all
+    must reject, so that no correction for their number is needed.
+    """
+
+    rows_field = "limits"
+
+    limit: Limit
+    verdict: str
+    sentence: str
+    difference_p: float | None
+    equivalence_p: float | None
+    basis: str
+    limits: pd.DataFrame
+
+
+def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") -> LimitComparison:
+    """Compare the scaling laws of the time of one family of ``scaling_series`` under its limits.
+
+    Rows in which the other limit is set too are ignored if there are some without it. Limits with
+    fewer than three GPU counts are left out; with fewer than two limits, the comparison is refused.
+
+    ``limits`` of the result has a row per limit, the reference (no limit, else the highest) first:
+    the ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
+    interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided tests
+    reject at 5 %) and ``equivalence_p``.
+
+    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU count
+    are not independent where the count deviates from the law, which ``basis`` takes into account:
+    if a lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are
+    all the same, they are averaged first, and every GPU count has an effect of its own that all
+    limits share, so that only differences between limits at the same count are used (if the limits
+    share enough counts).
+
+    "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
+    """
+    rows = _usable_rows(series_rows, limit)
+    limits = distinct_limits(rows[limit])
+    parts = [at_limit(rows, limit, value).assign(code=i) for i, value in enumerate(limits)]
+    logs = pd.concat(parts, ignore_index=True)[["code", "gpus", TIME]]
+    logs = logs.assign(x=np.log(logs["gpus"].astype(float)), y=np.log(logs[TIME].astype(float)))
+    of_limits = [
+        LeastSquares(power_law_design(part["gpus"].to_numpy(float)), part["y"].to_numpy())
+        for _, part in logs.groupby("code")
+    ]
+    basis, model = _fitted(logs, len(limits))
+    differences = _differences(model, len(limits))
+    frame = pd.DataFrame(
+        {"limit": limits, "beta": [-fit.params[1] for fit in of_limits]}, dtype=float
+    ).join(differences)
+    difference_p = None  # of exact data, whose residuals are rounding
+    if np.sqrt(model.variance) > _ROUNDING * float(logs["y"].std()):
+        difference_p = model.joint_p(slice(len(limits) - 1, 2 * (len(limits) - 1)))
+    equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
+    if equivalence_p < ERROR:
+        verdict = SAME
+    elif difference_p is None or difference_p < ERROR:
+        verdict = DIFFERENT
+    else:
+        verdict = UNKNOWN
+    sentence = _sentence(verdict, frame, limit)
+    return LimitComparison(limit, verdict, sentence, difference_p, equivalence_p, basis, frame)
+
+
+def _usable_rows(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+    rows = varying_only(rows, limit)
+    counts = rows.groupby(limit, dropna=False)["gpus"].transform("nunique")
+    usable, few = rows[counts >= MIN_DISTINCT], rows[counts < MIN_DISTINCT]
+    if (number := usable[limit].nunique(dropna=False)) < 2:
+        left_out = ", ".join(
+            f"{limit_label(limit, at)}: {at_limit(few, limit, at)['gpus'].nunique()} GPU counts"
+            for at in distinct_limits(few[limit])
+        )
+        details = f" ({left_out})" if left_out else ""
+        raise Refused(
+            f"{plural(number, 'limit')} with {MIN_DISTINCT} GPU counts{details}: a comparison "
+            f"of exponents needs two; run the same {MIN_DISTINCT} counts under each limit"
+        )
+    return usable
+
+
+def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
+    """Return the kind of observations, and the model."""
+
+    def fitted(rows: pd.DataFrame, *, blocks: bool = False) -> LeastSquares:
+        return LeastSquares(_design(rows, limits, blocks=blocks), rows["y"].to_numpy(float))
+
+    model = fitted(logs)
+    cells = logs.groupby(["code", "gpus"])["y"]
+    pure_error = float(((logs["y"] - cells.transform("mean")) ** 2).sum())
+    own_laws, repeats = len(cells) - 2 * limits, len(logs) - len(cells)
+    if own_laws < 1 or repeats < 1:
+        return RUNS, model
+    lack = max(model.squares - pure_error, 0.0)
+    is_identical = pure_error <= len(logs) * ROUNDING**2  # no information about the noise
+    if not is_identical and f_test_p(lack, own_laws, pure_error, repeats) >= POOLING_LEVEL:
+        return RUNS, model
+    means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
+    model = fitted(means, blocks=True)
+    if 0 < model.freedom == len(means) - model.design.shape[1]:
+        return MEANS, model
+    return MEANS.split(",", maxsplit=1)[0], fitted(means)
+
+
+def _design(logs: pd.DataFrame, limits: int, *, blocks: bool) -> Floats:
+    """Return columns: shifts of the limits, differences of slopes, and what limits share."""
+    x = logs["x"].to_numpy(float)
+    shifts = [(logs["code"] == i).to_numpy(float) for i in range(1, limits)]
+    shared = (
+        [(logs["gpus"] == count).to_numpy(float) for count in sorted(logs["gpus"].unique())]
+        if blocks
+        else [np.ones_like(x), x]
+    )
+    return np.column_stack([*shifts, *(shift * x for shift in shifts), *shared])
+
+
+def _differences(model: LeastSquares, limits: int) -> pd.DataFrame:
+    """Return beta minus the reference's, with 90 % intervals and the equivalence test."""
+    names = ["beta_difference", "beta_difference_low", "beta_difference_high", "equivalence_p"]
+    rows = [[0.0, 0.0, 0.0, np.nan]]
+    freedom, errors = model.freedom, model.errors
+    for i in range(limits - 1, 2 * (limits - 1)):
+        change, error = -float(model.params[i]), float(errors[i])
+        half = float(special.stdtrit(freedom, LEVEL)) * error
+        distance = MARGIN - abs(change)
+        with np.errstate(divide="ignore"):
+            p = float(special.stdtr(freedom, -np.divide(distance, error)))
+        rows.append([change, change - half, change + half, p])
+    return pd.DataFrame(rows, columns=names)
+
+
+def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit) -> str:
+    others = frame.iloc[1:]
+    row = others.iloc[int(others["beta_difference"].abs().argmax())]
+    most = (
+        f"at most {row['beta_difference']:+.3f} ({limit_label(limit, row['limit'])}; 90 % "
+        f"interval {row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
+    )
+    against = limit_label(limit, frame["limit"].iloc[0])
+    if verdict == SAME:
+        return f"The exponent is the same as {against} within {MARGIN:g}: it differs by {most}."
+    if verdict == DIFFERENT:
+        return f"The exponents differ: from that of {against} by {most}."
+    return (
+        f"These data do not show whether the exponents differ by more than {MARGIN:g}: from that "
+        f"of {against} by {most}."
+    )

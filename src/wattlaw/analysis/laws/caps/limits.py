@@ -1,0 +1,118 @@
+"""Rows that differ in one limit alone, and speed and energy under a limit."""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.laws.speedup import ratios
+from wattlaw.analysis.metrics.groups import Group, groups
+from wattlaw.analysis.metrics.metrics import SETTINGS
+
+Limit = Literal["power_limit_w", "clock_limit_mhz"]
+LIMITS: tuple[Limit, ...] = ("power_limit_w", "clock_limit_mhz")
+#: What lowers the power of a GPU: limits, and profiles, which have no order.
+POWER_SETTINGS: tuple[str, ...] = (*LIMITS, "power_profile")
+
+
+def other_limit(limit: Limit) -> Limit:
+    """Return the limit that has to be held while ``limit`` is varied."""
+    return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
+
+
+def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+    """Return the rows in which ``limit`` is the only limit that differs.
+
+    Where the other limit differs too, the rows without it are kept, or where all have one, those
+    with its highest value: a run at a locked clock is no uncapped run.
+    """
+    other = other_limit(limit)
+    if other not in rows or rows[other].nunique(dropna=False) <= 1:
+        return rows
+    free = rows[rows[other].isna()]
+    return free if len(free) else rows[rows[other] == rows[other].max()]
+
+
+def distinct_limits(limits: pd.Series) -> list[float | None]:
+    """Return the distinct limits from high to low, no limit (None) first.
+
+    The first is the reference, with which the others are compared.
+    """
+    values = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
+    return [None, *values] if limits.isna().any() else [*values]
+
+
+def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:
+    """Return the rows whose limit is ``value``; None is no limit."""
+    return rows[rows[column].isna() if value is None else rows[column] == value]
+
+
+def without_limits(rows: pd.DataFrame, by: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the rows without cap and clock or, where all have one, those with the highest.
+
+    With ``by``, that is decided for each group of these columns by itself: a machine that was
+    never run without a cap is not left out for another that was.
+    """
+    for limit in LIMITS:
+        shown = rows[limit].fillna(math.inf)
+        highest = shown.max()
+        if by:
+            highest = shown.groupby([rows[name] for name in by], dropna=False).transform("max")
+        rows = rows[shown == highest]
+    return rows
+
+
+TIME, ENERGY = "time_s", "energy_j"
+_SUFFIXES = ("", "_low", "_high")
+_RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end in _SUFFIXES]
+
+
+def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.DataFrame:
+    """Return time, speed and energy of each limit as ratios to the run without it.
+
+    ``time_ratio = T(limit) / T(reference)`` of geometric means over repeats, ``speed_ratio`` its
+    inverse, ``energy_ratio = E(limit) / E(reference)`` of the energy per epoch. The reference is
+    the same setting without the limit or, where none was run so, with the highest; the other limit
+    stays the same. 95 % intervals (``_low``, ``_high``) are those of ``speedup.ratios``, pooled
+    over the limits of the setting. A column of settings that ``table`` lacks is taken not to
+    differ.
+
+    Returns
+    -------
+    DataFrame
+        One row per setting and limit, settings of a single limit left out: the settings, ``limit``
+        and ``reference`` (missing: none), the ratios, ``n``, ``n_reference``, and ``energy_is``.
+        Energies that count different things have no ratio, and ``energy_is`` names all of them.
+    """
+    names = [name for name in SETTINGS if name in table.columns and name != limit]
+    limits = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
+    several = table.loc[limits.transform("nunique") > 1, [*names, limit, TIME, ENERGY, "energy_is"]]
+    rows = [row for group, runs in groups(several, names) for row in _rows(group, runs, limit)]
+    columns = [*names, "limit", "reference", *_RATIOS, "n", "n_reference", "energy_is"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.astype(dict.fromkeys(["limit", "reference", *_RATIOS], float))
+
+
+def _rows(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict[str, Any]]:
+    limits = distinct_limits(runs[limit])
+    at = [at_limit(runs, limit, value) for value in limits]
+    times, energies = (
+        {i: np.log(rows[name].dropna().to_numpy(float)) for i, rows in enumerate(at)}
+        for name in (TIME, ENERGY)
+    )
+    kinds = [{*rows.loc[rows[ENERGY].notna(), "energy_is"].dropna()} for rows in at]
+    time_ratios = ratios(times, 0)
+    for i, value in enumerate(limits):
+        counted = kinds[0] | kinds[i]
+        ratio, low, high = time_ratios[i]
+        values = [ratio, low, high, 1 / ratio, 1 / high, 1 / low]
+        if len(counted) <= 1:
+            # Repeats of other limits add to the variance only if they count the same.
+            same = {j: energies[j] for j, kind in enumerate(kinds) if kind == counted}
+            values += ratios(same, 0).get(i, ())
+        yield group | dict(zip(_RATIOS, values, strict=False)) | {
+            "limit": value, "reference": limits[0], "n": len(at[i]), "n_reference": len(at[0]),
+            "energy_is": "; ".join(sorted(counted)) or None,
+        }  # fmt: skip

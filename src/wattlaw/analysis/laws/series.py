@@ -1,0 +1,226 @@
+"""Scaling series: runs that differ in the number of GPUs alone, and what goes with it.
+
+A series keeps either the global batch (strong scaling) or the local batch. Its data set is the
+same throughout, or grows in proportion to the GPUs. A run may belong to several series: one of a
+single GPU has both batches.
+
+The number of nodes normally follows from that of the GPUs. Where a GPU count was run on several
+numbers of nodes, each number of nodes is a series, and so are the counts on their fewest nodes.
+
+A series is of data-parallel jobs whose workers cooperate, on as many GPUs as it says.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
+from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, uncooperative
+from wattlaw.analysis.metrics.groups import (
+    ENERGIES,
+    JSON_COLUMNS,
+    differing_options,
+    group_numbers,
+    groups,
+)
+from wattlaw.analysis.metrics.metrics import ESTIMATED, WHY_NO_LAW, unit_of
+from wattlaw.common.formatting import group_label, plural
+
+RULES = ("global_batch", "local_batch")
+FIXED = (
+    "workload", "options", "train", "hardware", "launcher", "precision", *POWER_SETTINGS,
+    "dataset_fraction", "threads_per_worker", "unit", "run_length",
+)  # fmt: skip
+#: With fewer counts, the data set may grow with the GPUs by chance.
+_MIN_GROWING_COUNTS = 3
+_ADDED = ("rule", "batch", "fraction_per_gpu", "placement", "series", "family")
+
+
+def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of ``run_metrics``, once per series to which a run belongs.
+
+    Adds ``rule`` (global_batch, local_batch, or unknown_batch where a row has neither) and
+    ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
+    ``placement``, the nodes if they do not follow from the GPUs: ``2 nodes`` or ``fewest nodes``;
+    ``series``, a label that names the settings in which the series of a table differ; and
+    ``family``, the same without cap and clock. A series has at least two GPU counts. Missing
+    ``options`` and ``train`` are taken as none. Rows with one of ``law_refusals`` are left out.
+    """
+    table = table[law_refusals(table).isna()]
+    table = table.assign(**{name: table[name].astype(object).fillna("{}") for name in JSON_COLUMNS})
+    known = table[list(RULES)].notna().any(axis=1)
+    named = [(rule, table[table[rule].notna()].assign(batch=table[rule])) for rule in RULES]
+    parts = []
+    for rule, rows_of_rule in [*named, ("unknown_batch", table[~known].assign(batch=float("nan")))]:
+        if rows_of_rule.empty:
+            continue
+        rows = rows_of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
+        by = [*FIXED, "batch"]
+        parts += _with_enough_counts(_placed(rows, by), [*by, "placement"], 2)
+        if rows["dataset_fraction"].nunique() < _MIN_GROWING_COUNTS:
+            continue
+        shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
+        by = [name for name in by if name != "dataset_fraction"] + ["fraction_per_gpu"]
+        growing = _placed(rows.assign(fraction_per_gpu=shares), by)
+        parts += _with_enough_counts(growing, [*by, "placement"], _MIN_GROWING_COUNTS)
+    if not parts:
+        return table.iloc[:0].assign(**dict.fromkeys(_ADDED, ""))
+    series = pd.concat(parts, ignore_index=True)
+    names = varying_columns(series)
+    series["series"] = _labels(series, names)
+    series["family"] = _labels(series, [name for name in names if name not in LIMITS])
+    return series
+
+
+def law_refusals(table: pd.DataFrame) -> pd.Series:
+    """Return why each row is in no series and no law; None for a row that is in one."""
+    kind = table["parallelism"]
+    reason = pd.Series(None, index=table.index, dtype=object)
+    reason[kind.isin(NOT_DATA_PARALLEL)] = (
+        kind.astype(str) + " parallelism: laws and speedups are for data-parallel jobs"
+    )
+    emulated = table["emulated_gpus"]
+    reason[emulated.notna()] = emulated.map(
+        lambda count: f"emulates the local batch of {count:g} GPUs on fewer", na_action="ignore"
+    )
+    reason[uncooperative(table)] = "the workers do not cooperate: each trained a model of its own"
+    return reason
+
+
+def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Add ``placement``, with rows on the fewest nodes once more where these grow with the GPUs."""
+    group = group_numbers(rows, by)
+    of_count = rows["nodes"].groupby([group, rows["gpus"]])
+    split = (of_count.transform("nunique") > 1).groupby(group).transform("any")
+    if not split.any():
+        return rows.assign(placement=None)
+    nodes = rows["nodes"].map(
+        lambda count: f"{count:g} node{'s' * (count > 1)}", na_action="ignore"
+    )
+    placed = rows.assign(placement=nodes.astype(object).where(split, None))
+    fewest = rows[split & (rows["nodes"] == of_count.transform("min"))]
+    grows = fewest["nodes"].groupby(group).transform("nunique") > 1
+    if not grows.any():
+        return placed
+    return pd.concat([placed, fewest[grows].assign(placement="fewest nodes")], ignore_index=True)
+
+
+def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[pd.DataFrame]:
+    group = group_numbers(rows, by)
+    counts = rows["gpus"].groupby(group).transform("nunique")
+    return [part for _, part in rows[counts >= least].groupby(group)]
+
+
+def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
+    """Fit a law of the column ``y`` of ``run_metrics`` to each scaling series, see ``fit_series``.
+
+    Rows that are in no series get a refusal by workload and reason.
+    """
+    left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
+    refused = [
+        SeriesFit.refused(group, f"{plural(len(rows), 'run')}: {group.pop('reason')}")
+        for group, rows in groups(left, ["workload", "reason"])
+    ]
+    return SeriesFits((*fit_series(scaling_series(table), y).rows, *refused))
+
+
+def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
+    """Fit a law of the column ``y`` to each series of ``scaling_series``.
+
+    A group says workload, the batch rule with its value, the other settings that differ in the
+    table, and caps and clocks that are set; a law of energy also says what the energy is.
+    """
+    if series.empty:
+        return SeriesFits(())
+    names = [name for name in varying_columns(series) if name != "workload"]
+    energy = ["energy_is"] if y in ENERGIES else []
+    fits = []
+    for rule in (*RULES, "unknown_batch"):
+        rows_of_rule = series[series["rule"] == rule]
+        batch = [rule] if rule in RULES else []
+        for grows in (False, True):
+            rows = rows_of_rule[rows_of_rule["fraction_per_gpu"].notna() == grows]
+            others = [*names, "fraction_per_gpu"] if grows else names
+            others = [name for name in others if not (grows and name == "dataset_fraction")]
+            by = ["workload", *batch, *others, *energy]
+            for unit, rows_of_unit in rows.groupby("unit", sort=False):
+                fitted = fit_groups(rows_of_unit, "gpus", y, by).rows
+                nodes = [_nodes(rows) for _, rows in groups(rows_of_unit, by)]
+                fits += [
+                    replace(fit, unit=unit_of(y, str(unit)), nodes=of_fit)
+                    for fit, of_fit in zip(fitted, nodes, strict=True)
+                ]
+    return SeriesFits(tuple(map(without_estimated, fits)))
+
+
+def without_estimated(fit: SeriesFit) -> SeriesFit:
+    """Return a fit, refused if its energy is computed from time."""
+    if ESTIMATED in str(fit.group.get("energy_is")):
+        return SeriesFit.refused(fit.group, WHY_NO_LAW)
+    return fit
+
+
+def _nodes(rows: pd.DataFrame) -> tuple[int, int] | None:
+    """Return the least and the most nodes of runs; None where runs do not name them."""
+    nodes = rows["nodes"]
+    if nodes.isna().any() or are_imported_without_nodes(rows):
+        return None
+    return int(nodes.min()), int(nodes.max())
+
+
+def are_imported_without_nodes(rows: pd.DataFrame) -> bool:
+    """Say whether the nodes of runs are unknown: a table without nodes is imported with 1."""
+    return bool((rows["launcher"] == "imported").all() and (rows["nodes"] == 1).all())
+
+
+def varying_columns(series: pd.DataFrame) -> list[str]:
+    """Return the columns beside GPUs and batch that differ, and caps and clocks that are set.
+
+    The nodes of runs differ if one GPU count was run on several numbers of them.
+    """
+    names = [
+        name
+        for name in (*FIXED, "emulated_gpus", "placement")
+        if name in series
+        and (series[name].nunique(dropna=False) > 1
+             or (name in POWER_SETTINGS and series[name].notna().any()))
+    ]  # fmt: skip
+    if "placement" in series:
+        return names
+    nodes = series["nodes"].groupby(group_numbers(series, [*FIXED, "gpus"])).nunique()
+    return [*names, "nodes"] if (nodes > 1).any() else names
+
+
+def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
+    """Return each row's label: workload if it differs, batch, then whatever else differs.
+
+    Labels that would be equal, such as those of fractions that differ in the seventh digit, are
+    numbered.
+    """
+    cut_down = {name: series[name].map(differing_options(series[name])) for name in JSON_COLUMNS}
+    columns = ["rule", "batch", "fraction_per_gpu", *names]
+    fixed = series["dataset_fraction"].where(series["fraction_per_gpu"].isna())
+    label_parts = series.assign(dataset_fraction=fixed)
+    codes = group_numbers(label_parts, columns)
+    labels: dict[Any, str] = {}
+    label_counts: Counter[str] = Counter()
+    first = ~codes.duplicated()
+    rows = series.assign(**cut_down).loc[first, columns].to_dict("records")
+    for code, row in zip(codes[first], rows, strict=True):
+        label = _label(row, names)
+        label_counts[label] += 1
+        labels[code] = f"{label} ({label_counts[label]})" if label_counts[label] > 1 else label
+    return [labels[code] for code in codes]
+
+
+def _label(row: dict[Any, Any], names: list[str]) -> str:
+    grows = not pd.isna(row["fraction_per_gpu"])
+    label_parts: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
+    if row["rule"] in RULES:
+        label_parts[row["rule"]] = row["batch"]
+    label_parts |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
+    labels = group_label(label_parts)
+    return f"{labels}, data grows with N" if grows else labels or "all runs"

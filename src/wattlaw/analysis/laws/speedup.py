@@ -1,0 +1,86 @@
+"""A series against one of its GPU counts: speedup, parallel efficiency, normalised energy."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.metrics.statistics import Floats, pool
+
+Ratio = tuple[float, float, float]
+_COLUMNS = [
+    "series", "unit", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
+    "efficiency_low", "efficiency_high", "energy_ratio", "energy_ratio_low", "energy_ratio_high",
+    "energy_delay_ratio", "energy_is",
+]  # fmt: skip
+
+
+def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
+    """Return each series of ``scaling_series`` relative to one of its GPU counts.
+
+    That is ``reference`` where a series has it (2 in Frey et al. 2022); otherwise, and by default,
+    the smallest of the series.
+
+    Returns
+    -------
+    DataFrame
+        One row per series and GPU count N, with R the reference: ``speedup`` = T(R) / T(N),
+        with times of the series' ``unit``; ``efficiency`` = speedup R / N, or T(R) / T(N) where
+        the data set grows with N and each GPU has as much to do; ``energy_ratio`` = E(N) / E(R) of
+        the unit or, where the data set grows, of a sample, since epochs are different work then;
+        ``energy_delay_ratio``, the ratio of E T, of a sample's time where the energy is a sample's.
+        All are of geometric means over repeats. A series in steps has none: how much work a step is
+        at another count is not known. The 95 % intervals are t intervals of log ratios with the
+        variance pooled over the series' counts, and missing without repeats or where all repeats
+        are the same. Energy ratios are missing where energies count different things.
+    """
+    rows = [
+        row
+        for label, rows_of_series in series[series["unit"] != "step"].groupby("series", sort=False)
+        for row in _of_series(str(label), rows_of_series, reference)
+    ]
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _of_series(
+    label: str, series: pd.DataFrame, wanted: int | None
+) -> Iterator[tuple[object, ...]]:
+    counts = sorted(int(count) for count in series["gpus"].unique())
+    reference = wanted if wanted in counts else counts[0]
+    time_ratios = ratios(_logs(series, "time_s"), reference)
+    # Of a growing data set an epoch or a run is more work, a sample is not.
+    grows = bool((series["fraction_per_gpu"].notna() & (series["unit"] != "sample")).any())
+    energy_j = "energy_per_sample_j" if grows else "energy_j"
+    kinds = series.loc[series[energy_j].notna(), "energy_is"].dropna().unique()
+    energies = ratios(_logs(series, energy_j), reference) if len(kinds) == 1 else {}
+    unit = series["unit"].iloc[0]
+    for gpus in counts:
+        time, high, low = (1 / value for value in time_ratios[gpus])
+        energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
+        work = gpus / reference if grows else 1.0  # of an epoch, relative to the reference's
+        share = work * reference / gpus
+        yield (
+            label, unit, gpus, reference, time, low, high, time * share, low * share,
+            high * share, energy, energy_low, energy_high, energy / (time * work),
+            kinds[0] if len(kinds) == 1 else None,
+        )  # fmt: skip
+
+
+def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
+    """Return exp of the difference of means to the reference, with its 95 % interval.
+
+    ``logs`` are logarithms of the repeats, by GPU count; ``analysis.statistics.pool`` says when
+    there is no interval. Where the reference has no values there is nothing to return.
+    """
+    samples = {gpus: values[np.isfinite(values)] for gpus, values in logs.items()}
+    samples = {gpus: values for gpus, values in samples.items() if len(values)}
+    if reference not in samples:
+        return {}
+    pooled = pool(samples)
+    return {gpus: tuple(np.exp(pooled.interval(gpus, reference)).tolist()) for gpus in samples}
+
+
+def _logs(series: pd.DataFrame, column: str) -> dict[int, Floats]:
+    values = series[column].where(series[column] > 0)
+    logs = np.log(values)
+    return {int(gpus): rows.to_numpy(float) for gpus, rows in logs.groupby(series["gpus"])}

@@ -1,0 +1,1 @@
+"""Metrics of runs: groups, series, comparable runs."""

@@ -1,0 +1,229 @@
+"""Select runs that can be compared: one job and unit, one kind of energy, one origin of values."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
+from wattlaw.analysis.metrics.metrics import SETTINGS, UNITS, missing_energy
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.common import formatting
+from wattlaw.common.errors import NothingToRecommend, Refused
+
+TIME, ENERGY = "time_s", "energy_j"
+#: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
+NOT_DATA_PARALLEL = ("deepspeed", "tensor", "pipeline")
+#: Runs that differ in these columns are different jobs: they cannot be compared.
+_JOB = ("options", "train", "dataset_fraction", "run_length")
+#: Why an epoch is not known, by unit, and what to do.
+WHY_NO_EPOCH = {
+    "sample": "the size of the data set is unknown; set dataset_samples of the workload",
+    "step": "the batch and the size of the data set are unknown; set the batch in the sweep and "
+    "dataset_samples of the workload",
+    "run": "processes were measured from start to end, and how many epochs one trains is unknown; "
+    "use {epochs} in the command's arguments, or mark its epochs",
+}
+
+
+def uncooperative(table: pd.DataFrame) -> pd.Series:
+    """Say of each row whether several workers each trained a model of their own."""
+    return table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
+
+
+@dataclass(frozen=True)
+class ComparableRuns:
+    """Rows of ``run_metrics`` that can be compared: one unit, one kind of energy or none."""
+
+    rows: pd.DataFrame
+    unit: str
+    energy_is: str | None
+    worker: str  # the noun for what "gpus" counts: GPU or worker
+    warnings: tuple[Caution, ...]
+    left_out: Mapping[str, int]  # the number of runs by the reason, a phrase that follows it
+
+
+def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
+    """Return the runs of a workload that advice may compare.
+
+    Replayed runs are excluded if there are measured ones, and simulated runs if there are others.
+    Runs that emulate other GPUs, and runs on several GPUs whose workers do not cooperate, are
+    excluded. The unit of most runs is kept. Of several variants of the job (options, training loop,
+    share of the data set, length of a run), the one with the largest share of the data is kept,
+    then the one with the most runs. Of energies that count different devices, those of the most
+    settings are kept; the other runs keep their times only. ``warnings`` names what is excluded,
+    and ``left_out`` counts it.
+
+    Raises
+    ------
+    Refused
+        No run of this workload is done, and the text lists the workloads that have runs; or the
+        workers of no run cooperate.
+    """
+    rows = table[table["workload"] == workload]
+    if rows.empty:
+        workloads = sorted(str(name) for name in table["workload"].dropna().unique())
+        if not workloads:
+            raise NothingToRecommend(f"no done runs of workload {workload!r}; no run is done")
+        known = ", ".join(workloads)
+        raise Refused(f"no done runs of workload {workload!r}; there are runs of: {known}")
+    warnings: list[Caution] = []
+    left_out: dict[str, int] = {}
+    rows = _one_origin(rows, warnings, left_out)
+    rows = _as_stated(rows, warnings, left_out)
+    rows, unit = _one_unit(rows, warnings, left_out)
+    rows = _one_variant(rows, warnings, left_out)
+    rows, energy_is = _one_energy(rows, warnings)
+    warnings += [*batch_cautions(rows), *scope_cautions(rows)]
+    worker = formatting.worker_noun(rows)
+    return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings), left_out)
+
+
+def batch_cautions(table: pd.DataFrame) -> list[Caution]:
+    """Return a warning for each workload with runs of another global batch than declared."""
+    runs = table.dropna(subset="global_batch_declared").to_dict("records")
+    return [Caution(formatting.OTHER_BATCH, text) for text in formatting.batch_texts(runs)]
+
+
+def scope_cautions(table: pd.DataFrame) -> list[Caution]:
+    """Return a warning if runs have no energy of the requested scope."""
+    text = missing_energy(table)
+    return [] if text is None else [Caution(formatting.NO_SCOPE, f"{text}.")]
+
+
+def _one_origin(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> pd.DataFrame:
+    """Keep the measured runs, else the replayed ones, else the simulated ones."""
+    origins = rows["launcher"].map(formatting.origin_of)
+    kept = min(origins, key=formatting.ORIGINS.index)
+    if kept != formatting.MEASURED:
+        warnings.append(Caution(kept, f"All times and energies are {kept}, not measured."))
+    for other, count in origins[origins != kept].value_counts().items():
+        text = f"{count} {other} runs are excluded; only {kept} runs count."
+        warnings.append(Caution(f"{other}-excluded", text))
+        left_out[str(other)] = int(count)
+    kept_rows: pd.DataFrame = rows[origins == kept]
+    return kept_rows
+
+
+def _as_stated(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> pd.DataFrame:
+    """Leave out emulated runs, and those on several GPUs whose workers do not cooperate."""
+    emulated = rows["emulated_gpus"].notna()
+    if emulated.any():
+        text = (
+            f"{formatting.plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
+        )
+        warnings.append(Caution("emulated-excluded", text))
+        left_out["that emulate more GPUs"] = int(emulated.sum())
+    alone = uncooperative(rows)
+    if alone.any():
+        text = formatting.uncooperative_text(int(alone.sum()), set(rows["workload"]))
+        warnings.append(Caution(formatting.UNCOOPERATIVE, text))
+        left_out["whose workers do not cooperate"] = int((alone & ~emulated).sum())
+    kept = rows[~(emulated | alone)]
+    if kept.empty:
+        raise NothingToRecommend(" ".join(str(warning) for warning in warnings))
+    for kind in sorted(set(kept["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
+        text = f"The runs use {kind} parallelism: laws are for data-parallel jobs, and no other"
+        warnings.append(Caution("not-data-parallel", f"{text} GPU count is predicted."))
+    return kept
+
+
+def _one_unit(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> tuple[pd.DataFrame, str]:
+    """Keep the runs in the unit of most of them."""
+    unit = min(UNITS, key=lambda name: (-int((rows["unit"] == name).sum()), UNITS.index(name)))
+    kept = rows[rows["unit"] == unit]
+    for other, left in rows[rows["unit"] != unit].groupby("unit"):
+        names = ", ".join(left["run_id"].iloc[:3]) + (", ..." if len(left) > 3 else "")
+        text = (
+            f"{formatting.plural(len(left), 'run')} ({names}) are known per {other} only and are "
+            f"excluded; this advice is per {unit}."
+        )
+        warnings.append(Caution("units-differ", text))
+        left_out[f"known per {other} only"] = len(left)
+    if unit != "epoch":
+        text = f"Times and energies are of one {unit}, not of an epoch: {WHY_NO_EPOCH[unit]}."
+        warnings.append(Caution(f"per-{unit}", text))
+    if (kept["basis"] == "run").any():
+        divided = ", divided by its epochs" if unit == "epoch" else ""
+        text = f"What was measured is a process{divided}: its start-up is included."
+        warnings.append(Caution("startup-included", text))
+    if unit == "step" and kept["gpus"].nunique() > 1:
+        text = "The batch is unknown: a step may have other samples at another GPU count."
+        warnings.append(Caution("batch-unknown", text))
+    return kept, unit
+
+
+def _one_variant(
+    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
+) -> pd.DataFrame:
+    variants = rows.groupby(list(_JOB), dropna=False).ngroup()
+    if variants.nunique() < 2:
+        if (share := rows["dataset_fraction"].iloc[0]) < 1:
+            text = f"All runs trained on {share:g} of the data set; epochs refer to that share."
+            warnings.append(Caution("share-of-data", text))
+        return rows
+    ranked = pd.DataFrame(
+        {
+            "share": rows["dataset_fraction"].groupby(variants).first(),
+            "runs": variants.value_counts(),
+        }
+    ).sort_values(["share", "runs"], ascending=False, kind="stable")
+    first = rows.groupby(variants)[list(_JOB)].first()
+    differing = {
+        name: first[name].map(differing_options(first[name]))
+        if name in JSON_COLUMNS
+        else first[name]
+        for name in _JOB
+        if first[name].nunique(dropna=False) > 1
+    }
+    labels = [
+        formatting.group_label({name: values.loc[i] for name, values in differing.items()})
+        or "defaults"
+        for i in ranked.index
+    ]
+    others = "; ".join(labels[1:4]) + (f"; and {len(labels) - 4} more" if len(labels) > 4 else "")
+    text = (
+        f"The runs are of {len(labels)} different jobs, whose epochs cannot be compared. This "
+        f"advice is for: {labels[0]}. Left out: {others}."
+    )
+    warnings.append(Caution("variants-excluded", text))
+    left_out[f"of other jobs: {others}"] = int((variants != ranked.index[0]).sum())
+    kept: pd.DataFrame = rows[variants == ranked.index[0]]
+    return kept
+
+
+def _one_energy(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame, str | None]:
+    labels = rows[rows[ENERGY].notna() & rows["energy_is"].notna()]
+    if labels.empty:
+        return rows.assign(**{ENERGY: float("nan")}), None
+    names = [name for name in SETTINGS if name in labels]
+    kinds = Counter(map(str, labels.drop_duplicates([*names, "energy_is"])["energy_is"]))
+    fullest = sorted(kinds, key=lambda text: (-kinds[text], -text.count("+"), text))
+    chosen = fullest[0]
+    if len(fullest) > 1:
+        text = (
+            f"Energies measure different things. Compared: {chosen}. Excluded from comparisons "
+            f"of energy: {'; '.join(fullest[1:])}."
+        )
+        warnings.append(Caution("energies-differ", text))
+    kept_values = rows[ENERGY].where(rows["energy_is"] == chosen)
+    for marker, text in ENERGY_WARNINGS.items():
+        if marker in chosen:
+            warnings.append(Caution(f"energy-{marker}", text))
+    return rows.assign(**{ENERGY: kept_values}), chosen
+
+
+ENERGY_WARNINGS = {
+    "estimated": "Energies are estimated from CPU utilisation and an assumed power, not measured.",
+    "simulated": "Energies are simulated by a device model, not measured.",
+    "replayed": "Energies are replayed from a table, not measured in these runs.",
+    "suspect": "The energies are marked suspect; see energy_reason in the store's epochs.",
+    "mixed": "Energies come from different sources: windows were measured in different ways.",
+}

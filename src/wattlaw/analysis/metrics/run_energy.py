@@ -1,0 +1,97 @@
+"""The energy of runs from their windows: what is summed, from which source, with which verdict."""
+
+from collections.abc import Mapping
+from itertools import compress
+from typing import Any
+
+import pandas as pd
+
+from wattlaw.common.scopes import KINDS, OUTERMOST
+
+__all__ = ["energies", "energy_is"]
+
+_VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
+_ENERGY_COLUMNS = [f"{kind}_energy_j" for kind in KINDS]
+
+
+def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFrame:
+    """Return the mean energy of an epoch's windows; missing when any window lacks a part.
+
+    ``energy_scope`` is ``all`` for the outermost scope that was measured, or the kinds that count,
+    such as ``gpu``, ``node`` or ``gpu+cpu+dram``; where none of these was measured, the energy is
+    missing. By run, ``block_energy_j``, ``block_gpu_energy_j``, ``block_node_energy_j``, and of
+    ``run_metrics`` ``energy_scope, energy_source`` and ``energy_verdict``.
+    """
+    by_run = windows.groupby("run_id", sort=True)
+    counted = by_run[_ENERGY_COLUMNS].count().set_axis(list(KINDS), axis=1)
+    sizes = by_run.size()
+    complete = counted.eq(sizes, axis=0)
+    if energy_scope == OUTERMOST:
+        is_summed = _outermost_kinds(windows, counted, complete)
+    else:
+        is_summed = counted > 0
+        is_summed[[kind for kind in KINDS if kind not in energy_scope.split("+")]] = False
+    is_measured = is_summed.any(axis=1)
+    is_complete = (complete | ~is_summed).all(axis=1) & is_measured
+    per_epoch = windows.groupby(["run_id", "epoch"])[_ENERGY_COLUMNS].sum()
+    mean_j = per_epoch.groupby(level="run_id").mean().set_axis(list(KINDS), axis=1)
+    energy_j = mean_j.where(is_summed).sum(axis=1)
+    partial, suspect = _VERDICTS.index("partial"), _VERDICTS.index("suspect")
+    of_devices, of_node = (
+        windows[column].fillna("unavailable").map(_VERDICTS.index).groupby(windows["run_id"]).max()
+        for column in ("energy_verdict", "node_energy_verdict")
+    )
+    codes = of_devices.where(~is_summed["node"], of_node)
+    # Training uses energy: a sum that is not above 0 means that the meter did not count.
+    usable = is_complete & (codes < partial) & (energy_j > 0)
+    scope = pd.Series(
+        ["+".join(compress(KINDS, row)) for row in is_summed.to_numpy()], is_summed.index,
+        dtype=object,
+    )  # fmt: skip
+    is_node = windows["run_id"].map(is_summed["node"]).astype(bool)
+    sources = windows["energy_source"].where(~is_node, windows["node_energy_source"])
+    by_run_sources = sources.groupby(windows["run_id"])
+    mixed = by_run_sources.nunique(dropna=False) > 1
+    worst = codes.where(~mixed, codes.clip(lower=suspect))
+    if energy_scope != OUTERMOST:  # the verdict is of what was measured instead
+        worst = worst.where(is_measured, _VERDICTS.index("unavailable"))
+    gpu = (of_devices < partial) & complete["gpu"] & (mean_j["gpu"] > 0)
+    node = (of_node < partial) & complete["node"] & (mean_j["node"] > 0)
+    return pd.DataFrame(
+        {
+            "block_energy_j": energy_j.where(usable),
+            "block_gpu_energy_j": mean_j["gpu"].where(gpu),
+            "block_node_energy_j": mean_j["node"].where(node),
+            "energy_scope": scope.where(usable, None),
+            "energy_source": by_run_sources.first().where(~mixed, "mixed"),
+            "energy_verdict": worst.map(lambda code: _VERDICTS[code]),
+        }
+    )
+
+
+def _outermost_kinds(
+    windows: pd.DataFrame, counted: pd.DataFrame, complete: pd.DataFrame
+) -> pd.DataFrame:
+    """Return which kinds are the energy of each run: the outermost scope that all windows have."""
+    scope, run = windows["energy_scope"], windows["run_id"]
+    summed = counted > 0
+    summed[["node", "module"]] = False
+    inner = scope[scope != "node"].groupby(run)
+    only = inner.first().where(inner.nunique() == 1)
+    for text in only.dropna().unique():
+        kinds = text.split("+")
+        runs = only.index[only == text]
+        if "module" in kinds:
+            runs = runs[complete.loc[runs, kinds].all(axis=1)]
+            summed.loc[runs] = [kind in kinds for kind in KINDS]
+    summed.loc[(scope == "node").groupby(run).all()] = [kind == "node" for kind in KINDS]
+    return summed
+
+
+def energy_is(row: Mapping[Any, Any]) -> str | None:
+    """Return what a run's energy counts, where it comes from, and any doubt about it."""
+    if isinstance(row["energy_scope"], str):
+        doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
+        return f"{row['energy_scope']}, {row['energy_source']}{doubt}"
+    left_out = row["energy_verdict"] in ("partial", "implausible")
+    return f"{row['energy_verdict']}, left out" if left_out else None

@@ -1,0 +1,12 @@
+"""Predicts time, power and energy of settings that were not measured, with calibrated intervals.
+
+One model of an optimizer step (``model``, ``power``), learned from all observations of a job
+(``posterior``), answers every question about such settings (``predict``).
+"""
+
+from wattlaw.analysis.predict.posterior import fit
+from wattlaw.analysis.predict.predict import predict
+from wattlaw.analysis.predict.results import Prediction
+from wattlaw.analysis.predict.settings import Observation, TrainingSetting
+
+__all__ = ["Observation", "Prediction", "TrainingSetting", "fit", "predict"]

@@ -1,0 +1,143 @@
+"""The settings to predict: what the caller names, and otherwise what most runs have."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.predict.settings import TrainingSetting
+from wattlaw.common.errors import BadInput
+
+#: Settings that a baseline may name.
+BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS)
+#: Without GPU counts, predictions go up to this multiple of the largest measured one.
+_REACH = 4
+
+
+def usual_values(settings: Sequence[TrainingSetting]) -> dict[str, Any]:
+    """Return the batch (``local_batch`` or ``global_batch``), limits and so on of most settings.
+
+    The batch is the global one if more GPU counts share one than share a local one.
+    """
+    names = ("precision", "gradient_accumulation", *LIMITS)
+    values = {}
+    for name in names:
+        listed = [getattr(item, name) for item in settings]
+        values[name] = max(dict.fromkeys(listed), key=listed.count)  # the first of equally frequent
+    best: dict[str, tuple[int, float | None]] = {}
+    for name in ("local_batch", "global_batch"):
+        gpus_of: dict[float, set[int]] = {}
+        for item in settings:
+            if (batch := getattr(item, name)) is not None:
+                gpus_of.setdefault(batch, set()).add(item.gpus)
+        most = max(gpus_of, key=lambda batch: len(gpus_of[batch]), default=None)
+        best[name] = (0 if most is None else len(gpus_of[most]), most)
+    is_global = best["global_batch"][0] > best["local_batch"][0]
+    kept = "global_batch" if is_global else "local_batch"
+    return values | {kept: best[kept][1]}
+
+
+def combinations(
+    measured: Sequence[TrainingSetting],
+    node_gpus: int | None,
+    gpus: Sequence[int] = (),
+    *,
+    nodes: Sequence[int] = (),
+    gpus_per_node: int | None = None,
+    local_batch: Sequence[float] = (),
+    global_batch: Sequence[float] = (),
+    power_limit_w: Sequence[float | None] = (),
+    clock_limit_mhz: Sequence[float | None] = (),
+) -> list[TrainingSetting]:
+    """Return all combinations of values.
+
+    What is not named has the value of most measured settings (``usual_values``); GPU counts are the
+    measured ones and their doublings up to four times the largest; nodes of ``node_gpus`` GPUs are
+    the fewest.
+
+    Raises
+    ------
+    BadInput
+        Both batches are given, a global batch cannot be divided by the GPUs, or a value is out of
+        its range.
+    """
+    if local_batch and global_batch:
+        raise BadInput("given local_batch and global_batch; allowed: one of them")
+    usual = usual_values(measured)
+    rule = "global_batch" if global_batch else "local_batch"
+    batches: Sequence[float | None] = global_batch or local_batch
+    if not batches:
+        rule = "global_batch" if "global_batch" in usual else "local_batch"
+        batches = [usual[rule]]
+    values = {name: usual[name] for name in ("precision", "gradient_accumulation")}
+    on_nodes: Sequence[int | None] = nodes or [None]
+    settings = []
+    for count, on, batch, watts, mhz in product(
+        gpus or doublings(item.gpus for item in measured),
+        on_nodes,
+        batches,
+        power_limit_w or [usual["power_limit_w"]],
+        clock_limit_mhz or [usual["clock_limit_mhz"]],
+    ):
+        local = batch if rule == "local_batch" or batch is None else batch / count
+        if local is not None and local != int(local):
+            if not gpus:
+                continue
+            raise BadInput(
+                f"global_batch: given {batch:g} for {count} GPUs; allowed: a multiple of them"
+            )
+        if on is not None and gpus_per_node is not None and count > on * gpus_per_node:
+            raise BadInput(
+                f"nodes: given {on} of {gpus_per_node} GPUs for {count} GPUs; allowed: at "
+                f"least {math.ceil(count / gpus_per_node)}"
+            )
+        settings.append(
+            placed(count, on, gpus_per_node or node_gpus, local_batch=local, power_limit_w=watts,
+                   clock_limit_mhz=mhz, **values)
+        )  # fmt: skip
+    return settings
+
+
+def baseline(
+    values: Mapping[str, Any], measured: Sequence[TrainingSetting], node_gpus: int | None
+) -> TrainingSetting:
+    """Return the setting that predictions are compared with.
+
+    Raises
+    ------
+    BadInput
+        A name is not in ``BASELINE``, or the GPUs are missing.
+    """
+    if unknown := set(values) - {*BASELINE}:
+        raise BadInput(
+            f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(BASELINE)}"
+        )
+    if values.get("gpus") is None:
+        raise BadInput("baseline: gpus is missing; allowed: such as gpus=4,global_batch=256")
+    lists = {name: [value] for name, value in values.items() if value is not None}
+    [setting] = combinations(measured, node_gpus, **lists)  # type: ignore[arg-type]
+    return setting
+
+
+def doublings(counts: Iterable[int], reach: float = _REACH) -> list[int]:
+    """Return counts and their doublings, up to ``reach`` times the largest.
+
+    Examples
+    --------
+    >>> doublings([1, 3])
+    [1, 2, 3, 4, 6, 8, 12]
+    """
+    distinct = {*counts}
+    top = reach * max(distinct)
+    for count in tuple(distinct):
+        while (count := 2 * count) <= top:
+            distinct.add(count)
+    return sorted(distinct)
+
+
+def placed(gpus: int, nodes: int | None, node_gpus: int | None, **values: Any) -> TrainingSetting:
+    """Return a setting on so many nodes; without a number, on the fewest of ``node_gpus`` GPUs."""
+    if nodes is None and node_gpus is not None:
+        return TrainingSetting.packed(gpus, node_gpus, **values)
+    return TrainingSetting(gpus, nodes=nodes, **values)

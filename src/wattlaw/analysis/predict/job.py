@@ -1,0 +1,397 @@
+"""From the runs of a store to the observations of a job, and back to the units of its runs."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.laws.series import are_imported_without_nodes
+from wattlaw.analysis.metrics.comparable_runs import (
+    NOT_DATA_PARALLEL,
+    ComparableRuns,
+    comparable_runs,
+)
+from wattlaw.analysis.metrics.groups import group_numbers
+from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
+from wattlaw.analysis.predict.posterior import fit
+from wattlaw.analysis.predict.predict import predict
+from wattlaw.analysis.predict.results import Components, Prediction
+from wattlaw.analysis.predict.settings import PARTS, Floats, Observation, TrainingSetting
+from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
+from wattlaw.common.formatting import plural
+from wattlaw.common.machine import cores_of
+
+if TYPE_CHECKING:
+    from wattlaw.hardware.cluster import Cluster
+
+
+#: With more runs, the repeats of a setting count as one observation: inference takes time.
+_MOST = 100
+#: Columns of ``metrics.run_metrics`` of each of ``PARTS``.
+_SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
+
+
+SHARED_CORES = Caution(
+    "cores-shared",
+    "The workers have more threads than the machine has cores, which slows them by an amount that "
+    "the model does not contain; measure this setting.",
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """The runs of one workload on one kind of hardware, as the prediction model needs them."""
+
+    workload: str
+    hardware: str | None
+    #: One for each run. If the samples of the unit are unknown, a unit counts as one sample.
+    observations: tuple[Observation, ...]
+    unit: str  # of the runs' times: epoch | sample | step | run
+    samples_per_unit: float | None  # of an epoch, or 1 of a sample; None if unknown
+    node_gpus: int | None  # the most that a run had on a node; None if runs do not name their nodes
+    #: The most workers of a node that have a core for each of their threads; None with GPUs.
+    node_workers: int | None
+    gradient_bytes: float | None  # that the ranks exchange in a step; None if not recorded
+    energy_is: str | None  # such as ``gpu+cpu, counter``; None without energy
+    #: Power of what the energy counts beside GPUs; None if that is nothing, or if no GPUs are
+    #: counted. The power of an observation is then that of everything counted, per worker.
+    host: HostPower | None
+    warnings: tuple[Caution, ...]
+
+    @property
+    def fastest(self) -> TrainingSetting:
+        """Return the measured setting with the least time per sample."""
+        times: dict[TrainingSetting, list[float]] = {}
+        for item in self.observations:
+            time_s = item.step_time_s / item.setting.samples
+            times.setdefault(item.setting, []).append(time_s)
+        return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
+
+    def shares_cores(self, setting: TrainingSetting | Prediction) -> bool:
+        """Return whether workers share cores, so that they are slower than the model says."""
+        return self.node_workers is not None and (
+            setting.gpus > self.node_workers * (setting.nodes or 1)
+        )
+
+    @property
+    def settings(self) -> list[TrainingSetting]:
+        """Return the setting of each observation."""
+        return [item.setting for item in self.observations]
+
+    def predict(
+        self,
+        settings: Sequence[TrainingSetting],
+        *,
+        baseline: TrainingSetting | None = None,
+        epochs: float | None = None,
+        cluster: "Cluster | None" = None,
+        seed: int = 0,
+    ) -> list[Prediction]:
+        """Return the predictions of settings, in the units that the runs have.
+
+        Priors are those of the cluster, if one is given. Epochs are refused where the time of an
+        epoch is not known.
+        """
+        if epochs is not None and self.unit != "epoch":
+            raise Refused(f"epochs: what was measured is a {self.unit}, not an epoch")
+        priors = LEARNED
+        if cluster is not None:
+            priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
+        rows = predict(
+            self.observations, settings, seed=seed, baseline=baseline or self.fastest,
+            samples_per_epoch=self._per_unit, epochs=epochs, workload=self.workload,
+            hardware=self.hardware, host=self.host, energy_is=self.energy_is, priors=priors,
+        )  # fmt: skip
+        return [self._in_units(row) for row in rows]
+
+    def amounts(
+        self, settings: Sequence[TrainingSetting], seed: int = 0
+    ) -> tuple[Floats, Floats | None]:
+        """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
+        posterior = fit(self.observations, seed=seed)
+        steps, times, powers = posterior.runs(settings)
+        samples = np.array([item.samples for item in settings])
+        times = times if self._per_unit is None else times * (self._per_unit / samples)
+        fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s[:, None]
+        if powers is None or steps.idle_w is None:
+            return times + fixed_s, None
+        gpus = np.array([item.gpus for item in settings])
+        energies = gpus * (times * powers + fixed_s * steps.idle_w)
+        if self.host is not None:
+            host_w = self.host.draws(settings, posterior.draws, seed)
+            energies = energies + (times + fixed_s) * host_w
+        return times + fixed_s, energies
+
+    def unit_time_s(self, observation: Observation) -> float:
+        """Return the time of a unit of an observation."""
+        if self._per_unit is None:
+            return observation.step_time_s
+        return observation.step_time_s * self._per_unit / observation.setting.samples
+
+    @property
+    def _per_unit(self) -> float | None:
+        """Return the samples of a unit; None if the unit is a step."""
+        return None if self.unit == "step" else self.samples_per_unit or 1.0
+
+    def _in_units(self, row: Prediction) -> Prediction:
+        """Remove values of samples, steps and epochs that are not known."""
+        unknown: list[str] = []
+        changes: dict[str, Any] = {}
+        if self.shares_cores(row):
+            changes["warnings"] = (*row.warnings, SHARED_CORES)
+        if self.unit == "run":
+            changes |= {"train_time_s": row.epoch_time_s, "train_time_s_ci": row.epoch_time_s_ci}
+        if self.unit != "epoch":
+            unknown.append("epoch_time_s")
+        if self.samples_per_unit is None:
+            unknown += ["time_per_sample_s", "energy_per_sample_j"]
+        if self.samples_per_unit is None and self.unit != "step":
+            unknown.append("step_time_s")
+            factor = (row.epoch_time_s or math.nan) / (row.step_time_s or math.nan)
+            parts = row.components.to_dict()
+            changes["components"] = Components(**{name: parts[name] * factor for name in parts})
+        if not _knows_gpus(self.energy_is, self.host is not None):
+            unknown.append("power_per_gpu_w")
+        missing = {f"{name}{end}": None for name in unknown for end in ("", "_ci")}
+        return replace(row, **changes | missing)
+
+
+@dataclass(frozen=True)
+class Predictions(Result):
+    """Predictions, one for each setting and kind of hardware.
+
+    ``baselines`` has the setting that ``p_faster`` compares with, for each kind of hardware.
+    """
+
+    rows_field = "rows"
+
+    rows: tuple[Prediction, ...]
+    baselines: tuple[tuple[str | None, TrainingSetting], ...]
+    warnings: tuple[Caution, ...]
+
+
+def predict_workload(
+    table: pd.DataFrame,
+    workload: str,
+    *,
+    baseline: Mapping[str, Any] | None = None,
+    epochs: float | None = None,
+    cluster: "Cluster | None" = None,
+    seed: int = 0,
+    **values: Any,
+) -> Predictions:
+    """Return the predictions of a workload, for each kind of hardware.
+
+    ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
+    (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
+    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``.
+    """
+    rows: list[Prediction] = []
+    baselines = []
+    warnings: dict[Caution, None] = {}
+    if cluster is not None and not values.get("gpus_per_node"):
+        values["gpus_per_node"] = cluster.node.gpus
+    for job in jobs_of(table, workload, values.get("gpus_per_node")):
+        measured = job.settings
+        settings = grid.combinations(measured, job.node_gpus, **values)
+        compared = job.fastest
+        if baseline is not None:
+            compared = grid.baseline(baseline, measured, job.node_gpus)
+        if not settings:
+            raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
+        baselines.append((job.hardware, compared))
+        rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
+        warnings |= dict.fromkeys(job.warnings)
+    warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
+    return Predictions(tuple(rows), tuple(baselines), tuple(warnings))
+
+
+def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
+    """Return the jobs of a workload, one for each kind of hardware.
+
+    ``table`` is of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count
+    as what they are: few GPUs at a small batch. ``gpus_per_node`` is for imported runs without a
+    number of nodes, whose placement is not known without it.
+
+    Raises
+    ------
+    Refused
+        No run of the workload is done, its workers do not cooperate, or it is not data-parallel.
+    """
+    # The time of a sample is comparable between shares of the data; that of an epoch is not.
+    largest = table["dataset_fraction"].groupby(table["workload"]).transform("max")
+    fraction = largest.where(table["time_per_sample_s"].notna(), table["dataset_fraction"])
+    table = table.assign(emulated_gpus=None, dataset_fraction=fraction)
+    comparable = comparable_runs(table, workload)
+    if other := sorted(set(comparable.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
+        text = f"{other[0]} parallelism; predictions are for data-parallel jobs"
+        raise NothingToRecommend(f"{workload}: {text}")
+    return [
+        job_of(_with_one_profile(replace(comparable, rows=rows)), gpus_per_node)
+        for _, rows in comparable.rows.groupby("hardware", dropna=False)
+    ]
+
+
+def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
+    """Return the runs without a power profile, else those of the most frequent profile."""
+    profiles = comparable.rows["power_profile"]
+    if profiles.nunique(dropna=False) <= 1:
+        return comparable
+    own = profiles.isna() if profiles.isna().any() else profiles == profiles.mode()[0]
+    text = (
+        f"{plural(int((~own).sum()), 'run')} with another power profile "
+        f"({', '.join(sorted(profiles[~own].dropna().unique()))}) are excluded."
+    )
+    warnings = (*comparable.warnings, Caution("power-profiles-differ", text))
+    return replace(comparable, rows=comparable.rows[own], warnings=warnings)
+
+
+def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
+    """Return the job of comparable runs on one kind of hardware; see ``jobs_of``."""
+    rows, warnings = comparable.rows, list(comparable.warnings)
+    if rows["local_batch"].notna().any() and rows["local_batch"].isna().any():
+        without = int(rows["local_batch"].isna().sum())
+        text = f"{without} runs without a known batch are excluded."
+        warnings.append(Caution("batch-unknown", text))
+        rows = rows[rows["local_batch"].notna()]
+    if are_imported_without_nodes(rows):
+        nodes = None if gpus_per_node is None else np.ceil(rows["gpus"] / gpus_per_node)
+        rows = rows.assign(nodes=nodes)
+    samples = rows["samples_per_epoch"].dropna()
+    known = 1.0 if comparable.unit == "sample" else None
+    if comparable.unit == "epoch" and len(samples):
+        known = float(samples.max())  # of the largest share of the data
+    placed = rows[rows["nodes"].notna()]
+    hardware = rows["hardware"].iloc[0]
+    cores, threads = cores_of(str(hardware)), rows["threads_per_worker"].max()
+    gradients = rows["gradient_bytes"].dropna()
+    watts = rows["power_per_gpu_w"]
+    rest_w = _power_beside_gpus(rows, comparable.energy_is)
+    if not _knows_gpus(comparable.energy_is, bool((rest_w > 0).any())):
+        watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
+    observations = _observations(rows, watts, comparable.unit)
+    return Job(
+        workload=str(rows["workload"].iloc[0]),
+        hardware=None if pd.isna(hardware) else str(hardware),
+        observations=_merged(observations),
+        unit=comparable.unit,
+        samples_per_unit=known,
+        node_gpus=None if placed.empty else math.ceil((placed["gpus"] / placed["nodes"]).max()),
+        node_workers=None if cores is None or pd.isna(threads) else int(cores // threads),
+        gradient_bytes=None if gradients.empty else float(gradients.iloc[0]),
+        energy_is=comparable.energy_is,
+        host=_host_power(rest_w, observations),
+        warnings=tuple(warnings),
+    )
+
+
+def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
+    """Return whether the power of the GPUs is known; without energy there is no power either."""
+    return energy_is is None or has_rest or "gpu" in _scope(energy_is)
+
+
+def _scope(energy_is: str) -> list[str]:
+    return energy_is.partition(",")[0].split("+")
+
+
+def _power_beside_gpus(rows: pd.DataFrame, energy_is: str | None) -> pd.Series:
+    """Return the power of what an energy counts beside GPUs; missing if it does not count them."""
+    scope = _scope(energy_is or "")
+    watts: pd.Series = (rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]
+    has_rest = scope != ["gpu"] and not {"gpu", "module", "node"}.isdisjoint(scope)
+    return watts.astype(float) if has_rest else watts.astype(float) * np.nan
+
+
+def _host_power(rest_w: pd.Series, observations: Sequence[Observation]) -> HostPower | None:
+    watts = rest_w.to_numpy()
+    known = [index for index, value in enumerate(watts) if value > 0]
+    settings = [observations[index].setting for index in known]
+    return HostPower.fit(settings, watts[known].tolist()) if known else None
+
+
+_SETTING = (
+    "gpus", "nodes", "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "train",
+)  # fmt: skip
+
+
+def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Observation]:
+    """Return the observation of each run; equal settings are one object."""
+    number = group_numbers(rows, _SETTING)
+    first = ~number.duplicated()
+    settings = {
+        code: setting_of_row(row, unit)
+        for code, row in zip(
+            number[first], rows.loc[first, list(_SETTING)].to_dict("records"), strict=True
+        )
+    }
+    of_runs = [settings[code] for code in number]
+    if unit == "step":
+        times_s = rows["step_time_s"]
+    else:
+        per_sample_s = rows["time_per_sample_s"]
+        unit_s = per_sample_s.where(per_sample_s.notna() & (per_sample_s != 0), rows["time_s"])
+        times_s = unit_s * [setting.samples for setting in of_runs]
+    is_of_epochs = (rows["basis"] == "epochs") & (unit == "epoch")
+    is_of_epochs &= rows["time_per_sample_s"].notna()
+    samples = rows["samples_per_epoch"].where(is_of_epochs)
+    if is_of_epochs.all() and samples.nunique() < 2:
+        samples[:] = np.nan  # epochs of one length do not tell their fixed time from their steps
+    columns = {
+        "step_time_s": times_s,
+        "power_per_gpu_w": watts,
+        "epoch_steps": samples / [setting.samples for setting in of_runs],
+        **{part: rows[share] * times_s for part, share in zip(PARTS, _SHARES, strict=True)},
+    }
+    # A rank that loads its samples itself does not wait for them.
+    columns["input_s"] = columns["input_s"].where(rows["loader_workers"].astype(float) > 0)
+    table = pd.DataFrame(columns, dtype=float).astype(object)
+    records: Any = table.where(table.notna(), None).to_dict("records")
+    return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
+
+
+def setting_of_row(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
+    """Return the setting of a run or of runs that share it; with steps, the batch is unknown."""
+
+    def value(name: str) -> Any:
+        return row[name] if pd.notna(row[name]) else None
+
+    train = value("train")
+    parts = json.loads(train).get("gradient_accumulation", 1) if isinstance(train, str) else 1
+    nodes = value("nodes")
+    return TrainingSetting(
+        int(row["gpus"]),
+        nodes=None if nodes is None else min(int(nodes), int(row["gpus"])),
+        local_batch=None if unit == "step" else value("local_batch"),
+        gradient_accumulation=int(parts),
+        precision=value("precision"),
+        power_limit_w=value("power_limit_w"),
+        clock_limit_mhz=value("clock_limit_mhz"),
+    )
+
+
+def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
+    """Return the observations; of very many, one with the geometric means for each setting."""
+    if len(observations) <= _MOST:
+        return tuple(observations)
+    alike: dict[tuple[TrainingSetting, float | None], list[Observation]] = {}
+    for item in observations:
+        alike.setdefault((item.setting, item.epoch_steps), []).append(item)
+
+    def mean(items: list[Observation], name: str) -> Any:
+        values = [getattr(item, name) for item in items]
+        if None in values:
+            return None
+        return geometric_mean(values) if min(values) > 0 else sum(values) / len(values)
+
+    means = ("step_time_s", "power_per_gpu_w", *PARTS)
+    return tuple(
+        replace(items[0], **{name: mean(items, name) for name in means}) for items in alike.values()
+    )

@@ -1,0 +1,171 @@
+"""The settings of a job as arrays, relative to a reference that observations define."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.predict.settings import Floats, Observation, TrainingSetting
+
+#: Power of a GPU where neither power nor a limit was observed: only limits need it.
+_ASSUMED_W = 250.0
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What makes settings of one job relative: the reference batch, times, power and names."""
+
+    micro_batch: float
+    compute_s: float
+    power_w: float
+    gpus: float
+    clock_mhz: float
+    precisions: tuple[str | None, ...]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> "Reference":
+        """Return the reference of some observations."""
+        micro = np.array([_micro(item.setting) for item in observations])
+        counts = [item.setting.gradient_accumulation for item in observations]
+        part_s = np.array([item.step_time_s for item in observations]) / counts
+        batch = float(np.exp(np.log(micro).mean()))
+        powers = [item.power_per_gpu_w for item in observations if item.power_per_gpu_w]
+        gpus = np.array([item.setting.gpus for item in observations])
+        observed = [item.setting for item in observations]
+        limits = [each.power_limit_w for each in observed if each.power_limit_w]
+        clocks = [each.clock_limit_mhz for each in observed if each.clock_limit_mhz]
+        names = dict.fromkeys(each.precision for each in observed)
+        return cls(
+            micro_batch=batch,
+            compute_s=float((part_s * np.minimum(1.0, batch / micro)).min()),
+            power_w=max(powers, default=max(limits, default=_ASSUMED_W)),
+            gpus=float(np.exp(np.log(gpus).mean())),
+            clock_mhz=max(clocks, default=1.0),
+            precisions=tuple(names),
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Settings as arrays; the attributes have one value for each setting."""
+
+    reference: Reference
+    gpus: Floats
+    nodes: Floats
+    most_on_node: Floats
+    sharing: Floats  # GPUs that share a node's adapter: mean and most, in geometric mean
+    is_placed: npt.NDArray[np.bool_]
+    has_batch: npt.NDArray[np.bool_]
+    micro: Floats  # relative to the reference
+    parts: Floats
+    slowest: Floats  # expected maximum of so many standard normal numbers
+    precision: npt.NDArray[np.int64]
+    power_limit_w: Floats  # inf without
+    clock_limit_mhz: Floats  # inf without
+    epoch_steps: Floats  # over which the fixed time of an epoch is divided; inf without it
+
+    @cached_property
+    def has_epochs(self) -> bool:
+        """Return whether a time includes the fixed time of an epoch."""
+        return bool(np.isfinite(self.epoch_steps).any())
+
+    @cached_property
+    def has_inside(self) -> bool:
+        """Return whether a setting may communicate inside a node."""
+        return bool(((self.most_on_node > 1) | (~self.is_placed & (self.gpus > 1))).any())
+
+    @cached_property
+    def has_between(self) -> bool:
+        """Return whether a setting may communicate between nodes."""
+        return bool(((self.nodes > 1) | (~self.is_placed & (self.gpus > 1))).any())
+
+    @cached_property
+    def is_placed_everywhere(self) -> bool:
+        """Return whether every placement is known."""
+        return bool(self.is_placed.all())
+
+    @cached_property
+    def has_every_batch(self) -> bool:
+        """Return whether every local batch is known."""
+        return bool(self.has_batch.all())
+
+    @cached_property
+    def kinds(self) -> tuple["Layout", npt.NDArray[np.int64]]:
+        """Return a setting for each combination of batch, precision and limits, and which is whose.
+
+        What a limit does to kernels is the same on any number of GPUs.
+        """
+        columns = [self.micro, self.precision, self.power_limit_w, self.clock_limit_mhz]
+        _, first, which = np.unique(
+            np.column_stack(columns), axis=0, return_index=True, return_inverse=True
+        )
+        return self.only(first), which.ravel()
+
+    @cached_property
+    def other_precisions(self) -> tuple[int, ...]:
+        """Return the precisions that differ from the reference's first."""
+        return tuple(int(index) for index in np.unique(self.precision) if index > 0)
+
+    @classmethod
+    def of(cls, settings: Sequence[TrainingSetting], reference: Reference) -> "Layout":
+        """Return the arrays of some settings, whose times are of steps alone."""
+
+        def array(values: Any) -> Floats:
+            return np.array(list(values), dtype=float)
+
+        gpus = array(item.gpus for item in settings)
+        nodes = array(item.nodes or 1 for item in settings)
+        most = array(max(item.gpus_per_node or (1,)) for item in settings)
+        infinite = float("inf")
+        return cls(
+            reference=reference,
+            gpus=gpus,
+            nodes=nodes,
+            most_on_node=most,
+            sharing=np.sqrt(gpus / nodes * most),
+            is_placed=np.array([item.gpus_per_node is not None for item in settings]),
+            has_batch=np.array([item.local_batch is not None for item in settings]),
+            micro=array(_micro(item) for item in settings) / reference.micro_batch,
+            parts=array(item.gradient_accumulation for item in settings),
+            slowest=array(_slowest(item.gpus) for item in settings),
+            precision=np.array([_index(reference, item.precision) for item in settings]),
+            power_limit_w=array(item.power_limit_w or infinite for item in settings),
+            clock_limit_mhz=array(item.clock_limit_mhz or infinite for item in settings),
+            epoch_steps=np.full(len(settings), infinite),
+        )
+
+    @classmethod
+    def of_observations(cls, observations: Sequence[Observation], reference: Reference) -> "Layout":
+        """Return the arrays of observed settings, with the steps of their epochs."""
+        steps = [item.epoch_steps or float("inf") for item in observations]
+        layout = cls.of([item.setting for item in observations], reference)
+        return replace(layout, epoch_steps=np.array(steps))
+
+    def only(self, chosen: npt.NDArray[np.bool_ | np.int64]) -> "Layout":
+        """Return the chosen settings."""
+        arrays = {
+            item.name: getattr(self, item.name)[chosen]
+            for item in fields(self)
+            if item.name != "reference"
+        }
+        return replace(self, **arrays)
+
+
+def _slowest(gpus: int) -> float:
+    """Return the expected maximum of so many standard normal numbers (Blom 1958)."""
+    # Not scipy's, whose import takes longer than the inference of a small job.
+    return NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25)) if gpus > 1 else 0.0
+
+
+def _micro(setting: TrainingSetting) -> float:
+    return (setting.local_batch or 1.0) / setting.gradient_accumulation
+
+
+def _index(reference: Reference, precision: str | None) -> int:
+    """Return the place of a precision; after all observed ones if none has it."""
+    names = reference.precisions
+    return names.index(precision) if precision in names else len(names)

@@ -1,0 +1,91 @@
+"""What a report shows of a job's predictions: a curve over GPU counts, and a check of the model."""
+
+from dataclasses import dataclass, replace
+from statistics import geometric_mean
+
+import pandas as pd
+
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.analysis.predict.results import LEVEL, Prediction, quantiles
+from wattlaw.analysis.predict.settings import Observation, TrainingSetting
+from wattlaw.common.errors import Refused
+
+
+@dataclass(frozen=True)
+class Check(Result):
+    """A setting on the most GPUs, and its time predicted from the runs on fewer."""
+
+    setting: TrainingSetting
+    measured_s: float  # of the job's unit; geometric mean of runs
+    predicted_s: float
+    low_s: float
+    high_s: float
+
+    @property
+    def error(self) -> float:
+        """Return predicted / measured - 1."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool:
+        """Return whether the 90 % interval contains the measured time."""
+        return self.low_s <= self.measured_s <= self.high_s
+
+
+@dataclass(frozen=True)
+class Overview:
+    """A job, its predictions at the batch and limits of most runs, and the check."""
+
+    job: Job
+    curve: tuple[Prediction, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def measured(self) -> list[Observation]:
+        """Return the observations at the settings of the curve."""
+        keys = {_key(row) for row in self.curve}
+        return [item for item in self.job.observations if _key(item.setting) in keys]
+
+
+def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
+    """Return the overview of each workload and kind of hardware of ``metrics.run_metrics``.
+
+    What cannot be predicted has none.
+    """
+    rows: list[Overview] = []
+    for workload in sorted(table["workload"].dropna().unique()):
+        try:
+            jobs = jobs_of(table, workload)
+        except Refused:
+            continue
+        for job in jobs:
+            settings = grid.combinations(job.settings, job.node_gpus)
+            rows.append(Overview(job, tuple(job.predict(settings)), check_largest(job)))
+    return tuple(rows)
+
+
+def check_largest(job: Job) -> tuple[Check, ...]:
+    """Predict the runs on the most GPUs from all others; empty if there is one GPU count alone."""
+    most = max(item.gpus for item in job.settings)
+    seen = tuple(item for item in job.observations if item.setting.gpus < most)
+    if not seen:
+        return ()
+    times: dict[TrainingSetting, list[float]] = {}
+    for item in job.observations:
+        if item.setting.gpus == most:
+            times.setdefault(item.setting, []).append(job.unit_time_s(item))
+    predicted, _ = replace(job, observations=seen).amounts(list(times))
+    bounds = quantiles(predicted, LEVEL).T.tolist()
+    return tuple(
+        Check(setting, geometric_mean(times[setting]), middle, low, high)
+        for setting, (low, middle, high) in zip(times, bounds, strict=True)
+    )
+
+
+def _key(item: Prediction | TrainingSetting) -> tuple[object, ...]:
+    return (
+        item.gpus, item.nodes, item.local_batch, item.precision, item.gradient_accumulation,
+        item.power_limit_w, item.clock_limit_mhz,
+    )  # fmt: skip

@@ -1,0 +1,277 @@
+"""Predictions from a job's posterior, and the measurement that would narrow them most."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.parameters import LEARNED, Priors
+from wattlaw.analysis.predict.posterior import Posterior, fit
+from wattlaw.analysis.predict.results import Basis, Components, NextMeasurement, Prediction, pair
+from wattlaw.analysis.predict.settings import Observation, TrainingSetting
+from wattlaw.common.errors import BadInput
+
+
+def predict(
+    observations: Sequence[Observation],
+    settings: Sequence[TrainingSetting],
+    *,
+    seed: int = 0,
+    baseline: TrainingSetting | None = None,
+    samples_per_epoch: float | None = None,
+    epochs: float | None = None,
+    workload: str | None = None,
+    hardware: str | None = None,
+    host: HostPower | None = None,
+    energy_is: str | None = None,
+    priors: Priors = LEARNED,
+) -> list[Prediction]:
+    """Return predictions of settings, measured or not.
+
+    Parameters
+    ----------
+    observations
+        All runs of one workload on one kind of hardware. They share what they share: batches,
+        limits and node counts of one call inform each other.
+    seed
+        The seed of all random numbers; equal inputs and seeds give equal predictions.
+    baseline
+        The setting that ``p_faster`` compares with.
+    samples_per_epoch, epochs
+        For the time of an epoch and of a training.
+    workload, hardware, energy_is
+        Names for the results; what the energy counts.
+    host
+        Power that the energy counts beside the GPUs.
+
+    Raises
+    ------
+    BadInput
+        There is no observation, or samples or epochs are not above 0.
+
+    Examples
+    --------
+    >>> seen = [
+    ...     Observation(TrainingSetting.packed(gpus, 4, local_batch=32), step_time_s)
+    ...     for gpus, step_time_s in ((1, 0.20), (2, 0.21), (4, 0.22), (8, 0.31))
+    ... ]
+    >>> [row] = predict(seen, [TrainingSetting.packed(32, 4, local_batch=32)])
+    >>> low, high = row.step_time_s_ci
+    >>> 0.2 < low < row.step_time_s < high
+    True
+    """
+    for name, value in (("samples_per_epoch", samples_per_epoch), ("epochs", epochs)):
+        if value is not None and not 0 < value < float("inf"):
+            raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
+    if not settings:
+        return []
+    posterior = fit(observations, seed=seed, priors=priors)
+    compared = [*settings, *([baseline] if baseline else [])]
+    steps, times, powers = posterior.runs(compared)
+    medians = [
+        np.median(np.broadcast_to(getattr(steps, name), times.shape), axis=0)
+        for name in ("compute_s", "communication_s", "input_s", "waiting_s")
+    ]
+    reference = times[:, -1] / compared[-1].samples if baseline else None
+    needed = next_measurement(posterior, settings)
+    watts = None
+    if powers is not None:
+        watts = powers[:, : len(settings)] * [item.gpus for item in settings]
+        if host is not None:
+            watts = watts + host.draws(settings, posterior.draws, seed)
+    measured = MeasuredRange.of(observations)
+    fixed_s = 0.0 if posterior.epoch_s is None else posterior.epoch_s
+    rows = []
+    for index, setting in enumerate(settings):
+        step_s = times[:, index]
+        per_sample_s = step_s / setting.samples
+        power_w = None if powers is None else powers[:, index]
+        epoch_s = energy_j = None
+        if samples_per_epoch is not None:
+            epoch_s = step_s * (samples_per_epoch / setting.samples) + fixed_s
+        if watts is not None:
+            energy_j = step_s * watts[:, index] / setting.samples
+        components = Components(*(float(median[index]) for median in medians))
+        unknown = set(posterior.prior_only) & _relevant(setting)
+        row = Prediction(
+            workload=workload,
+            hardware=hardware,
+            **vars(setting),
+            global_batch=setting.global_batch,
+            **pair("step_time_s", step_s),
+            **pair("time_per_sample_s", step_s, 1 / setting.samples),
+            **pair("epoch_time_s", epoch_s),
+            **pair("train_time_s", None if epochs is None else epoch_s, epochs or 1.0),
+            **pair("power_per_gpu_w", power_w),
+            **pair("energy_per_sample_j", energy_j),
+            components=components,
+            bottleneck=components.bottleneck,
+            p_faster=None if reference is None else float((per_sample_s < reference).mean()),
+            rests_on=_basis(posterior, unknown),
+            next_measurement=needed[index],
+            extrapolates=measured.exceeded_by(setting),
+            energy_is=None if energy_j is None else energy_is,
+            warnings=_warnings(posterior, setting, unknown),
+            seed=posterior.seed,
+            step_time_draws_s=step_s,
+            power_draws_w=power_w,
+        )
+        rows.append(row)
+    return rows
+
+
+def _basis(posterior: Posterior, unknown: set[str]) -> Basis:
+    seen = [item.setting for item in posterior.observations]
+    return Basis(
+        observations=len(seen),
+        gpus=tuple(sorted({item.gpus for item in seen})),
+        nodes=tuple(sorted({item.nodes for item in seen if item.nodes})),
+        local_batches=tuple(sorted({item.local_batch for item in seen if item.local_batch})),
+        prior_only=tuple(name for name in posterior.prior_only if name in unknown),
+        priors=posterior.priors,
+    )
+
+
+def _relevant(setting: TrainingSetting) -> set[str]:
+    """Return the groups of parameters that a setting's time depends on and data may not inform."""
+    is_placed, many = setting.gpus_per_node is not None, setting.gpus > 1
+    groups = {"communication"} if many else set()
+    if many and (not is_placed or max(setting.gpus_per_node or ()) > 1):
+        groups.add("network inside a node")
+    if many and (not is_placed or (setting.nodes or 1) > 1):
+        groups.add("network between nodes")
+    if setting.power_limit_w or setting.clock_limit_mhz:
+        groups |= {"clock", "power"}
+        groups |= {"power of communication at lower clocks"} if many else set()
+    return groups
+
+
+_ORDERED = ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz")
+_UNORDERED = ("precision", "gradient_accumulation")
+
+
+@dataclass(frozen=True)
+class MeasuredRange:
+    """The values of observations: the least and the largest, or all where they have no order."""
+
+    bounds: Mapping[str, tuple[float, float]]
+    values: Mapping[str, Collection[Any]]
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation]) -> "MeasuredRange":
+        """Return the range of observations."""
+        values = {
+            name: {getattr(item.setting, name) for item in observations}
+            for name in (*_ORDERED, *_UNORDERED)
+        }
+        known = {name: values[name] - {None} for name in _ORDERED}
+        bounds = {name: (min(of_name), max(of_name)) for name, of_name in known.items() if of_name}
+        return cls(bounds, values)
+
+    def exceeded_by(self, setting: TrainingSetting) -> tuple[str, ...]:
+        """Return the names of the quantities of a setting that are outside."""
+        outside = []
+        for name in _ORDERED:
+            value = getattr(setting, name)
+            low, high = self.bounds.get(name, (math.inf, -math.inf))
+            if value is not None and not low <= value <= high:
+                outside.append(name)
+        outside += [n for n in _UNORDERED if getattr(setting, n) not in self.values[n]]
+        return tuple(outside)
+
+
+def _limits(setting: TrainingSetting) -> tuple[float | None, float | None]:
+    return setting.power_limit_w, setting.clock_limit_mhz
+
+
+def _warnings(
+    posterior: Posterior, setting: TrainingSetting, unknown: set[str]
+) -> tuple[Caution, ...]:
+    seen = [item.setting for item in posterior.observations]
+    precisions = {item.precision for item in seen}
+    limits = {_limits(item) for item in seen}
+    conditions = (
+        ("between-nodes-assumed", "network between nodes" in unknown),
+        ("inside-node-assumed", "network inside a node" in unknown),
+        ("limits-assumed", len(limits) == 1 and _limits(setting) not in limits),
+        ("placement-unknown", setting.gpus_per_node is None and setting.gpus > 1),
+        ("batch-unknown", setting.local_batch is None),
+        ("precision-assumed", setting.precision not in precisions),
+    )
+    return tuple(Caution(code, _TEXTS[code]) for code, applies in conditions if applies)
+
+
+_TEXTS = {
+    "between-nodes-assumed": "No run used several nodes. The time of the network between nodes is "
+    "assumed from other clusters; measure 2 GPUs on two nodes.",
+    "inside-node-assumed": "No run used several GPUs of a node. Their communication is assumed.",
+    "limits-assumed": "All runs had the same power and clock limits, or none. The effect of others "
+    "is assumed; measure a second limit.",
+    "placement-unknown": "The runs do not say on how many nodes they were. The number of GPUs of a "
+    "node is one of the unknowns; set --gpus-per-node if it is known.",
+    "batch-unknown": "The local batch is not known. Each GPU is assumed to do the same work in all "
+    "runs.",
+    "precision-assumed": "No run used this precision. Its speed is assumed.",
+}
+
+
+def next_measurement(
+    posterior: Posterior, settings: Sequence[TrainingSetting]
+) -> list[NextMeasurement | None]:
+    """Return, for each setting, the candidate whose measurement narrows its interval most.
+
+    The variance that remains is (1 - rho^2) of the present one, with rho the correlation of the log
+    times of future runs of both settings over the posterior's draws (linear regression). None if
+    no candidate narrows it by 5 %.
+    """
+    options = _candidates(posterior, settings)
+    if not options:
+        return [None] * len(settings)
+    targets = np.log(posterior.runs(settings)[1])
+    # Another seed: the noise of the measurement is not that of the predicted run.
+    measured = np.log(replace(posterior, seed=posterior.seed + 1).runs(options)[1])
+    targets = (targets - targets.mean(0)) / targets.std(0)
+    measured = (measured - measured.mean(0)) / measured.std(0)
+    correlation = targets.T @ measured / targets.shape[0]
+    ratios = np.sqrt(np.maximum(0.0, 1 - correlation**2))
+    measurements: list[NextMeasurement | None] = []
+    for setting, row in zip(settings, ratios, strict=True):
+        order = [index for index in np.argsort(row, kind="stable") if options[index] != setting]
+        best = int(order[0]) if order else -1
+        is_useful = best >= 0 and row[best] < 0.95
+        measurements.append(NextMeasurement(options[best], float(row[best])) if is_useful else None)
+    return measurements
+
+
+def _candidates(posterior: Posterior, settings: Sequence[TrainingSetting]) -> list[TrainingSetting]:
+    """Return settings no larger than needed: one change of a measured setting at a time."""
+    seen = dict.fromkeys(item.setting for item in posterior.observations)  # in their order
+    largest = max(seen, key=lambda item: item.gpus)
+    most = max(item.gpus for item in settings)
+    node = max((max(item.gpus_per_node or (1,)) for item in (*seen, *settings)), default=1)
+    candidates: dict[TrainingSetting, None] = {}
+
+    def add(base: TrainingSetting, gpus: int, nodes: int | None = None) -> None:
+        placement = None if base.gpus_per_node is None else (1,) * gpus
+        if placement and nodes is None:
+            placement = TrainingSetting.packed(gpus, node).gpus_per_node
+        candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
+
+    if most > 1:
+        add(largest, 2)
+        add(largest, 2, 2)
+    for factor in (2, 4):
+        if largest.gpus * factor < most:
+            add(largest, largest.gpus * factor)
+    for target in settings:  # the target's batch or limit on the largest measured placement
+        changed = replace(
+            largest, local_batch=target.local_batch, precision=target.precision,
+            power_limit_w=target.power_limit_w, clock_limit_mhz=target.clock_limit_mhz,
+            gradient_accumulation=target.gradient_accumulation,
+        )  # fmt: skip
+        candidates[changed] = None
+    return [item for item in candidates if item not in seen]

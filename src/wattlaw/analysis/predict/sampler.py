@@ -1,0 +1,287 @@
+"""Draws from a posterior by sequential Monte Carlo between a normal mixture and the posterior.
+
+The prior is standard normal. The best of many prior draws are moved to nearby modes (BFGS with
+numerical gradients). Particles start as draws of a mixture of the prior and a normal distribution
+around each mode with the curvature there (Laplace). Its density is changed to the posterior in
+stages along a geometric path: each stage goes as far as 40 % of the effective particles are left
+(Jasra et al. 2011, doi 10.1111/j.1467-9469.2010.00723.x), resamples some of them, and makes all
+particles of the next stage from the chains that start there (waste-free SMC: Dau and Chopin 2022,
+doi 10.1111/rssb.12475). A move of a chain is a Metropolis-Hastings step that is reversible for a
+normal distribution fitted to the particles (preconditioned Crank-Nicolson: Cotter et al. 2013, doi
+10.1214/13-STS421).
+
+Few points, ridges and several modes need no starting value, and what the data do not determine
+keeps its prior. Many exact observations are as easy as few, because the particles start near them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.predict.settings import Floats
+
+LogLikelihood = Callable[[Floats], Floats]
+
+#: The share of effective particles that each stage keeps.
+_KEPT = 0.4
+#: Chains of a stage, and the particles of each.
+CHAINS, LENGTH = 200, 12
+#: The last stage is longer, so that its draws are good; every so-manieth particle is kept.
+_LAST = 4
+#: Correlations of proposals with the present particle, by turns.
+_CORRELATIONS = (0.3, 0.8, 0.95)
+_MOST_STAGES = 60
+#: Starts of the search for modes, its iterations, and step sizes to try in each.
+STARTS, _ITERATIONS = 4, 100
+_STEPS = np.array([2.0, 1.0, 0.5, 0.2, 0.05, 0.01, 0.001])
+_FARTHEST = 3.0  # of an iteration
+#: Step of numerical derivatives.
+_DELTA = 1e-4
+#: A rise of the log density that is worth another iteration; modes that are lower than the highest
+#: by more, and those closer to a higher one (largest difference of a parameter), are dropped.
+_RISE, _LOWER, _APART = 1e-3, 15.0, 0.3
+#: The share of the prior in the first mixture, and how much wider than the curvature modes are.
+_PRIOR_SHARE, _WIDER = 0.3, 1.2
+
+
+def sample(log_likelihood: LogLikelihood, size: int, seed: int) -> Floats:
+    """Return ``CHAINS * LENGTH`` equally weighted draws of ``size`` standard normal parameters.
+
+    ``log_likelihood`` returns that of each row. Equal seeds give equal draws.
+    """
+
+    def log_posterior(rows: Floats) -> Floats:
+        density: Floats = log_likelihood(rows) - 0.5 * (rows**2).sum(1)
+        return density
+
+    dice = np.random.default_rng(seed)
+    first = dice.standard_normal((CHAINS * LENGTH, size))
+    starts = first[np.argsort(-log_likelihood(first), kind="stable")[:STARTS]]
+    modes = climb(log_posterior, starts)
+    path = _Path(log_posterior, _Mixture.around(log_posterior, modes))
+    state = path.state(path.mixture.draws(dice, first.shape[0]))
+    exponent = 0.0
+    for _ in range(_MOST_STAGES):
+        gain = state.posterior - state.start
+        step = _next_step(gain, 1 - exponent)
+        exponent += step
+        is_last = exponent >= 1 - 1e-9
+        chains = _Chains(path, state, _weights(gain * step), exponent, dice)
+        state = chains.run(LENGTH, _LAST if is_last else 1)
+        if is_last:
+            break
+    return state.at
+
+
+@dataclass(frozen=True)
+class _State:
+    """Particles, and their log densities at both ends of the path, up to constants."""
+
+    at: Floats
+    posterior: Floats
+    start: Floats
+
+    def where(self, chosen: npt.NDArray[np.bool_], other: "_State") -> "_State":
+        """Return the chosen particles of this state, and the rest of another."""
+        return _State(
+            np.where(chosen[:, None], self.at, other.at),
+            np.where(chosen, self.posterior, other.posterior),
+            np.where(chosen, self.start, other.start),
+        )
+
+    def take(self, index: npt.NDArray[np.int64]) -> "_State":
+        return _State(self.at[index], self.posterior[index], self.start[index])
+
+
+@dataclass(frozen=True)
+class _Mixture:
+    """The standard normal prior, and normal distributions around modes in equal shares."""
+
+    means: tuple[Floats, ...]
+    roots: tuple[Floats, ...]  # lower triangular, of the covariances
+    inverses: tuple[Floats, ...]  # of the transposed roots
+
+    @classmethod
+    def around(cls, log_density: LogLikelihood, modes: Sequence[Floats]) -> "_Mixture":
+        """Return the mixture, with the curvature at each mode but nowhere wider than the prior."""
+        roots = []
+        for mode in modes:
+            values, vectors = np.linalg.eigh(-_hessian(log_density, mode))
+            spread = (vectors * (_WIDER**2 / np.maximum(values, 1.0))) @ vectors.T
+            roots.append(np.linalg.cholesky(spread))
+        one = np.eye(modes[0].size)
+        inverses = [np.linalg.inv(root).T for root in roots]
+        return cls((one[0] * 0, *modes), (one, *roots), (one, *inverses))
+
+    @property
+    def shares(self) -> Floats:
+        """Return the share of each distribution."""
+        others = len(self.means) - 1
+        return np.array([_PRIOR_SHARE, *[(1 - _PRIOR_SHARE) / others] * others])
+
+    def draws(self, dice: np.random.Generator, count: int) -> Floats:
+        """Return ``count`` draws."""
+        which = dice.choice(len(self.means), size=count, p=self.shares)
+        normals = dice.standard_normal((count, self.means[0].size))
+        for index, (mean, root) in enumerate(zip(self.means, self.roots, strict=True)):
+            normals[which == index] = mean + normals[which == index] @ root.T
+        return normals
+
+    def log_density(self, rows: Floats) -> Floats:
+        """Return the log density, up to a constant."""
+        terms = [
+            np.log(share) + np.log(np.diag(inverse)).sum()
+            - 0.5 * (((rows - mean) @ inverse) ** 2).sum(1)
+            for share, mean, inverse in zip(self.shares, self.means, self.inverses, strict=True)
+        ]  # fmt: skip
+        return np.asarray(np.logaddexp.reduce(terms, axis=0))
+
+
+@dataclass(frozen=True)
+class _Path:
+    """Densities from a mixture to the posterior."""
+
+    log_posterior: LogLikelihood
+    mixture: _Mixture
+
+    def state(self, at: Floats) -> _State:
+        """Return the particles at some points."""
+        return _State(at, self.log_posterior(at), self.mixture.log_density(at))
+
+
+def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
+    """Return the distinct modes near some points, the highest first.
+
+    The points move together by BFGS (Nocedal and Wright 2006, algorithm 6.1), with central
+    differences for gradients and the best of a few step sizes in each iteration.
+    """
+    size = starts.shape[1]
+    at, values = starts.copy(), log_density(starts)
+    gradients, identity = _gradients(log_density, at), np.eye(size)
+    inverse = np.tile(identity, (len(at), 1, 1))
+    is_reset = np.ones(len(at), dtype=bool)
+    going = np.arange(len(at))
+    for _ in range(_ITERATIONS):
+        direction = np.einsum("kij,kj->ki", inverse[going], gradients[going])
+        length = np.linalg.norm(direction, axis=1, keepdims=True)
+        direction *= _FARTHEST / np.maximum(length, _FARTHEST)
+        tried = at[going, None] + _STEPS[:, None] * direction[:, None]
+        heights = log_density(tried.reshape(-1, size)).reshape(going.size, -1)
+        rises = heights.max(1) > values[going] + _RISE
+        moved, risen, stayed = tried[rises, heights[rises].argmax(1)], going[rises], going[~rises]
+        # A point that does not rise tries its gradient next, and has arrived if that was it.
+        going = going[rises | ~is_reset[going]]
+        inverse[stayed], is_reset[stayed], is_reset[risen] = identity, True, False
+        if not going.size:
+            break
+        steps, before = moved - at[risen], gradients[risen]
+        at[risen], values[risen] = moved, heights[rises].max(1)
+        if risen.size:
+            gradients[risen] = _gradients(log_density, moved)
+        for index, step, change in zip(risen, steps, before - gradients[risen], strict=True):
+            product = step @ change
+            if product > 1e-10:
+                left = identity - np.outer(step, change) / product
+                inverse[index] = left @ inverse[index] @ left.T + np.outer(step, step) / product
+    order = np.argsort(-values, kind="stable")
+    modes: list[Floats] = []
+    for index in order:
+        is_high = values[index] > values[order[0]] - _LOWER
+        if is_high and all(np.abs(at[index] - mode).max() > _APART for mode in modes):
+            modes.append(at[index])
+    return modes
+
+
+def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
+    """Return the gradient at each row by central differences."""
+    size = at.shape[1]
+    steps = _DELTA * np.eye(size)
+    rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
+    above, below = log_density(rows).reshape(2, -1, size)
+    return (above - below) / (2 * _DELTA)
+
+
+def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
+    """Return the matrix of second derivatives by differences of gradients."""
+    steps = _DELTA * np.eye(at.size)
+    above, below = _gradients(log_density, at + steps), _gradients(log_density, at - steps)
+    slopes = (above - below) / (2 * _DELTA)
+    return (slopes + slopes.T) / 2
+
+
+def _weights(log_weights: Floats) -> Floats:
+    weights: Floats = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    return weights
+
+
+def _next_step(gain: Floats, most: float) -> float:
+    """Return the largest step along the path that keeps enough effective particles."""
+    least = _KEPT * gain.size
+
+    def effective(step: float) -> float:
+        return float(1 / (_weights(gain * step) ** 2).sum())
+
+    if effective(most) >= least:
+        return most
+    low, high = 0.0, most
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if effective(middle) >= least else (low, middle)
+    return high
+
+
+class _Chains:
+    """Markov chains of one stage, from resampled particles."""
+
+    def __init__(
+        self,
+        path: _Path,
+        state: _State,
+        weights: Floats,
+        exponent: float,
+        dice: np.random.Generator,
+    ) -> None:
+        self.path, self.exponent, self.dice = path, exponent, dice
+        self.mean = weights @ state.at
+        centred = state.at - self.mean
+        size = self.mean.size
+        spread = (centred * weights[:, None]).T @ centred + 1e-6 * np.eye(size)
+        self.root = np.linalg.cholesky(spread)
+        self.inverse = np.linalg.inv(self.root).T
+        # Systematic resampling.
+        positions = (dice.random() + np.arange(CHAINS)) / CHAINS
+        chosen = np.minimum(np.searchsorted(np.cumsum(weights), positions), weights.size - 1)
+        self.state = state.take(chosen)
+        self.target = self._target(self.state)
+
+    def run(self, length: int, thinning: int) -> _State:
+        """Return the particles of ``length`` positions of every chain."""
+        states = []
+        for turn in range(length * thinning):
+            self._move(_CORRELATIONS[turn % len(_CORRELATIONS)])
+            if turn % thinning == thinning - 1:
+                states.append(self.state)
+        return _State(
+            np.concatenate([state.at for state in states]),
+            np.concatenate([state.posterior for state in states]),
+            np.concatenate([state.start for state in states]),
+        )
+
+    def _target(self, state: _State) -> Floats:
+        """Return the log of the stage's density over the fitted normal density."""
+        scaled = (state.at - self.mean) @ self.inverse
+        between = self.exponent * state.posterior + (1 - self.exponent) * state.start
+        return np.asarray(between + 0.5 * (scaled**2).sum(1))
+
+    def _move(self, correlation: float) -> None:
+        at = self.state.at
+        jump = self.dice.standard_normal(at.shape) @ self.root.T
+        kept = correlation * (at - self.mean)
+        proposed = self.path.state(self.mean + kept + np.sqrt(1 - correlation**2) * jump)
+        target = self._target(proposed)
+        accepted = np.log(self.dice.random(CHAINS)) < target - self.target
+        self.state = proposed.where(accepted, self.state)
+        self.target = np.where(accepted, target, self.target)

@@ -1,0 +1,88 @@
+"""Durations, shares and energies: numbers, or texts such as ``6h``, ``5%``, ``50kWh``."""
+
+import math
+import re
+from datetime import timedelta
+
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
+
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_JOULES = {
+    "j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3.6e3, "kwh": 3.6e6, "mwh": 3.6e9,
+}  # fmt: skip
+_NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+
+
+def duration_s(name: str, value: str | float | timedelta | None) -> float | None:
+    """Return a duration in seconds; None for None.
+
+    The value is a number of seconds, or a text such as ``45s``, ``90min``, ``2d``, ``1h30min``.
+    Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
+
+    Examples
+    --------
+    >>> duration_s("deadline", "1h30min")
+    5400.0
+    """
+    if value is None:
+        return None
+    if isinstance(value, timedelta):
+        seconds, is_read = value.total_seconds(), True
+    elif isinstance(value, str):
+        parts = re.findall(rf"{_NUMBER}\s*(s|min|h|d)\s*", value.lower())
+        without_blanks = "".join(re.split(r"\s+", value.lower()))
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+        is_read = "".join(number + unit for number, unit in parts) == without_blanks
+    else:
+        seconds, is_read = float(value), True
+    if not is_read or not 0 < seconds < math.inf:
+        raise _invalid(name, value, "a time such as 45s, 90min, 6h, 2d")
+    return seconds
+
+
+def share(name: str, value: str | float | None) -> float | None:
+    """Return a share: ``"5%"`` and ``0.05`` are the same; None for None.
+
+    Raises ``BadInput`` if it is not a share, or 1 or more without the per cent sign.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        if 0 <= value < 1:
+            return float(value)
+    elif (match := re.fullmatch(rf"{_NUMBER}\s*(%?)", value.strip())) is not None:
+        number = float(match[1])
+        if match[2] or number < 1:
+            return number / 100 if match[2] else number
+    raise _invalid(name, value, "a share such as 5% or 0.05")
+
+
+def energy_j(name: str, value: str | float | None) -> float | None:
+    """Return an energy in joules; None for None.
+
+    The value is a number of joules, or a text such as ``50kWh``, ``3MJ``; case does not matter.
+    Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        match = re.fullmatch(rf"{_NUMBER}\s*([a-zA-Z]+)", value.strip())
+        joules = float(match[1]) * _JOULES.get(match[2].lower(), 0.0) if match is not None else 0.0
+    else:
+        joules = float(value)
+    if not 0 < joules < math.inf:
+        raise _invalid(name, value, "an energy such as 50kWh, 1.5MWh, 3MJ")
+    return joules
+
+
+def finite(name: str, value: float | None) -> float | None:
+    """Return a number, or None for None; raise ``BadInput`` if it is infinite or NaN."""
+    if value is not None and not math.isfinite(value):
+        raise _invalid(name, value, "a number")
+    return value
+
+
+def _invalid(name: str, value: object, allowed: str) -> BadInput:
+    shown = quote(value) if isinstance(value, str) else str(value)
+    return BadInput(f"{name}: given {shown}; allowed: {allowed}")

@@ -1,0 +1,46 @@
+"""Plug-ins: workloads, devices and launchers that packages register as entry points."""
+
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
+from typing import Any, NamedTuple
+
+from wattlaw.common.errors import BadInput, NotAvailable, one_line
+
+
+class Command(NamedTuple):
+    """A command of an add-on, an entry point of ``wattlaw.commands``.
+
+    Its function is imported to run the command only, so that ``wattlaw --help`` is quick.
+    """
+
+    help: str
+    module: str
+    function: str
+
+
+@cache
+def _points(group: str) -> EntryPoints:
+    """Return the entry points of a group; the search takes some 10 ms."""
+    return entry_points(group=group)
+
+
+def names(group: str) -> list[str]:
+    """Return the sorted names of an entry-point group, without importing them."""
+    return sorted({point.name for point in _points(group)})
+
+
+def load(group: str, name: str) -> Any:
+    """Import and return the object that is registered as ``name``.
+
+    Raises ``BadInput``, with the registered names, for another name; ``NotAvailable`` if the import
+    fails, with the reason.
+    """
+    for point in _points(group).select(name=name):
+        try:
+            return point.load()
+        except Exception as error:
+            raise NotAvailable(
+                f"{group} {name!r} ({point.value}) cannot be loaded: {one_line(error)}"
+            ) from error
+    kind = group.rsplit(".", 1)[-1].removesuffix("s")
+    raise BadInput(f"no {kind} is named {name!r}; allowed: {', '.join(names(group))}")

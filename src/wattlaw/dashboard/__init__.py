@@ -1,1 +1,0 @@
-"""The live view of stores: a local web server that only reads, and ``wattlaw top``."""

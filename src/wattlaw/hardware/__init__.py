@@ -1,0 +1,1 @@
+"""Boards, links and nodes: what hardware files say."""

@@ -1,0 +1,122 @@
+"""Hardware descriptions: those that ship with the package, and the user's own files."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
+from wattlaw.hardware.cluster import Cluster, Described, Gpu
+from wattlaw.study.base import LocatedError
+from wattlaw.study.document import read_document
+
+_FILES = Path(__file__).parent / "files"
+_FILE_KIND = "hardware file"
+_UNITS = {
+    "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us", "ms": "ms",
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One number of a cluster, for a table."""
+
+    key: str  # dotted, as in the file
+    value: float
+    unit: str  # empty for counts and ratios
+    source: str
+
+
+def cluster_names() -> list[str]:
+    """Return the clusters that ship with the package."""
+    return _stems("clusters")
+
+
+def gpu_names() -> list[str]:
+    """Return the boards that ship with the package."""
+    return _stems("gpus")
+
+
+def read_cluster(name_or_path: str) -> Cluster:
+    """Return a cluster: one of ``cluster_names``, or of a YAML file.
+
+    The name of a board (``gpu_names``) is one node with one such board in an assumed machine.
+
+    Raises
+    ------
+    BadInput
+        No hardware has this name, or the file is not valid: one line with the file, the line, the
+        dotted key, the given value and what is allowed.
+    """
+    if name_or_path in cluster_names():
+        return _shipped(name_or_path)
+    if name_or_path in gpu_names():
+        return _one_board(name_or_path)
+    path = Path(name_or_path)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _exists(path):
+        return read_document(path, Cluster, _FILE_KIND, _with_board)
+    raise BadInput(
+        f"no hardware is named {quote(name_or_path, 100)}; allowed: a cluster "
+        f"({', '.join(cluster_names())}), one board ({', '.join(gpu_names())}), or the path of a "
+        "YAML file"
+    )
+
+
+def _stems(folder: str) -> list[str]:
+    return sorted(path.stem for path in (_FILES / folder).glob("*.yaml"))
+
+
+@cache
+def _shipped(name: str) -> Cluster:
+    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _FILE_KIND, _with_board)
+
+
+@cache
+def _board(name: str) -> Gpu:
+    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu, _FILE_KIND)
+
+
+@cache
+def _one_board(name: str) -> Cluster:
+    def prepare(data: dict[str, Any]) -> dict[str, Any]:
+        node = data["node"] | {"gpu": name}
+        return _with_board(data | {"name": name, "node": node})
+
+    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _FILE_KIND, prepare)
+
+
+def _with_board(data: dict[str, Any]) -> dict[str, Any]:
+    """Replace the name of a board by its description."""
+    node = data.get("node")
+    if not isinstance(node, dict) or not isinstance(node.get("gpu"), str):
+        return data
+    name = node["gpu"]
+    if name not in gpu_names():
+        raise LocatedError(
+            f'given "{name[:100]}"; allowed: one of {", ".join(gpu_names())}, or a mapping that '
+            "describes a board",
+            *("node", "gpu"),
+        )
+    return data | {"node": node | {"gpu": _board(name).model_dump(mode="json")}}
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path != Path() and path.exists()
+    except (OSError, ValueError):  # no file can have such a name
+        return False
+
+
+def describe(part: Described, prefix: str = "") -> list[Entry]:
+    """Return every number of hardware with its unit and source, outermost first."""
+    entries = []
+    for key, value in part.numbers().items():
+        unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")
+        items = value.items() if isinstance(value, dict) else [("", value)]
+        entries += [
+            Entry(f"{prefix}{key}" + (f".{name}" if name else ""), number, unit, part.sources[key])
+            for name, number in items
+        ]
+    for key, value in part:
+        if isinstance(value, Described):
+            entries += describe(value, f"{prefix}{key}.")
+    return entries

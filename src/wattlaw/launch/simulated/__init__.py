@@ -1,5 +1,0 @@
-"""The launcher ``simulated``: runs on a simulated cluster, in the same store as measured runs."""
-
-from wattlaw.launch.simulated.launcher import SimulatedLauncher
-
-__all__ = ["SimulatedLauncher"]

@@ -1,0 +1,1 @@
+"""Devices, their meters and limits; the sampler; the energy of a window."""

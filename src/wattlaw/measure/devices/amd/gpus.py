@@ -1,0 +1,227 @@
+"""The AMD GPUs of this machine and those that this process may use, from the kernel's files.
+
+The files are those of the driver amdgpu (kernel documentation, gpu/amdgpu/thermal and
+driver-misc). An MI250 or MI250X is one board with two GPUs (GCDs). Its driver reports power and
+limits of the board on the first GCD and 0 on the other (``aldebaran_is_primary`` in the driver).
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.visible import GpuSelection, parse_ordinal, select
+from wattlaw.store.streams import Kind
+
+#: Ids are AMD-<unique id of the chip>, or AMD-<PCI bus id> of a GPU that has none.
+ID_PREFIX = "AMD-"
+_VENDOR = "0x1002"
+#: PCI ids of Instinct boards, by the driver's table (``amdgpu_drv.c``) and the PCI ID database.
+_INSTINCT = {
+    "0x738c": "AMD Instinct MI100",
+    "0x7408": "AMD Instinct MI250X",
+    "0x740c": "AMD Instinct MI250X/MI250",
+    "0x740f": "AMD Instinct MI210",
+    "0x74a0": "AMD Instinct MI300A",
+    "0x74a1": "AMD Instinct MI300X",
+    "0x74a5": "AMD Instinct MI325X",
+    "0x75a0": "AMD Instinct MI350X",
+    "0x75a3": "AMD Instinct MI355X",
+}
+_TWO_GPUS = frozenset({"0x7408", "0x740c"})
+_MI300A = "0x74a0"
+#: Their performance level "auto" removes a range of clocks that was set (``smu_v13_0`` in the
+#: driver). On other GPUs such a range may stay.
+_RESETS_CLOCKS = frozenset(_INSTINCT) - {"0x738c"}
+#: Devices of DRM's render nodes have the minor numbers 128 and above.
+_FIRST_RENDER_MINOR = 128
+
+
+@dataclass(frozen=True)
+class AmdGpu:
+    """One GPU, or one of the two of an MI250 board."""
+
+    uuid: str
+    name: str
+    model: str  # PCI device id
+    bus_id: str
+    folder: Path
+    unique_id: str | None = None  # 16 hexadecimal digits, as in ROCm's GPU-<unique id>
+    render_minor: int | None = None
+    partition: str | None = None  # how it is divided into several (DPX, CPX); None: it is not
+    #: The GPUs that share a board and its power; the first one reports it.
+    board: tuple[str, ...] = ()
+
+    @property
+    def minor(self) -> int | None:
+        """Return the number by which Slurm names the GPU."""
+        return None if self.render_minor is None else self.render_minor - _FIRST_RENDER_MINOR
+
+    @property
+    def reporter(self) -> str:
+        """Return the GPU that reports the power of this one's board."""
+        return self.board[0] if self.board else self.uuid
+
+    @property
+    def hwmon(self) -> Path | None:
+        """Return the folder of the sensors."""
+        names = (chip.path for chip in sysfs.hwmons(self.folder / "hwmon") if chip.name == "amdgpu")
+        return next(names, None)
+
+    @property
+    def contains(self) -> tuple[Kind, ...]:
+        """Return what its power includes besides a GPU, as that of APUs does."""
+        if self.model == _MI300A:
+            return ("cpu", "dram")
+        is_apu = self.hwmon is not None and (self.hwmon / "in1_input").exists()  # of a northbridge
+        return ("cpu",) if is_apu else ()
+
+    @property
+    def has_resettable_clocks(self) -> bool:
+        """Return whether a limit of its clocks can be removed without knowing the previous one."""
+        return self.model in _RESETS_CLOCKS
+
+
+def all_gpus() -> list[AmdGpu]:
+    """Return every GPU of the machine, in the order of ROCm if the kernel states it, else of PCI.
+
+    Files that cannot be read do not hide a GPU.
+    """
+    gpus = []
+    for card in (sysfs.root() / "class/drm").glob("card*"):
+        if not card.name[len("card") :].isdigit():
+            continue  # a connector, such as card0-DP-1
+        folder = (card / "device").resolve()
+        if sysfs.optional_text(folder / "vendor") == _VENDOR:
+            gpus.append(_gpu(folder))
+    nodes = _rocm_order()
+    gpus.sort(key=lambda gpu: (nodes.get(gpu.render_minor, len(nodes)), gpu.bus_id))
+    return _with_boards(gpus)
+
+
+def usable_gpus() -> list[AmdGpu]:
+    """Return the GPUs whose render node this process can open; ROCm counts only these.
+
+    A tree of files that was copied without its devices is taken as it is.
+    """
+    devices = sysfs.root().parent / "dev/dri"
+    gpus = all_gpus()
+    if not devices.exists() and sysfs.is_copy():
+        return gpus
+    return [gpu for gpu in gpus if _can_open(devices / f"renderD{gpu.render_minor}")]
+
+
+def visible_gpus() -> GpuSelection[AmdGpu]:
+    """Return the GPUs that this process may use; raises ``NotAvailable`` if there are none."""
+    if not all_gpus():
+        raise NotAvailable(f"no AMD GPU in {sysfs.root() / 'class/drm'}")
+    gpus = usable_gpus()
+    if gpus and (sysfs.root() / "module/nvidia").exists():
+        # They would halve the mean utilisation and power of the GPUs that compute.
+        gpus = [gpu for gpu in gpus if gpu.model in _INSTINCT]
+        if not gpus:
+            raise NotAvailable("on a machine with NVIDIA GPUs, AMD's integrated GPU is not counted")
+    if not gpus:
+        raise NotAvailable(
+            "no permission to open the AMD GPUs (/dev/dri/renderD*): add these devices to the "
+            "container, or the user to the group render"
+        )
+    selection = select_gpus(gpus, os.environ)
+    if not selection.gpus:
+        raise NotAvailable((*selection.notes, "no AMD GPU that this process may use")[0])
+    return selection
+
+
+def select_gpus(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> GpuSelection[AmdGpu]:
+    """Return the GPUs that a process with this environment may use, as ROCm reads it.
+
+    ROCR_VISIBLE_DEVICES selects from all GPUs, and HIP_VISIBLE_DEVICES from those that remain. HIP
+    uses CUDA_VISIBLE_DEVICES in place of an empty HIP_VISIBLE_DEVICES. GPU_DEVICE_ORDINAL is of
+    OpenCL.
+
+    Raises ``NotAvailable`` if the environment has ordinals and GPUs are divided into several.
+    """
+    hip = "HIP_VISIBLE_DEVICES" if environ.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+    return select(gpus, environ, {"ROCR_VISIBLE_DEVICES": "ROCr", hip: "HIP"}, _find)
+
+
+def _find(gpus: Sequence[AmdGpu], entry: str) -> tuple[AmdGpu, str] | None:
+    ordinal = parse_ordinal(entry)
+    if ordinal is not None:
+        if any(gpu.partition for gpu in gpus):
+            raise NotAvailable(
+                f"the ordinal {entry} selects a partition of an AMD GPU (current_compute_partition "
+                "is not SPX); select GPUs by their ids (GPU-<unique id>)"
+            )
+        return (gpus[ordinal], gpus[ordinal].uuid) if ordinal < len(gpus) else None
+    kind, _, digits = entry.partition("-")
+    matches = [gpu for gpu in gpus if (gpu.unique_id or "").startswith(digits.lower())]
+    is_found = kind == "GPU" and digits and len(matches) == 1
+    return (matches[0], matches[0].uuid) if is_found else None
+
+
+def _gpu(folder: Path) -> AmdGpu:
+    unique_id = sysfs.optional_text(folder / "unique_id")
+    if unique_id is not None:
+        unique_id = None if set(unique_id) <= {"0"} else unique_id.lower().zfill(16)
+    model = sysfs.optional_text(folder / "device") or "unknown"
+    render = next((folder / "drm").glob("renderD*"), None)
+    partition = sysfs.optional_text(folder / "current_compute_partition")
+    return AmdGpu(
+        uuid=f"{ID_PREFIX}{unique_id or folder.name}",
+        name=_INSTINCT.get(model)
+        or sysfs.optional_text(folder / "product_name")
+        or f"AMD GPU {model}",
+        model=model,
+        bus_id=folder.name,
+        folder=folder,
+        unique_id=unique_id,
+        render_minor=parse_ordinal(render.name.removeprefix("renderD")) if render else None,
+        partition=None if partition == "SPX" else partition,
+    )
+
+
+def _rocm_order() -> dict[int | None, int]:
+    """Return the places of GPUs in ROCm's list, by the minor number of their render node."""
+    places: dict[int | None, int] = {}
+    nodes = (sysfs.root() / "class/kfd/kfd/topology/nodes").glob("*")
+    for node in sorted((n for n in nodes if n.name.isdigit()), key=lambda node: int(node.name)):
+        text = sysfs.optional_text(node / "properties") or ""
+        minor = re.search(r"^drm_render_minor (\d{2,4})$", text, re.MULTILINE)  # 0: a processor
+        if minor is not None:
+            places[int(minor[1])] = len(places)
+    return places
+
+
+def _with_boards(gpus: list[AmdGpu]) -> list[AmdGpu]:
+    """Return the GPUs, those of MI250 boards with both GPUs of their board.
+
+    The second GPU of a board follows the first one on the PCI buses. Serial numbers do not help:
+    older drivers show the chip's instead of the board's.
+    """
+    boards: list[list[str]] = []
+    for gpu in sorted(gpus, key=lambda gpu: gpu.bus_id):
+        if gpu.model in _TWO_GPUS:
+            is_second = boards and len(boards[-1]) == 1 and not _reports_power(gpu)
+            boards[-1].append(gpu.uuid) if is_second else boards.append([gpu.uuid])
+    ids = {uuid: tuple(board) for board in boards for uuid in board}
+    return [dataclasses.replace(gpu, board=ids.get(gpu.uuid, ())) for gpu in gpus]
+
+
+def _reports_power(gpu: AmdGpu) -> bool:
+    """Return whether a GPU of an MI250 board is the first one; the other one's limit is 0."""
+    folder = gpu.hwmon or gpu.folder
+    files = ("power1_cap_default", "power1_cap")
+    return any(sysfs.optional_text(folder / file) not in (None, "0") for file in files)
+
+
+def _can_open(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,240 @@
+"""Energy of an HPE Cray node and its parts, by the counters in ``/sys/cray/pm_counters``.
+
+A file has a value, its unit and a time, such as ``1234 J 1500000000000000 us``. The blade's
+controller updates all files about ten times a second and then increments ``freshness``, so files
+are of one moment if ``freshness`` is the same before and after them. ``startup`` changes when the
+counters start again; ``generation`` counts changes of the power cap (HPE Cray Supercomputing User
+Environment, "User Access to Compute Node Power Data").
+"""
+
+import contextlib
+import math
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.file_meter import (
+    FileMeter,
+    FileSource,
+    failed_device,
+    probe,
+    reading_error,
+)
+from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
+from wattlaw.measure.devices.node_sharing import shares_node
+from wattlaw.store.streams import Kind
+
+_DEFAULT_HZ = 10
+#: Tries to read all files between two updates. A try takes less than a hundredth of a period.
+_TRIES = 5
+#: The run has a note if the counters are not updated for this long.
+_STALE_S = 5.0
+_MAX_AGE_S = 3600.0
+#: How long opening the meter waits for an update.
+_OPEN_WAIT_S = 1.0
+_NAME = re.compile(r"(?:(cpu|memory|accel)(\d*)_)?energy")
+_VALUE = re.compile(r"(\d{1,18}) J(?: (\d{1,18}) us)?")
+_PARTS: Mapping[str, tuple[Kind, str]] = {
+    "cpu": ("cpu", "processors"), "memory": ("dram", "memory"), "accel": ("gpu", "accelerator"),
+}  # fmt: skip
+_NODE_CONTAINS: tuple[Kind, ...] = ("module", "gpu", "cpu", "dram")
+_VISIBLE = (
+    "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
+)  # fmt: skip
+#: PCI classes of accelerators: 3D controllers, other display controllers, and processing ones. The
+#: screen of a server's management (0300) is none of them.
+_ACCELERATORS = ("0x0302", "0x0380", "0x1200")
+
+
+def counters() -> Path:
+    """Return the folder of the counters, which need not exist."""
+    return sysfs.root() / "cray/pm_counters"
+
+
+class CrayMeter(FileMeter):
+    """The node, and its processors, memory and accelerators, which complement other meters."""
+
+    def __init__(
+        self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device]
+    ) -> None:
+        super().__init__(sources, period_s, failed)
+        names = ("freshness", "startup", "generation")
+        self._files = {name: sysfs.OpenFile(counters() / name) for name in names}
+        self._fresh = -1  # the freshness of the last samples
+        self._fresh_s = time.monotonic()
+        self._startup, self._generation = self._read("startup"), self._read("generation")
+        self._notes: list[str] = []
+        self._stale: str | None = None
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        """Find the counters; raises ``NotAvailable`` if there is none that can be read."""
+        folder = counters()
+        if not folder.is_dir():
+            raise NotAvailable(f"{folder} does not exist (not an HPE Cray machine)")
+        permit = f"chmod -R o+rX {folder}"
+        try:
+            names = {path.name for path in folder.iterdir()}
+        except OSError as error:
+            raise reading_error(folder, error, permit) from None
+        hz = sysfs.read_optional(folder / "raw_scan_hz") or _DEFAULT_HZ
+        sources = [
+            FileSource(_device(path, match, 1 / hz, target), path, scale=1.0, parse=_joules)
+            for match in _counted(names)
+            if (path := folder / match[0])
+        ]
+        if not sources:
+            raise NotAvailable(f"no energy counter in {folder}")
+        readable, failed = probe(sources, permit)
+        if reason := _stale_reason(readable, folder / "freshness", permit):
+            failed += [failed_device(source.device, reason) for source in readable]
+            readable = []
+        return cls(readable, max(target.period_s, 1 / hz), failed)
+
+    def read(self, *, last: bool = False) -> list[Sample]:
+        """Return the counters of one moment; none if they are those of the last reading."""
+        if not self.sources:
+            return []
+        for _ in range(_TRIES):
+            fresh, startup = self._read("freshness"), self._read("startup")
+            if fresh is not None and fresh == self._fresh:
+                break
+            samples = super().read(last=last)
+            if fresh is not None and self._read("freshness") == fresh:
+                self._fresh, self._fresh_s, self._stale = fresh, time.monotonic(), None
+                return self._since_startup(samples, startup)
+        if time.monotonic() - self._fresh_s > _STALE_S:
+            self._stale = (
+                f"pm_counters: not updated for {_STALE_S:g} s; energy is missing until the next "
+                "update"
+            )
+        return []
+
+    def problems(self) -> list[str]:
+        """Return why counters are no longer read, and restarts, cap changes and missed updates."""
+        return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
+
+    def close(self) -> None:
+        """Close the files."""
+        super().close()
+        for file in self._files.values():
+            file.close()
+
+    def _since_startup(self, samples: list[Sample], startup: int | None) -> list[Sample]:
+        """Return the samples; after a restart of the counters they begin again at 0.
+
+        A counter that has passed its old value since would otherwise look as if it had continued.
+        """
+        generation = self._read("generation")
+        if generation not in (None, self._generation):
+            self._notes.append("pm_counters: the node's power cap was changed during the run")
+            self._generation = generation
+        if startup in (None, self._startup):
+            return samples
+        self._notes.append(f"pm_counters: restarted (startup was {self._startup}, is {startup})")
+        self._startup = startup
+        for source in self.sources:
+            source.counter.offset = -source.counter.raw
+        return [sample._replace(energy_j=0.0) for sample in samples]
+
+    def _read(self, name: str) -> int | None:
+        """Return the first number in a file, None if it cannot be read."""
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            return int(self._files[name].read().split()[0])
+        return None
+
+
+def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
+    """Return why the counters are not updated, None if they are.
+
+    Their times decide if one of them is recent. The clock of the controller may be wrong, so else
+    ``freshness`` does.
+    """
+    try:
+        first = sysfs.read_text(freshness)
+    except (OSError, ValueError) as error:
+        return reading_error(freshness, error, permit)
+    ages_s = (source.device.facts["age_s"] for source in sources)
+    if any(isinstance(age_s, float) and age_s <= _STALE_S for age_s in ages_s):
+        return None
+    end_s = time.monotonic() + _OPEN_WAIT_S
+    while time.monotonic() < end_s:
+        time.sleep(0.02)
+        if sysfs.optional_text(freshness) != first:
+            return None
+    return f"{freshness} stays at {first} for {_OPEN_WAIT_S:g} s, so the counters are not updated"
+
+
+def _joules(text: str) -> int:
+    return _parse(text)[0]
+
+
+def _parse(text: str) -> tuple[int, float | None]:
+    """Return the energy in joules, and its time in seconds since 1970 if the file has one."""
+    match = _VALUE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text[:20]!a} is not an energy in J")
+    return int(match[1]), int(match[2]) * 1e-6 if match[2] else None
+
+
+def _counted(names: set[str]) -> list[re.Match[str]]:
+    """Return the names of the counters to read, without sums and parts of others."""
+    matches = [match for name in sorted(names) if (match := _NAME.fullmatch(name))]
+    has_accelerators = any(match[1] == "accel" and match[2] for match in matches)
+    return [
+        match
+        for match in matches
+        if not (match[0] == "accel_energy" and has_accelerators)
+        and not (match[1] == "cpu" and match[2] and "cpu_energy" in names)
+    ]
+
+
+def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
+    """Return the device of a counter."""
+    facts: Facts = {
+        "energy_counter": "pm_counters", "counter_refresh_s": refresh_s, "age_s": _age_s(path),
+    }  # fmt: skip
+    if match[1] is None:
+        facts = {"scope": "node with all its parts", **facts, "is_shared": shares_node()}
+        return Device("cray-node", "node", "node by pm_counters", facts, _NODE_CONTAINS)
+    kind, name = _PARTS[match[1]]
+    name = f"{name} {match[2]}".strip()
+    is_shared = shares_node() if kind != "gpu" else not _sees_all_gpus(target)
+    facts = {"scope": f"{name} of the node", **facts, "complements": True, "is_shared": is_shared}
+    return Device(f"cray-{match[1]}{match[2]}", kind, f"{name} by pm_counters", facts)
+
+
+def _age_s(path: Path) -> float | None:
+    """Return how long ago a counter was updated, None if its clock is not set."""
+    with contextlib.suppress(OSError, ValueError):
+        time_s = _parse(sysfs.read_text(path))[1]
+        age_s = math.inf if time_s is None else time.time() - time_s
+        return age_s if 0 <= age_s < _MAX_AGE_S else None
+    return None
+
+
+def _sees_all_gpus(target: Target) -> bool:
+    """Return whether the job may use all accelerators of the node.
+
+    It is not known which counter belongs to which accelerator, and a board may have two.
+    """
+    listed = target.gpus
+    for name in _VISIBLE:
+        if listed is None and name in os.environ:
+            listed = tuple(os.environ[name].split(","))
+    if listed is None:
+        return not shares_node()
+    paths = (sysfs.root() / "bus/pci/devices").glob("*/class")
+    return len(listed) >= sum(_is_accelerator(path) for path in paths)
+
+
+def _is_accelerator(path: Path) -> bool:
+    try:
+        return sysfs.read_text(path).startswith(_ACCELERATORS)
+    except (OSError, ValueError):
+        return False

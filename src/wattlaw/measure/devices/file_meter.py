@@ -1,0 +1,169 @@
+"""Meters of devices whose energy or power the kernel shows in one file each.
+
+A counter that restarts at 0 after a known value is corrected. A counter that goes back otherwise is
+reported as it is, so that the energy of a window across it gets a fault. A missing file is
+not read again. A reading with a transient error is repeated.
+"""
+
+import errno
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.meter import Device, Meter, Sample
+
+#: No device draws more. A decrease that would mean more is no wrap-around.
+MAX_W = 5000.0
+_MIN_INTERVAL_S = 0.1
+#: Transient errors, such as those during the reset of a GPU.
+_TRANSIENT = frozenset(
+    {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENODATA, errno.ETIMEDOUT}
+)
+_MAX_FAILURES = 10
+
+
+@dataclass(eq=False)
+class WrappingCounter:
+    """A counter, corrected where it restarts at 0 after a known value.
+
+    It detects one wrap-around between two readings; with a reading a second there are never two.
+    """
+
+    wraps_at: int | None  # None: unknown
+    raw: int = 0
+    offset: int = 0
+    read_s: float = 0.0
+
+    def corrected(self, raw: int, scale: float) -> float:
+        """Return the energy since some start; ``scale`` is the joules of one unit."""
+        now_s = time.monotonic()
+        if self.wraps_at is not None and raw > self.wraps_at:
+            self.wraps_at = None  # the stated range is wrong
+        if raw < self.raw and self.wraps_at is not None:
+            increase_j = (self.wraps_at - self.raw + raw) * scale
+            if increase_j <= MAX_W * max(now_s - self.read_s, _MIN_INTERVAL_S):
+                self.offset += self.wraps_at
+        self.raw, self.read_s = raw, now_s
+        return (raw + self.offset) * scale
+
+
+@dataclass(eq=False)
+class FileSource:
+    """One device with the file of its energy counter or its power."""
+
+    device: Device
+    path: Path
+    column: Literal["energy_j", "power_w"] = "energy_j"
+    scale: float = 1e-6  # joules or watts of one unit in the file
+    wraps_at: int | None = None  # after this value the counter restarts at 0; None: unknown
+    parse: Callable[[str], int] = sysfs.parse_number  # raises ValueError
+    problem: str | None = None  # why it is no longer read
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        """Prepare the reading of the file."""
+        self.file = sysfs.OpenFile(self.path)
+        self.counter = WrappingCounter(self.wraps_at)
+
+    def value(self) -> float:
+        """Return the energy since some start, corrected for wrap-around, or the power.
+
+        Raises ``OSError`` or ``ValueError`` if it cannot be read.
+        """
+        return self.counter.corrected(self.parse(self.file.read()), self.scale)
+
+    def read(self) -> Sample | None:
+        """Return a reading, None if there is none."""
+        if self.problem is not None:
+            return None
+        t_ns = time.time_ns()
+        try:
+            value = self.value()
+        except (OSError, ValueError) as error:
+            self.failures += 1
+            is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
+            if not is_transient or self.failures >= _MAX_FAILURES:
+                self.problem = (
+                    f"{self.device.id}: no longer read: {collapse_whitespace(str(error))}"
+                )
+            return None
+        self.failures = 0
+        return Sample(
+            self.device.id,
+            self.device.kind,
+            t_ns,
+            power_w=value if self.column == "power_w" else None,
+            energy_j=value if self.column == "energy_j" else None,
+            power_source="measured",
+        )
+
+
+class FileMeter(Meter):
+    """Reads several files; subclasses find them, and the devices that cannot be read."""
+
+    def __init__(
+        self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device] = ()
+    ) -> None:
+        self.sources, self.period_s = list(sources), period_s
+        self._failed = list(failed)
+
+    def devices(self) -> list[Device]:
+        """Return the devices that are read, and those that could not be opened."""
+        return [source.device for source in self.sources] + self._failed
+
+    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
+        """Return one reading of each file that answers."""
+        return [sample for source in self.sources if (sample := source.read()) is not None]
+
+    def problems(self) -> list[str]:
+        """Return why files are no longer read."""
+        return [source.problem for source in self.sources if source.problem is not None]
+
+    def close(self) -> None:
+        """Close the files."""
+        for source in self.sources:
+            source.file.close()
+
+
+def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:
+    """Read each source once; return those that answer, and the devices of the others as failed.
+
+    Raises the error of the first source if none can be read; see ``reading_error``.
+    """
+    readable, failed = [], []
+    first: NotAvailable | None = None
+    for source in sources:
+        try:
+            source.value()
+            readable.append(source)
+        except (OSError, ValueError) as reason:
+            error = reading_error(source.path, reason, permit)
+            first = first or error
+            failed.append(failed_device(source.device, error))
+    if first is not None and not readable:
+        raise first
+    return readable, failed
+
+
+def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
+    """Return the error of a file that cannot be read.
+
+    It is ``NotPermitted`` if only root can read it; ``permit`` is the command with which an
+    administrator allows it.
+    """
+    if isinstance(error, PermissionError):
+        return NotPermitted(
+            f"{path} can be read by root only; an administrator can allow it with: {permit}"
+        )
+    reason = (isinstance(error, OSError) and error.strerror) or str(error)
+    return NotAvailable(f"{path} cannot be read: {collapse_whitespace(reason)}")
+
+
+def failed_device(device: Device, reason: object) -> Device:
+    """Return a device that cannot be read, with the reason."""
+    return replace(device, facts={**device.facts, "failed": str(reason)})

@@ -1,0 +1,105 @@
+"""Power of NVIDIA Grace processors and of the modules that they are part of, by ACPI power meters.
+
+Each meter (hwmon chip ``power_meter``, driver acpi_power_meter) has ``power1_average`` in
+microwatts and names its channel in ``power1_oem_info``, such as ``Grace Power Socket 0``. Channels
+overlap: Module includes Grace and the GPU, and Grace includes CPU and SysIO (NVIDIA Grace
+Performance Tuning Guide, "Power Telemetry"). Only the outermost channels count.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource, probe
+from wattlaw.measure.devices.meter import Device, Facts, Target
+from wattlaw.measure.devices.node_sharing import shares_node
+
+_CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
+
+
+@dataclass(frozen=True)
+class PowerMeter:
+    """An ACPI power meter, and the channel and socket that it names, if it does."""
+
+    chip: sysfs.Hwmon
+    channel: str | None = None
+    socket: int = 0
+
+    def source(self, device: Device) -> FileSource:
+        """Return the meter's power as that of a device."""
+        return FileSource(device, self.chip.path / "power1_average", "power_w")
+
+    @property
+    def facts(self) -> Facts:
+        """Return the source of the power, its averaging time, and whether other jobs share it."""
+        interval_ms = sysfs.read_optional(self.chip.path / "power1_average_interval")
+        resolution_s = interval_ms and interval_ms * 1e-3
+        return {"power": "acpi", "resolution_s": resolution_s, "is_shared": shares_node()}
+
+
+def power_meters() -> list[PowerMeter]:
+    """Return the ACPI power meters of the machine, without those of batteries."""
+    meters = []
+    for chip in sysfs.hwmons(sysfs.root() / "class/hwmon"):
+        if chip.name != "power_meter":
+            continue
+        place = chip.path
+        if not (place / "power1_average").exists():  # older kernels: in the ACPI device
+            place = place / "device"
+        if sysfs.read_optional(place / "power1_is_battery"):
+            continue
+        try:
+            match = _CHANNEL.fullmatch(sysfs.read_text(place / "power1_oem_info"))
+        except (OSError, ValueError):
+            match = None
+        channel = (match[1], int(match[2])) if match else ()
+        meters.append(PowerMeter(sysfs.Hwmon(place, chip.name), *channel))
+    return meters
+
+
+def permit(path: Path) -> str:
+    """Return the command with which an administrator allows all users to read all power meters."""
+    return f"chmod o+r {re.sub(r'hwmon[0-9]+', 'hwmon*', str(path))}"
+
+
+class GraceMeter(FileMeter):
+    """The modules and processors, each by its outermost channel."""
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        """Find the channels; raises ``NotAvailable`` if there is none that can be read."""
+        meters = [meter for meter in power_meters() if meter.channel is not None]
+        sources = []
+        for socket in sorted({meter.socket for meter in meters}):
+            sources += _sources({m.channel or "": m for m in meters if m.socket == socket}, socket)
+        if not sources:
+            raise NotAvailable("no ACPI power meter of an NVIDIA Grace processor")
+        readable, failed = probe(sources, permit(sources[0].path))
+        intervals_s = [s.device.facts["resolution_s"] for s in readable]
+        slowest_s = max((s for s in intervals_s if isinstance(s, float)), default=0.0)
+        return cls(readable, max(target.period_s, slowest_s), failed)
+
+
+def _sources(channels: dict[str, PowerMeter], socket: int) -> list[FileSource]:
+    """Return the channels of one socket that count; the other ones are parts of them."""
+    processor = next((name for name in ("Grace", "CPU") if name in channels), None)
+    parts = ", ".join(sorted({*channels} - {"Module", processor})) or None
+    sources = []
+    if "Module" in channels:
+        module = channels["Module"]
+        scope = f"module of socket {socket}: processor, memory and its GPU"
+        facts: Facts = {"scope": scope, **module.facts}
+        name = f"module of socket {socket}"
+        device = Device(f"module-{socket}", "module", name, facts, ("gpu", "cpu", "dram"))
+        sources.append(module.source(device))
+    if processor is not None:
+        meter, is_all = channels[processor], processor == "Grace"
+        what = "cores, memory and system I/O" if is_all else "cores"
+        facts = {"scope": f"{what} of socket {socket}", **meter.facts, "parts": parts}
+        name = f"Grace processor of socket {socket}"
+        device = Device(f"grace-{socket}", "cpu", name, facts, ("dram",) if is_all else ())
+        sources.append(meter.source(device))
+    return sources

@@ -1,0 +1,147 @@
+"""Processor and memory use of the processes of a run, on any machine and without privileges.
+
+It measures no energy. With ``assume_cpu_w`` it estimates energy as busy core-seconds times that
+number of watts, and marks it ``estimated``.
+"""
+
+import contextlib
+import os
+import time
+from typing import NamedTuple, Self
+
+import psutil
+
+from wattlaw.common import processes
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.meter import Device, Meter, Sample, Target
+
+#: The period of the search for new processes of the run. It grows, because on a big machine the
+#: search costs more than all the rest. An estimate of energy keeps the short period.
+_SEARCH_PERIOD_S = 1.0
+_MAX_SEARCH_PERIOD_S = 30.0
+#: The kernel counts processor time in hundredths of a second. Utilisation alone needs less.
+_MIN_PERIOD_S = 0.1
+#: Once no process has come or gone for some searches, it is read more seldom.
+_UTILISATION_PERIOD_S, _SETTLED_PERIOD_S, _SETTLED_SEARCH_S = 1.0, 2.0, 8.0
+
+
+class HostMeter(Meter):
+    """Measures a process and its descendants, except this process.
+
+    The busy time of the tree is the sum over its living processes of their own time and of that
+    of the children they have waited for (proc(5), ``utime stime cutime cstime``), so that it
+    includes processes that have ended. Memory is the sum of resident sets; pages shared
+    between processes are counted in each.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.period_s = max(
+            target.period_s, _MIN_PERIOD_S if target.assume_cpu_w else _UTILISATION_PERIOD_S
+        )
+        #: The open ``stat`` file of each process. That of a process that has ended cannot be read,
+        #: even if its pid is used again.
+        self._tree: dict[int, int] = {}
+        self._search_period_s = _SEARCH_PERIOD_S
+        self._searched_s = -_MAX_SEARCH_PERIOD_S
+        self._busy_s = 0.0
+        self._last: tuple[int, float] | None = None
+        self._first_busy_s: float | None = None
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        """Open the meter; raises ``NotAvailable`` if the root process does not exist."""
+        if not psutil.pid_exists(target.root_pid):
+            raise NotAvailable(f"host: process {target.root_pid} does not exist")
+        return cls(target)
+
+    def devices(self) -> list[Device]:
+        """Return one device: the host's processors as this run uses them."""
+        is_estimate = self._target.assume_cpu_w is not None
+        name = "processors, the run's processes only"
+        return [Device("host", "cpu", name, has_energy=is_estimate)]
+
+    def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
+        """Return the busy cores since the previous sample and the resident memory now."""
+        t_ns = time.time_ns()
+        use = self._sum()
+        if use is None:
+            return []
+        busy_s, resident = use
+        self._busy_s = max(self._busy_s, busy_s)
+        if self._first_busy_s is None:
+            self._first_busy_s = self._busy_s
+        cores = None
+        if self._last is not None and t_ns > self._last[0]:
+            cores = (self._busy_s - self._last[1]) / ((t_ns - self._last[0]) * 1e-9)
+        self._last = (t_ns, self._busy_s)
+        watts = self._target.assume_cpu_w
+        return [
+            Sample(
+                device="host",
+                kind="cpu",
+                t_ns=t_ns,
+                cpu_cores=cores,
+                mem_used_bytes=resident,
+                power_w=None if watts is None or cores is None else cores * watts,
+                energy_j=None if watts is None else (self._busy_s - self._first_busy_s) * watts,
+                power_source=None if watts is None else "estimated",
+            )
+        ]
+
+    def close(self) -> None:
+        """Close the files of the processes."""
+        while self._tree:
+            os.close(self._tree.popitem()[1])
+
+    def _sum(self) -> tuple[float, int] | None:
+        """Return (busy seconds, resident bytes) of the tree, None if all processes have ended."""
+        if time.monotonic() - self._searched_s >= self._search_period_s:
+            self._find_processes()
+        busy_s, resident, alive = 0.0, 0, False
+        for pid, handle in list(self._tree.items()):
+            use = _read_use(handle)
+            if use is None:
+                os.close(self._tree.pop(pid))
+                self._search_period_s = _SEARCH_PERIOD_S  # processes come and go
+                continue
+            busy_s += use.busy_s
+            resident += use.resident_bytes
+            alive = alive or use.is_alive
+        return (busy_s, resident) if alive else None
+
+    def _find_processes(self) -> None:
+        pids = [pid for pid in processes.descendants(self._target.root_pid) if pid != os.getpid()]
+        is_new = not self._tree.keys() >= set(pids)
+        for pid in set(pids) - self._tree.keys():
+            with contextlib.suppress(OSError):
+                self._tree[pid] = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        is_settled = not is_new and self._target.assume_cpu_w is None
+        self._search_period_s = (
+            min(_MAX_SEARCH_PERIOD_S, 2 * self._search_period_s) if is_settled else _SEARCH_PERIOD_S
+        )
+        if self._target.assume_cpu_w is None:
+            is_slow = self._search_period_s >= _SETTLED_SEARCH_S
+            period_s = _SETTLED_PERIOD_S if is_slow else _UTILISATION_PERIOD_S
+            self.period_s = max(self._target.period_s, period_s)
+        self._searched_s = time.monotonic()
+
+
+class _Use(NamedTuple):
+    busy_s: float
+    resident_bytes: int
+    is_alive: bool  # not a zombie
+
+
+_TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+
+def _read_use(handle: int) -> _Use | None:
+    """Return what a process uses of the machine, None if it has ended."""
+    try:
+        # Fields as proc(5) numbers them, from 3 on; a name may hold spaces and brackets.
+        fields = os.pread(handle, 4096, 0).rpartition(b")")[2].split()
+        busy = sum(map(int, fields[11:15]))
+        return _Use(busy / _TICKS, int(fields[21]) * _PAGE_BYTES, fields[0] != b"Z")
+    except (OSError, ValueError, IndexError):
+        return None

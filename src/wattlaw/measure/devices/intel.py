@@ -1,0 +1,273 @@
+"""Intel GPUs: their energy counters and power limits, as the i915 and xe drivers show them.
+
+The hwmon chip ``i915`` or ``xe`` of a card has ``energyN_input`` in microjoules and the power limit
+``powerN_max`` in microwatts. N is 1 for the card, and 2 for the package where xe has no counter or
+limit of the card. The chips ``i915_gt0`` and ``i915_gt1`` count the tiles of a card, which are
+parts of it (kernel documentation, ABI/testing/sysfs-driver-intel-i915-hwmon and -xe-hwmon).
+"""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device, probe
+from wattlaw.measure.devices.limiter import Limiter, LimitState, setting_problem, write_setting
+from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
+from wattlaw.measure.devices.visible import has_job_gpus
+
+ID_PREFIX = "intel-"
+_MIN_PERIOD_S = 0.05
+_LIMIT_PERIOD_S = 10.0
+_VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
+#: The drivers report no minimum. They accept any limit and apply the card's minimum if it is lower.
+_MIN_W = 1.0
+_NO_CLOCK = "wattlaw limits the power of Intel GPUs only"
+_ENTRY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?")
+_MODELS = {
+    "0bd5": "Intel Data Center GPU Max 1550",
+    "0bda": "Intel Data Center GPU Max 1100",
+    "56c0": "Intel Data Center GPU Flex 170",
+    "56c1": "Intel Data Center GPU Flex 140",
+}
+
+
+@dataclass(frozen=True)
+class IntelGpu:
+    """One card: its id, and the files of its counter and its limit, if it has them."""
+
+    id: str
+    name: str
+    facts: Facts
+    tiles: int
+    energy: Path | None
+    limit: Path | None
+    is_shared: bool = False  # other processes may use other tiles of it
+
+    @property
+    def limit_w(self) -> float | None:
+        """Return the power limit in watts; 0 if none is in force, None if it cannot be read."""
+        return None if self.limit is None else _watts(self.limit)
+
+    def device(self) -> Device:
+        """Return the card as a device of a meter."""
+        facts = {**self.facts, "power_limit_w": self.limit_w or None, "is_shared": self.is_shared}
+        return Device(self.id, "gpu", self.name, facts)
+
+
+def find_gpus() -> list[IntelGpu]:
+    """Return the cards that have a hwmon chip, in the order of their PCI addresses."""
+    gpus = {}
+    for card in (sysfs.root() / "class/drm").glob("card*"):
+        if card.name.removeprefix("card").isdigit():  # not a connector such as card0-DP-1
+            address = (card / "device").resolve().name
+            gpu = _gpu(card / "device", address)
+            if gpu is not None:
+                gpus[address] = gpu
+    return [gpus[address] for address in sorted(gpus)]
+
+
+def _gpu(folder: Path, address: str) -> IntelGpu | None:
+    try:
+        vendor, model = (sysfs.read_text(folder / name) for name in ("vendor", "device"))
+    except (OSError, ValueError):
+        return None
+    chips = list(sysfs.hwmons(folder / "hwmon"))
+    chip = next((chip for chip in chips if chip.name in ("i915", "xe")), None)
+    if vendor != "0x8086" or chip is None:
+        return None
+    model = model.removeprefix("0x")
+    tiles = sum(chip.name.startswith("i915_gt") for chip in chips)
+    tiles = tiles or sum(path.name[4:].isdigit() for path in folder.glob("tile*")) or 1
+    energy, limit = _sensor(chip, "energy", "input"), _sensor(chip, "power", "max")
+    rated = None if limit is None else limit.with_name(limit.name.replace("max", "rated_max"))
+    is_package = energy is not None and chip.label(energy.name.removesuffix("_input")) == "pkg"
+    facts: Facts = {
+        "scope": "package of the card" if is_package else "card with its memory",
+        "energy_counter": None if energy is None else "hwmon",
+        "pci_id": f"8086:{model}",
+        "driver": chip.name,
+        "tiles": float(tiles),
+        "max_power_limit_w": None if rated is None else _watts(rated),
+    }
+    name = _MODELS.get(model, f"Intel GPU {model}")
+    return IntelGpu(f"{ID_PREFIX}{address}", name, facts, tiles, energy, limit)
+
+
+def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
+    """Return the file of a card's sensor, or else that of its package."""
+    paths = (chip.path / f"{kind}{number}_{attribute}" for number in (1, 2))
+    return next((path for path in paths if path.exists()), None)
+
+
+def _watts(path: Path) -> float | None:
+    microwatts = sysfs.read_optional(path)
+    return None if microwatts is None else microwatts * 1e-6
+
+
+def select_gpus(tiles: Sequence[int], environ: Mapping[str, str]) -> dict[int, bool]:
+    """Return the cards that ``ZE_AFFINITY_MASK`` makes visible, with whether others may share each.
+
+    An entry is a card or one of its tiles, such as ``0.1``. In the hierarchies FLAT, which is the
+    default, and COMBINED a number counts tiles (Level Zero specification, "Affinity Mask" and
+    "Device Hierarchy"). Entries that match no card are ignored. ``tiles`` are those of each card.
+
+    >>> select_gpus([2, 2], {"ZE_AFFINITY_MASK": "0,1,2"})
+    {0: False, 1: True}
+    """
+    mask = environ.get(_VISIBLE)
+    if not mask:  # the driver treats an empty one as none
+        return dict.fromkeys(range(len(tiles)), False)
+    every = [(card, tile) for card, count in enumerate(tiles) for tile in range(count)]
+    is_flat = environ.get(_HIERARCHY, "FLAT").upper() != "COMPOSITE"
+    visible: set[tuple[int, int]] = set()
+    for entry in mask.split(","):
+        match = _ENTRY.fullmatch(entry.strip())
+        numbers = [int(part) for part in match.groups() if part] if match else []
+        if len(numbers) == 1 and is_flat:
+            visible.update(every[numbers[0] : numbers[0] + 1])
+        elif numbers:
+            visible.update(place for place in every if [*place[: len(numbers)]] == numbers)
+    cards = sorted({card for card, _ in visible})
+    return {card: sum(c == card for c, _ in visible) < tiles[card] for card in cards}
+
+
+def environment(ids: Sequence[str]) -> dict[str, str]:
+    """Return the variables that make exactly these cards visible, each as one device of torch."""
+    cards = {gpu.id: str(card) for card, gpu in enumerate(find_gpus())}
+    mask = ",".join(cards[gpu] for gpu in ids)
+    return {_VISIBLE: mask, _HIERARCHY: "COMPOSITE", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
+
+
+def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
+    """Return the cards of these ids, by default those that the environment makes visible.
+
+    Raises ``NotAvailable`` in a Slurm job without GPUs that selects none itself.
+    """
+    gpus = find_gpus()
+    if ids is not None:
+        return [gpu for gpu in gpus if gpu.id in ids]
+    is_unset = not os.environ.get(_VISIBLE)
+    if gpus and is_unset and "SLURM_JOB_ID" in os.environ and not has_job_gpus(os.environ):
+        raise NotAvailable(f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway")
+    selected = select_gpus([gpu.tiles for gpu in gpus], os.environ)
+    return [replace(gpus[card], is_shared=shared) for card, shared in selected.items()]
+
+
+class IntelMeter(FileMeter):
+    """The energy of the cards that the environment makes visible."""
+
+    def __init__(
+        self,
+        gpus: Sequence[IntelGpu],
+        sources: Sequence[FileSource],
+        period_s: float,
+        failed: Sequence[Device],
+    ) -> None:
+        super().__init__(sources, max(period_s, _MIN_PERIOD_S), failed)
+        self._gpus = {gpu.id: gpu for gpu in gpus}
+        self._limits_s = -_LIMIT_PERIOD_S  # when the limits were read
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        """Find the cards; raises ``NotAvailable`` if there is none that can be read."""
+        gpus = visible_gpus(target.gpus)
+        if not gpus:
+            hidden = f" that {_VISIBLE} makes visible" if _VISIBLE in os.environ else ""
+            raise NotAvailable(f"no Intel GPU{hidden} in {sysfs.root()}/class/drm (i915 or xe)")
+        sources = [FileSource(gpu.device(), gpu.energy) for gpu in gpus if gpu.energy is not None]
+        uncounted = [gpu.device() for gpu in gpus if gpu.energy is None]
+        if not sources:
+            raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
+        readable, failed = probe(
+            sources,
+            f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input",
+        )
+        failed += [
+            failed_device(device, "it has no energy counter (an old driver)")
+            for device in uncounted
+        ]
+        return cls(gpus, readable, target.period_s, failed)
+
+    def read(self, *, last: bool = False) -> list[Sample]:
+        """Return one reading of each card that answers, now and then with its power limit."""
+        samples = super().read(last=last)
+        now_s = time.monotonic()
+        if last or now_s - self._limits_s >= _LIMIT_PERIOD_S:
+            self._limits_s = now_s
+            samples = [
+                sample._replace(power_limit_w=self._gpus[sample.device].limit_w or None)
+                for sample in samples
+            ]
+        return samples
+
+
+class IntelLimiter(Limiter):
+    """Limits the power of all cards of the machine, which needs root."""
+
+    def __init__(self, gpus: Sequence[IntelGpu]) -> None:
+        self._gpus = {gpu.id: gpu for gpu in gpus}
+
+    @classmethod
+    def open(cls) -> Self:
+        """Find the cards; raises ``NotAvailable`` if none has a power limit."""
+        shared: set[str] = set()
+        with contextlib.suppress(NotAvailable):
+            shared = {gpu.id for gpu in visible_gpus() if gpu.is_shared}
+        gpus = [
+            replace(gpu, is_shared=gpu.id in shared) for gpu in find_gpus() if gpu.limit is not None
+        ]
+        if not gpus:
+            raise NotAvailable("no Intel GPU with a power limit (i915 or xe)")
+        return cls(gpus)
+
+    def devices(self) -> list[str]:
+        """Return the ids of all cards with a limit."""
+        return list(self._gpus)
+
+    def read(self, device: str) -> LimitState:
+        """Return the limit of a card; 0 W means that no limit is in force."""
+        gpu = self._gpu(device)
+        now_w, rated_w = gpu.limit_w, gpu.facts["max_power_limit_w"]
+        if now_w is None:
+            raise NotAvailable(f"{device}: its power limit cannot be read; the card may be lost")
+        most_w = rated_w if isinstance(rated_w, float) and rated_w > 0 else None
+        least_w = None if most_w is None else _MIN_W
+        return LimitState(
+            device, gpu.name, now_w, now_w or None, most_w, least_w, most_w,
+            is_shared=gpu.is_shared, no_clock_limit_reason=_NO_CLOCK,
+        )  # fmt: skip
+
+    def set_power_limit(self, device: str, watts: float) -> None:
+        """Set the power limit; 0 W removes it, as it may have been before."""
+        gpu, state = self._gpu(device), self.read(device)
+        if gpu.limit is None or not (
+            watts == 0 or (state.min_w or 0.0) <= watts <= (state.max_w or 0.0)
+        ):
+            raise NotAvailable(f"{device}: {watts:g} W is outside {state.min_w} to {state.max_w} W")
+        write_setting(device, gpu.limit, str(round(watts * 1e6)))
+
+    def permission_problem(self, device: str) -> str | None:
+        """Return that this user may not write the file of the power limit."""
+        limit = self._gpu(device).limit
+        return None if limit is None else setting_problem(device, limit)
+
+    def lock_clock(self, device: str, mhz: float) -> None:  # noqa: ARG002 - none is
+        """Raise ``NotAvailable``: clocks of these GPUs are not locked."""
+        raise NotAvailable(f"{self._gpu(device).id} has no clock limit: {_NO_CLOCK}")
+
+    def unlock_clock(self, device: str) -> None:
+        """Raise ``NotAvailable``: no clock was locked."""
+        self.lock_clock(device, 0)
+
+    def _gpu(self, device: str) -> IntelGpu:
+        gpu = self._gpus.get(device)
+        if gpu is None:
+            raise NotAvailable(f"GPU {device} is not on this machine")
+        return gpu

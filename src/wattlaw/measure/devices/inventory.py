@@ -1,0 +1,138 @@
+"""What this machine can measure and limit, by which meter and limiter, and why not."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from wattlaw.common import registry, scopes
+from wattlaw.common.errors import NotAvailable, WattlawError, one_line
+from wattlaw.common.scopes import KINDS, Candidate, KindEnergy
+from wattlaw.measure.devices import intel, sysfs
+from wattlaw.measure.devices import limiter as limiters
+from wattlaw.measure.devices import meter as meters
+from wattlaw.measure.devices.amd import gpus as amd
+from wattlaw.measure.devices.limiter import LimitState
+from wattlaw.measure.devices.meter import Device, Target
+from wattlaw.measure.devices.nvidia.driver import open_driver
+
+T = TypeVar("T")
+
+_DRIVER_TIMEOUT_S = 15.0
+
+
+@dataclass
+class Availability(Generic[T]):
+    """A registered meter or limiter: what it reports of its devices, or why there are none."""
+
+    name: str
+    devices: list[T] = field(default_factory=list)
+    reason: str | None = None
+    problems: list[str] = field(default_factory=list)
+
+
+def list_meters() -> list[Availability[Device]]:
+    """Open every registered meter for a moment."""
+    available = []
+    for name, meter, reason in _open_all(meters.GROUP, Target(os.getpid())):
+        available.append(entry := Availability[Device](name, reason=reason))
+        if meter is not None:
+            entry.devices, entry.problems = meter.devices(), meter.problems()
+            meter.close()
+    return available
+
+
+def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
+    """Return the kinds and devices that the energy of a run includes, if all devices answer.
+
+    The rules are those of the energies of windows, for devices that are all measured.
+    """
+    candidates = [
+        Candidate(d, d.kind, d.facts, d.contains, has_energy=not d.facts.get("failed"))
+        for d in devices
+        if d.has_energy
+    ]
+    by_kind = {k: scopes.select(k, [c for c in candidates if c.kind == k]) for k in KINDS}
+    known = {k: KindEnergy(own) for k, own in by_kind.items() if any(c.has_energy for c in own)}
+    kinds = scopes.total(known)
+    return kinds, [c.device for kind in kinds for c in by_kind[kind] if c.has_energy]
+
+
+def list_limiters() -> list[Availability[LimitState]]:
+    """Open every registered limiter for a moment; this changes nothing."""
+    available = []
+    for name, limiter, reason in _open_all(limiters.GROUP):
+        available.append(entry := Availability[LimitState](name, reason=reason))
+        for device in limiter.devices() if limiter is not None else ():
+            try:
+                entry.devices.append(limiter.read(device))
+            except WattlawError as error:
+                entry.reason = str(error)
+        if limiter is not None:
+            limiter.close()
+    return available
+
+
+def visible_gpu_ids() -> list[str]:
+    """Return the ids of the GPUs that the environment makes visible; none without a driver."""
+    return list(dict.fromkeys(visible_devices().values()))
+
+
+def visible_devices() -> dict[str, str]:
+    """Return the visible GPUs and MIG instances, each with the id of its GPU, by their ids.
+
+    They are of one vendor, as those that torch uses: of NVIDIA if there are any, else of AMD.
+    A driver that does not answer for some seconds counts as none, so that the caller continues.
+    Raises ``BadInput`` if ``WATTLAW_SYSFS_ROOT`` is not a folder.
+    """
+    sysfs.check_root()
+    ids: dict[str, str] = {}
+
+    def find() -> None:
+        with contextlib.suppress(NotAvailable), open_driver() as driver:
+            selection = driver.visible()
+            listed = selection.devices or {gpu.uuid: gpu for gpu in selection.gpus}
+            for device, gpu in listed.items():  # of a GPU in MIG mode, CUDA uses its instances
+                parts = gpu.mig_uuids if device == gpu.uuid else ()
+                ids.update(dict.fromkeys(parts or (device,), gpu.uuid))
+        with contextlib.suppress(NotAvailable):
+            ids.update({} if ids else {gpu.uuid: gpu.uuid for gpu in amd.visible_gpus().gpus})
+        with contextlib.suppress(NotAvailable):
+            ids.update({} if ids else {gpu.id: gpu.id for gpu in intel.visible_gpus()})
+
+    thread = threading.Thread(target=find, daemon=True)
+    thread.start()
+    thread.join(_DRIVER_TIMEOUT_S)
+    return {} if thread.is_alive() else ids
+
+
+def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
+    """Return the variables that make exactly these devices visible to a process, in this order."""
+    if ids and all(gpu.startswith(intel.ID_PREFIX) for gpu in ids):
+        return intel.environment(ids)
+    if not all(gpu.startswith(amd.ID_PREFIX) for gpu in ids):
+        return {"CUDA_VISIBLE_DEVICES": ",".join(ids)}
+    usable = {gpu.uuid: index for index, gpu in enumerate(amd.usable_gpus())}
+    ordinals = ",".join(str(place) for place in range(len(ids)))
+    # HIP counts the GPUs that ROCm lists. It would use CUDA_VISIBLE_DEVICES without its own list.
+    return {
+        "ROCR_VISIBLE_DEVICES": ",".join(str(usable[gpu]) for gpu in ids),
+        "HIP_VISIBLE_DEVICES": ordinals,
+        "CUDA_VISIBLE_DEVICES": ordinals,
+    }
+
+
+def _open_all(group: str, *arguments: Any) -> Iterator[tuple[str, Any, str | None]]:
+    """Yield the name of each plug-in with the opened plug-in, or None and the reason."""
+    sysfs.check_root()
+    for name in registry.names(group):
+        try:
+            opened = registry.load(group, name).open(*arguments)
+        except WattlawError as error:
+            yield name, None, str(error)
+        except Exception as error:  # a broken plug-in does not hide the others
+            yield name, None, f"cannot be opened: {one_line(error)}"
+        else:
+            yield name, opened, None

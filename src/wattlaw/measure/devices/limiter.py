@@ -1,0 +1,126 @@
+"""The interface to hardware with limits: a ``Limiter`` reads and sets limits of devices."""
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, Self
+
+from wattlaw.common.errors import NotAvailable, NotPermitted
+
+GROUP = "wattlaw.limiters"
+
+
+@dataclass(frozen=True)
+class LimitState:
+    """The limits of a device and their ranges; None if the device does not report a value.
+
+    A clock lock cannot be read back.
+    """
+
+    device: str
+    name: str
+    power_limit_w: float | None = None  # the last requested one
+    enforced_w: float | None = None  # the one that the device applies
+    default_w: float | None = None
+    min_w: float | None = None
+    max_w: float | None = None
+    min_mhz: float | None = None
+    max_mhz: float | None = None
+    #: Whether others may use a part of it (MIG, partitions). A limit applies to them, too.
+    is_shared: bool = False
+    #: Whether limits stay when no process uses the driver (persistence mode).
+    is_persistent: bool | None = None
+    #: Other devices that have the same power limit, because they share a board.
+    limited_with: tuple[str, ...] = ()
+    no_clock_limit_reason: str | None = None
+    #: Workload power profiles: those that it offers, that are requested, that it enforces.
+    power_profiles: tuple[str, ...] = ()
+    requested_profiles: tuple[str, ...] = ()
+    enforced_profiles: tuple[str, ...] = ()
+
+
+class Limiter(Protocol):
+    """Limits one kind of hardware in one way. Registered under ``wattlaw.limiters``.
+
+    If several limiters have a device, the first one that is permitted, by name, limits it.
+    """
+
+    @classmethod
+    def open(cls) -> Self:
+        """Open the limiter.
+
+        Raises
+        ------
+        wattlaw.common.errors.NotAvailable
+            There is no device to limit in this way; the message says why.
+        """
+
+    def devices(self) -> list[str]:
+        """Return the ids of the devices, the same as those of the meter."""
+
+    def read(self, device: str) -> LimitState:
+        """Return the state of a device; raises ``NotAvailable`` if it does not answer."""
+
+    def set_power_limit(self, device: str, watts: float) -> None:
+        """Set the power limit of a device.
+
+        Raises
+        ------
+        wattlaw.common.errors.NotPermitted
+            This user may not set limits in this way.
+        wattlaw.common.errors.NotAvailable
+            The device refuses it or does not answer.
+        """
+
+    def lock_clock(self, device: str, mhz: float) -> None:
+        """Lock the SM clock at a frequency; raises as ``set_power_limit`` does."""
+
+    def unlock_clock(self, device: str) -> None:
+        """Unlock the SM clock; raises as ``set_power_limit`` does."""
+
+    def request_profiles(self, device: str, profiles: Collection[str]) -> None:
+        """Request these power profiles and no others; raises as ``set_power_limit`` does.
+
+        Devices that offer none need not have it.
+        """
+
+    def permission_problem(self, device: str) -> str | None:  # noqa: ARG002 - unknown
+        """Return why this user may not set limits in this way, None if that is not known.
+
+        Nothing is set.
+        """
+        return None
+
+    def close(self) -> None:
+        """Release the hardware, if that takes anything; limits stay as they are."""
+        return
+
+
+def setting_problem(device: str, path: Path) -> str | None:
+    """Return why this user may not write a setting of a device, None if that is not known."""
+    if not path.exists() or os.access(path, os.W_OK):
+        return None
+    return f"{device}: {path}: setting limits requires root"
+
+
+def write_setting(device: str, path: Path, text: str) -> None:
+    """Write a setting of a device to a file of the kernel, which must exist.
+
+    Raises ``NotPermitted`` if this user may not, and ``NotAvailable`` for any other error.
+    """
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+        try:
+            os.write(file, f"{text}\n".encode())
+        finally:
+            os.close(file)
+    except OSError as error:
+        message = f"{device}: {path}: {error.strerror}"
+        if isinstance(error, PermissionError):
+            raise NotPermitted(f"{message}: setting limits requires root") from None
+        raise NotAvailable(message) from None
+
+
+#: Limiters by name, in the order in which to try them.
+Limiters = dict[str, Limiter]

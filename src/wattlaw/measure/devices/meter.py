@@ -1,0 +1,72 @@
+"""The interface to hardware that is read: a ``Meter`` lists devices and samples them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, Self
+
+from wattlaw.store.streams import Kind, Sample
+
+__all__ = ["GROUP", "Device", "Facts", "Meter", "Sample", "Target"]
+
+GROUP = "wattlaw.measure.devices"
+
+#: The features of a device as its meter detects them, in values that fit into JSON.
+Facts = Mapping[str, str | float | bool | None]
+
+
+@dataclass(frozen=True)
+class Device:
+    """One piece of hardware, with an id that stays the same between runs."""
+
+    id: str
+    kind: Kind
+    name: str
+    facts: Facts = field(default_factory=dict)  # such as the calls that it supports
+    #: Kinds of devices of the host whose energy is part of this one's, so that no sum has both.
+    contains: tuple[Kind, ...] = ()
+    has_energy: bool = True  # False: its samples have neither power nor energy
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to meter, how often, and with which assumptions of the user."""
+
+    root_pid: int
+    period_s: float = 0.1
+    assume_cpu_w: float | None = None
+    gpus: tuple[str, ...] | None = None  # UUIDs; None: those that the environment makes visible
+
+
+class Meter(Protocol):
+    """Reads one kind of hardware. Registered under the entry point ``wattlaw.measure.devices``."""
+
+    #: The period at which to call ``read``, in seconds; at least ``Target.period_s``.
+    period_s: float
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        """Open the meter.
+
+        Raises
+        ------
+        wattlaw.common.errors.NotAvailable
+            This machine or user has no such hardware; the message says why and what would help.
+        """
+
+    def devices(self) -> list[Device]:
+        """Return the devices that are read; none if there are none to report."""
+
+    def read(self, *, last: bool = False) -> list[Sample]:
+        """Return the new samples; none of a device that does not answer.
+
+        A driver that buffers timestamped samples gives several for one device. With ``last``,
+        no sample is kept for a later reading.
+        """
+
+    def problems(self) -> list[str]:
+        """Return why devices stopped having samples, one line each."""
+        return []
+
+    def close(self) -> None:
+        """Release the hardware, if that takes anything."""
+        return

@@ -1,0 +1,81 @@
+"""Energy of processor packages and memory by RAPL, as Linux's powercap shows it.
+
+``/sys/class/powercap/intel-rapl:N`` is a package and ``intel-rapl:N:M`` a part of it (core, uncore,
+dram), on Intel and AMD (kernel documentation, power/powercap). Counters are in microjoules and
+restart at 0 after ``max_energy_range_uj``.
+"""
+
+from pathlib import Path
+from typing import Self
+
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.file_meter import (
+    FileMeter,
+    FileSource,
+    failed_device,
+    probe,
+    reading_error,
+)
+from wattlaw.measure.devices.meter import Device, Facts, Target
+from wattlaw.measure.devices.node_sharing import shares_node
+
+#: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
+_REFRESH_S, _MIN_PERIOD_S = 0.001, 0.05
+_PACKAGE = "cores, caches and memory controllers, of all users of the machine"
+_MEMORY = "memory modules, of all users of the machine"
+
+
+class RaplMeter(FileMeter):
+    """All packages of the host, and their memory where the processor counts it."""
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        """Find the counters.
+
+        Raises ``NotAvailable`` if the kernel shows none that can be read, and ``NotPermitted`` if
+        only root can read them; the message has the command for an administrator.
+        """
+        root = sysfs.root() / "class/powercap"
+        zones, unreadable = [], []
+        for path in sorted(root.glob("intel-rapl:*")):
+            try:
+                zone = _zone(path)
+            except (OSError, ValueError) as error:
+                if path.name.count(":") == 1:  # a package or the platform, not a part of one
+                    device = Device(path.name, "cpu", "an unknown RAPL zone")
+                    unreadable.append(
+                        failed_device(
+                            device, reading_error(path / "name", error, f"chmod o+r {path}/name")
+                        )
+                    )
+                continue
+            zones += [zone] if zone is not None else []
+        if not zones:
+            raise NotAvailable(f"no RAPL counters in {root} (a virtual machine, or no driver)")
+        readable, failed = probe(zones, f"chmod o+r {root}/intel-rapl:*/energy_uj")
+        return cls(readable, max(target.period_s, _MIN_PERIOD_S), unreadable + failed)
+
+
+def _zone(path: Path) -> FileSource | None:
+    """Return the zone of a package or its memory, None for other parts of a package.
+
+    Raises ``OSError`` or ``ValueError`` if the name of the zone cannot be read.
+    """
+    name = sysfs.read_text(path / "name")
+    number = path.name.removeprefix("intel-rapl:")
+    range_uj = sysfs.read_optional(path / "max_energy_range_uj") or None
+    facts: Facts = {
+        "energy_counter": "powercap", "counter_refresh_s": _REFRESH_S,
+        "wraps_at_j": range_uj and range_uj * 1e-6, "is_shared": shares_node(),
+    }  # fmt: skip
+    if name.startswith("package"):
+        facts = {"scope": _PACKAGE, **facts}
+        device = Device(f"package-{number}", "cpu", f"processor {name}", facts)
+    elif name == "dram":
+        socket = number.split(":")[0]
+        facts = {"scope": _MEMORY, **facts}
+        device = Device(f"dram-{socket}", "dram", f"memory of package {socket}", facts)
+    else:
+        return None
+    return FileSource(device, path / "energy_uj", wraps_at=range_uj)

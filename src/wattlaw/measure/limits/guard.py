@@ -1,0 +1,242 @@
+"""Limits devices for a while and restores their previous limits, however the process ends.
+
+The previous limits are on disk before anything is changed. They are restored when the lease is
+released, or by the watchdog if this process dies first. If both are killed, a later start of
+wattlaw or ``wattlaw limits restore`` restores them.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from wattlaw.common.errors import NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.common.isolation import isolated_environment, isolated_python
+from wattlaw.measure.devices.limiter import Limiter, Limiters, LimitState
+from wattlaw.measure.limits.requests import (
+    Limits,
+    check_range,
+    report_applied_limits,
+    state_to_save,
+)
+from wattlaw.measure.limits.restore import limiters_for, open_limiters, recover, restore
+from wattlaw.measure.limits.saved_state import SavedState
+from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.measure.limits.trust import user_name
+from wattlaw.measure.limits.watchdog import DONE, RESTORE, WatchdogProcess
+from wattlaw.store.record import LimitReport
+
+#: Ends the message about limits that could not be restored.
+RESTORE_HINT = "try 'wattlaw limits restore'"
+
+
+@dataclass
+class LimitLease:
+    """Devices that only this process may limit until the lease is released.
+
+    Also a context manager. Make one with :func:`acquire`.
+    """
+
+    devices: tuple[str, ...]
+    folder: StateFolder
+    _locks: list[int]
+    _saved: dict[str, SavedState] = field(default_factory=dict)
+    #: The parts (power, clock, profile) of devices that were, or may have been, changed.
+    _touched: set[tuple[str, str]] = field(default_factory=set)
+    _watchdog: "_Watchdog | None" = None
+
+    def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
+        """Limit every device of the lease, or none of them.
+
+        Limits that are ``kept`` stay after this process ends, until ``wattlaw limits restore``.
+        Raises ``NotPermitted`` if this user may not limit the devices, and ``NotAvailable`` if a
+        limit is outside a device's range, or a device does not answer.
+        """
+        if self._saved:
+            raise ValueError("this lease has applied limits already")
+        if limits.are_none:
+            return ()
+        with open_limiters() as limiters:
+            for device in self.devices:
+                for saved in self.folder.states(device):
+                    self._recover(device, saved, limiters)
+                check_range(_read(device, limiters), limits, self.devices)
+            return self._apply(limits, limiters, kept=kept)
+
+    def _apply(self, limits: Limits, limiters: Limiters, *, kept: bool) -> tuple[LimitReport, ...]:
+        token = secrets.token_hex(8)
+        owner = {"token": token, "owner_pid": os.getpid(), "user": user_name(os.geteuid())}
+        states = {device: _read(device, limiters) for device in self.devices}
+        try:
+            if not kept:  # before any file is written, so that no file is without a watchdog
+                self._watchdog = _Watchdog(self.folder, token, self.devices, self._locks)
+            for device, state in states.items():
+                self._saved[device] = state_to_save(state, limits, kept=kept, **owner)
+                self.folder.write(self._saved[device])
+            reports = [self._limit(states[device], limits, limiters) for device in self.devices]
+        except BaseException:
+            self._restore(limiters)
+            raise
+        if kept:
+            self._saved.clear()  # this process restores nothing at its end
+        return tuple(reports)
+
+    def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
+        """Set each limit of a device by the first limiter that may."""
+        device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
+        usable, name = limiters_for(device, limiters), ""
+        if watts is not None:
+            name = self._try_each(
+                usable, device, "power", lambda limiter: limiter.set_power_limit(device, watts)
+            )
+        if mhz is not None:
+            name = self._try_each(
+                usable, device, "clock", lambda limiter: limiter.lock_clock(device, mhz)
+            )
+        if limits.power_profile is not None:
+            profiles = (limits.power_profile,)
+            name = self._try_each(
+                usable, device, "profile",
+                lambda limiter: limiter.request_profiles(device, profiles),
+            )  # fmt: skip
+        return report_applied_limits(state, limits, name, limiters[name])
+
+    def _try_each(
+        self, limiters: Limiters, device: str, part: str, change: Callable[[Limiter], None]
+    ) -> str:
+        """Change a part of a device by the first limiter that is permitted to; return its name."""
+        reasons = []
+        for name, limiter in limiters.items():
+            self._touched.add((device, part))
+            try:
+                change(limiter)
+            except NotPermitted as error:
+                self._touched.discard((device, part))
+                reasons.append(str(error))
+            else:
+                return name
+        raise NotPermitted("; ".join(reasons) or f"{device}: nothing on this machine can limit it")
+
+    def _recover(self, device: str, saved: SavedState, limiters: Limiters) -> None:
+        if saved.is_foreign and not saved.is_in_use:
+            return  # any user can write such a file, so the limit counts as the previous one
+        if not saved.is_for_this_host:
+            raise NotAvailable(
+                f"{device}: {self.folder.path} has a saved limit of it from host {saved.host}"
+            )
+        if saved.is_in_use:
+            raise NotAvailable(f"{device}: is in use by {saved.user}, pid {saved.owner_pid}")
+        if not (saved.is_from_this_boot or saved.is_ours):
+            return  # the boot removed the limit, and root removes the file
+        if saved.kept and saved.is_from_this_boot:
+            raise NotAvailable(f"{device}: limited by {saved.user} until 'wattlaw limits restore'")
+        try:
+            recover(self.folder, saved, limiters)
+        except NotPermitted:
+            raise
+        except NotAvailable as error:
+            owner = f"{saved.user}, pid {saved.owner_pid}"
+            raise NotAvailable(f"{device}: was left limited by {owner}: {error}") from None
+
+    def release(self) -> None:
+        """Restore the previous limits and unlock the devices; repeated calls do nothing.
+
+        Raises ``NotAvailable`` if a limit could not be restored. The watchdog keeps trying, and
+        the previous limits stay on disk.
+        """
+        try:
+            if self._saved:
+                with open_limiters() as limiters:
+                    self._restore(limiters)
+        finally:
+            self._saved.clear()  # the watchdog restores the rest
+            if self._watchdog is not None:
+                self._watchdog.end(RESTORE)
+                self._watchdog = None
+            while self._locks:
+                os.close(self._locks.pop())
+
+    def _restore(self, limiters: Limiters) -> None:
+        reasons = []
+        for device, saved in list(self._saved.items()):
+            has_power, has_profile = ((device, p) in self._touched for p in ("power", "profile"))
+            changed = {
+                "power_limit_w": saved.power_limit_w if has_power else None,
+                "unlock_clock": (device, "clock") in self._touched,
+                "power_profiles": saved.power_profiles if has_profile else None,
+            }
+            try:
+                restore(saved.model_copy(update=changed), limiters)
+                self.folder.remove(device)
+                del self._saved[device]
+            except (WattlawError, OSError) as error:
+                reasons.append(one_line(error))
+        if reasons:
+            raise NotAvailable("; ".join([*reasons, RESTORE_HINT]))
+        if self._watchdog is not None:
+            self._watchdog.end(DONE)
+            self._watchdog = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitLease | None:
+    """Lock devices for limiting, all or none; return None if another process has locked one.
+
+    Raises ``NotAvailable`` if the folder for previous limits cannot be used.
+    """
+    folder = folder or StateFolder()
+    folder.create()
+    lease = LimitLease(tuple(dict.fromkeys(devices)), folder, [])
+    try:
+        for device in sorted(lease.devices):
+            lock = folder.lock(device)
+            if lock is None:
+                lease.release()
+                return None
+            lease._locks.append(lock)
+    except BaseException:
+        lease.release()
+        raise
+    return lease
+
+
+def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> str:
+    """Return a message that other processes have locked devices, with their users if known."""
+    folder = folder or StateFolder()
+    locked = [device for device in dict.fromkeys(devices) if folder.is_locked_anywhere(device)]
+    owners = ", ".join(f"{device}: {folder.lock_owner(device) or 'unknown'}" for device in locked)
+    who = f" ({owners})" if owners else ""
+    return f"another process has locked one of these GPUs{who}; see 'wattlaw limits show'"
+
+
+class _Watchdog(WatchdogProcess):
+    """The process that restores the limits after this one has ended."""
+
+    def __init__(
+        self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
+    ) -> None:
+        line = isolated_python("-m", "wattlaw.measure.limits.watchdog")
+        line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
+        super().__init__(line, env=isolated_environment(), pass_fds=tuple(locks))
+
+    def end(self, message: bytes) -> None:
+        """Send ``DONE`` and wait until the watchdog has released the locks, or ``RESTORE``."""
+        with contextlib.suppress(OSError, ValueError):
+            self._to.write(message)
+            self._to.flush()
+        if message == DONE:
+            self._from.read()
+        self.close()
+
+
+def _read(device: str, limiters: Limiters) -> LimitState:
+    for limiter in limiters_for(device, limiters).values():
+        return limiter.read(device)
+    raise NotAvailable(f"{device}: nothing on this machine can limit it")

@@ -1,0 +1,252 @@
+"""Restores the previous limits of devices from their saved states."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from wattlaw.common import registry
+from wattlaw.common.errors import NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.common.files import remove_abandoned
+from wattlaw.measure.devices.limiter import GROUP, Limiter, Limiters
+from wattlaw.measure.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_allows
+from wattlaw.measure.limits.saved_state import SavedState
+from wattlaw.measure.limits.state_folder import FolderContents, StateFolder
+
+Outcome = Literal[
+    "restored", "in use", "kept", "on another host", "not restored", "of another user"
+]
+
+#: A limit that is read back may differ from the requested one by what drivers round off.
+LIMIT_TOLERANCE_W = 0.5
+#: A limit this close to the one that was set counts as unchanged; real changes are larger.
+_SAME_SETTING_W = 2.0
+#: If the driver refuses a change, the limit is as before to the milliwatt.
+_UNCHANGED_TOLERANCE_W = 0.001
+
+
+@contextlib.contextmanager
+def open_limiters() -> Iterator[Limiters]:
+    """Open every limiter of this machine, by name in the order in which to try them.
+
+    A limiter that cannot be opened, for whatever reason, does not stop the others.
+    """
+    limiters: Limiters = {}
+    try:
+        for name in registry.names(GROUP):
+            with contextlib.suppress(Exception):
+                limiters[name] = registry.load(GROUP, name).open()
+        yield limiters
+    finally:
+        for limiter in limiters.values():
+            with contextlib.suppress(Exception):
+                limiter.close()
+
+
+def limiters_for(device: str, limiters: Limiters) -> Limiters:
+    """Return the limiters that have a device."""
+    usable = {}
+    for name, limiter in limiters.items():
+        with contextlib.suppress(Exception):  # a broken limiter does not stop the next one
+            if device in limiter.devices():
+                usable[name] = limiter
+    return usable
+
+
+def restore(saved: SavedState, limiters: Limiters) -> None:
+    """Set a device to its saved state by the first limiter that can, and check the result.
+
+    Raises ``NotAvailable`` if no limiter could restore the power limit, unlock the clock or restore
+    the power profiles. The message says why. The others of the three are restored.
+    """
+    usable = list(limiters_for(saved.device, limiters).values())
+    reasons = []
+    if saved.power_limit_w is not None:
+        reasons += _try_each(usable, _restore_power, saved)
+        if reasons and usable and all(_is_unchanged(limiter, saved) for limiter in usable):
+            reasons = []  # no limiter may set the limit, so it is unchanged
+    if saved.unlock_clock:
+        reasons += _try_each(usable, lambda limiter, s: limiter.unlock_clock(s.device), saved)
+    if saved.power_profiles is not None:
+        reasons += _try_each(usable, _restore_profiles, saved)
+    if reasons:
+        raise NotAvailable(f"not restored: {'; '.join(reasons)}")
+
+
+def _try_each(
+    limiters: list[Limiter], change: Callable[[Limiter, SavedState], None], saved: SavedState
+) -> list[str]:
+    """Make a change by the first limiter that can; return why none could, or nothing."""
+    reasons = [] if limiters else [f"{saved.device}: nothing on this machine can limit it"]
+    for limiter in limiters:
+        try:
+            change(limiter, saved)
+        except Exception as error:  # a broken limiter does not stop the next one
+            reasons.append(one_line(error))
+        else:
+            return []
+    return reasons
+
+
+def _restore_power(limiter: Limiter, saved: SavedState) -> None:
+    previous_w = saved.power_limit_w
+    if previous_w is None:
+        return
+    limiter.set_power_limit(saved.device, previous_w)
+    now_w = limiter.read(saved.device).power_limit_w
+    if now_w is None or abs(now_w - previous_w) > LIMIT_TOLERANCE_W:
+        raise NotAvailable(f"{saved.device}: reads {now_w} W after {previous_w:g} W was set")
+
+
+def _restore_profiles(limiter: Limiter, saved: SavedState) -> None:
+    previous = saved.power_profiles or ()
+    limiter.request_profiles(saved.device, previous)
+    state = limiter.read(saved.device)
+    now = state.requested_profiles
+    if not state.power_profiles or {*now} != {*previous}:  # without any it did not answer
+        raise NotAvailable(
+            f"{saved.device}: the requested power profiles are {', '.join(now) or 'none'} after "
+            f"{', '.join(previous) or 'none'} were set"
+        )
+
+
+def _is_unchanged(limiter: Limiter, saved: SavedState) -> bool:
+    try:
+        now_w = limiter.read(saved.device).power_limit_w
+    except Exception:  # unknown, so not known to be unchanged
+        return False
+    previous_w = saved.power_limit_w
+    if now_w is None or previous_w is None:
+        return False
+    return abs(now_w - previous_w) < _UNCHANGED_TOLERANCE_W
+
+
+@dataclass(frozen=True)
+class StaleLimit:
+    """A saved state that was on disk, and its outcome."""
+
+    saved: SavedState
+    state: Outcome
+    reason: str | None = None
+
+
+def restore_stale(
+    folder: StateFolder, *, include_kept: bool = False
+) -> tuple[list[StaleLimit], FolderContents]:
+    """Restore the limits that ended processes have left; return them and the folder's contents.
+
+    With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Root then
+    restores limits of other users too, if sudo allows those users to set limits. Raises
+    ``NotAvailable`` if other users can replace files in the folder.
+    """
+    contents = folder.survey()
+    remove_abandoned(folder.path)  # temporary files of killed writers
+    if not contents.states:
+        return [], contents
+    stale = []
+    with open_limiters() as limiters:
+        seen: set[tuple[str, str]] = set()
+        for saved in contents.states:
+            if saved.is_foreign:  # one for each user and device: a user can write a thousand
+                if (saved.user, saved.device) in seen or not limiters_for(saved.device, limiters):
+                    continue
+                seen.add((saved.user, saved.device))
+            stale.append(_try_restore(folder, saved, limiters, include_kept=include_kept))
+    return stale, contents
+
+
+class _Changed(NotPermitted):
+    """Another user has rewritten a state since wattlaw decided to restore it."""
+
+
+def _try_restore(
+    folder: StateFolder, saved: SavedState, limiters: Limiters, *, include_kept: bool
+) -> StaleLimit:
+    lock: int | None = None
+    try:
+        reason = None
+        if saved.is_foreign:
+            reason = _untrusted_reason(saved, limiters, include_kept=include_kept)
+        if reason is not None and not (saved.is_in_use or folder.is_locked_anywhere(saved.device)):
+            return StaleLimit(saved, "of another user", reason)
+        lock = None if reason is not None else folder.lock(saved.device)
+        if lock is None:
+            return StaleLimit(saved, "in use")
+        present = folder.read_again(saved)  # the lock keeps others from changing it
+        if saved.is_foreign and present not in (None, saved):  # the sudo check was for the old one
+            raise _Changed(f"the file of {saved.user} has changed meanwhile")
+        if present is None:
+            return StaleLimit(saved, "restored")
+        if (outcome := _skip_outcome(present, include_kept=include_kept)) is not None:
+            return StaleLimit(present, outcome)
+        recover(folder, present, limiters, on_request=include_kept)
+    except (WattlawError, OSError) as error:
+        outcome = "of another user" if isinstance(error, _Changed) else "not restored"
+        return StaleLimit(saved, outcome, one_line(error))
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return StaleLimit(saved, "restored")
+
+
+def _untrusted_reason(saved: SavedState, limiters: Limiters, *, include_kept: bool) -> str | None:
+    """Return why another user's state is left alone, None if root may restore it."""
+    user = saved.user
+    if not (include_kept and os.geteuid() == 0):
+        return f"was limited by {user}: {user}, or root, must run 'wattlaw limits restore'"
+    changes = [] if saved.power_limit_w is None else [set_power_options(saved.power_limit_w)]
+    changes += [UNLOCK_OPTIONS] if saved.unlock_clock else []
+    by_sudo = saved.power_profiles is None  # sudo does not set power profiles
+    if not (by_sudo and limiters_for(saved.device, limiters)) or not all(
+        sudo_allows(user, saved.device, *options) for options in changes
+    ):
+        return f"{user} may not set limits by sudo, so the file of {user} is not used"
+    return None
+
+
+def _skip_outcome(saved: SavedState, *, include_kept: bool) -> Outcome | None:
+    """Return why a saved state must not be restored now, or None."""
+    if not saved.is_for_this_host:
+        return "on another host"
+    if saved.is_in_use:
+        return "in use"
+    return "kept" if saved.kept and not include_kept and saved.is_from_this_boot else None
+
+
+def recover(
+    folder: StateFolder, saved: SavedState, limiters: Limiters, *, on_request: bool = False
+) -> None:
+    """Restore what an ended process has left limited and remove its file; the device is locked.
+
+    If the user has requested it, root restores limits of other users, too. Raises
+    ``NotPermitted`` if only another user may restore it, and ``NotAvailable`` if it could not be
+    restored, or somebody else has changed the limit since.
+    """
+    if not saved.is_ours and not (on_request and os.geteuid() == 0):
+        raise NotPermitted(
+            f"{saved.device}: {saved.user}, or root, must run 'wattlaw limits restore'"
+        )
+    now_w = None
+    if saved.is_from_this_boot:
+        now_w = _changed_by_others(saved, limiters)
+        if now_w is not None:
+            saved = saved.model_copy(update={"power_limit_w": None})
+        restore(saved, limiters)
+    folder.forget(saved)
+    if now_w is not None:
+        raise NotAvailable(f"{saved.device}: somebody has set {now_w:g} W since; it stays")
+
+
+def _changed_by_others(saved: SavedState, limiters: Limiters) -> float | None:
+    """Return the present limit if it is neither the previous one nor the one that was set."""
+    for limiter in limiters_for(saved.device, limiters).values():
+        with contextlib.suppress(Exception):  # then it is restored
+            now_w = limiter.read(saved.device).power_limit_w
+            known_w = (saved.power_limit_w, saved.set_w)
+            if now_w is None or any(
+                w is None or abs(now_w - w) <= _SAME_SETTING_W for w in known_w
+            ):
+                return None
+            return now_w
+    return None

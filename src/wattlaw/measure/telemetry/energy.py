@@ -1,0 +1,245 @@
+"""The energy and utilisation of windows from the samples of a host's devices, each counted once.
+
+A window without any energy has the source ``none`` and the verdict ``unavailable``. If some devices
+have no energy, the sum is ``partial``. The node has a source and a verdict of its own, which state
+nothing about the devices in it. A chassis is in the telemetry only: other jobs run in it.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wattlaw.common import scopes
+from wattlaw.common.scopes import KINDS, PARTS, Candidate, KindEnergy
+from wattlaw.measure.telemetry.device_energy import MIN_COVERAGE, DeviceEnergy, Verdict
+from wattlaw.measure.telemetry.device_samples import POWER_SOURCES, DeviceFacts, DeviceSamples
+from wattlaw.store.record import VERDICTS
+from wattlaw.store.schema import WINDOW_ENERGY
+
+_SOURCES = ("counter", "integral", "simulated", "estimated", "none")
+#: Means leave out energies with these verdicts.
+_UNUSED = VERDICTS[VERDICTS.index("partial") :]
+#: These and greater values mean "not available" in a driver or a file: INT_MAX and UINT_MAX
+#: milliwatts (2.1 and 4.3 MW), and values that no energy, share or clock can have.
+_SENTINELS: Mapping[str, float] = {
+    "power_w": 2_147_483.0, "energy_j": 1e15, "sm_util": 1e3, "mem_util": 1e3, "sm_clock_mhz": 1e6,
+}  # fmt: skip
+#: Later times are invalid: year 2116.
+_LATEST_NS = 2**62
+
+
+def energy_of_windows(
+    windows: pa.Table,
+    samples: pa.Table,
+    facts: Mapping[tuple[str, str], DeviceFacts] | None = None,
+) -> pa.Table:
+    """Return the ``WINDOW_ENERGY`` columns, one row per window.
+
+    Parameters
+    ----------
+    windows
+        With the columns of ``store.schema.WINDOWS``.
+    samples
+        With the columns of ``store.schema.SAMPLES``. A window uses those of its host.
+    facts
+        By host and device, of ``store.record.device_facts``: ``kind``; ``contains``, the kinds of
+        devices of the host that its energy includes; and the features that its meter has detected:
+        ``counter_refresh_s``, ``resolution_s``, ``power`` (its source), ``max_power_limit_w``,
+        ``is_shared``, ``complements`` of a device that counts only where no other one of its kind
+        has an energy, and ``failed`` of one that could not be read at all.
+    """
+    samples = _valid_samples(samples)
+    hosts = {
+        host: _Host(samples, host, facts or {}) for host in pc.unique(windows["host"]).to_pylist()
+    }
+    rows = [
+        hosts[window["host"]].window(*_edges(window["start_ns"], window["duration_s"]))
+        for window in windows.to_pylist()
+    ]
+    return pa.Table.from_pylist(rows, schema=WINDOW_ENERGY)
+
+
+def _edges(start_ns: int | None, duration_s: float | None) -> tuple[int, int]:
+    """Return the begin and the end of a window; (0, 0) if its times are invalid."""
+    if start_ns is None or duration_s is None or not 0 <= duration_s < _LATEST_NS * 1e-9:
+        return 0, 0
+    end_ns = start_ns + round(duration_s * 1e9)
+    return (start_ns, end_ns) if 0 <= start_ns <= end_ns < _LATEST_NS else (0, 0)
+
+
+def _valid_samples(samples: pa.Table) -> pa.Table:
+    """Return the samples that have a device and a time, without invalid values."""
+    t_ns = pc.field("t_ns")
+    has_device = pc.field("device").is_valid() & pc.field("kind").is_valid()
+    samples = samples.filter(has_device & (t_ns >= 0) & (t_ns < _LATEST_NS))
+    for index, field in enumerate(samples.schema):
+        if pa.types.is_floating(field.type):
+            column, sentinel = samples.column(index), _SENTINELS.get(field.name, math.inf)
+            is_valid = pc.and_(pc.greater_equal(column, 0.0), pc.less(column, sentinel))
+            valid = pc.if_else(is_valid, column, pa.scalar(None, field.type))
+            samples = samples.set_column(index, field, valid)
+    return samples
+
+
+class _Kind(KindEnergy):
+    """The energies in a window of the devices of one kind that count."""
+
+    def __init__(self, counted: list[Candidate[tuple[str, DeviceEnergy]]]) -> None:
+        super().__init__(counted)
+        self.energies = [candidate.device[1] for candidate in counted]
+        self.known = [energy for energy in self.energies if energy.energy_j is not None]
+        self.verdicts: list[Verdict] = [energy.verdict for energy in self.energies]
+        named = (candidate.device for candidate in counted)
+        self.reasons = [f"{device}: {energy.reason}" for device, energy in named if energy.reason]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return the verdict of the sum."""
+        return _verdict(self.verdicts, known=bool(self.known))
+
+    def energy_j(self) -> float | None:
+        """Return the sum of the devices that have an energy."""
+        return _sum(energy.energy_j for energy in self.known)
+
+    def source(self) -> str:
+        """Return the least reliable source."""
+        if not self.known or self.rank:
+            return POWER_SOURCES[self.rank] if self.known else "none"
+        return max((energy.source for energy in self.known), key=_SOURCES.index)
+
+
+class _Host:
+    def __init__(
+        self, samples: pa.Table, host: str, facts: Mapping[tuple[str, str], DeviceFacts]
+    ) -> None:
+        own = samples.filter(pc.field("host") == host)
+        self._devices = [
+            DeviceSamples(own.filter(pc.field("device") == device), facts.get((host, device), {}))
+            for device in pc.unique(own["device"]).to_pylist()
+        ]
+        #: Devices that have no samples at all, by kind.
+        self._failed: dict[str, list[Candidate[tuple[str, DeviceEnergy]]]] = {}
+        for (device_host, device), features in facts.items():
+            if device_host == host and features.get("failed"):
+                reason = features["failed"]
+                energy = DeviceEnergy(None, None, None, "none", 0.0, "unavailable", reason)
+                failed = Candidate((device, energy), features["kind"], features, has_energy=False)
+                self._failed.setdefault(failed.kind, []).append(failed)
+
+    def window(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+        kinds = {kind: self._kind(kind, start_ns, end_ns) for kind in KINDS}
+        node, module = kinds["node"], kinds["module"]
+        known = {name: kind for name, kind in kinds.items() if kind.known}
+        scope = scopes.total(known)
+        inner = scopes.total({name: kind for name, kind in known.items() if name != "node"})
+        parts = scopes.counted_parts(known)
+        inside = {*known}.union(*(kinds[name].contains for name in parts)) - {*parts}
+        devices = {name: kinds[name] for name in PARTS if name not in inside}
+        reasons = [reason for name in (*PARTS, "module", "node") for reason in kinds[name].reasons]
+        if module.is_used or not parts:
+            devices["module"] = module  # else the devices in it count, without its fault
+        if "module" in inner and module.is_used:
+            for part in module.contains & devices.keys():
+                if not devices[part].is_used:
+                    del devices[part]  # a fault of a part is not one of the module
+        verdicts = [verdict for kind in devices.values() for verdict in kind.verdicts]
+        row: dict[str, Any] = {
+            **{f"{name}_energy_j": kind.energy_j() for name, kind in devices.items()},
+            "energy_source": max(
+                (kinds[name].source() for name in inner), key=_SOURCES.index, default="none"
+            ),
+            "energy_verdict": _verdict(verdicts, known=bool(inner)),
+        }
+        if (gpu := devices.get("gpu")) and gpu.known:
+            row["gpu_energy_counter_j"] = _sum(energy.counter_j for energy in gpu.energies)
+            row["gpu_energy_integral_j"] = _sum(energy.integral_j for energy in gpu.energies)
+            row["gpu_power_mean_w"] = _mean_power(gpu.known, end_ns - start_ns)
+        if node.energies:
+            row["node_energy_j"] = node.energy_j()
+            row |= {"node_energy_source": node.source(), "node_energy_verdict": node.verdict}
+        return {
+            **row,
+            **self._utilisation(start_ns, end_ns),
+            "energy_scope": "+".join(scope) or None,
+            "energy_reason": "; ".join(reasons) or None,
+        }
+
+    def _kind(self, kind: str, start_ns: int, end_ns: int) -> _Kind:
+        """Return the energies of the devices of a kind that count.
+
+        An estimate is never added to a measurement.
+        """
+        devices = [device for device in self._devices if device.kind == kind]
+        sources = {device.power_source for device in devices}
+        best = next((source for source in POWER_SOURCES if source in sources), None)
+        candidates = [
+            Candidate(
+                (device.id, energy := device.energy(start_ns, end_ns)), kind, device.facts,
+                device.facts.get("contains") or (), energy.energy_j is not None,
+                energy.verdict not in _UNUSED, POWER_SOURCES.index(best),
+            )
+            for device in devices
+            if best and device.power_source == best
+        ]  # fmt: skip
+        return _Kind(scopes.select(kind, [*candidates, *self._failed.get(kind, [])]))
+
+    def _utilisation(self, start_ns: int, end_ns: int) -> dict[str, Any]:
+        """Return the utilisation of the host's devices, without columns that none of them has."""
+        row: dict[str, Any] = {}
+        gpus = [device for device in self._devices if device.kind == "gpu"]
+        for column in ("sm_util", "mem_util", "sm_clock_mhz"):
+            values = [gpu.values_in(column, start_ns, end_ns) for gpu in gpus]
+            samples = np.concatenate([np.zeros(0), *values])
+            if not len(samples):
+                continue
+            mean = float(samples.mean())
+            name = column.removesuffix("_mhz")
+            unit = "_mhz" if column.endswith("_mhz") else ""
+            row[f"{name}_mean{unit}"] = mean
+            if not unit and mean > 0:  # including differences between GPUs
+                row[f"{name}_cv"] = float(samples.std()) / mean
+        limits_w = (gpu.slow_mean("power_limit_w", start_ns, end_ns) for gpu in gpus)
+        row |= _mean("power_limit_mean_w", limits_w)
+        throttled = (d.increase("power_throttle_s", start_ns, end_ns) for d in gpus)
+        window_s = (end_ns - start_ns) * 1e-9
+        row |= _mean("power_throttle_share", (s and s / window_s for s in throttled))
+        for device in self._devices:
+            if device.kind == "cpu":
+                cores = device.mean_cores(start_ns, end_ns)
+                memory = device.values_in("mem_used_bytes", start_ns, end_ns)
+                row |= {"cpu_cores_mean": cores} if cores is not None else {}
+                row |= {"mem_used_max_bytes": int(memory.max())} if len(memory) else {}
+        return row
+
+
+def _mean(name: str, values: Iterable[float | None]) -> dict[str, float]:
+    """Return the mean of the known values under a name, or nothing."""
+    known = [value for value in values if value is not None]
+    return {name: float(np.mean(known))} if known else {}
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum, None if one part is missing."""
+    parts = list(values)
+    known = [part for part in parts if part is not None]
+    return sum(known) if parts and len(known) == len(parts) else None
+
+
+def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
+    watts = []
+    for energy in known:
+        share = energy.coverage if energy.coverage < MIN_COVERAGE else 1.0
+        watts.append((energy.energy_j or 0.0) / (share * window_ns * 1e-9))
+    return float(np.mean(watts))
+
+
+def _verdict(verdicts: list[Verdict], *, known: bool) -> Verdict:
+    """Return the worst verdict; ``partial`` if some devices have no energy."""
+    if not known:
+        return "unavailable"
+    known_verdicts: list[Verdict] = ["partial" if v == "unavailable" else v for v in verdicts]
+    return max(known_verdicts, key=VERDICTS.index)

@@ -1,0 +1,342 @@
+"""The sampler: a small process that reads every meter of a host.
+
+One sampler per host writes its rows to a live file, about once a second or when the next reading
+is later than that. It ends, with its data flushed, on SIGTERM or when its parent process has ended.
+It imports no torch, no pyarrow, and nothing of the user. A wake-up costs more than most readings.
+So one thread reads all meters, each at whole periods after the first reading of all of them,
+and nothing but a reading wakes it more often than every 4 s. A second thread checks now and then
+whether a driver hangs, and then continues without it.
+"""
+
+import argparse
+import dataclasses
+import functools
+import gc
+import json
+import math
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Set
+from pathlib import Path
+
+from wattlaw.common import crash, registry
+from wattlaw.common.errors import BadInput, WattlawError, one_line
+from wattlaw.common.files import write_text
+from wattlaw.common.isolation import isolated_python
+from wattlaw.measure.devices.meter import GROUP, Device, Meter, Sample, Target
+from wattlaw.store.live import LiveWriter
+from wattlaw.store.record import DeviceReport, MeterReport, SamplerReport
+
+FLUSH_S = 1.0
+#: The longest sleep, after which the sampler checks that its parent lives.
+_MAX_SLEEP_S = 4.0
+#: A meter may be read early by this share of its period, to share the wake-up of another.
+_EARLY_SHARE = 0.04
+#: The longest that a meter may take to be read, and to open.
+READ_TIMEOUT_S = 10.0
+OPEN_TIMEOUT_S = 30.0
+#: The signal that ends every sampler in an orderly way.
+END_SIGNAL = signal.SIGUSR2
+
+
+def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
+    """Return the command line that starts a sampler as a child of this process.
+
+    It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM. A scheduler sends SIGTERM to all
+    processes of a job some time before their end.
+    """
+    line = isolated_python("-m", "wattlaw.measure.telemetry.sampler", str(folder), host)
+    line += [str(os.getpid()), json.dumps(dataclasses.asdict(target))]
+    return line if handles_sigterm else [*line, "--no-sigterm"]
+
+
+def stream_path(folder: Path, host: str) -> Path:
+    """Return the path of a host's samples during a run. The file exists once sampling has begun."""
+    return folder / f"telemetry.{host}.csv"
+
+
+def report_path(folder: Path, host: str) -> Path:
+    """Return the path of the report that a sampler writes at an orderly end."""
+    return folder / f"sampler.{host}.json"
+
+
+class MeterPoller:
+    """Polls one meter on an absolute schedule, and reports how the polling went.
+
+    It is due at whole periods after the first reading of all meters, so that meters share wake-ups
+    also after their periods have changed. A broken meter is not read again; the other meters of
+    the run continue. ``open_meter`` returns the meter, or raises a ``WattlawError`` that says why
+    there is none.
+    """
+
+    def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
+        self.name = name
+        self.unavailable: str | None = None
+        self.devices: list[Device] = []
+        self.next_s = math.inf  # infinite: there is nothing to read
+        self.due_s = math.inf  # when it may be read on a wake-up for another meter
+        self.waiting_since_s: float | None = None  # since when a call of the meter is running
+        self._limit_s = OPEN_TIMEOUT_S
+        self._open_meter = open_meter
+        self._meter: Meter | None = None
+        self._problem: str | None = None
+        self._late_s = self._first_s = 0.0
+        self._reads = self._missed = 0
+
+    def open(self) -> None:
+        """Open the meter."""
+        self.waiting_since_s = time.monotonic()
+        try:
+            meter = self._open_meter()
+            self.devices = meter.devices()
+            if not all(device.id.isprintable() for device in self.devices):
+                raise BadInput("a device has an id that cannot be printed")
+            if not 0 < meter.period_s < math.inf:
+                raise BadInput(f"a meter cannot be read every {meter.period_s} s")
+            if self.devices:
+                self._meter = meter
+            else:
+                meter.close()
+        except WattlawError as error:
+            self.unavailable = one_line(error)
+        except Exception as error:
+            self.unavailable = f"cannot be opened: {one_line(error)}"
+        finally:
+            self.waiting_since_s, self._limit_s = None, READ_TIMEOUT_S
+
+    def begin(self, first_s: float) -> None:
+        """Schedule the first reading, at a time of the monotonic clock."""
+        if self._meter is not None:
+            self._first_s = self.next_s = self.due_s = first_s
+
+    def read(self, now_s: float, *, last: bool = False) -> list[Sample]:
+        """Read the meter, and schedule the next reading."""
+        due_s = self.next_s
+        if self._meter is None or due_s == math.inf:
+            return []
+        self.waiting_since_s = now_s
+        try:
+            samples = self._meter.read(last=last)
+        except Exception as error:
+            self.give_up(one_line(error))
+            return []
+        finally:
+            self.waiting_since_s = None
+        if self.next_s == math.inf:  # its reading was stopped meanwhile
+            return []
+        self._late_s += max(0.0, now_s - due_s)
+        self._reads += 1
+        period_s = self._meter.period_s
+        early_s = _EARLY_SHARE * period_s
+        periods = (time.monotonic() - self._first_s + early_s) // period_s + 1
+        self.next_s = self._first_s + periods * period_s
+        self.due_s = self.next_s - early_s
+        self._missed += max(0, round((self.next_s - due_s) / period_s) - 1)
+        return samples
+
+    def close(self) -> None:
+        """Close the meter."""
+        if self._meter is not None and self.next_s != math.inf:
+            self.waiting_since_s = time.monotonic()
+            try:
+                self._meter.close()
+            except Exception as error:  # the samples are safe
+                self._problem = f"{self.name}: {one_line(error)}"
+            finally:
+                self.waiting_since_s, self.next_s = None, math.inf
+
+    def is_hung(self) -> bool:
+        """Return whether a call of the meter has exceeded its time limit."""
+        waiting_since_s = self.waiting_since_s
+        return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
+
+    def give_up(self, reason: str) -> None:
+        """Stop polling this meter, even while a call of it is running."""
+        self.next_s = self.due_s = self._limit_s = math.inf
+        self._problem = f"{self.name} no longer read: {reason}"
+
+    def problems(self) -> list[str]:
+        """Return the problems since the meter was opened."""
+        problems = self._meter.problems() if self._meter is not None else []
+        return [*problems, self._problem] if self._problem else list(problems)
+
+    def report(self) -> MeterReport:
+        """Return the number of readings and their delays."""
+        return MeterReport(
+            period_s=self._meter.period_s if self._meter is not None else 0.0,
+            reads=self._reads,
+            missed=self._missed,
+            late_s=self._late_s / self._reads if self._reads else 0.0,
+        )
+
+
+class Sampler:
+    """Reads every registered meter and writes its samples, until it receives a signal."""
+
+    def __init__(
+        self, folder: Path, host: str, target: Target, parent_pid: int, ends_on: Set[signal.Signals]
+    ) -> None:
+        self._folder, self._host, self._parent_pid = folder, host, parent_pid
+        self._ends_on = ends_on
+        self._pollers = [
+            MeterPoller(name, functools.partial(_open, name, target))
+            for name in registry.names(GROUP)
+        ]
+        self._unopened = list(self._pollers)
+        self._stream: LiveWriter | None = None
+        self._rows: list[Sample] = []  # read, not yet written
+        self._is_ending = False
+        self._sample_count = 0
+        self._seen: set[str] = set()  # devices that have rows
+        self._start_s = self._start_cpu_s = 0.0
+        self._active_thread = threading.get_ident()
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Sample until a signal or the end of the parent, then flush and report."""
+        threading.Thread(target=self._watch, daemon=True).start()
+        self._sample()
+        self._ended.wait()  # if another thread has taken over, it ends the sampler
+
+    def _sample(self) -> None:
+        thread = threading.get_ident()
+        while self._unopened:
+            self._unopened.pop(0).open()
+            if self._active_thread != thread:
+                return
+        if not self._start_s:
+            gc.collect()
+            gc.freeze()
+            self._start_s, self._start_cpu_s = time.monotonic(), time.process_time()
+            for poller in self._pollers:
+                poller.begin(self._start_s)  # at the same time, so that they share wake-ups
+        flushed_s = -math.inf
+        pollers = [poller for poller in self._pollers if poller.next_s != math.inf]
+        while True:
+            now_s = time.monotonic()
+            next_s = now_s + _MAX_SLEEP_S
+            for poller in pollers:
+                if poller.due_s <= now_s:
+                    samples = poller.read(now_s)
+                    if self._active_thread != thread:
+                        return
+                    self._rows += samples
+                next_s = min(next_s, poller.next_s)
+            if (self._rows or self._stream is None) and next_s - flushed_s > FLUSH_S:
+                self._write()
+                flushed_s = now_s
+            if self._should_end(next_s - time.monotonic()):
+                break
+        self._end(thread)
+
+    def _end(self, thread: int) -> None:
+        for poller in self._pollers:
+            samples = poller.read(time.monotonic(), last=True)
+            if self._active_thread != thread:
+                return
+            self._rows += samples
+            poller.close()
+            if self._active_thread != thread:
+                return
+        self._write()
+        if self._stream is not None:
+            self._stream.close()
+        self._report()
+        self._ended.set()
+        if self.is_hung():
+            os._exit(0)  # a thread inside a driver would never end
+
+    def _should_end(self, wait_s: float) -> bool:
+        """Wait; return whether a signal has come or the parent has ended."""
+        if not self._is_ending:  # stays true if a meter hangs at the end
+            received = signal.sigtimedwait(self._ends_on, max(0.0, wait_s))
+            self._is_ending = received is not None or os.getppid() != self._parent_pid
+        return self._is_ending
+
+    def _watch(self) -> None:
+        """Continue in this thread, without the meter, if a meter hangs in the active thread."""
+        while not self._ended.wait(READ_TIMEOUT_S / 2):
+            hung = [poller for poller in self._pollers if poller.is_hung()]
+            if hung:
+                self._active_thread = threading.get_ident()
+                for poller in hung:
+                    poller.give_up("it does not answer")
+                    poller.unavailable = None if poller.devices else "it does not answer"
+                threading.Thread(target=self._watch, daemon=True).start()
+                try:
+                    self._sample()
+                except BaseException as error:
+                    crash.print_report(error)
+                    os._exit(1)  # the main thread hangs
+                return
+
+    def is_hung(self) -> bool:
+        """Return whether a call of a meter is still running."""
+        return any(poller.waiting_since_s is not None for poller in self._pollers)
+
+    def _write(self) -> None:
+        if self._stream is None:  # created with the first rows: from then on windows are covered
+            self._stream = LiveWriter(stream_path(self._folder, self._host), Sample._fields)
+        rows, self._rows = self._rows, []
+        self._stream.append(rows)
+        self._sample_count += len(rows)
+        self._seen.update(row.device for row in rows)
+
+    def _report(self) -> None:
+        duration_s = time.monotonic() - self._start_s
+        report = SamplerReport(
+            host=self._host,
+            samples=self._sample_count,
+            duration_s=duration_s,
+            cpu_s=time.process_time() - self._start_cpu_s,
+            start_cpu_s=self._start_cpu_s,
+            devices=tuple(
+                DeviceReport(**dataclasses.asdict(self._with_failure(device)))
+                for poller in self._pollers
+                for device in poller.devices
+            ),
+            meters={r.name: r.report() for r in self._pollers if r.devices},
+            unavailable={r.name: r.unavailable for r in self._pollers if r.unavailable},
+            problems=tuple(problem for r in self._pollers for problem in r.problems()),
+        )
+        write_text(report_path(self._folder, self._host), report.model_dump_json())
+
+    def _with_failure(self, device: Device) -> Device:
+        """Return a device, marked as failed if it was opened and has no sample."""
+        is_known = device.id in self._seen or not device.has_energy
+        if is_known or not device.facts or device.facts.get("failed"):
+            return device
+        return dataclasses.replace(device, facts={**device.facts, "failed": "it has no readings"})
+
+
+def _open(name: str, target: Target) -> Meter:
+    meter: Meter = registry.load(GROUP, name).open(target)
+    return meter
+
+
+def main() -> None:
+    """Run a sampler with the options of its command line."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END_SIGNAL})
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("host")
+    parser.add_argument("parent_pid", type=int)
+    parser.add_argument("target", type=json.loads)
+    parser.add_argument("--no-sigterm", action="store_true")
+    options = parser.parse_args()
+    gpus = options.target["gpus"]
+    target = Target(**options.target | {"gpus": None if gpus is None else tuple(gpus)})
+    ends_on = {END_SIGNAL} if options.no_sigterm else {END_SIGNAL, signal.SIGTERM}
+    try:
+        Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
+    except OSError as error:  # such as a full disk; the run notes that the sampler was lost
+        sys.exit(f"sampler: {one_line(error)}")
+
+
+if __name__ == "__main__":
+    sys.exit(crash.run(main))

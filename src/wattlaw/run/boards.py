@@ -1,0 +1,128 @@
+"""The boards of a study, as its label, Slurm or the driver names them, and what fits on them."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from wattlaw.common.errors import BadInput
+from wattlaw.hardware import library
+from wattlaw.measure.devices.nvidia.architectures import CAPABILITIES, Capability
+from wattlaw.study.base import Precision
+from wattlaw.study.model import RunSpec, WorkloadSpec
+from wattlaw.workloads import catalogue
+from wattlaw.workloads.memory import micro_batch, rank_memory_gb
+
+#: Estimates over the memory of a board from which runs are refused and warned of. Estimates leave
+#: out workspaces, fragments and the CUDA context, so that they are rather too small.
+_REFUSED, _NEAR = 1.1, 0.85
+#: Larger numbers in a name are the memory of the host.
+_LARGEST_GB = 300
+
+
+class Board(NamedTuple):
+    """A board; memory and capability are None if they are unknown."""
+
+    name: str
+    memory_gb: float | None = None
+    capability: Capability | None = None
+
+
+def named_board(text: str) -> Board | None:
+    """Return the board that a label, a type of a generic resource or a driver names, or None.
+
+    These are names of the library (``a100-sxm-40gb``, ``mit-v100``), and others with the model as a
+    word, such as ``NVIDIA A100-SXM4-40GB`` and ``v100``. Without its memory, a board of this model
+    has at most that of the largest in the library.
+    """
+    words = re.findall("[a-z0-9]+", text.lower())
+    capability = next((CAPABILITIES[word] for word in words if word in CAPABILITIES), None)
+    if text in library.cluster_names() or text in library.gpu_names():
+        gpu = library.read_cluster(text).gpu
+        return Board(gpu.name, gpu.memory_gb, capability)
+    if capability is None:
+        return None
+    instance = re.search(r"\d+g\.\d+gb", text.lower())  # of MIG, such as 1g.5gb
+    sizes = [float(size) for size in re.findall(r"(\d+)\s?gi?b", (instance or [text.lower()])[0])]
+    # "NVIDIA GH200 120GB" names the memory of its processor.
+    sizes = [size for size in sizes if size <= _LARGEST_GB and "gh200" not in words]
+    if not sizes:
+        known = [name for name in library.gpu_names() if name.partition("-")[0] in words]
+        sizes = [library.read_cluster(name).gpu.memory_gb for name in known]
+    return Board(text, max(sizes, default=None), capability)
+
+
+def too_large_reason(spec: RunSpec, boards: Sequence[Board]) -> str | None:
+    """Return why a run clearly does not fit into the memory of any of some boards, or None.
+
+    None is also returned for commands, for workloads without a profile, for boards whose memory is
+    unknown, and for compiled models, which may keep less.
+    """
+    largest = _largest(boards)
+    needed_gb = None if largest is None or spec.train.compile else _needed_gb(spec)
+    if largest is None or needed_gb is None or needed_gb <= _REFUSED * _memory(largest):
+        return None
+    return f"does not fit into GPU memory: {_needs(spec, needed_gb, largest)}"
+
+
+def memory_warnings(specs: Iterable[RunSpec], boards: Sequence[Board]) -> Iterator[str]:
+    """Yield a sentence for each workload with runs that may not fit into the memory of a board."""
+    largest = _largest(boards)
+    if largest is None:
+        return
+    near: dict[str, list[tuple[float, RunSpec]]] = {}
+    for spec in specs:
+        needed_gb = _needed_gb(spec)
+        is_refused = too_large_reason(spec, boards) is not None
+        if needed_gb and needed_gb >= _NEAR * _memory(largest) and not is_refused:
+            near.setdefault(spec.workload.name, []).append((needed_gb, spec))
+    for runs in near.values():
+        needed_gb, spec = max(runs, key=lambda run: run[0])
+        yield f"runs of {spec.workload.name} may not fit: {_needs(spec, needed_gb, largest)}"
+
+
+def _largest(boards: Sequence[Board]) -> Board | None:
+    if not boards or any(board.memory_gb is None for board in boards):
+        return None
+    return max(boards, key=_memory)
+
+
+def _memory(board: Board) -> float:
+    return board.memory_gb or 0.0
+
+
+def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
+    """Return what a run needs and how to make it fit."""
+    setting, local = spec.setting, spec.setting.local_batch or 1
+    text, fits_gb = spec.workload.model_dump_json(), _NEAR * _memory(board)
+    none_gb, one_gb = (_estimate_gb(text, count, setting.precision) or 0.0 for count in (0, 1))
+    fixes = []
+    if one_gb <= fits_gb:
+        most = int((fits_gb - none_gb) / (one_gb - none_gb))
+        fixes.append(f"train.gradient_accumulation: {-(-local // most)}")
+        fixes.append(f"a local batch of at most {most} (the same global batch on more GPUs)")
+    samples = micro_batch(local, spec.train.gradient_accumulation)
+    if (_estimate_gb(text, samples, "bf16") or 0.0) <= fits_gb:
+        fixes.append("precision bf16 or fp16")
+    fixes = fixes or ["a board with more memory"]
+    return (
+        f"{spec.workload.name} with local batch {local} in {setting.precision} needs about "
+        f"{needed_gb:,.0f} GB (estimated), and {board.name} has {board.memory_gb:.3g} GB; use "
+        f"{' or '.join(fixes)}"
+    )
+
+
+def _needed_gb(spec: RunSpec) -> float | None:
+    if spec.workload.command is not None or spec.setting.local_batch is None:
+        return None
+    samples = micro_batch(spec.setting.local_batch, spec.train.gradient_accumulation)
+    return _estimate_gb(spec.workload.model_dump_json(), samples, spec.setting.precision)
+
+
+@cache  # thousands of runs share it
+def _estimate_gb(workload: str, samples: int, precision: Precision) -> float | None:
+    try:
+        profile = catalogue.profile(WorkloadSpec.model_validate_json(workload))
+    except BadInput:  # none is stored for these options
+        return None
+    return rank_memory_gb(profile, samples, precision)

@@ -1,0 +1,108 @@
+"""The training steps of one command, while it runs and afterwards: what its caller needs."""
+
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattlaw.run.instrumentation.launched_ranks import wrong_ranks
+from wattlaw.run.instrumentation.progress import ProgressReader
+from wattlaw.run.instrumentation.steps import StepsFolder
+from wattlaw.run.instrumentation.summary import TRAINING_FACTS, MeasuredPart, StepSummary, summarise
+
+#: The phase of the window that is a process from its start to its end.
+RUN = "run"
+_STDOUT = 1
+_NOT_TOGETHER = (
+    "several processes trained at the same time, but none has joined a process group: each trains "
+    "a model of its own, and more of them are no speedup; wrap the model in "
+    "DistributedDataParallel, or start one process on one GPU"
+)
+_NOT_RECORDED = (
+    "no optimizer step was recorded; that takes PyTorch >= 2.0 in a Python that reads PYTHONPATH, "
+    "or a progress pattern for the output"
+)
+_NO_END = (
+    "the records stop before the process ended, since it was killed or could not write; later "
+    "steps are not counted"
+)
+_TOO_FAR = "lines of the output are too many steps apart; the times between them are unknown"
+#: What the output cannot show.
+_OF_PROCESSES = (
+    *TRAINING_FACTS, "instrumented", "world_size", "workers_work_together", "steps_by_samples",
+)  # fmt: skip
+
+
+@dataclass
+class StepObserver:
+    """Sees the steps of a command: those that its processes record, or that its output shows.
+
+    ``folder`` is that of ``instrumented_environment``. With ``progress``, a reader that gets the
+    command's output, its steps are taken, not the recorded ones.
+    """
+
+    folder: Path
+    part: MeasuredPart
+    progress: ProgressReader | None = None
+
+    def __post_init__(self) -> None:
+        self._recorded = StepsFolder(self.folder)
+
+    def take_output(self, piece: bytes) -> None:
+        """Search output of the command for progress, and write it to this process's output."""
+        if self.progress is not None:
+            self.progress.feed(piece, time.time())
+        while piece:
+            piece = piece[os.write(_STDOUT, piece) :]
+
+    def is_complete(self) -> bool:
+        """Say whether every rank has the steps of the limit, so that the command can be ended."""
+        if not self.part.is_limited:
+            return False
+        processes = [self.progress.process()] if self.progress else self._recorded.read()
+        return self.part.is_complete(processes)
+
+    def wrong_ranks(self, launched: int) -> str | None:
+        """Return how the training processes differ from the ranks that were launched, or None."""
+        return wrong_ranks(self._recorded.read(), launched)
+
+    def summary(self) -> StepSummary:
+        """Return the steps of the job, with notes on what is wrong with them."""
+        processes = self._recorded.read()
+        summary = summarise(processes, self.part)
+        notes = [*summary.notes, *self._recorded.problems()]
+        if not self.part.is_limited:  # with a limit, they are ended before their end
+            notes += [
+                f"steps of {p.host}, process {p.pid}: {_NO_END}"
+                for p in processes
+                if not p.is_ended
+            ]
+        if summary.workers_work_together is False:
+            notes.append(_NOT_TOGETHER)
+        if self.progress is not None:
+            notes += [self.progress.problem] if self.progress.problem else []
+            if not self.progress.marks:
+                notes.append("no line of the output matches the progress pattern")
+            shown = summarise([self.progress.process()], self.part)
+            notes += [_TOO_FAR] if self.progress.has_gaps else []
+            summary = replace(
+                shown,
+                **{name: getattr(summary, name) for name in _OF_PROCESSES},
+                steps=self.progress.total_steps(),
+                samples_seen=self.progress.total_samples(),
+            )
+            notes += shown.notes
+        elif self.part.is_limited and not summary.instrumented:
+            notes.append(_NOT_RECORDED)
+        return replace(summary, notes=tuple(dict.fromkeys(notes)))
+
+    def window_columns(self, summary: StepSummary) -> list[dict[str, Any]]:
+        """Return the columns of each window, as ``telemetry.windows.write_window`` takes them."""
+        windows = [dict(window) for window in summary.windows]
+        if self.progress is not None:
+            windows += self.progress.epoch_windows()
+            if windows:
+                last = {name: self.progress.last(name) for name in ("loss", "metric")}
+                windows[-1] |= last
+        return windows

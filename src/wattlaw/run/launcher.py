@@ -1,0 +1,193 @@
+"""The interfaces of launchers, which start, watch and stop runs, and of schedulers' queues."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from wattlaw.common.errors import WattlawError
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.plan import PlannedRun
+
+
+class Job(Protocol):
+    """A scheduler's job of one run."""
+
+    @property
+    def id(self) -> str:
+        """Return the scheduler's id of the job."""
+
+    @property
+    def state(self) -> str:
+        """Return the scheduler's name of the job's state."""
+
+    @property
+    def reason(self) -> str:
+        """Return the scheduler's reason why the job waits; "" or "None" if there is none."""
+
+    @property
+    def is_queued(self) -> bool:
+        """Say whether the job waits for its nodes."""
+
+
+class Queue(Protocol):
+    """The ``queue`` of a launcher whose attempts outlive the campaign."""
+
+    def jobs(self, store: Store) -> Mapping[str, Job]:
+        """Return the jobs of a store that have not ended, by run, with one command at most.
+
+        For a store that never had jobs no command is run.
+
+        Raises
+        ------
+        wattlaw.common.errors.WattlawError
+            There may be jobs, but the scheduler does not respond.
+        """
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        """Cancel jobs; ended jobs are ignored. Raises ``WattlawError`` as ``jobs`` does."""
+
+    def was_submitted(self, folder: RunFolder) -> bool:
+        """Say whether a run was ever submitted; raise ``BadInput`` if its files are damaged."""
+
+    def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+        """Return the command that would submit a run, for display."""
+
+
+GROUP = "wattlaw.launchers"
+
+
+class ResourcesBusy(WattlawError):
+    """A run cannot be started now, but it may be later; the message says what it waits for."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The end of an attempt; ``reason`` is None if it succeeded.
+
+    A launcher that stores a run's record and tables itself sets ``record``. For other launchers
+    the campaign converts the live files of the attempt.
+    """
+
+    reason: str | None = None
+    notes: tuple[str, ...] = ()
+    record: RunRecord | None = None
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What is known of a study's runs before any of them starts."""
+
+    #: Why a run will be skipped, None if no reason is known.
+    unsupported_reason: Callable[[RunSpec], str | None] = lambda _: None
+    #: Returns sentences on what may stop some runs, of which it gets one of each setting.
+    warnings: Callable[[Sequence[RunSpec]], Iterable[str]] = lambda _: ()
+    #: Returns sentences on what the environment of runs lacks, so that no workload of the study
+    #: could train: packages, and kernels of torch for the boards.
+    missing: Callable[[Study], Sequence[str]] = lambda _: ()
+    #: Whether the reasons are of this machine, so that runs may be possible on another one.
+    is_of_machine: bool = False
+
+
+class Attempt(Protocol):
+    """One attempt at a run, active or ended."""
+
+    def poll(self) -> Ended | None:
+        """Return how the attempt ended, or None while it is active; does not block."""
+
+    def stop(self) -> None:
+        """End the attempt and every process that it started, and wait for their end."""
+
+
+class Allocation:
+    """The resources of one run; this base class has none."""
+
+    def release(self) -> None:
+        """Release the resources; repeated calls do nothing."""
+
+
+class Launcher(Protocol):
+    """Registered under the entry point ``wattlaw.launchers``.
+
+    The defaults are those of a launcher whose attempts end with the process that started them.
+    """
+
+    #: Whether writes wait for the disk (fsync), so that results survive a power failure.
+    #: Measurements do; simulated results can be computed again.
+    is_durable: bool = True
+    #: The scheduler's queue if attempts outlive the campaign and number themselves; None if they
+    #: end with the campaign. A campaign that is interrupted leaves attempts in a queue running,
+    #: and a later campaign reattaches to them.
+    queue: Queue | None = None
+
+    @classmethod
+    def resolve(cls, study: Study) -> Study:
+        """Return the study with the launcher's own values filled in, before its plan is made.
+
+        These are the label of the hardware and the GPUs per node, which are part of a run's
+        identity.
+
+        Raises
+        ------
+        wattlaw.common.errors.BadInput
+            Settings of this launcher are missing or contradict each other, or it has no run of one
+            of the workloads.
+        """
+        return study
+
+    @classmethod
+    def open(cls, launch: Launch, store: Path) -> Self:
+        """Return a launcher that is ready to launch runs of a store.
+
+        Raises
+        ------
+        wattlaw.common.errors.NotAvailable
+            A program or device that the launcher needs is missing.
+        """
+
+    @classmethod
+    def examine(cls, launch: Launch) -> "Examination":  # noqa: ARG003 - nothing is known
+        """Return what is known of runs before a launcher is opened.
+
+        Nothing is started, locked or changed, and programs and devices may be missing.
+        """
+        return Examination()
+
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
+        """Return why this launcher can never execute a run, so that it is skipped, or None."""
+
+    def allocate(self, spec: RunSpec) -> Allocation | None:
+        """Return the resources for a run, or None while they are busy."""
+
+    def start(self, record: RunRecord, folder: RunFolder, allocation: Any) -> Attempt:
+        """Start attempt number ``record.attempts``; its live folder exists.
+
+        The attempt releases ``allocation``, which this launcher has returned, when it has ended.
+
+        Raises
+        ------
+        wattlaw.common.errors.NotAvailable
+            A requirement of the run, such as a power limit, cannot be met; the run is skipped.
+        ResourcesBusy
+            The resources are busy; the run is tried again later.
+        """
+
+    def detached_run_ids(self) -> Collection[str]:
+        """Return the ids of active runs of this store that this launcher does not watch."""
+        return ()
+
+    def reattach(self, record: RunRecord, folder: RunFolder) -> Attempt | None:  # noqa: ARG002
+        """Return the attempt that an earlier campaign has started, None if there is none."""
+        return None
+
+    def status_message(self) -> str | None:
+        """Return a short message about the launcher's own state, such as its queue, or None."""
+        return None
+
+    def close(self) -> None:
+        """Release the launcher's own resources; its attempts have ended or are detached."""
+        return

@@ -1,0 +1,291 @@
+"""Attempts as jobs of Slurm, seen from outside; a lost job is submitted again."""
+
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from wattlaw.common.errors import NotAvailable, WattlawError, one_line
+from wattlaw.common.files import read_end
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.run.finish import failed
+from wattlaw.run.launcher import Ended, ResourcesBusy
+from wattlaw.run.slurm import commands
+from wattlaw.run.slurm.commands import Account, Job, Unreachable
+from wattlaw.run.slurm.submission import (
+    ENDED,
+    INTERRUPTED,
+    REASONS,
+    has_progress,
+    interrupted,
+    run_id_of,
+)
+from wattlaw.store.record import RunRecord, now
+from wattlaw.store.run_folder import RunFolder
+
+_LONGEST_INTERVAL_S = 600.0
+
+
+class QueuePoller:
+    """The last known state of the jobs of one store, which have its tag in their names.
+
+    It runs at most one Slurm command per ``poll_s``: for the queue, or for the accounts of jobs
+    that have disappeared from it. While Slurm does not respond, the intervals grow.
+    """
+
+    def __init__(self, tag: str, poll_s: float) -> None:
+        self._tag, self._poll_s = tag, poll_s
+        #: How often the queue has been read.
+        self.number = 0
+        self._jobs: dict[str, Job] = {}
+        self._next_s, self._interval_s = 0.0, poll_s
+        self._failures = 0
+        #: The error of the last poll, None if it succeeded.
+        self.error: str | None = None
+        self._unexplained: set[str] = set()
+        self._polls_accounts = False
+        self.accounts: dict[str, Account] = {}
+        #: Jobs whose accounts have been requested, with or without a result.
+        self.explained: set[str] = set()
+
+    def poll(self) -> None:
+        """Run a Slurm command if it is due."""
+        if time.monotonic() < self._next_s:
+            return
+        self._polls_accounts = bool(self._unexplained) and not self._polls_accounts
+        if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
+            job_ids = sorted(self._unexplained)
+            with contextlib.suppress(Unreachable):
+                self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
+                self.explained |= set(job_ids)
+                self._unexplained.clear()
+            self._next_s = time.monotonic() + self._poll_s
+            return
+        try:
+            self._update_jobs(commands.queue())
+            self._failures, self.error = 0, None
+        except (Unreachable, NotAvailable) as error:
+            self._failures += 1
+            self.error = str(error)
+        longest_s = max(_LONGEST_INTERVAL_S, self._poll_s)
+        self._interval_s = min(self._poll_s * 2 ** min(self._failures, 20), longest_s)
+        self._next_s = time.monotonic() + self._interval_s
+
+    def _update_jobs(self, jobs: Iterable[Job]) -> None:
+        self._jobs = {}
+        for job in jobs:
+            run_id = run_id_of(job.name, self._tag)
+            if run_id is None:
+                continue
+            other = self._jobs.get(run_id)
+            if other is None or _rank(job) > _rank(other):
+                self._jobs[run_id] = job
+        self.number += 1
+
+    def request_account(self, job_id: str) -> None:
+        """Request the account of a job with the next poll."""
+        self._unexplained.add(job_id)
+
+    def job(self, run_id: str) -> Job | None:
+        """Return the last known state of a run's job; an active job precedes an ended one."""
+        return self._jobs.get(run_id)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Say whether the last poll succeeded."""
+        return self.number > 0 and self.error is None
+
+    def active(self) -> dict[str, Job]:
+        """Return the jobs that have not ended, by run."""
+        return {run_id: job for run_id, job in self._jobs.items() if not job.is_over}
+
+    def status_message(self) -> str | None:
+        """Return the number of jobs by state, or the error of the last poll."""
+        if self.error is not None:
+            return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
+        return queue_message(self.active().values())
+
+
+def _rank(job: Job) -> tuple[bool, int, str]:
+    """Return a sort key for the jobs of one run: active jobs rank highest, then later ones."""
+    return (not job.is_over, len(job.id), job.id)
+
+
+def queue_message(jobs: Iterable[Job]) -> str | None:
+    """Return the number of jobs by state, and the most frequent reason for waiting."""
+    listed = list(jobs)
+    if not listed:
+        return None
+    states = Counter(job.state.lower() for job in listed)
+    reasons = Counter(job.reason for job in listed if job.is_queued and job.reason != "None")
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+    return f"Slurm: {counts}{reason}"
+
+
+_CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
+#: States of a job that was ended by something else than the run.
+_LOST_STATES = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
+_TIMEOUT_STATES = ("TIMEOUT", "DEADLINE")
+_STATE_REASONS = {
+    "TIMEOUT": "reached its time limit before it saved a checkpoint; increase "
+    "launch.slurm.time or launch.slurm.warn_s",
+    "OUT_OF_MEMORY": "ran out of memory on its nodes; request more (launch.slurm.options: mem)",
+}
+_CANCELLED = "cancelled by 'wattlaw cancel'"
+_LAST_LINES, _LONGEST = 50, 200
+
+
+@dataclass
+class SlurmAttempt:
+    """A run whose job is queued, running, or has ended.
+
+    The job writes the run's record. This class writes it only for a job that could not: one that
+    was cancelled or lost.
+    """
+
+    _record: RunRecord
+    _folder: RunFolder
+    _job_id: str | None  # None if only the job's name is known
+    _poller: QueuePoller
+    _settle_s: float  # until a file that is written on one node is visible on another
+    _submit: Callable[[RunRecord, RunFolder], str]  # submits the run again
+    _is_cancelled: Callable[[], bool]  # whether the store was cancelled since the campaign began
+    _over_since_s: float | None = None
+    _resubmission: RunRecord | None = None  # waits for resources
+    _ended: Ended | None = None
+
+    def __post_init__(self) -> None:
+        self._seen = self._poller.number
+
+    def poll(self) -> Ended | None:
+        """Return how the run ended, as of the last poll of the queue; polls it if that is due."""
+        self._poller.poll()
+        if self._ended is None and self._poller.number > self._seen and self._poller.is_fresh:
+            self._seen = self._poller.number
+            try:
+                record = self._advance()
+            except (WattlawError, OSError):  # a temporary failure of the file system
+                return None
+            self._ended = Ended(record.reason, record=record) if record is not None else None
+        return self._ended
+
+    def stop(self) -> None:
+        """Cancel the job, wait until Slurm has ended it, and record the cancellation."""
+        record = self._folder.read()
+        if self._ended is not None or record is None:
+            return
+        if record.status not in ENDED:
+            if self._job_id is not None and self._resubmission is None:
+                self._cancel(self._job_id)
+            record = self._folder.read() or record  # the run may have ended meanwhile
+        if record.status not in ENDED:
+            record = self._failed(record, _CANCELLED, interrupted=True)
+        self._ended = Ended(record.reason, record=record)
+
+    def _cancel(self, job_id: str) -> None:
+        try:
+            commands.cancel([job_id])
+            end_s = time.monotonic() + _CANCEL_TIMEOUT_S
+            while time.monotonic() < end_s:
+                if all(job.is_over for job in commands.queue() if job.id == job_id):
+                    return
+                time.sleep(_CANCEL_POLL_S)
+        except (Unreachable, NotAvailable):
+            return  # 'wattlaw cancel' reports it
+
+    def _advance(self) -> RunRecord | None:
+        """Return the run's record if it has ended; submit a lost run again."""
+        job = self._poller.job(self._record.run_id)
+        if job is not None and not job.is_over:
+            self._job_id, self._over_since_s, self._resubmission = job.id, None, None
+            return None
+        if self._resubmission is not None:
+            return self._resubmit(self._resubmission)
+        if job is not None and self._job_id not in (None, job.id):
+            job = None  # a job of an earlier attempt
+        record = self._folder.read()
+        if record is None or record.status in ENDED:
+            return record
+        if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
+            self._poller.request_account(self._job_id)
+            return None
+        self._over_since_s = self._over_since_s or time.monotonic()
+        if time.monotonic() - self._over_since_s < self._settle_s:
+            return None  # files that the job wrote at its end may not be visible yet
+        if job is None and self._job_id in self._poller.accounts:
+            account = self._poller.accounts[self._job_id]
+            job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
+        return self._handle_unrecorded_end(record, job)
+
+    def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
+        """Record the end of a job that has ended without recording it, or submit it again."""
+        if job is None:
+            return self._handle_disappeared(record)
+        # With a short time limit, SIGUSR1 may come before the driver handles it.
+        was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
+        name = f"job {job.id}"
+        if job.state == "CANCELLED":
+            by_store = self._is_cancelled()
+            cancelled = _CANCELLED if by_store else f"{name} was cancelled"
+            return self._failed(record, cancelled, interrupted=by_store)
+        if job.state in _LOST_STATES or (was_interrupted and job.state not in _TIMEOUT_STATES):
+            state = "interrupted" if was_interrupted else job.state
+            return self._continue_in_new_job(record, f"{name}: {state}")
+        if job.state in _TIMEOUT_STATES and has_progress(self._folder, record.attempts):
+            return self._continue_in_new_job(record, f"{name}: time limit reached")
+        reason = _STATE_REASONS.get(job.state) or REASONS.get(job.exit_code or 0)
+        reason = reason or f"ended {job.state} with exit code {job.exit_code}"
+        return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
+
+    def _handle_disappeared(self, record: RunRecord) -> RunRecord | None:
+        """Record the end of a job that neither queue nor accounting knows, or submit it again."""
+        last = record.interruptions[-1] if record.interruptions else None
+        if record.status == "planned" and last and last.job_id == self._job_id:
+            return self._resubmit(record)  # the job recorded its interruption
+        reason = f"job {self._job_id} disappeared from the queue; no accounting record found"
+        return self._failed(record, reason, interrupted=True)
+
+    def _last_log_line(self) -> str:
+        try:
+            lines = read_end(self._folder.log_path).split("\n")
+        except OSError:
+            return (
+                f"there is no {self._folder.log_path}: the store must be on a file system that "
+                "login node and compute nodes share"
+            )
+        printed = [collapse_whitespace(line) for line in lines[-_LAST_LINES:] if line.strip()]
+        last = printed[-1][:_LONGEST] if printed else "the log is empty"
+        return f"{last} (log: {self._folder.log_path})"
+
+    def _continue_in_new_job(self, record: RunRecord, reason: str) -> RunRecord | None:
+        """Submit an interrupted run again, unless it has failed too often."""
+        if record.status == "running":
+            record = interrupted(record, self._folder, reason)
+            self._folder.write(record)
+            if record.status == "failed":
+                return record
+        return self._resubmit(record)
+
+    def _resubmit(self, record: RunRecord) -> RunRecord | None:
+        try:
+            self._job_id, self._resubmission = self._submit(record, self._folder), None
+        except ResourcesBusy:
+            self._resubmission = record
+        except Unreachable:  # if Slurm has accepted the job, the queue will show its name
+            self._resubmission, self._job_id = record, None
+        except NotAvailable as error:
+            return self._failed(record, f"could not be submitted again: {one_line(error)}")
+        self._seen, self._over_since_s = self._poller.number, None
+        return None
+
+    def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:
+        record = failed(record, reason, interrupted=interrupted, finished_at=now())
+        try:
+            self._folder.write(record)
+        except OSError as error:  # the campaign reports the run in any case
+            reason = f"{reason} (not recorded: {one_line(error)})"
+            return record.model_copy(update={"reason": reason})
+        return record

@@ -1,0 +1,226 @@
+"""A summary of a recorded run: its windows by name, with time and energy."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from wattlaw.common.scopes import KINDS, PARTS
+from wattlaw.store.record import VERDICTS, RunRecord, device_facts
+from wattlaw.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class TrackResult:
+    """Time and energy of a tracked block. A value that is not known is None.
+
+    Parameters
+    ----------
+    name
+        The name of the run.
+    duration_s
+        Time from the start to the end of the block.
+    energy_j
+        Energy of the outermost scope that was measured: the node, or else the modules and devices
+        that have a meter, each part once. None where a part of it was not measured.
+    energy_scope
+        What ``energy_j`` counts: ``node``, ``module``, ``gpu+cpu+dram`` and so on.
+    energy_source
+        How it is known: ``counter``, ``integral``, ``simulated``, ``estimated`` or ``none``.
+    power_mean_w
+        ``energy_j / duration_s``.
+    verdict
+        The quality of the energy: ``ok``, ``suspect``, ``partial``, ``implausible`` or
+        ``unavailable``.
+    reason
+        Why a value is missing or suspect; None where nothing is.
+    run_id
+        The id of the run in the store.
+    """
+
+    name: str
+    duration_s: float | None = None
+    energy_j: float | None = None
+    energy_scope: str | None = None
+    energy_source: str = "none"
+    power_mean_w: float | None = None
+    verdict: str = "unavailable"
+    reason: str | None = None
+    run_id: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain Python."""
+        return asdict(self)
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the fields as a table of one row."""
+        import pandas as pd
+
+        return pd.DataFrame([self.to_dict()])
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False, na_rep="-"))
+
+
+def track_result(
+    record: RunRecord, folder: RunFolder, host: str, start_ns: int, duration_s: float
+) -> TrackResult:
+    """Return the time and energy of a block of a finished run, from its samples."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from wattlaw.measure.telemetry.energy import energy_of_windows
+
+    samples = pq.read_table(folder.telemetry_path)
+    block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})
+    (row,) = energy_of_windows(block, samples, device_facts(record.samplers)).to_pylist()
+    energy = WindowEnergy.of([row])
+    is_usable = energy.scope is not None and energy.is_used(energy.scope)
+    energy_j = energy.total_j if is_usable else None
+    reason = row["energy_reason"]
+    if energy_j is None and reason is None:
+        missing = [item for report in record.samplers for item in report.unavailable.items()]
+        reason = "; ".join(f"{meter}: {why}" for meter, why in missing)
+        reason = reason or "the samples of the block have no energy"
+    return TrackResult(
+        name=record.spec.workload.name,
+        duration_s=duration_s,
+        energy_j=energy_j,
+        energy_scope=energy.scope if is_usable else None,
+        energy_source=energy.source(energy.scope),
+        power_mean_w=energy_j / duration_s if energy_j is not None and duration_s > 0 else None,
+        verdict=energy.verdict(energy.scope),
+        reason=reason,
+        run_id=record.run_id,
+    )
+
+
+@dataclass(frozen=True)
+class WindowEnergy:
+    """The energy of windows together: of each kind, and of the outermost scope that all have."""
+
+    energy_j: dict[str, float]  # of each kind that every window has
+    scope: str | None
+    total_j: float | None  # of the scope
+    sources: dict[str, str]  # of "devices", modules included, and of "node" if that has a meter
+    verdicts: dict[str, str]
+
+    @classmethod
+    def of(cls, rows: list[dict[str, Any]]) -> "WindowEnergy":
+        """Return the energy of rows of ``store.schema.WINDOW_ENERGY``."""
+        energy_j = {}
+        for kind in KINDS:
+            values = [row[f"{kind}_energy_j"] for row in rows]
+            if None not in values:
+                energy_j[kind] = math.fsum(values)
+        scopes = {row["energy_scope"] for row in rows}
+        inner = [str(scope).split("+") for scope in scopes - {"node"}]
+        if not inner:
+            counted = ["node"]
+        elif len(inner) == 1 and "module" in inner[0] and energy_j.keys() >= {*inner[0]}:
+            counted = inner[0]
+        else:
+            counted = [part for part in PARTS if part in energy_j]
+        sources, verdicts = {}, {}
+        for name, prefix in (("devices", ""), ("node", "node_")):
+            values = [row[f"{prefix}energy_verdict"] for row in rows]
+            if None not in values:
+                different = {row[f"{prefix}energy_source"] for row in rows}
+                sources[name] = different.pop() if len(different) == 1 else "mixed"
+                verdicts[name] = max(values, key=VERDICTS.index)
+        total_j = math.fsum(energy_j[kind] for kind in counted) if counted else None
+        return cls(energy_j, "+".join(counted) or None, total_j, sources, verdicts)
+
+    def source(self, kind: str | None) -> str:
+        """Return the source of a kind, or of a scope."""
+        return self.sources["node" if kind == "node" else "devices"]
+
+    def verdict(self, kind: str | None) -> str:
+        """Return the verdict on a kind, or on a scope."""
+        return self.verdicts["node" if kind == "node" else "devices"]
+
+    def is_used(self, kind: str | None) -> bool:
+        """Return whether a mean may use the energy of a kind or a scope."""
+        return VERDICTS.index(self.verdict(kind)) < VERDICTS.index("partial")
+
+
+@dataclass(frozen=True)
+class PhaseSummary:
+    """All windows of one name; a value is None if it was not measured in one of them."""
+
+    phase: str
+    windows: int
+    duration_s: float
+    energy: WindowEnergy
+    reasons: tuple[str, ...]
+    sm_util: float | None
+    mem_util: float | None
+    cpu_cores: float | None
+    mem_used_max_bytes: int | None
+    steps: int | None = None  # optimizer steps, if every window has them
+
+
+def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
+    """Return the phases of a run in the order of their first windows."""
+    phases: dict[str, list[dict[str, Any]]] = {}
+    for row in _windows(folder):
+        phases.setdefault(row["phase"], []).append(row)
+    return [_phase(name, rows) for name, rows in phases.items()]
+
+
+def measured_steps(folder: RunFolder) -> PhaseSummary | None:
+    """Return the windows of steps after the warm-up; None if there are none."""
+    rows = [row for row in _windows(folder) if row["phase"] == "steps" and not row["warmup"]]
+    return _phase("steps", rows) if rows else None
+
+
+def _windows(folder: RunFolder) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq
+
+    rows: list[dict[str, Any]] = pq.read_table(folder.epochs_path).to_pylist()
+    return rows
+
+
+def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
+    durations_s: dict[str, float] = {}
+    for row in rows:  # hosts run at the same time
+        durations_s[row["host"]] = durations_s.get(row["host"], 0.0) + row["duration_s"]
+    steps = [value for row in rows if isinstance(value := row["steps"], int)]
+    return PhaseSummary(
+        phase=name,
+        windows=len(rows) // len(durations_s),
+        duration_s=max(durations_s.values()),
+        energy=WindowEnergy.of(rows),
+        reasons=tuple(dict.fromkeys(row["energy_reason"] for row in rows if row["energy_reason"])),
+        sm_util=_mean(rows, "sm_util_mean"),
+        mem_util=_mean(rows, "mem_util_mean"),
+        cpu_cores=_mean(rows, "cpu_cores_mean"),
+        mem_used_max_bytes=max(
+            (row["mem_used_max_bytes"] for row in rows if row["mem_used_max_bytes"] is not None),
+            default=None,
+        ),
+        steps=sum(steps) if len(steps) == len(rows) else None,
+    )
+
+
+def _mean(rows: list[dict[str, Any]], column: str) -> float | None:
+    """Return the mean over time of a column, over the windows that have it."""
+    known = [(row[column], row["duration_s"]) for row in rows if row[column] is not None]
+    total_s = math.fsum(duration_s for _, duration_s in known)
+    return math.fsum(v * s for v, s in known) / total_s if total_s > 0 else None
+
+
+def summary_line(record: RunRecord, folder: RunFolder) -> str:
+    """Return a summary of a run in one line."""
+    parts = []
+    for phase in phase_summaries(folder):
+        text, of = "energy not available", phase.energy
+        if of.total_j is not None:
+            source = f"{of.scope}, {of.source(of.scope)}, {of.verdict(of.scope)}"
+            text = f"{of.total_j:.4g} J ({source})"
+        parts.append(f"{phase.phase} x{phase.windows}: {phase.duration_s:.3f} s, {text}")
+    return (
+        f"wattlaw: {record.spec.workload.name}: {'; '.join(parts) or 'no windows'} -> {folder.path}"
+    )

@@ -1,1 +1,0 @@
-"""Simulates time and power of training on a GPU cluster from first principles."""

@@ -1,0 +1,158 @@
+"""Who may read the pages, and what a browser may do with them.
+
+A Unix socket is in a folder that only its user can enter. A TCP port of the loopback interface is
+open to every user of the machine: it needs a token, which is valid once and is exchanged for a
+cookie.
+"""
+
+import hmac
+import os
+import re
+import secrets
+import stat
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from wattlaw.common.errors import NotPermitted
+from wattlaw.common.files import read_text, write_text
+
+COOKIE = "wattlaw"
+#: Host names of the loopback interface: a page of another site cannot use them (DNS rebinding).
+_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: So many wrong tokens are answered in so many seconds; then the answer to a wrong one is 429.
+_MOST_WRONG, _WRONG_S = 10, 60.0
+_MAX_QUERY = 4096
+_COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
+_HEADERS = (
+    (b"content-security-policy",
+     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+     b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+    (b"connection", b"close"),
+)  # fmt: skip
+
+
+class Tokens:
+    """A token that is valid once, the cookie for it, and the limit of wrong tries."""
+
+    def __init__(self, cookie: str) -> None:
+        self.token: str | None = secrets.token_urlsafe(32)
+        self._cookie = cookie
+        self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
+
+    def is_blocked(self) -> bool:
+        """Return whether there were too many wrong tokens lately."""
+        while self._wrong and self._wrong[0] < time.monotonic() - _WRONG_S:
+            self._wrong.popleft()
+        return len(self._wrong) >= _MOST_WRONG
+
+    def exchange(self, token: str) -> str | None:
+        """Return the cookie for the token, which is used up; None for a wrong one."""
+        if self.token is not None and hmac.compare_digest(token.encode(), self.token.encode()):
+            self.token = None
+            return self._cookie
+        self._wrong.append(time.monotonic())
+        return None
+
+    def has_cookie(self, header: str) -> bool:
+        """Return whether a header has the cookie."""
+        pairs = (part.strip().partition("=") for part in header.split(";"))
+        return any(
+            name == COOKIE and hmac.compare_digest(value.encode(), self._cookie.encode())
+            for name, _, value in pairs
+        )
+
+
+class Guard:
+    """Answers GET requests to this machine by permitted users, and adds the security headers."""
+
+    def __init__(self, app: ASGIApp, tokens: Tokens | None) -> None:
+        self._app, self._tokens = app, tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS]
+            await send(message)
+
+        refusal = self._refusal(scope)
+        await (refusal or self._app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        if scope["method"] not in ("GET", "HEAD"):
+            return PlainTextResponse("only GET is allowed\n", 405, {"allow": "GET, HEAD"})
+        host = headers.get(b"host", "")
+        name, separator, port = host.rpartition(":")
+        if not (separator and port.isdigit()):
+            name = host
+        if name.lower() not in _HOSTS:
+            return PlainTextResponse("unknown host; use localhost\n", 421)
+        if self._tokens is None or self._tokens.has_cookie(headers.get(b"cookie", "")):
+            return None
+        return _exchange(self._tokens, scope["query_string"].decode("latin-1")[:_MAX_QUERY])
+
+
+def _exchange(tokens: Tokens, query: str) -> Response:
+    """Return the answer to a request without the cookie: the cookie, if it has the token."""
+    values = parse_qs(query).get("token")
+    if not values:
+        return PlainTextResponse("a token is required; see the terminal of wattlaw\n", 403)
+    was_blocked = tokens.is_blocked()
+    cookie = tokens.exchange(values[0])  # whatever others have tried: nobody guesses 256 bits
+    if cookie is None and was_blocked:
+        return PlainTextResponse("too many wrong tokens; wait a minute\n", 429)
+    if cookie is None:
+        return PlainTextResponse("wrong or used token\n", 403)
+    response = RedirectResponse("/", 303)
+    response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict")
+    return response
+
+
+def kept_cookie(folder: Path) -> str:
+    """Return the cookie of a private folder, so that browsers reconnect after a restart."""
+    path = private_folder(folder) / "cookie"
+    with suppress(FileNotFoundError, UnicodeDecodeError):
+        cookie = read_text(path)
+        if _COOKIE.fullmatch(cookie):  # an empty file would permit everybody
+            return cookie
+    cookie = secrets.token_urlsafe(32)
+    write_text(path, cookie, durable=False, mode=0o600)
+    return cookie
+
+
+def private_folder(folder: Path) -> Path:
+    """Create a folder that only this user can enter, or check that it is one.
+
+    Raises ``NotPermitted`` if another user owns it, or others may enter it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotPermitted(
+            f"{folder}: cannot be created: {error.strerror}; set XDG_RUNTIME_DIR to a folder of "
+            "this user with mode 0700"
+        ) from None
+    state = folder.lstat()
+    is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
+    if state.st_uid != os.getuid() or not is_private:
+        raise NotPermitted(
+            f"{folder}: not private; allowed: a folder of this user with mode 0700 (chmod 700), "
+            "or set XDG_RUNTIME_DIR to such a folder"
+        )
+    return folder

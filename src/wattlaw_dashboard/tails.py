@@ -1,0 +1,269 @@
+"""Samples and windows of a run, also while its processes write them.
+
+Samples become means of a second, so that a view costs the same at any sample rate. A view of an
+active run shows its last ten minutes; that of a long run that has ended has longer steps.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+from wattlaw.common.files import open_regular
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.streams import Kind
+
+#: Steps of time that are kept; a step is a second, or longer for a long run that has ended.
+STEPS = 600
+#: With more devices than this, only their totals keep all steps: a view does not draw each of them.
+MOST_DEVICES, _FEW_STEPS = 64, 5
+#: Values of a device that a view shows, with the factor to the unit in which it shows them.
+SHOWN: Mapping[str, float] = {
+    "power_w": 1.0, "sm_util": 100.0, "sm_clock_mhz": 1.0, "temperature_c": 1.0,
+    "power_limit_w": 1.0, "cpu_cores": 1.0,
+}  # fmt: skip
+#: Bytes of a file that are read at once, and of a file that is long when it is first read.
+_MAX_BYTES, _HEADER_BYTES = 4 * 2**20, 4096
+_HIGHEST = 1e12
+_FILE = re.compile(r"(telemetry|windows)\.(.+)\.csv")
+_KINDS = frozenset(get_args(Kind))
+_NOT_MEASURED = ("estimated", "simulated")
+
+
+@dataclass
+class Totals:
+    """Sum, count, least and greatest sample of all devices, by column and step of time."""
+
+    step_s: int = 1
+    steps: dict[str, dict[int, tuple[float, int, float, float]]] = field(default_factory=dict)
+
+    def add(self, column: str, step: int, value: float) -> None:
+        """Add a sample."""
+        self._merge(column, step, (value, 1, value, value))
+
+    def update(self, other: "Totals") -> None:
+        """Add the totals of other devices."""
+        for column, steps in other.steps.items():
+            for step, total in steps.items():
+                self._merge(column, step, total)
+
+    def forget(self, before: int) -> None:
+        """Forget the steps before one."""
+        for column, steps in self.steps.items():
+            self.steps[column] = {step: each for step, each in steps.items() if step >= before}
+
+    def _merge(self, column: str, step: int, new: tuple[float, int, float, float]) -> None:
+        steps = self.steps.setdefault(column, {})
+        old = steps.get(step)
+        steps[step] = new if old is None else (
+            old[0] + new[0], old[1] + new[1], min(old[2], new[2]), max(old[3], new[3])
+        )  # fmt: skip
+
+
+@dataclass
+class Device:
+    """The means of one device, by step of time since 1970 and column."""
+
+    host: str
+    id: str
+    kind: str
+    step_s: int = 1
+    steps: dict[int, dict[str, tuple[float, int]]] = field(default_factory=dict)
+    origin: str | None = None  # of its power, if that is not measured: estimated or simulated
+    _counter: tuple[float, float] | None = None  # time in s, energy in J
+
+    def add(self, row: Mapping[str, Any], totals: Totals) -> None:
+        """Add a sample, also to the totals."""
+        t_s = _number(row.get("t_ns")) * 1e-9
+        if not 0 <= t_s < 2**33:
+            return
+        values = {name: _number(row.get(name)) * factor for name, factor in SHOWN.items()}
+        if math.isnan(values["power_w"]):
+            values["power_w"] = self._power_of_counter(t_s, _number(row.get("energy_j")))
+        if row.get("power_source") in _NOT_MEASURED:
+            self.origin = row["power_source"]
+        step = int(t_s // self.step_s)
+        means = self.steps.setdefault(step, {})
+        for name, value in values.items():
+            if abs(value) < _HIGHEST:  # neither nan nor a value whose sum is not finite
+                total, count = means.get(name, (0.0, 0))
+                means[name] = total + value, count + 1
+                totals.add(self.column(name), step, value)
+
+    def _power_of_counter(self, t_s: float, energy_j: float) -> float:
+        """Return the mean power since the previous reading of the counter, nan if unknown."""
+        before = self._counter
+        if math.isnan(energy_j) or (before is not None and t_s - before[0] < 0.5):
+            return math.nan
+        self._counter = t_s, energy_j
+        if before is None or energy_j < before[1] or t_s - before[0] > STEPS:
+            return math.nan
+        return (energy_j - before[1]) / (t_s - before[0])
+
+    def title(self, column: str) -> str:
+        """Return its name, with the origin of a value that is not measured."""
+        return f"{self.id} on {self.host}" + self.column(column).removeprefix(column)
+
+    def column(self, column: str) -> str:
+        """Return a column with the origin of its values if they are not measured.
+
+        Totals have these names, so that values of different origins are not added up.
+        """
+        is_marked = self.origin == "simulated" or (self.origin is not None and column == "power_w")
+        return column + (f" ({self.origin})" if is_marked else "")
+
+    def series(self, column: str) -> dict[int, float]:
+        """Return the mean of each step that has values, by the time of its begin in seconds."""
+        means = ((step, values.get(column)) for step, values in sorted(self.steps.items()))
+        return {step * self.step_s: mean[0] / mean[1] for step, mean in means if mean is not None}
+
+    def last(self, column: str) -> float | None:
+        """Return the newest value, None without any."""
+        return next(reversed(self.series(column).values()), None)
+
+    def forget(self, before: int) -> None:
+        """Forget the steps before one."""
+        for step in [step for step in self.steps if step < before]:
+            del self.steps[step]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A finished window: its phase, and when it began and ended, in seconds since 1970."""
+
+    host: str
+    phase: str
+    is_warmup: bool
+    start_s: float
+    end_s: float
+    step_s: float | None
+
+
+class RunTail:
+    """What the processes of one attempt of a run have written."""
+
+    def __init__(self, folder: RunFolder, attempt: int) -> None:
+        self.run_id = folder.run_id
+        self._live = folder.live(attempt)
+        self._files: dict[Path, _FileTail] = {}
+        self.devices: dict[tuple[str, str], Device] = {}
+        self.totals = Totals()
+        self.marks: list[Mark] = []
+
+    def poll(self) -> bool:
+        """Read what is new; return whether there is anything."""
+        is_changed = False
+        for path in sorted(self._live.glob("*.csv")):
+            match = _FILE.fullmatch(path.name)
+            if match is None:
+                continue
+            tail = self._files.setdefault(path, _FileTail(path))
+            for row in tail.rows():
+                is_changed = True
+                if match[1] == "telemetry":
+                    self._add_sample(match[2], row)
+                else:
+                    self._add_mark(match[2], row)
+        newest = max((max(item.steps, default=0) for item in self.devices.values()), default=0)
+        kept = STEPS if len(self.devices) <= MOST_DEVICES else _FEW_STEPS
+        for device in self.devices.values():
+            device.forget(newest - kept)
+        self.totals.forget(newest - STEPS)
+        self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
+        return is_changed
+
+    def _add_sample(self, host: str, row: Mapping[str, str]) -> None:
+        name, kind = row.get("device", ""), row.get("kind", "")
+        if name and kind in _KINDS:
+            self.devices.setdefault((host, name), Device(host, name, kind)).add(row, self.totals)
+
+    def _add_mark(self, host: str, row: Mapping[str, str]) -> None:
+        start_s, duration_s = _number(row.get("start_ns")) * 1e-9, _number(row.get("duration_s"))
+        step_s = _number(row.get("step_time_mean_s"))
+        if math.isfinite(start_s + duration_s):
+            self.marks.append(
+                Mark(
+                    host, row.get("phase", ""), row.get("warmup") == "True", start_s,
+                    start_s + duration_s, step_s if math.isfinite(step_s) else None,
+                )
+            )  # fmt: skip
+
+
+class _FileTail:
+    """The rows of a growing file that were not read before.
+
+    Each reading opens the file, so that NFS shows what another machine has written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._names: list[str] | None = None
+        self._offset = 0
+
+    def rows(self) -> Iterator[dict[str, str]]:
+        try:
+            with open_regular(self._path, follow_links=False) as file:
+                if self._names is None and not self._read_header(file.read(_HEADER_BYTES)):
+                    return
+                size = file.seek(0, 2)
+                is_cut = size - self._offset > _MAX_BYTES
+                file.seek(max(self._offset, size - _MAX_BYTES))
+                content = file.read(_MAX_BYTES)
+        except OSError:
+            return
+        begin = content.find(b"\n") + 1 if is_cut else 0
+        end = content.rfind(b"\n") + 1
+        if end <= begin:
+            return
+        self._offset = size - len(content) + end
+        for line in content[begin:end].decode("utf-8", "replace").splitlines():
+            try:
+                (values,) = csv.reader([line], strict=True)
+            except (ValueError, csv.Error):
+                continue
+            if len(values) == len(self._names or ()):
+                yield dict(zip(self._names or (), values, strict=True))
+
+    def _read_header(self, content: bytes) -> bool:
+        line, newline, _ = content.partition(b"\n")
+        if newline:
+            self._names, self._offset = line.decode("utf-8", "replace").split(","), len(line) + 1
+        return bool(newline)
+
+
+def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
+    """Return the devices, their totals and the windows of a run whose tables are written.
+
+    Raises ``OSError`` or ``pyarrow.ArrowException`` if a table cannot be read.
+    """
+    import pyarrow.parquet as pq
+
+    names = ["host", "device", "kind", "t_ns", "energy_j", "power_source", *SHOWN]
+    samples = pq.read_table(folder.telemetry_path, columns=names).to_pydict()
+    times = samples["t_ns"]
+    length_s = (max(times) - min(times)) * 1e-9 if times else 0.0
+    step_s = max(1, math.ceil(length_s / STEPS))
+    devices: dict[tuple[str, str], Device] = {}
+    totals = Totals(step_s)
+    for row in zip(*samples.values(), strict=True):
+        values = dict(zip(names, row, strict=True))
+        key = values["host"], values["device"]
+        devices.setdefault(key, Device(*key, values["kind"], step_s)).add(values, totals)
+    columns = ["host", "phase", "warmup", "start_ns", "duration_s", "step_time_mean_s"]
+    windows = pq.read_table(folder.epochs_path, columns=columns).to_pylist()
+    marks = [
+        Mark(row["host"], row["phase"], bool(row["warmup"]), row["start_ns"] * 1e-9,
+             row["start_ns"] * 1e-9 + row["duration_s"], row["step_time_mean_s"])
+        for row in windows if row["start_ns"] is not None and row["duration_s"] is not None
+    ]  # fmt: skip
+    return list(devices.values()), totals, marks
+
+
+def _number(value: float | str | None) -> float:
+    try:
+        return float(value) if value not in (None, "") else math.nan
+    except ValueError:
+        return math.nan

@@ -1,0 +1,163 @@
+"""``wattlaw top``."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.options import option
+from wattlaw.common import formatting as fmt
+from wattlaw.common.terminal import escape_invisible
+from wattlaw.run.run_status import StatusPoller
+from wattlaw.store.store import Store
+from wattlaw_dashboard.overview import Overview, RunRow, RunTails, read_overview
+from wattlaw_dashboard.tails import Device, RunTail
+
+#: Steps of a sparkline, and its seconds.
+_BARS, _SPARK_S = " ▁▂▃▄▅▆▇█", 40
+#: Rows of each table: a terminal has few lines.
+_MOST_DEVICES, _MOST_RUNS = 16, 6
+#: Reading a large store takes at most this share of the time.
+_SHARE = 0.1
+
+
+def top(
+    stores: Annotated[
+        list[Path] | None, typer.Argument(metavar="STORE", help="Results folders.")
+    ] = None,
+    seconds: Annotated[float, option("S", "Time between two states.", min=0.2, max=3600)] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Print the state once and end.")] = False,
+) -> int:
+    """Show running studies in the terminal, live.
+
+    If the output is no terminal, it prints the state once.
+    """
+    paths = [Store.existing(path).path for path in dict.fromkeys(stores or [Path("wattlaw-store")])]
+    console = Console()
+    view = _View(paths)
+    if once or not console.is_terminal:
+        console.print(view.state())
+        return 0
+    with Live(view.state(), console=console, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                time.sleep(seconds)
+                live.update(view.state(), refresh=True)
+        except KeyboardInterrupt:
+            return 0
+
+
+class _View:
+    """What is shown of stores, with the samples that were read."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+        self._tails = RunTails(paths)
+        self._overview: Overview | None = None
+        self._due_s = 0.0
+        self._poller = StatusPoller()
+
+    def state(self) -> Group:
+        """Return the present state."""
+        begin_s = time.monotonic()
+        if self._overview is None or begin_s >= self._due_s:
+            self._overview = read_overview(self._paths, self._poller)
+            self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
+        overview = self._overview
+        tails = self._tails.poll(overview.active)
+        return Group(*_summary(overview), _devices(tails), *_runs(overview))
+
+
+def _summary(overview: Overview) -> Iterator[Text | Padding]:
+    ended, runs = overview.ended_count, overview.runs
+    text = f"{ended:,} of {runs:,} runs ended"
+    if overview.not_needed:
+        text += f", {overview.not_needed:,} are not needed"
+    if overview.left_s is not None:
+        text += f", about {fmt.duration_text(overview.left_s)} left"
+    counts = ", ".join(f"{count:,} {name}" for name, count in overview.counts.items())
+    yield Text(f"{text}   ({counts or 'none yet'})")
+    yield Padding(
+        ProgressBar(total=max(1, runs - overview.not_needed), completed=ended, width=60), 0
+    )
+    if overview.origin:
+        yield Text(f"All runs are {overview.origin}: nothing was measured here.")
+    if overview.sources:
+        counts = ", ".join(f"{count:,} {name}" for name, count in overview.sources.items())
+        yield Text(f"Runs by source: {counts}")
+    for name, hours in overview.gpu_hours.items():
+        yield Text(f"{fmt.number(hours)} GPU-hours of {name} runs")
+    for line in (*overview.skipped, *overview.decisions, *overview.notes):
+        yield Text(escape_invisible(line))
+
+
+def _devices(tails: list[RunTail]) -> Table | Text:
+    devices = [device for tail in tails for device in tail.devices.values()]
+    if not devices:
+        return Text("No samples of running runs." if tails else "No run is running.")
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for heading in ("device", "host"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("power W", "limit W", "use %", "clock MHz", "°C", "cores"):
+        table.add_column(heading, justify="right")
+    table.add_column(f"power, last {_SPARK_S} s")
+    shown = sorted(devices, key=lambda item: (item.host, item.kind != "gpu", item.id))
+    for device in shown[:_MOST_DEVICES]:
+        columns = (
+            "power_w",
+            "power_limit_w",
+            "sm_util",
+            "sm_clock_mhz",
+            "temperature_c",
+            "cpu_cores",
+        )
+        values = [fmt.number(device.last(name)) for name in columns]
+        origin = f" ({device.origin})" if device.origin else ""
+        name, host = escape_invisible(device.id[-24:] + origin), escape_invisible(device.host)
+        table.add_row(name, host, *values, _sparkline(device))
+    if len(shown) > _MOST_DEVICES:
+        for origin in sorted({device.origin or "" for device in shown}):
+            own = [device for device in shown if (device.origin or "") == origin]
+            total_w = sum(device.last("power_w") or 0.0 for device in own)
+            named = f" ({origin})" if origin else ""
+            table.add_row(f"{len(own)} devices{named}", "", fmt.number(total_w))
+    return table
+
+
+def _sparkline(device: Device) -> str:
+    values = list(device.series("power_w").values())[-_SPARK_S:]
+    top_w = max(values, default=0.0)
+    if top_w <= 0:
+        return ""
+    levels = (max(0.0, value) / top_w * (len(_BARS) - 1) for value in values)
+    return "".join(_BARS[round(level)] for level in levels)
+
+
+def _runs(overview: Overview) -> Iterator[Table]:
+    counts = overview.counts
+    active = counts.get("running", 0) + counts.get("queued", 0)
+    groups: tuple[tuple[str, int, tuple[RunRow, ...]], ...] = (
+        ("running and queued", active, overview.running),
+        ("failures", overview.failed_count, overview.failed),
+        ("done", counts.get("done", 0), overview.ended),
+    )
+    for title, count, rows in groups:
+        if not rows:
+            continue
+        table = Table(box=None, padding=(0, 1), header_style="bold", title_justify="left")
+        table.add_column(f"{title} ({count:,})", overflow="fold")
+        table.add_column("state")
+        table.add_column("reason", overflow="fold")
+        for row in rows[:_MOST_RUNS]:
+            texts = (row.title, row.state, row.reason or "")
+            table.add_row(*(escape_invisible(text) for text in texts))
+        yield table

@@ -1,0 +1,216 @@
+"""CodeCarbon's ``emissions.csv``, of all versions: energies in kWh, times in s.
+
+A row is a tracker's process from start to end, or one of its tasks where it has a name. CodeCarbon
+counts the devices of the machine, not of the process, so that the trackers of several ranks on one
+node count the same energy.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wattlaw.common.formatting import plural
+from wattlaw.importing.importer import Imported, Options
+from wattlaw.importing.reading import (
+    MISSING,
+    Source,
+    count,
+    headers_in,
+    moment_ns,
+    number,
+    positive,
+    text_in,
+)
+from wattlaw.importing.runs import RunMaker, checked_energy
+from wattlaw.store.fields import InvalidCell
+from wattlaw.store.imports import ImportedRun
+from wattlaw.store.record import Facts, Site
+
+_REQUIRED = ("timestamp", "project_name", "duration", "emissions", "energy_consumed")
+_J_PER_KWH = 3.6e6
+_PARTS = {"gpu_energy": "gpu_energy_j", "cpu_energy": "cpu_energy_j", "ram_energy": "dram_energy_j"}
+_REASON = (
+    "computed by CodeCarbon, which models memory and, without RAPL, processors; not checked here"
+)
+#: Trackers of one job on one machine agree in these columns.
+_MACHINE = (
+    "project_name", "experiment_id", "os", "cpu_model", "cpu_count", "gpu_model", "gpu_count",
+)  # fmt: skip
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+#: Trackers of one job start within so many seconds.
+_START_S = 10.0
+Line = tuple[int, dict[str, str], int, float]  # number, cells, start in ns, duration in s
+
+
+class CodeCarbonImporter:
+    """Time and energy of processes, from ``emissions.csv``."""
+
+    name = "codecarbon"
+    description = "emissions.csv of CodeCarbon"
+
+    def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
+        """Say whether the header has the columns that all versions write."""
+        return any({*_REQUIRED} <= names for names in headers_in(head))
+
+    def read(self, source: Source, options: Options) -> Imported:
+        """Return a run for each process, or for the processes of one job."""
+        lines: list[Line] = []
+        tasks: dict[str, list[Line]] = {}
+        account = source.account
+        for line, row in source.rows(_REQUIRED):
+            end_ns = moment_ns(row["timestamp"], options.timezone)
+            duration_s = positive(row["duration"])
+            if end_ns is None or duration_s is None or end_ns < int(duration_s * 1e9):
+                account.reject(line, "timestamp or duration is missing or invalid")
+            elif (column := _invalid_energy(row)) is not None:
+                account.reject(line, f"{column} is not a number of at least 0, such as 0.0125")
+            else:
+                is_task = (row.get("task_name") or "").lower() not in MISSING
+                own = tasks.setdefault(_process(row), []) if is_task else lines
+                own.append((line, row, end_ns - int(duration_s * 1e9), duration_s))
+        kept = _last_of_each(lines)
+        updates = {line for line, *_ in lines} - {line for line, *_ in kept}
+        account.leave_out("an earlier line of a process with several lines", *updates)
+        for item in kept:
+            own = tasks.get(_process(item[1]), [])
+            inside = [task for task in own if _contains(item, task)]
+            account.leave_out(
+                "a task of a process whose total is on another line", *(line for line, *_ in inside)
+            )
+            own[:] = [task for task in own if task not in inside]
+        nodes = options.constants.get("nodes", 1)
+        maker, runs, notes = RunMaker(source.path, options), [], []
+        groups = [(group, False) for group in _groups(kept)]
+        for group, is_tasks in [*groups, *((own, True) for own in tasks.values() if own)]:
+            try:
+                runs.append(_run(maker, group, nodes, options, is_tasks))
+            except InvalidCell as error:
+                for line, *_ in group:
+                    account.reject(line, str(error))
+                continue
+            account.read(*(line for line, *_ in group))
+            if is_tasks:
+                notes.append(f"line {group[0][0]}: {plural(len(group), 'task')} of one process")
+            elif len(group) > nodes:
+                places = ", ".join(str(line) for line, *_ in group[:8])
+                notes.append(
+                    f"lines {places}: {len(group)} processes at the same time on "
+                    f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
+                )
+        processes = len(kept) + sum(map(bool, tasks.values()))
+        counts = f"{plural(processes, 'tracker')} in {plural(len(runs), 'run')}"
+        text = f"CodeCarbon: {counts}, times in {options.zone_note}"
+        return Imported(text, runs, notes=notes)
+
+
+def _invalid_energy(row: dict[str, str]) -> str | None:
+    """Return the first column with an energy that is negative or not a number; missing is valid."""
+    for column in (*_PARTS, "energy_consumed"):
+        if (text := row.get(column) or "").lower() not in MISSING:
+            known = number(text)
+            if known is None or known < 0:
+                return column
+    return None
+
+
+def _process(row: dict[str, str]) -> str:
+    """Return what names the process of a row: its ``run_id``, or else its project."""
+    return text_in(row, "run_id") or text_in(row, "project_name") or ""
+
+
+def _contains(total: Line, task: Line) -> bool:
+    """Say whether a task is within the time of a process; their times are whole seconds."""
+    begin_s, end_s = ((task[2] - total[2]) * 1e-9 + more for more in (0.0, task[3]))
+    return begin_s >= -2.0 and end_s <= total[3] + 2.0
+
+
+def _last_of_each(lines: Sequence[Line]) -> list[Line]:
+    """Return the last line of each process, which adds up the ones before.
+
+    Lines of one ``run_id`` are of one process if they begin at the same time, so that the project's
+    name, ``None`` or 0 as ``run_id`` does no harm; or if they overlap and the id is CodeCarbon's, a
+    UUID. Lines of a UUID that follow each other are parts.
+    """
+    kept: list[Line] = []
+    last: dict[str, list[int]] = {}  # by id, places in ``kept``
+    for item in lines:
+        _, row, start_ns, duration_s = item
+        run_id = text_in(row, "run_id") or ""
+        own = last.setdefault(run_id, [])
+        for place in reversed(own) if run_id else ():
+            before = kept[place]
+            after_s = (start_ns - before[2]) * 1e-9
+            least_s = min(_START_S, 0.5 * duration_s, 0.5 * before[3])
+            overlaps = -duration_s + 2.0 < after_s < before[3] - 2.0  # times are whole seconds
+            if abs(after_s) <= least_s or (overlaps and _UUID.fullmatch(run_id)):
+                if duration_s >= before[3]:
+                    kept[place] = item
+                break
+        else:
+            own.append(len(kept))
+            kept.append(item)
+    return kept
+
+
+def _groups(lines: Sequence[Line]) -> list[list[Line]]:
+    """Return the processes of each job: those of one machine that start together and overlap."""
+    groups: list[list[Line]] = []
+    open_groups: dict[tuple[str, ...], list[Line]] = {}
+    for item in sorted(lines, key=lambda item: item[2]):
+        _, row, start_ns, duration_s = item
+        key = tuple(row.get(name, "") for name in _MACHINE)
+        if (group := open_groups.get(key)) is not None:
+            after_s = (start_ns - group[0][2]) * 1e-9
+            if after_s <= min(_START_S, 0.5 * duration_s, 0.5 * group[0][3]):
+                group.append(item)
+                continue
+        open_groups[key] = [item]
+        groups.append(open_groups[key])
+    return sorted(groups, key=lambda group: min(item[0] for item in group))
+
+
+def _run(
+    maker: RunMaker, group: Sequence[Line], nodes: int, options: Options, is_tasks: bool
+) -> ImportedRun:
+    """Return the run of one process by its tasks, or of the processes of a job, as one window."""
+    line, row, *_ = min(group, key=lambda item: item[0])
+    if nodes > 1 and not is_tasks and len(group) % nodes:
+        raise InvalidCell(f"{len(group)} processes cannot be divided by {nodes} nodes")
+    gpus = count(row.get("gpu_count"), least=1)
+    values: dict[str, Any] = {"workload": text_in(row, "project_name") or options.study}
+    values |= {"gpus": gpus * nodes} if gpus is not None else {}
+    hardware = text_in(row, "gpu_model") or text_in(row, "cpu_model")
+    values |= {"hardware": hardware} if hardware else {}
+    experiment = text_in(row, "experiment_id") or ""
+    if experiment and not _UUID.fullmatch(experiment):
+        values["options.experiment_id"] = experiment
+    known = options.constants.get("gpus", values.get("gpus", 1))
+    windows, total_j, site = [], 0.0, None
+    for part in [[item] for item in group] if is_tasks else [group]:
+        # Each process counts a complete node: the longest ones have all of its energy.
+        longest = sorted(part, key=lambda item: -item[3])[:nodes]
+        energy_j = {name: _sum_j(longest, column) for column, name in _PARTS.items()}
+        total_j += _sum_j(longest, "energy_consumed")
+        window: dict[str, Any] = {
+            "phase": "run",
+            "start_ns": min(item[2] for item in part),
+            "duration_s": longest[0][3],
+            **checked_energy(energy_j, "estimated", _REASON),
+        }
+        if "gpu_energy_j" in window:
+            window["gpu_power_mean_w"] = window["gpu_energy_j"] / longest[0][3] / known
+        windows.append(window)
+    if total_j and all(window["energy_source"] == "none" for window in windows):
+        # The first version does not divide the energy among devices.
+        site = Site(scheduler="none", energy_j=total_j, energy_source="CodeCarbon energy_consumed")
+    software = {"codecarbon": version} if (version := text_in(row, "codecarbon_version")) else {}
+    return maker.run(values, windows, line=line, facts=Facts(software=software), site=site)
+
+
+def _sum_j(lines: Sequence[Line], column: str) -> float:
+    """Return the energy of a column in joules; 0 where it is not known or was not measured."""
+    return sum(positive(row.get(column)) or 0.0 for _, row, *_ in lines) * _J_PER_KWH
+
+
+IMPORTER = CodeCarbonImporter()

@@ -1,0 +1,40 @@
+"""The published findings, tested on the runs of a store."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.api.display import as_html
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import join_names, quote
+from wattlaw_papers.claims.verdicts import Claim
+
+
+@dataclass(frozen=True)
+class Claims(Result):
+    """Published claims with their verdicts; ``claims["name"]`` is a single claim."""
+
+    claims: tuple[Claim, ...]
+
+    def __iter__(self) -> Iterator[Claim]:
+        return iter(self.claims)
+
+    def __len__(self) -> int:
+        return len(self.claims)
+
+    def __getitem__(self, name: str) -> Claim:
+        by_name = {claim.name: claim for claim in self.claims}
+        if name not in by_name:
+            raise BadInput(f"claim: given {quote(name)}; allowed: {join_names(list(by_name))}")
+        return by_name[name]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per claim: study, name, claim, verdict, evidence, criterion."""
+        columns = ["study", "name", "claim", "verdict", "evidence", "criterion"]
+        rows = [[getattr(claim, column) for column in columns] for claim in self.claims]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_frame()[["study", "claim", "verdict", "evidence"]])

@@ -1,0 +1,29 @@
+"""The findings of the two studies as tests on other data, with criteria fixed in advance."""
+
+import pandas as pd
+
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw_papers.claims import batch, energy, limits, scaling
+from wattlaw_papers.claims.verdicts import SCOPES, Claim, Measurements
+
+CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
+
+
+def check_claims(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    *,
+    statistics: pd.DataFrame | None = None,
+    footprint: Footprint | None = None,
+    energy_scope: str | None = None,
+) -> tuple[Claim, ...]:
+    """Return every claim with its verdict, those of Frey et al. 2022 first.
+
+    The tables are those of ``findings.analyse``. Energies count what the study of a claim counted,
+    unless there is an ``energy_scope``. Claims on carbon need the ``footprint``.
+    """
+    claims = []
+    for study, scope in SCOPES.items():
+        measured = Measurements.of(runs, epochs, energy_scope or scope, statistics, footprint)
+        claims += [claim.evaluate(measured) for claim in CLAIMS if claim.study == study]
+    return tuple(claims)

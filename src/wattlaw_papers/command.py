@@ -1,0 +1,43 @@
+"""``wattlaw claims``."""
+
+import json
+from collections import Counter
+from operator import attrgetter
+
+from wattlaw.api import results
+from wattlaw.cli.common import options as opts
+from wattlaw.cli.common.console import Console
+from wattlaw.report import tables
+from wattlaw_papers.published import SOURCES
+
+
+def claims(
+    stores: opts.StoreArguments,
+    energy_scope: opts.EnergyScopeOption = None,
+    pue: opts.PueOption = None,
+    grid: opts.GridOption = None,
+    as_json: opts.JsonOption = False,
+    strict: opts.StrictOption = False,
+) -> int:
+    """Test published findings on your own runs."""
+    tested = results.open(*stores, strict=strict).claims(
+        energy_scope=energy_scope, pue=pue, grid=grid
+    )
+    if as_json:
+        print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
+        return 0
+    console = Console()
+    for study, source in SOURCES.items():
+        console.print(f"{study}: {source.citation}")
+        columns = [
+            tables.text("claim", attrgetter("claim")),
+            tables.text("verdict", attrgetter("verdict")),
+            tables.text("evidence", attrgetter("evidence")),
+        ]
+        of_study = [claim for claim in tested if claim.study == study]
+        console.show(tables.build("claims", "", columns, of_study))
+        counts = Counter(claim.verdict for claim in of_study)
+        shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+        console.print(f"{len(of_study)} claims: {shown}\n")
+    console.print("Criteria: docs/claims.md, or --json.")
+    return 0

@@ -1,0 +1,1 @@
+"""The seven networks of the two studies."""

@@ -1,0 +1,208 @@
+"""The nets: PyTorch Geometric's layers on graphs that were made with the batch.
+
+Their inputs are the atomic number ``z``, the position ``pos`` in angstrom and the molecule
+``batch`` of each atom, the sources and targets ``edges`` (2, edges), for DimeNet the indices ``kj``
+and ``ji`` of the two edges of each triplet, and the number of molecules. A forward pass copies no
+number from the device to the host, such as that of edges, so that a GPU never waits for the host.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions
+from wattlaw_papers.workloads.molecules.graphs import dimenet, pyg
+
+_Array = npt.NDArray[np.float64]
+
+
+class Standardised(nn.Module):
+    """A net for a standardised property: ``mean`` and ``std`` restore the unit of the property."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, net: nn.Module, mean: float, std: float) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float64))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float64))
+
+    def forward(self, *graph: Tensor, molecules: int) -> Tensor:
+        """Return a standardised prediction for each molecule, shape (molecules,)."""
+        predicted: Tensor = self.net(*graph, molecules=molecules)
+        return predicted.flatten().float()
+
+
+class SchNet(pyg.SchNet):  # type: ignore[misc]
+    """SchNet (Schuett et al. 2017, arXiv 1706.08566) with edges as an input."""
+
+    def __init__(self, options: SchNetOptions) -> None:
+        super().__init__(
+            hidden_channels=options.hidden_channels,
+            num_filters=options.filters,
+            num_interactions=options.interactions,
+            num_gaussians=options.gaussians,
+            cutoff=options.cutoff,
+        )
+
+    def forward(
+        self, z: Tensor, pos: Tensor, batch: Tensor, edges: Tensor, *, molecules: int
+    ) -> Tensor:
+        """Return a prediction for each molecule, shape (molecules, 1)."""
+        source, target = edges
+        length = (pos[source] - pos[target]).norm(dim=-1)
+        expanded = self.distance_expansion(length)
+        state = self.embedding(z)
+        for interaction in self.interactions:
+            state = state + interaction(state, edges, length, expanded)
+        by_atom: Tensor = self.lin2(self.act(self.lin1(state)))
+        return _sum_by_molecule(by_atom, batch, molecules)
+
+
+class DimeNet(nn.Module):
+    """DimeNet (Gasteiger et al. 2020, arXiv 2003.03123) with edges and triplets as inputs.
+
+    Its parameters have PyTorch Geometric's names and are drawn in the same order.
+    """
+
+    def __init__(self, options: DimeNetOptions) -> None:
+        super().__init__()
+        act = nn.functional.silu
+        channels, radial = options.hidden_channels, options.radial
+        self.rbf = dimenet.BesselBasisLayer(radial, options.cutoff, 5)
+        self.sbf = SphericalBasis(options.spherical, radial, options.cutoff)
+        self.emb = dimenet.EmbeddingBlock(radial, channels, act)
+        self.output_blocks = nn.ModuleList(
+            dimenet.OutputBlock(radial, channels, 1, 3, act) for _ in range(options.blocks + 1)
+        )
+        self.interaction_blocks = nn.ModuleList(
+            dimenet.InteractionBlock(
+                channels, options.bilinear, options.spherical, radial, 1, 2, act
+            )
+            for _ in range(options.blocks)
+        )
+
+    def forward(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor,
+        edges: Tensor,
+        kj: Tensor,
+        ji: Tensor,
+        *,
+        molecules: int,
+    ) -> Tensor:
+        """Return a prediction for each molecule, shape (molecules, 1)."""
+        source, target = edges
+        along = pos[source] - pos[target]
+        length = along.pow(2).sum(-1).sqrt()
+        to_j = along[ji]
+        to_k = pos[source[kj]] - pos[target[ji]]
+        across = torch.linalg.cross(to_j, to_k).norm(dim=-1)
+        angle = torch.atan2(across, (to_j * to_k).sum(-1))
+        rbf, sbf = self.rbf(length), self.sbf(length, angle, kj)
+        message = self.emb(z, rbf, target, source)
+        by_atom: Tensor = self.output_blocks[0](message, rbf, target, len(z))
+        blocks: Any = zip(self.interaction_blocks, self.output_blocks[1:], strict=True)
+        for interaction, output in blocks:
+            message = interaction(message, rbf, sbf, kj, ji)
+            by_atom = by_atom + output(message, rbf, target, len(z))
+        return _sum_by_molecule(by_atom, batch, molecules)
+
+
+def _sum_by_molecule(by_atom: Tensor, batch: Tensor, molecules: int) -> Tensor:
+    return by_atom.new_zeros(molecules, by_atom.shape[1]).index_add(0, batch, by_atom)
+
+
+class SphericalBasis(nn.Module):
+    """Spherical Bessel functions of distances times spherical harmonics of angles.
+
+    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8:
+    ``radial`` functions of each of ``spherical`` orders, all zero at ``cutoff``. PyTorch Geometric
+    derives the same functions with sympy for each net, which takes many seconds, and evaluates them
+    one after the other. There are no parameters and no entries in a state dict.
+    """
+
+    zeros: Tensor
+    norms: Tensor
+    harmonics: Tensor
+
+    def __init__(self, spherical: int, radial: int, cutoff: float) -> None:
+        super().__init__()
+        self._cutoff = cutoff
+        self._envelope = dimenet.Envelope(5)
+        zeros = bessel_zeros(spherical, radial)
+        norms = np.stack(
+            [np.sqrt(2) / np.abs(_bessel(row, order + 1)) for order, row in enumerate(zeros)]
+        )
+        harmonics = np.sqrt((2 * np.arange(spherical) + 1) / (4 * np.pi))
+        for name, array in (("zeros", zeros), ("norms", norms), ("harmonics", harmonics)):
+            self.register_buffer(name, torch.from_numpy(array), persistent=False)
+
+    def forward(self, dist: Tensor, angle: Tensor, kj: Tensor) -> Tensor:
+        """Return the functions of each triplet, ordered by order: (triplets, orders x functions).
+
+        ``dist`` is the length of each edge; ``angle`` and ``kj`` are the angle and the first edge
+        of each triplet.
+        """
+        share = dist / self._cutoff
+        envelope: Tensor = self._envelope(share)
+        by_edge = self._by_distance(share) * envelope[:, None, None]
+        by_angle = _legendre(angle.cos(), len(self.harmonics)) * self.harmonics.to(angle.dtype)
+        return (by_edge[kj] * by_angle.unsqueeze(2)).flatten(1)
+
+    def _by_distance(self, share: Tensor) -> Tensor:
+        """Return j_l(z_ln x) times its norm, shape (edges, orders, functions).
+
+        In double precision, because short distances lead to differences of large numbers.
+        """
+        x = share.double()[:, None, None] * self.zeros
+        value = x.sin() / x
+        functions = [value[:, 0]]
+        x = x[:, 1:]
+        lower, value = value[:, 1:], value[:, 1:] / x - x.cos() / x
+        for order in range(1, len(self.zeros)):
+            functions.append(value[:, 0])
+            x, lower, value = x[:, 1:], lower[:, 1:], value[:, 1:]
+            lower, value = value, value * ((2 * order + 1) / x) - lower
+        return (torch.stack(functions, dim=1) * self.norms).to(share.dtype)
+
+
+def bessel_zeros(orders: int, count: int) -> _Array:
+    """Return the first positive zeros of spherical Bessel functions, shape (orders, count).
+
+    The zeros of an order lie between those of the next lower order, so bisection finds them all.
+    """
+    zeros: _Array = np.arange(1.0, count + orders) * np.pi
+    rows = [zeros[:count]]
+    for order in range(1, orders):
+        low, high = zeros[:-1].copy(), zeros[1:].copy()
+        sign = np.sign(_bessel(low, order))
+        for _ in range(60):
+            middle = (low + high) / 2
+            left = np.sign(_bessel(middle, order)) == sign
+            low, high = np.where(left, middle, low), np.where(left, high, middle)
+        zeros = (low + high) / 2
+        rows.append(zeros[:count])
+    return np.stack(rows)
+
+
+def _bessel(x: _Array, order: int) -> _Array:
+    """Return j_order(x); upward recursion is accurate unless x is much less than the order."""
+    value, higher = np.sin(x) / x, np.sin(x) / x**2 - np.cos(x) / x
+    for lower in range(1, order + 1):
+        value, higher = higher, (2 * lower + 1) / x * higher - value
+    return value
+
+
+def _legendre(x: Tensor, orders: int) -> Tensor:
+    """Return the Legendre polynomials of the first orders, shape (len(x), orders)."""
+    values = [torch.ones_like(x), x]
+    for order in range(1, orders - 1):
+        values.append((x * values[-1] * (2 * order + 1) - values[-2] * order) / (order + 1))
+    return torch.stack(values[:orders], dim=1)

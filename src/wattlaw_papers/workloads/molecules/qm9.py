@@ -1,0 +1,164 @@
+"""Reads and checks the file of QM9 that PyTorch Geometric downloads."""
+
+import functools
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from wattlaw.common.errors import BadInput, one_line
+from wattlaw.workloads.data_cache import Array, DataCache, signature
+from wattlaw.workloads.workload import Indices
+from wattlaw_papers.workloads.molecules.molecules import Molecules
+
+FILE = Path("raw", "qm9_v3.pt")
+_PROPERTIES = 19
+_HEAVIEST = 94  # the largest atomic number of DimeNet's embedding; SchNet's is larger
+_PAIRS_AT_ONCE = 10_000_000
+_SPLIT_SEED = 0
+
+
+def read(data: Path) -> Molecules:
+    """Return the molecules of ``DATA/raw/qm9_v3.pt``: a list with a dict of tensors for each.
+
+    Of a dict, ``z`` (atoms,), ``pos`` (atoms, 3) and ``y`` (1, 19) are used. Reading the complete
+    file takes a minute, so its arrays are cached.
+
+    Raises ``BadInput`` if there is no such file, it cannot be read, or a record is not valid.
+    """
+    path = data / FILE
+    if not path.is_file():
+        raise BadInput(
+            f"{path}: no such file; download it on a machine without rdkit: python -c "
+            f"\"from torch_geometric.datasets import QM9; QM9('{data}')\""
+        )
+    cache, state, checked = DataCache(), signature([path]), functools.cache(_checked)
+
+    def column(name: str) -> Array:
+        return cache.array(["qm9", name, state], lambda: getattr(checked(path), name))
+
+    return Molecules(column("z"), column("pos"), column("counts"), column("targets"))
+
+
+def _checked(path: Path) -> Molecules:
+    records = _loaded(path)
+    if not isinstance(records, list) or not records:
+        content = "no records" if records == [] else f"a {type(records).__name__}"
+        raise BadInput(f"{path}: contains {content}; allowed: a list with a dict for each molecule")
+    for number, record in enumerate(records):
+        if problem := _problem(record):
+            _raise_bad_record(path, number, problem)
+    counts = np.array([len(record["z"]) for record in records], np.int64)
+    z = torch.cat([record["z"] for record in records]).numpy()
+    pos = torch.cat([record["pos"] for record in records]).float().numpy()
+    targets = torch.cat([record["y"] for record in records]).float().numpy()
+    molecule = np.repeat(np.arange(len(counts)), counts)
+    _check_values(path, molecule, z, pos)
+    _check_distances(path, counts, pos)
+    return Molecules(z.astype(np.uint8), pos, counts, targets)
+
+
+def check_target(data: Path, values: npt.NDArray[np.float32], name: str) -> None:
+    """Raise ``BadInput`` if a molecule has no finite value of a property."""
+    unknown = np.flatnonzero(~np.isfinite(values))
+    if len(unknown):
+        number = int(unknown[0])
+        problem = f"y has {values[number]} for target {name}; allowed: a finite number"
+        _raise_bad_record(data / FILE, number, problem)
+
+
+def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indices, Indices]:
+    """Return the indices of the training and of the evaluation molecules.
+
+    The choice is random, but the same in every run. A file with fewer than ``train`` +
+    ``evaluation`` molecules is split in the same proportion, with at least one molecule each.
+
+    Raises ``BadInput`` if there is only one molecule.
+    """
+    if molecules < 2:
+        raise BadInput(
+            f"{data / FILE}: contains 1 molecule; allowed: 2 or more, for training and evaluation"
+        )
+    order = np.random.default_rng(_SPLIT_SEED).permutation(molecules)
+    if molecules < train + evaluation:
+        train = min(max(1, round(molecules * train / (train + evaluation))), molecules - 1)
+        evaluation = molecules - train
+    return order[:train], order[train : train + evaluation]
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        return torch.load(
+            path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
+        )
+    except (
+        AttributeError, EOFError, IndexError, KeyError, OSError, RuntimeError, TypeError,
+        ValueError, pickle.UnpicklingError, zipfile.BadZipFile,
+    ) as error:  # fmt: skip
+        raise BadInput(
+            f"{path}: not a file of tensors of torch.save ({one_line(error)[:100]}); allowed: "
+            "QM9 as PyTorch Geometric downloads it"
+        ) from error
+
+
+def _problem(record: Any) -> str | None:
+    """Return what is wrong with the types or shapes of a record."""
+    if not isinstance(record, dict):
+        return f"is a {type(record).__name__}; allowed: a dict with z, pos and y"
+    for key in ("z", "pos", "y"):
+        if not isinstance(record.get(key), torch.Tensor):
+            state = f"is a {type(record[key]).__name__}" if key in record else "is missing"
+            return f"{key} {state}; allowed: a tensor"
+    z, pos, y = record["z"], record["pos"], record["y"]
+    if z.dim() != 1 or z.is_floating_point() or z.is_complex():
+        return _wrong("z", z, "(atoms,) of integers")
+    if tuple(pos.shape) != (len(z), 3) or not pos.is_floating_point():
+        return _wrong("pos", pos, f"({len(z)}, 3) of floats")
+    if tuple(y.shape) != (1, _PROPERTIES) or not y.is_floating_point():
+        return _wrong("y", y, f"(1, {_PROPERTIES}) of floats")
+    few = f"z has {len(z)} atom(s); allowed: 2 or more, because a net works on pairs"
+    return few if len(z) < 2 else None
+
+
+def _wrong(key: str, tensor: torch.Tensor, allowed: str) -> str:
+    return f"{key} has shape {tuple(tensor.shape)} of {tensor.dtype}; allowed: {allowed}"
+
+
+def _check_values(
+    path: Path, molecule: Indices, z: npt.NDArray[np.int64], pos: npt.NDArray[np.float32]
+) -> None:
+    unknown = np.flatnonzero((z < 1) | (z > _HEAVIEST))
+    if len(unknown):
+        problem = f"z has {z[unknown[0]]}; allowed: atomic numbers from 1 to {_HEAVIEST}"
+        _raise_bad_record(path, int(molecule[unknown[0]]), problem)
+    infinite = np.flatnonzero(~np.isfinite(pos).all(1))
+    if len(infinite):
+        problem = f"pos has {pos[infinite[0]].tolist()}; allowed: finite numbers"
+        _raise_bad_record(path, int(molecule[infinite[0]]), problem)
+
+
+def _check_distances(path: Path, counts: Indices, pos: npt.NDArray[np.float32]) -> None:
+    """Raise ``BadInput`` if two atoms of a molecule have one position, and so no direction."""
+    ends = np.cumsum(counts)
+    for size in np.unique(counts):
+        alike = np.flatnonzero(counts == size)
+        step = max(1, _PAIRS_AT_ONCE // int(size) ** 2)
+        for start in range(0, len(alike), step):
+            part = alike[start : start + step]
+            positions = pos[(ends[part] - size)[:, None] + np.arange(size)]
+            squares = np.zeros((len(part), size, size), np.float32)
+            for axis in range(3):
+                squares += (positions[:, :, None, axis] - positions[:, None, :, axis]) ** 2
+            squares[:, np.arange(size), np.arange(size)] = 1
+            if not squares.all():
+                row, first, second = (int(index[0]) for index in np.nonzero(squares == 0))
+                problem = f"pos has the same position for atoms {first} and {second}"
+                _raise_bad_record(path, int(part[row]), f"{problem}; allowed: different positions")
+
+
+def _raise_bad_record(path: Path, number: int, problem: str) -> NoReturn:
+    raise BadInput(f"{path}: record {number} (counted from 0): {problem}")

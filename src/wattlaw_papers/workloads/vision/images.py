@@ -1,0 +1,157 @@
+"""Image folders, and batches of image files: decoding, cropping, mirroring."""
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+
+from wattlaw.common.errors import BadInput, one_line
+from wattlaw.common.files import open_regular
+from wattlaw.workloads.workload import VALIDATION_NAMES, Indices, Seeds, existing
+from wattlaw_papers.workloads.torchvision_import import import_torchvision
+
+import_torchvision()
+from torchvision.datasets.folder import IMG_EXTENSIONS, find_classes, make_dataset  # noqa: E402
+from torchvision.transforms import RandomResizedCrop  # noqa: E402
+from torchvision.transforms import functional as transforms  # noqa: E402
+
+#: The range of a training crop's share of the area, and of its ratio of width to height.
+_SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
+#: Share of a resized image's shorter side in an evaluation crop: 224 of 256 pixels.
+_CENTER = 224 / 256
+
+
+class Files(Protocol):
+    """Labelled image files by index."""
+
+    def __len__(self) -> int:
+        """Return the number of images."""
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        """Return an image file's bytes and its label, from 0; ``BadInput`` if it is invalid."""
+
+    def location(self, index: int) -> str:
+        """Return the location of an image, for messages."""
+
+
+class Folder:
+    """The images of a folder with a subfolder of ``train`` and of ``val`` for each class.
+
+    They are numbered in the order of their classes and names.
+
+    Raises ``BadInput`` if folders or images are missing, or there are more classes than the net has
+    outputs.
+    """
+
+    def __init__(self, data: Path, classes: int, *, training: bool) -> None:
+        numbers = _classes(data / "train")
+        if len(numbers) > classes:
+            raise BadInput(
+                f"{data / 'train'}: {len(numbers)} class folders; allowed: up to {classes} "
+                "(option classes)"
+            )
+        self._root = data / "train" if training else existing(data, "val", *VALIDATION_NAMES)
+        if not training and (unknown := sorted(set(_classes(self._root)) - set(numbers))):
+            raise BadInput(
+                f"{self._root / unknown[0]}: a class that is not in {data / 'train'}; "
+                "allowed: the class folders there"
+            )
+        images = make_dataset(self._root, numbers, extensions=IMG_EXTENSIONS, allow_empty=True)
+        if not images:
+            raise BadInput(
+                f"{self._root}: no images in its class folders; allowed: files named "
+                f"{', '.join('*' + ending for ending in IMG_EXTENSIONS)}"
+            )
+        # Arrays, because a million Python objects would be copied into every loader process.
+        names = [os.fsencode(os.path.relpath(path, self._root)) for path, _ in images]
+        self._names = np.array(names)
+        self._labels = np.array([label for _, label in images], np.int64)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def read(self, index: int) -> tuple[bytes, int]:
+        """Return an image file's bytes and its label."""
+        path = self.location(index)
+        try:
+            with open_regular(Path(path)) as file:
+                return file.read(), int(self._labels[index])
+        except OSError as error:
+            raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
+
+    def location(self, index: int) -> str:
+        """Return an image's path."""
+        return str(self._root / os.fsdecode(self._names[index]))
+
+
+def _classes(root: Path) -> dict[str, int]:
+    try:
+        numbers: dict[str, int] = find_classes(root)[1]
+    except OSError as error:
+        raise BadInput(
+            f"{root}: no class folders; allowed: a folder with a subfolder of images per class"
+        ) from error
+    return numbers
+
+
+@dataclass(frozen=True)
+class ImageData:
+    """Image files with torchvision's usual transforms.
+
+    Training crops 8 to 100 % of the area at random and mirrors half of the crops. Evaluation crops
+    the centre.
+    """
+
+    files: Files
+    image_size: int
+    training: bool
+    reads_files: bool = True
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return images (n, 3, size, size) of uint8 (RGB) and labels (n,) of int64."""
+        size = self.image_size
+        images = np.empty((len(indices), 3, size, size), np.uint8)
+        labels = np.empty(len(indices), np.int64)
+        numbers = zip(indices.tolist(), seeds.tolist(), strict=True)
+        with torch.random.fork_rng(devices=[]):
+            for row, (index, seed) in enumerate(numbers):
+                encoded, labels[row] = self.files.read(index)
+                image = _decode(encoded, self.files, index)
+                pixels = _random_crop(image, size, seed) if self.training else _centre(image, size)
+                images[row] = pixels.transpose(2, 0, 1)
+        return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+def _decode(encoded: bytes, files: Files, index: int) -> Image.Image:
+    try:
+        with Image.open(io.BytesIO(encoded)) as image:
+            return image.convert("RGB")
+    # Pillow raises SyntaxError for broken PNG and JPEG headers.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise BadInput(
+            f"{files.location(index)}: {len(encoded)} bytes that cannot be decoded "
+            f"({one_line(error)}); allowed: a complete image file, such as JPEG"
+        ) from error
+
+
+def _random_crop(image: Image.Image, size: int, seed: int) -> Any:
+    # torch.manual_seed would also seed the GPUs and so change a model's dropout.
+    torch.default_generator.manual_seed(seed)
+    top, left, height, width = RandomResizedCrop.get_params(image, list(_SCALE), list(_RATIO))
+    mirror = bool(torch.rand(()) < 0.5)
+    crop = transforms.resized_crop(image, top, left, height, width, [size, size])
+    pixels = np.asarray(crop)
+    return pixels[:, ::-1] if mirror else pixels
+
+
+def _centre(image: Image.Image, size: int) -> Any:
+    resized = transforms.resize(image, [round(size / _CENTER)])
+    return np.asarray(transforms.center_crop(resized, [size, size]))

@@ -1,0 +1,293 @@
+"""``wattlaw simulate``: predictions for settings on hardware that need not be available."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import product
+from math import log
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from wattlaw.cli.common import options as opts
+from wattlaw.cli.common.options import (
+    option,
+    parse_counts,
+    parse_json_object,
+    parse_limits,
+    positive,
+)
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import plural
+from wattlaw.common.terminal import print_note
+from wattlaw.hardware.library import read_cluster
+from wattlaw.study.base import MAX_COUNT, Precision
+from wattlaw.study.model import Measure, RunSpec, Setting, Train
+from wattlaw.workloads import catalogue
+from wattlaw_simulator.job import Prediction, SimulatedJob, Split
+from wattlaw_simulator.launching import machine as inputs
+from wattlaw_simulator.predict import predict
+
+#: The largest sweep; its table is already too long to read.
+_MAX_SETTINGS = 10_000
+#: The same as ``store.tables.KINDS``, whose import takes longer than a simulation.
+_KINDS = (".csv", ".parquet", ".jsonl")
+_HOUR_S = 3600.0
+#: Names of the parts of a step in a row: ``compute_s`` and so on.
+PARTS = tuple(part.name for part in fields(Split))
+
+
+def _count(metavar: str, text: str, most: int = MAX_COUNT) -> Any:
+    return option(metavar, text, min=1, max=most)
+
+
+def simulate(
+    workload: Annotated[
+        str | None, typer.Option("--workload", "-w", help="Workload; see 'wattlaw workloads'.")
+    ] = None,
+    hardware: opts.HardwareOption = None,
+    options: Annotated[
+        str | None, option("JSON", "Options of the workload, a JSON object.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        option("FILE", "Profile from 'wattlaw workloads profile', instead of the packaged one."),
+    ] = None,
+    samples: Annotated[
+        int | None,
+        _count("N", "Samples in the training data. Default: those of the workload.", 10**15),
+    ] = None,
+    gpus: Annotated[str, option("N,...", "GPU counts.")] = "1",
+    gpus_per_node: Annotated[
+        int | None, _count("N", "GPUs used per node. Default: all of them.")
+    ] = None,
+    local_batch: Annotated[int | None, _count("B", "Samples per GPU and step.")] = None,
+    global_batch: Annotated[int | None, _count("B", "Samples per step on all GPUs.")] = None,
+    power_limit: opts.PowersOption = None,
+    clock_limit: opts.ClocksOption = None,
+    precision: Annotated[Precision, typer.Option(help="Number format of the training.")] = "fp32",
+    dataset_fraction: Annotated[
+        float, option("X", "Share of the training data to use.", max=1, callback=positive)
+    ] = 1.0,
+    epochs: Annotated[int, _count("E", "Epochs to train.", 100_000)] = 1,
+    gradient_accumulation: Annotated[int, _count("K", "Gradient-accumulation steps.", 100_000)] = 1,
+    list_hardware: Annotated[
+        bool,
+        typer.Option(
+            "--list-hardware",
+            help="List the known hardware; with --hardware, its parameters and their sources.",
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None, option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output")
+    ] = None,
+    raw: opts.RawOption = False,
+    as_json: opts.JsonOption = False,
+) -> int:
+    """Predict time, energy and power without the hardware."""
+    if list_hardware:
+        from wattlaw_simulator.command.text import show_hardware
+
+        return show_hardware(hardware, as_json=as_json)
+    if (local_batch is None) == (global_batch is None):
+        raise BadInput("simulate: exactly one of --local-batch and --global-batch is required")
+    if output is not None and output.suffix.lower() not in _KINDS:
+        listed = ", ".join(_KINDS)
+        raise BadInput(f"{output}: unknown file type {output.suffix!r}; expected {listed}")
+    template = _job_template(
+        workload, hardware, options=options, profile_path=profile, samples=samples,
+        gpus_per_node=gpus_per_node,
+        setting=Setting(gpus=1, precision=precision, dataset_fraction=dataset_fraction),
+        train=Train(gradient_accumulation=gradient_accumulation),
+    )  # fmt: skip
+    powers = parse_limits("--power-limit", power_limit or "none")
+    clocks = parse_limits("--clock-limit", clock_limit or "none")
+    counts = parse_counts("--gpus", gpus)
+    number = len(powers) * len(clocks) * len(counts)
+    if number > _MAX_SETTINGS:
+        raise BadInput(f"simulate: {number:,} settings; expected at most {_MAX_SETTINGS:,}")
+    jobs = []
+    for power_w, clock_mhz, count in product(powers, clocks, counts):
+        batch = global_batch or 0
+        local = local_batch or (0 if batch % count else batch // count)  # 0: not divisible
+        job = replace(template, gpus=count, local_batch=local, power_limit_w=power_w)
+        jobs.append(replace(job, clock_limit_mhz=clock_mhz))
+    rows = add_scaling(_rows(jobs, epochs))
+    if output is not None:
+        _write(output, rows, raw=raw)
+    if as_json:
+        print(json.dumps(rows, allow_nan=False))
+    else:
+        from wattlaw_simulator.command.text import show
+
+        show(rows, template)
+    return 0 if len(rows) == len(jobs) else 1
+
+
+def _job_template(
+    workload: str | None,
+    hardware: str | None,
+    *,
+    options: str | None,
+    profile_path: Path | None,
+    samples: int | None,
+    gpus_per_node: int | None,
+    setting: Setting,
+    train: Train,
+) -> SimulatedJob:
+    """Return a job of one GPU and one sample, with what all settings of a sweep share."""
+    if hardware is None:
+        raise BadInput("--hardware is required; see 'wattlaw simulate --list-hardware'")
+    cluster = read_cluster(hardware)
+    if gpus_per_node is not None and gpus_per_node > cluster.node.gpus:
+        raise BadInput(
+            f"--gpus-per-node: {gpus_per_node} is too large; a node of {cluster.name} has "
+            f"{cluster.node.gpus} GPUs"
+        )
+    profile = None if profile_path is None else catalogue.read_profile(profile_path)
+    name = workload or (profile.workload if profile else None)
+    if name is None:
+        raise BadInput("--workload is required; see 'wattlaw workloads'")
+    if profile is not None and name != profile.workload:
+        raise BadInput(
+            f"--workload: {name!r:.80} does not match {profile_path}, a profile of "
+            f"{profile.workload}"
+        )
+    if profile is None or samples is None:
+        catalogue.entry(name)  # raises BadInput for an unknown name
+    values = {} if profile is None else profile.options
+    if options is not None:
+        values = parse_json_object("--options", options)
+    spec = RunSpec(
+        workload=inputs.workload_spec(name, values), setting=setting, repeat=0,
+        measure=Measure(), train=train, launch_kind="simulated",
+    )  # fmt: skip
+    try:
+        return inputs.simulation_job(
+            spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples
+        )
+    except BadInput as error:
+        raise BadInput(f"simulate: {error}") from None
+
+
+def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
+    """Return the predictions; print the settings that cannot be simulated on standard error."""
+    rows, errors = [], []
+    for job in jobs:
+        try:
+            if not job.local_batch:
+                raise BadInput("--global-batch: is not a multiple of the GPU count")
+            rows.append({"simulated": True, **prediction_row(predict(job), epochs)})
+        except BadInput as error:
+            if len(jobs) == 1:
+                raise
+            errors.append(f"{_label(job)}: {error}")
+    for error_text in errors:
+        print_note(f"skipped: {error_text}")
+    if not rows:
+        raise BadInput(f"simulate: none of the {len(jobs)} settings can be simulated")
+    return rows
+
+
+def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
+    """Return a prediction as a flat row; a value that is not known is None.
+
+    It has the setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all
+    ``epochs`` ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of
+    an evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add up
+    to ``step_time_s``, and ``roofline_s``.
+    """
+    job, train = prediction.job, prediction.train
+    energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
+    evaluation = prediction.evaluation
+    return {
+        "workload": job.profile.workload,
+        "options": dict(job.profile.options),
+        "hardware": job.cluster.name,
+        "calibration": job.cluster.calibration,
+        "gpus": job.gpus,
+        "nodes": job.nodes,
+        "local_batch": job.local_batch,
+        "global_batch": job.global_batch,
+        "precision": job.precision,
+        "power_limit_w": job.power_limit_w,
+        "clock_limit_mhz": job.clock_limit_mhz,
+        "dataset_fraction": job.dataset_fraction,
+        "epochs": epochs,
+        "memory_gb": prediction.memory_gb,
+        "fits_memory": prediction.memory_gb <= job.cluster.gpu.memory_gb,
+        "epoch_time_s": train.duration_s,
+        "train_time_s": train.duration_s * epochs,
+        "samples_per_s": train.samples / train.duration_s,
+        "steps_per_epoch": train.steps,
+        "power_per_gpu_w": train.gpu_power_w,
+        "gpu_energy_per_epoch_j": train.gpu_energy_j,
+        "cpu_energy_per_epoch_j": train.cpu_energy_j,
+        "dram_energy_per_epoch_j": train.dram_energy_j,
+        "energy_per_epoch_j": energy_j,
+        "gpu_energy_j": train.gpu_energy_j * epochs,
+        "cpu_energy_j": train.cpu_energy_j * epochs,
+        "dram_energy_j": train.dram_energy_j * epochs,
+        "energy_j": energy_j * epochs,
+        "gpu_hours": job.gpus * train.duration_s * epochs / _HOUR_S,
+        "eval_time_s": evaluation.duration_s if evaluation else None,
+        "eval_gpu_energy_j": evaluation.gpu_energy_j if evaluation else None,
+        "sm_util": train.sm_util,
+        "mem_util": train.mem_util,
+        "sm_clock_mhz": prediction.clock_mhz,
+        "limited_by": train.limited_by,
+        "power_throttle_share": prediction.power_throttle_share,
+        "step_time_s": prediction.split.step_s,
+        **{part: getattr(prediction.split, part) for part in PARTS},
+        "step_time_cv": prediction.step_cv,
+        "roofline_s": prediction.roofline_s,
+        "startup_s": prediction.startup_s,
+        "bottleneck": prediction.bottleneck,
+        "warnings": list(prediction.warnings),
+    }
+
+
+def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with their speedups, in series of equal limits and with GPUs ascending.
+
+    ``speedup`` is T(n) / T(N) of an epoch with n the least count of the series, and
+    ``parallel_efficiency`` is speedup over N / n; ``beta`` is -ln(T(N) / T(M)) / ln(N / M) with M
+    the next smaller count. They are None in a series of one count; ``beta`` also at the least.
+    """
+    series: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        series.setdefault((row["power_limit_w"], row["clock_limit_mhz"]), []).append(row)
+    scaled = []
+    for group in series.values():
+        ordered = sorted(group, key=lambda row: int(row["gpus"]))
+        for smaller, row in zip([None, *ordered[:-1]], ordered, strict=True):
+            speedup = ordered[0]["epoch_time_s"] / row["epoch_time_s"] if len(group) > 1 else None
+            ratio = row["gpus"] / ordered[0]["gpus"]
+            efficiency = None if speedup is None else speedup / ratio
+            beta = None
+            if smaller is not None:
+                time_ratio = row["epoch_time_s"] / smaller["epoch_time_s"]
+                beta = -log(time_ratio) / log(row["gpus"] / smaller["gpus"])
+            values = {"speedup": speedup, "parallel_efficiency": efficiency, "beta": beta}
+            scaled.append({**row, **values})
+    return scaled
+
+
+def _label(job: SimulatedJob) -> str:
+    limits = {"W": job.power_limit_w, "MHz": job.clock_limit_mhz}
+    texts = [f"{value:g} {unit}" for unit, value in limits.items() if value is not None]
+    return ", ".join([plural(job.gpus, "GPU"), *texts])
+
+
+def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
+    """Write the rows as a table; a nested value becomes JSON text."""
+    import pyarrow as pa
+
+    from wattlaw.store.tables import write_table
+
+    flat = [
+        {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in row.items()}
+        for row in rows
+    ]
+    write_table(output, pa.Table.from_pylist(flat), raw=raw)

@@ -1,0 +1,188 @@
+"""The launcher ``simulated``: a pool of processes simulates the runs."""
+
+import os
+import signal
+import sys
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context, resource_tracker
+from pathlib import Path
+from types import ModuleType
+from typing import Self
+
+from wattlaw.common import processes
+from wattlaw.common.errors import NotAvailable, one_line
+from wattlaw.measure.limits.requests import check_range
+from wattlaw.run import launcher
+from wattlaw.run.boards import memory_warnings, too_large_reason
+from wattlaw.run.launcher import Ended, Examination, Launcher
+from wattlaw.run.node_setup import requested_limits
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec, Study
+from wattlaw_simulator.launching.machine import Machine
+
+#: Active runs per process: enough to keep all processes busy, few enough that a Ctrl-C interrupts
+#: few runs.
+_IN_FLIGHT = 6
+#: The terminal sends Ctrl-C to all processes; the pool's processes leave it to this one.
+_HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SimulatedLauncher(Launcher):
+    """Simulates runs, without slots of this machine, in as many processes as cores."""
+
+    is_durable = False  # simulating again is quicker than waiting for the disk
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._allocated: set[Allocation] = set()
+        self._most = _IN_FLIGHT * processes.cores()
+        self._pool: ProcessPoolExecutor | None = None
+        self._unsupported: dict[str, str | None] = {}
+
+    @classmethod
+    def resolve(cls, study: Study) -> Study:
+        """Return the study with the hardware's label and the GPUs of a node."""
+        machine = Machine.from_launch(study.launch)
+        resolved = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
+        launch = study.launch.model_copy(update=resolved)
+        return study.model_copy(update={"launch": launch})
+
+    @classmethod
+    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
+        """Read the hardware; raise ``BadInput`` as ``resolve`` does."""
+        return cls(Machine.from_launch(launch))
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Examination:
+        """Return why runs are skipped, and which may not fit into memory."""
+        launcher = cls(Machine.from_launch(launch))
+        board = launcher._machine.board
+        return Examination(
+            launcher.unsupported_reason, lambda specs: memory_warnings(specs, [board])
+        )
+
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
+        """Return why a run can never be simulated, or None."""
+        kind = f"{spec.workload.model_dump_json()} {spec.setting.precision}"
+        if kind not in self._unsupported:
+            self._unsupported[kind] = self._machine.unsupported_reason(spec)
+        if self._unsupported[kind] is not None:
+            return self._unsupported[kind]
+        if (reason := self._machine.nodes_reason(spec)) is not None:
+            return reason
+        try:
+            check_range(self._machine.board_states(spec)[0], requested_limits(spec.setting))
+        except NotAvailable as error:
+            return str(error)
+        return too_large_reason(spec, [self._machine.board])
+
+    def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - all runs are alike
+        """Return an allocation while few runs are active."""
+        return Allocation(self._allocated) if len(self._allocated) < self._most else None
+
+    def start(
+        self, record: RunRecord, folder: RunFolder, allocation: "Allocation"
+    ) -> "SimulatedAttempt":
+        """Submit a run to the pool, which is started when it is needed."""
+        resource_tracker.ensure_running()  # it unblocks signals when it starts
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)  # children inherit it
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")  # children import it: not a user's script
+        try:
+            return SimulatedAttempt(self._submit(record, folder), allocation)
+        finally:
+            sys.modules["__main__"] = main
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def close(self) -> None:
+        """End the processes and wait for them.
+
+        At the interpreter's end, the pool's thread and the interpreter may both close a pipe, and
+        fail (Python 3.11).
+        """
+        if self._pool is not None and self._pool._broken:
+            _end_all(self._pool)
+        elif self._pool is not None:
+            self._pool.shutdown()
+        self._pool = None
+
+    def _submit(self, record: RunRecord, folder: RunFolder) -> "Future[Ended]":
+        task = (record, folder.path.resolve())
+        if self._pool is not None:
+            try:
+                return self._pool.submit(_simulate, *task)
+            except BrokenProcessPool:  # a process was killed
+                _end_all(self._pool)
+        self._pool = ProcessPoolExecutor(
+            *(processes.cores(), get_context("spawn"), _initialize, (os.getpid(), self._machine))
+        )
+        return self._pool.submit(_simulate, *task)
+
+
+class Allocation(launcher.Allocation):
+    """The permission to execute a run, in the launcher's set of them."""
+
+    def __init__(self, allocated: "set[Allocation]") -> None:
+        self._allocated = allocated
+        allocated.add(self)
+
+    def release(self) -> None:
+        """Remove the allocation from the set; repeated calls do nothing."""
+        self._allocated.discard(self)
+
+
+class SimulatedAttempt:
+    """A run that is queued in the pool, active in a process, or ended."""
+
+    def __init__(self, future: "Future[Ended]", allocation: Allocation) -> None:
+        self._future, self._allocation = future, allocation
+
+    def poll(self) -> Ended | None:
+        """Return how the run ended, or None."""
+        if not self._future.done():
+            return None
+        self._allocation.release()
+        try:
+            return self._future.result()
+        except CancelledError:
+            return Ended("stopped")
+        except BrokenProcessPool:
+            return Ended("a simulating process was killed")
+        except Exception as error:
+            return Ended(f"could not be simulated: {one_line(error)}")
+
+    def stop(self) -> None:
+        """Remove a queued run from the pool, or wait until an active run has ended."""
+        if not self._future.cancel():
+            wait([self._future])
+        self._allocation.release()
+
+
+def _end_all(pool: ProcessPoolExecutor) -> None:
+    """End a broken pool, whose processes ignore the signal by which it would end them."""
+    for process in list((pool._processes or {}).values()):
+        process.kill()
+    pool.shutdown()
+
+
+_machine: list[Machine] = []  # of a process of the pool
+
+
+def _initialize(parent_pid: int, machine: Machine) -> None:
+    """Initialize a process of the pool: it ends with its parent, and uses one core."""
+    import pyarrow as pa
+
+    processes.end_with_parent(parent_pid)
+    for number in _HANDLED_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    pa.set_cpu_count(1)
+    _machine[:] = [machine]
+
+
+def _simulate(record: RunRecord, path: Path) -> Ended:
+    from wattlaw_simulator.launching.run import simulate
+
+    return simulate(_machine[0], record, path)

@@ -1,0 +1,223 @@
+"""The job for which Slurm starts a prolog or epilog, its state in Slurm, and the site's paths.
+
+This module imports only Python's own modules until it needs more, because most jobs request no
+limit and should start without delay.
+"""
+
+import math
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import syslog
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wattlaw.common.errors import BadInput
+
+if TYPE_CHECKING:
+    from wattlaw.measure.limits.requests import Limits
+
+#: The prefix of the word in a job's comment that requests limits, such as
+#: ``wattlaw:power_w=250,clock_mhz=1200,power_profile=max-q``. The rest is for the user.
+PREFIX = "wattlaw:"
+_NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
+_KEYS = ("power_w", "clock_mhz")
+_PROFILE = "power_profile"
+_PROFILE_NAME = re.compile(r"[a-z0-9-]{1,40}")
+_SYNTAX = f"{PREFIX}power_w=WATTS,clock_mhz=MHZ,{_PROFILE}=NAME, one or more of them"
+_MAX = 9999.999
+_SQUEUE_TIMEOUT_S = 10
+#: A Slurm that sets this variable also sets that of the comment, if a job has one.
+_COMMENT_SUPPORT_VARIABLE = "SLURM_JOB_RESTART_COUNT"
+
+
+@dataclass(frozen=True)
+class SitePaths:
+    """The paths of the site file, the saved states and the public reports."""
+
+    config: Path = Path("/etc/wattlaw/site.yaml")
+    state: Path = Path("/var/lib/wattlaw/limits")
+    reports: Path = Path("/run/wattlaw")
+
+    def report(self, job_id: str, node: str) -> Path:
+        """Return the path of the report to a job about its request on a node."""
+        return self.reports / f"{job_id}.{node}.json"
+
+    def has_states(self) -> bool:
+        """Return whether there are limits to restore, now or later."""
+        return any(self.state.glob("*.json"))
+
+
+@dataclass(frozen=True)
+class NodeJob:
+    """The job for which Slurm has started a hook, and this node's name in Slurm."""
+
+    job_id: str
+    node: str
+    user: str = ""
+    gpus: str = ""
+    environ: Mapping[str, str] | None = None
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> "NodeJob":
+        """Read the environment in which slurmd starts a prolog or epilog.
+
+        Raises ``BadInput`` if it is not the environment of a prolog or epilog.
+        """
+        job_id = environ.get("SLURM_JOB_ID", "")
+        node = environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
+        if not re.fullmatch(r"[0-9]{1,12}", job_id):
+            raise BadInput(f"SLURM_JOB_ID is {job_id!a}: Slurm sets it for a prolog or epilog")
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,255}", node) or node.startswith("."):
+            raise BadInput(f"SLURMD_NODENAME is {node!a}: not the name of a node")
+        user, gpus = environ.get("SLURM_JOB_USER", ""), environ.get("SLURM_JOB_GPUS", "")
+        return cls(job_id, node, user, gpus, environ)
+
+    def comment(self) -> str:
+        """Return the job's comment, from squeue if an old Slurm does not set its variable."""
+        environ = self.environ or {}
+        if "SLURM_JOB_COMMENT" in environ or _COMMENT_SUPPORT_VARIABLE in environ:
+            return environ.get("SLURM_JOB_COMMENT", "")
+        return self._query("%k")
+
+    def account(self) -> str:
+        """Return the job's account, empty if it has none or it is unknown."""
+        return (self.environ or {}).get("SLURM_JOB_ACCOUNT") or self._query("%a")
+
+    def _query(self, field: str) -> str:
+        lines = squeue(f"--jobs={self.job_id}", f"--format=%A {field}") or ""
+        # An array's first job has the number of the array, so the others are listed with it.
+        rows = [line.partition(" ") for line in lines.splitlines()]
+        return next((value for job_id, _, value in rows if job_id == self.job_id), "")
+
+
+def requests_limit(comment: str) -> bool:
+    """Return whether a comment requests a limit, correctly or not."""
+    return any(word.startswith(PREFIX) for word in comment.split())
+
+
+def parse_limit_comment(comment: str) -> "Limits":
+    """Return the limits that a comment requests; none if no word of it begins with ``wattlaw:``.
+
+    Raises ``BadInput`` if the word does not follow the syntax, or there is more than one.
+    """
+    from wattlaw.measure.limits.requests import Limits
+
+    words = [word for word in comment.split() if word.startswith(PREFIX)]
+    if len(words) > 1:
+        raise BadInput(f"the job's comment has {len(words)} words with {PREFIX}; allowed: one")
+    values: dict[str, str] = {}
+    for part in words[0].removeprefix(PREFIX).split(",") if words else ():
+        key, _, value = part.partition("=")
+        pattern = _PROFILE_NAME if key == _PROFILE else _NUMBER
+        if key not in (*_KEYS, _PROFILE) or key in values or not pattern.fullmatch(value):
+            raise BadInput(f"{words[0][:80]!a} in the job's comment: allowed: {_SYNTAX}")
+        values[key] = value
+    power_w, clock_mhz = (float(values[key]) if key in values else None for key in _KEYS)
+    return Limits(power_w, clock_mhz, values.get(_PROFILE))
+
+
+def limit_comment(limits: "Limits") -> str:
+    """Return the word for ``sbatch --comment`` that requests limits; empty if there are none.
+
+    Watts and megahertz have three decimals; drivers use milliwatts.
+
+    Raises ``BadInput`` if a limit is out of range.
+    """
+    parts = []
+    for key, value in zip(_KEYS, (limits.power_limit_w, limits.clock_limit_mhz), strict=True):
+        if value is None:
+            continue
+        if not (math.isfinite(value) and 0 <= value <= _MAX):
+            raise BadInput(f"{key}: {value} cannot be requested from Slurm; allowed: 0 to {_MAX}")
+        parts.append(f"{key}={value:.3f}".rstrip("0").rstrip("."))
+    parts += [f"{_PROFILE}={limits.power_profile}"] if limits.power_profile is not None else []
+    return PREFIX + ",".join(parts) if parts else ""
+
+
+def squeue(*options: str) -> str | None:
+    """Return the output of ``squeue``, None if it is missing or the controller does not answer."""
+    program = shutil.which("squeue")
+    if program is None:
+        return None
+    from wattlaw.common.processes import run_captured
+
+    try:
+        done = run_captured([program, "--noheader", *options], _SQUEUE_TIMEOUT_S)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def job_steps(job_id: str) -> dict[int, str]:
+    """Return the steps of a job that have a slurmstepd on this node, by its pid.
+
+    Only processes of this user count: any user can give a process that name.
+    """
+    begin, steps = f"slurmstepd: [{job_id}.", {}
+    for pid, arguments in _own_processes():
+        line = " ".join(arguments)
+        if line.startswith(begin):
+            steps[pid] = line.removeprefix(begin).partition("]")[0]
+    return steps
+
+
+def is_slurmd_running(node: str) -> bool:
+    """Return whether the slurmd of a node runs; a machine can run several, with ``-N``."""
+    return any(
+        Path(arguments[0]).name == "slurmd" and _slurmd_node_name(arguments) in (None, node)
+        for _, arguments in _own_processes()
+    )
+
+
+def is_over(job_id: str, node: str) -> bool | None:
+    """Return whether a job has left this node; None if Slurm does not answer.
+
+    A job without a step here may be before its first step, or between two. Only Slurm knows,
+    unless there is neither slurmd nor any step, not even the container that a job has all the time
+    with ``PrologFlags=Contain``. Without slurmd, a completing job starts nothing more.
+    """
+    steps, has_slurmd = set(job_steps(job_id).values()), is_slurmd_running(node)
+    if steps - {"extern"}:
+        return False
+    if not steps and not has_slurmd:
+        return True
+    output = squeue(f"--nodelist={node}", "--format=%A %T")
+    if output is None:
+        return None
+    states = dict(line.split()[:2] for line in output.splitlines() if len(line.split()) > 1)
+    state = states.get(job_id, "PENDING")
+    return state == "PENDING" or (state == "COMPLETING" and not has_slurmd)
+
+
+def log(message: str, *, is_error: bool = True) -> None:
+    """Write a line for administrators to the system log, and to stderr, which slurmd may log."""
+    line = message if message.isprintable() else ascii(message)
+    syslog.openlog("wattlaw", syslog.LOG_PID, syslog.LOG_DAEMON)
+    syslog.syslog(syslog.LOG_ERR if is_error else syslog.LOG_INFO, line)
+    print(f"wattlaw: {line}", file=sys.stderr, flush=True)
+
+
+def _own_processes() -> list[tuple[int, list[str]]]:
+    import psutil
+
+    uid = os.getuid()
+    return [
+        (process.pid, process.info["cmdline"])
+        for process in psutil.process_iter(["cmdline", "uids"])
+        if process.info["cmdline"] and process.info["uids"] and process.info["uids"].real == uid
+    ]
+
+
+def _slurmd_node_name(arguments: list[str]) -> str | None:
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if argument == "-N":
+            return following
+        if argument.startswith("-N"):
+            return argument[2:]
+    return None

@@ -1,0 +1,148 @@
+"""The files of the hooks on a node: previous limits, for root only, and reports to jobs."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from pydantic import BaseModel, ConfigDict
+
+from wattlaw.common.errors import NotAvailable
+from wattlaw.common.files import write_text
+from wattlaw.measure.devices.limiter import Limiters
+from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.limits.restore import recover, restore
+from wattlaw.measure.limits.saved_state import SavedState
+from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.measure.limits.trust import check_only_root_writes
+from wattlaw.store.record import LimitReport
+from wattlaw_site.job import NodeJob, SitePaths, log
+
+#: Another prolog, epilog or watchdog locks a GPU for as long as the driver takes.
+_LOCK_WAIT_S = 30.0
+
+
+class SiteReport(BaseModel):
+    """The report to a job about its request on one node."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str
+    node: str
+    power_limit_w: float | None = None  # requested
+    clock_limit_mhz: float | None = None
+    power_profile: str | None = None
+    refused: str | None = None  # why nothing was limited
+    limits: tuple[LimitReport, ...] = ()
+
+
+def write_report(paths: SitePaths, report: SiteReport) -> None:
+    """Write a report where its job can read it and only root can write.
+
+    Raises ``NotAvailable`` if other users may write there, and ``OSError`` if it cannot be
+    written.
+    """
+    paths.reports.mkdir(mode=0o755, parents=True, exist_ok=True)
+    check_only_root_writes(paths.reports)
+    text = report.model_dump_json(indent=1) + "\n"
+    write_text(paths.report(report.job_id, report.node), text, durable=False)
+
+
+def remove_report(paths: SitePaths, job_id: str, node: str) -> None:
+    """Remove the report of a job; log it if that fails."""
+    path = paths.report(job_id, node)
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log(f"{path}: cannot be removed: {error.strerror}")
+
+
+class SiteStateFolder(StateFolder):
+    """The folder of previous limits. Root trusts its content, so only root may write it."""
+
+    def __init__(self, paths: SitePaths) -> None:
+        super().__init__(paths.state)
+
+    def create(self) -> None:
+        """Create the folder; raises ``NotAvailable`` if that fails or other users may write it."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotAvailable(f"{self.path}: cannot be created: {error.strerror}") from None
+        self.check()
+        self.path.chmod(0o700)
+
+    def check(self) -> None:
+        """Raise ``NotAvailable`` if users other than root may change its content."""
+        check_only_root_writes(self.path)
+
+    def of_this_host(self) -> list[SavedState]:
+        """Return the saved states of this machine; raises as ``check`` does."""
+        return [
+            saved
+            for saved in self.survey().states
+            if saved.is_for_this_host and not saved.is_foreign
+        ]
+
+    @contextmanager
+    def locked(self, devices: Iterable[str]) -> Iterator[None]:
+        """Lock devices for this hook; raises ``NotAvailable`` if another hook keeps one locked."""
+        end_s = time.monotonic() + _LOCK_WAIT_S
+        locks: list[int] = []
+        try:
+            for device in sorted(set(devices)):
+                while (lock := self.lock(device)) is None:
+                    if time.monotonic() > end_s:
+                        raise NotAvailable(f"{device}: another prolog or epilog is changing it")
+                    time.sleep(0.1)
+                locks.append(lock)
+            yield
+        finally:
+            for lock in locks:
+                os.close(lock)
+
+    def restore(
+        self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
+    ) -> None:
+        """Restore a device if its saved state has this token, and remove the saved state.
+
+        There may be another saved state by now. Of a stale one the job may have ended long ago:
+        a limit that somebody has set since then stays. Raises ``WattlawError`` if the device could
+        not be restored; the saved state stays.
+        """
+        with self.locked([device]):
+            self.restore_locked(device, limiters, token, is_stale=is_stale)
+
+    def restore_locked(
+        self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
+    ) -> None:
+        """Restore as ``restore`` does; the caller has locked the device."""
+        saved = self.read(device)
+        if saved is None or saved.token != token:
+            return
+        if is_stale:
+            recover(self, saved, limiters)
+            return
+        if saved.is_from_this_boot:  # drivers forget limits at a boot
+            restore(saved, limiters)
+        self.remove(device)
+
+
+def belongs_to(saved: SavedState, job: NodeJob) -> bool:
+    """Return whether a limit was set for a job."""
+    return (saved.job_id, saved.node) == (job.job_id, job.node)
+
+
+@contextmanager
+def open_nvidia_limiter() -> Iterator[Limiters]:
+    """Open the NVIDIA limiter; give no limiter if the driver does not answer."""
+    limiters: Limiters = {}
+    try:
+        limiters["nvidia"] = NvidiaLimiter.open()
+    except NotAvailable as error:
+        log(str(error))
+    try:
+        yield limiters
+    finally:
+        for limiter in limiters.values():
+            limiter.close()
