@@ -60,7 +60,7 @@ $(EXTRAP)/.installed:
 	@touch $@
 
 test-extrap: setup $(EXTRAP)/.installed
-	$(BIN)/python -m pytest tests/test_exporters.py
+	$(BIN)/python -m pytest tests/cli/test_exporters.py
 
 # Debian's Slurm as four nodes on this machine; the tests start it and end it. Three at a time,
 # each process with a Slurm of its own.
@@ -89,7 +89,7 @@ dist: $(VENV)/.installed-dist
 
 # Tries to break wattlaw for SOAK_MINUTES (60), from SOAK_SEED (1): docs/soak.md.
 soak: setup
-	PYTHONPATH=tests $(BIN)/python -m soak
+	PYTHONPATH=tests:tests/support $(BIN)/python -m soak
 
 lint: setup
 	$(BIN)/ruff format --check .

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common import write_results
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from fake_nvml import FakeGpus
 from recording import Recording, errors, record

@@ -80,8 +80,8 @@ def environment_of(site: Path, folder: Path, *, rehearse: bool) -> dict[str, str
     variables = dict(os.environ) | {"WATTLAW_SLOTS_DIR": str(folder / "slots")}
     variables |= {"XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "160"}
     if rehearse:
-        paths.append(ROOT / "tests")
-        sys.path.insert(0, str(ROOT / "tests"))
+        paths.append(ROOT / "tests" / "support")
+        sys.path.insert(0, str(ROOT / "tests" / "support"))
         from fake_nvml import FakeGpus
 
         name, gib = "NVIDIA H100 80GB HBM3 (fake)", 2**30

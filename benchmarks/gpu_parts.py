@@ -2,7 +2,7 @@
 
 Each part saves its results after every measurement, so that a time limit loses the rest only. No
 part changes a setting of the GPU. ``SIZES`` is ``gpu``; ``rehearsal`` and ``short`` make the same
-calls on a CPU, with a board of the fake driver (tests/fake_nvml).
+calls on a CPU, with a board of the fake driver (tests/support/fake_nvml).
 """
 
 import contextlib

@@ -21,7 +21,7 @@ from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry import sampler
 from wattlaw.run.selftest import median_interval, paired_slowdowns
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from fake_nvml import FakeGpus
 
 PEERS = ("zeus", "codecarbon", "polling")
@@ -131,7 +131,7 @@ def main() -> None:
         "overhead",
         f"cpu{os.cpu_count()}",
         {
-            "driver": "fake (tests/fake_nvml): nothing here ran on a GPU",
+            "driver": "fake (tests/support/fake_nvml): nothing here ran on a GPU",
             "settings": {
                 "rounds": options.rounds,
                 "watch_s": options.watch_s,

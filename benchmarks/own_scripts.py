@@ -1,7 +1,7 @@
 """Five scripts that do not import wattlaw: steps and step times beside the scripts' own timers.
 
 ``make bench-scripts``; it takes 25 minutes on a machine that is idle. In each round, each script of
-``tests/scripts`` is run under ``wattlaw measure``, in a study of 100 steps, and with ``track`` or
+``tests/support/scripts`` is run under ``wattlaw measure``, in a study of 100 steps, and with ``track`` or
 the callback of its trainer. Its own timer says how many steps it took and how long each was.
 
 A study of each script also has the batch of its setting, and others: the wrong placeholder, a fixed
@@ -29,7 +29,7 @@ from wattlaw.common import machine
 from wattlaw.common.formatting import OTHER_BATCH
 from wattlaw.store.store import Store
 
-SCRIPTS = Path(__file__).parents[1] / "tests" / "scripts"
+SCRIPTS = Path(__file__).parents[1] / "tests" / "support" / "scripts"
 _TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 _ACCELERATE = (
     "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import cpu_s, end_tree, write_results
-from overhead import FakeGpus, start_tool
 from powercap import Powercap
 from trees import AcpiMeters, IntelCards, grace_names
+
+from common import cpu_s, end_tree, write_results
+from overhead import FakeGpus, start_tool
 from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
 
 HZ = 10.0
@@ -131,7 +132,7 @@ def main() -> None:
         print(f"{case.tool:10} {case.name:20} {case.hz:4g} Hz {share:.4%}", flush=True)
     settings = {"rounds": options.rounds, "watch_s": watch_s, "settle_s": settle_s}
     results = {
-        "driver": "fake (tests/fake_nvml), and files: nothing here ran on a GPU",
+        "driver": "fake (tests/support/fake_nvml), and files: nothing here ran on a GPU",
         "settings": settings,
         "load_average": os.getloadavg()[0],
         "sampling": rows,

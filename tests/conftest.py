@@ -15,10 +15,10 @@ import psutil
 import pynvml
 import pytest
 import yaml
-from hypothesis import settings
-
 from fake_amdsmi import AmdMachine
 from fake_nvml import VARIABLE, FakeGpus
+from hypothesis import settings
+
 from wattlaw.store.store import Store
 
 # More test processes than cores: threads of their own would wait for each other, and nets as small
@@ -36,9 +36,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 settings.register_profile("wattlaw", deadline=None, max_examples=60)
 settings.load_profile("wattlaw")
 
-PLUGIN = Path(__file__).parent / "plugin"
+PLUGIN = Path(__file__).parent / "support" / "plugin"
 #: A package with devices whose power follows a model; they exist where WATTLAW_SIMULATED is set.
-SIMULATED_DEVICES = Path(__file__).parent / "simulated_devices"
+SIMULATED_DEVICES = Path(__file__).parent / "support" / "simulated_devices"
 sys.path.append(str(SIMULATED_DEVICES))
 WAIT_S = 60.0
 

@@ -14,7 +14,7 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 #: The digits' net, pausing for each batch: it takes its time without the processor's.
-PLUGIN = Path(__file__).parents[1] / "dropout_plugin"
+PLUGIN = Path(__file__).parents[1] / "support" / "dropout_plugin"
 SLOW = [{"name": "digits-dropout"}]
 RUN_S = 350
 #: Of the net that pauses: about 2.4 s of training in each epoch.

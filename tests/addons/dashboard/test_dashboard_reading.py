@@ -1,0 +1,190 @@
+"""What the live view and ``top`` read of stores: samples, logs, the queue of a scheduler."""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
+from test_dashboard import made_store
+
+from conftest import wattlaw as command
+from wattlaw.run import run_status
+from wattlaw.store.live import LiveWriter
+from wattlaw.store.record import Site
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.store.streams import Sample
+from wattlaw_dashboard.channels import Channel
+from wattlaw_dashboard.overview import log_tail, read_overview
+from wattlaw_dashboard.pages import Pages
+from wattlaw_dashboard.results import read_energies
+from wattlaw_dashboard.tails import Device, RunTail, Totals
+from wattlaw_dashboard.timeline import timelines
+
+
+def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.live(1).mkdir(parents=True)
+    tail = RunTail(folder, 1)
+    with LiveWriter(folder.live(1) / "telemetry.a.csv", Sample._fields) as stream:
+        for second in range(20):
+            stream.append(
+                Sample(f"GPU-{number}", "gpu", second * 10**9, power_w=100.0 + number)
+                for number in range(200)
+            )
+            assert tail.poll()
+    assert not tail.poll()
+    (power,) = timelines(list(tail.devices.values()), tail.totals, tail.marks)
+    assert [name for name, _ in power.legend] == [
+        "mean of 200 devices", "least sample", "greatest sample",
+    ]  # fmt: skip
+    label = re.search(r'aria-label="([^"]+)"', power.svg)[1]
+    assert re.findall(r"(?<!the )last ([\d.]+)", label) == ["200", "100", "299"]
+    assert max(len(device.steps) for device in tail.devices.values()) < 10
+
+
+def test_a_pipe_or_a_link_in_a_run_is_not_read(tmp_path):
+    folder = RunFolder(tmp_path / "run")
+    folder.live(1).mkdir(parents=True)
+    os.mkfifo(folder.live(1) / "telemetry.a.csv")
+    (tmp_path / "secret").write_text("secret")
+    folder.log_path.symlink_to(tmp_path / "secret")
+    assert not RunTail(folder, 1).poll()
+    assert log_tail(folder) == ""
+
+
+def test_a_queue_is_not_queried_for_each_state(tmp_path, monkeypatch):
+    store, queries = Store(made_store(tmp_path / "store")), []
+
+    class Counting:
+        def jobs(self, store):
+            queries.append(store)
+            return {}
+
+    monkeypatch.setattr(run_status, "load_queues", lambda: ([Counting()], []))
+    poller = run_status.StatusPoller()
+    assert [len(poller.status(store).states) for _ in range(3)] == [4, 4, 4]
+    assert len(queries) == 1
+    folder = store.folder("done0000")
+    site = Site(scheduler="slurm", job_id="7")
+    folder.write(folder.read().model_copy(update={"status": "running", "site": site}))
+    reasons = [poller.status(store).not_done[0].reason for _ in range(3)]
+    assert "job 7 is not in the queue" in reasons[0]
+    assert len(queries) == 2
+    monkeypatch.setattr(run_status, "_QUEUE_S", 0.0)
+    poller.status(store)
+    assert len(queries) == 3
+
+
+def test_values_that_are_no_samples_are_left_out():
+    device, totals = Device("host", "GPU-0", "gpu"), Totals()
+    for power in ("1e308", "1e308", "-1e308", "nan", "inf", "", "x", "250"):
+        device.add({"t_ns": "10000000000", "power_w": power}, totals)
+    device.add({"t_ns": "1e300", "power_w": "100"}, totals)
+    assert device.series("power_w") == {10: 250.0}
+    assert totals.steps["power_w"] == {10: (250.0, 1, 250.0, 250.0)}
+
+
+def test_top_prints_the_state_of_stores(tmp_path):
+    shown = command("top", made_store(tmp_path / "store"), "--once")
+    assert shown.returncode == 0
+    assert "4 of 4 runs" in shown.stdout
+    assert "\x1b[31m" not in shown.stdout
+    (tmp_path / "store" / "runs" / "done0000" / "run.json").write_text("{")
+    shown = command("top", tmp_path / "store", tmp_path / "store", "--once")
+    assert "failures (2)" in shown.stdout
+    assert "not a run record" in " ".join(shown.stdout.split())
+    assert command("top", tmp_path / "nothing", "--once").returncode == 2
+
+
+READERS = [("status",), ("report", "-o", os.devnull), ("top", "--once"), ("dashboard",), ("fit",)]
+
+
+@pytest.mark.parametrize("line", READERS, ids=lambda line: line[0])
+def test_runs_that_cannot_be_read_are_no_empty_store(tmp_path, line):
+    folder = made_store(tmp_path / "store") / "runs"
+    folder.chmod(0)
+    refused = command_without_privileges(line[0], tmp_path / "store", *line[1:])
+    folder.chmod(0o700)
+    assert (refused.returncode, refused.stdout) == (3, "")
+    (error,) = refused.stderr.splitlines()
+    assert f"{folder}: no permission" in error
+    assert f"chmod -R +rX {folder}" in error
+
+
+def command_without_privileges(*arguments):
+    """Run the command line as a user whom permissions of files bind, as they do not bind root."""
+    line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv (util-linux) is not installed")
+        line = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--", *line]
+    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", ["status", "top", "dashboard", "cancel"])
+def test_a_bundle_is_refused_with_the_commands_that_read_it(tmp_path, name):
+    made_store(tmp_path / "store")
+    bundle = tmp_path / "store.zip"
+    assert command("export", tmp_path / "store", "bundle", "-o", bundle).returncode == 0
+    refused = command(name, bundle)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    (error,) = refused.stderr.splitlines()
+    assert str(bundle) in error
+    assert "'wattlaw report'" in error
+    assert command("report", bundle, "-o", tmp_path / "page.html").returncode == 0
+
+
+def test_energies_that_cannot_be_read_say_why(tmp_path):
+    measured = {"gpu_energy_j": 5.0, "energy_source": "counter", "energy_verdict": "ok"}
+    windows = [window_row("a", epoch, **measured) for epoch in range(2)]
+    store = write_store(tmp_path / "store", *frames([run_row("a")], windows), samples=2).path
+    assert read_energies([store]) == {"GPUs (measured)": 10.0}
+    (store / "store.json").write_text("{")
+    assert "store.json: not a JSON file" in read_energies([store])
+    pages = Pages((store,))
+    pages._energies._value = read_energies([store])
+    assert "energies cannot be read" in pages.overview()["summary"]
+
+
+def test_runs_that_differ_by_their_limits_have_different_titles(tmp_path):
+    limits = {"power_limit_w": 200.0, "clock_limit_mhz": 900}
+    rows = [run_row("a"), run_row("b", **limits), run_row("c", status="failed", **limits)]
+    windows = [window_row(run_id, epoch) for run_id in "ab" for epoch in range(2)]
+    path = write_store(tmp_path / "store", *frames(rows, windows), samples=2).path
+    overview = read_overview([path], run_status.StatusPoller())
+    capped = {row.run_id: ", 200 W, 900 MHz (" in row.title
+              for row in (*overview.ended, *overview.failed)}  # fmt: skip
+    assert capped == {"a": False, "b": True, "c": True}
+
+
+def test_viewers_share_one_computation_and_get_what_changes():
+    states = iter([{"a": "1", "b": "1"}, {"a": "1", "b": "2"}, *[{"a": "1", "b": "2"}] * 99])
+    calls = []
+
+    def compute():
+        calls.append(1)
+        return next(states)
+
+    async def watch(channel):
+        events = channel.events()
+        found = [json.loads((await anext(events)).removeprefix("data: ")) for _ in range(2)]
+        await events.aclose()
+        return found
+
+    async def main():
+        channel = Channel(compute)
+        return await asyncio.gather(*(watch(channel) for _ in range(20)))
+
+    with ThreadPoolExecutor(1) as thread:  # Playwright has a loop in this one
+        watched = thread.submit(lambda: asyncio.run(main())).result()
+    for first, second in watched:
+        assert (set(first), second) == ({"a", "b", "problem"}, {"b": "2"})
+    assert len(calls) < 10

@@ -1,0 +1,333 @@
+"""Data sets as the public layouts have them, on one and two ranks; and bad ones.
+
+A bad one fails its run alone, with one line. Some go through ``wattlaw run``, the others straight
+to ranks: what differs is in the ranks. Contents are random.
+"""
+
+import io
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from ranks import spec_of, start, windows_of
+from reduced import WORKLOADS
+from tfrecord import TFRecordWriter
+
+from wattlaw.cli.main import main
+from wattlaw.common import processes
+from wattlaw.run.planning import plan_study
+from wattlaw.run.training import failures
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+
+DRAW = np.random.default_rng(0)
+IMAGES, MOLECULES, TIMES = 12, 24, 6
+
+
+# --- the layouts -------------------------------------------------------------------------------
+
+
+def write_wikitext(folder: Path) -> None:
+    """Write the public Parquet repository of WikiText, two of its four variants."""
+    words = ["".join(DRAW.choice([*"abcdefghij"], 4)) for _ in range(50)]
+    for variant in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
+        (folder / variant).mkdir(parents=True)
+        for split, shards in (("train", 2), ("validation", 1), ("test", 1)):
+            for shard in range(shards):
+                rows = ["", f" = {words[shard].title()} = \n", ""]
+                rows += [" " + " ".join(DRAW.choice(words, 40)) + " . \n" for _ in range(12)]
+                name = f"{split}-{shard:05}-of-{shards:05}.parquet"
+                pq.write_table(pa.table({"text": rows}), folder / variant / name)
+    (folder / "README.md").write_text("---\nconfigs: []\n---\n")
+
+
+def encoded(number: int) -> bytes:
+    """Return a photograph as ImageNet has them: JPEG, some grey or CMYK, one a PNG."""
+    pixels = Image.fromarray(DRAW.integers(0, 256, (60, 70, 3), np.uint8))
+    file = io.BytesIO()
+    if number == 2:
+        pixels.convert("RGBA").save(file, "PNG")
+    else:
+        pixels.convert({0: "CMYK", 1: "L"}.get(number, "RGB")).save(file, "JPEG")
+    return file.getvalue()
+
+
+def write_imagenet(folder: Path, *, first_label: int = 1) -> None:
+    """Write shards of ``build_imagenet_data.py``: records with any number of bounding boxes."""
+    folder.mkdir(parents=True)
+    for split, shards, images in (("train", 2, IMAGES), ("validation", 1, 4)):
+        for shard in range(shards):
+            writer = TFRecordWriter(str(folder / f"{split}-{shard:05}-of-{shards:05}"))
+            for number in range(shard, images, shards):
+                label, boxes = int(DRAW.integers(1000)) + first_label, number % 3
+                name = f"n02105855_{number}.JPEG".encode()
+                box = {
+                    f"image/object/bbox/{side}": (DRAW.random(boxes).tolist(), "float")
+                    for side in ("xmin", "xmax", "ymin", "ymax")
+                }
+                writer.write(
+                    {
+                        "image/height": (60, "int"), "image/width": (70, "int"),
+                        "image/colorspace": (b"RGB", "byte"), "image/channels": (3, "int"),
+                        "image/class/label": (label, "int"),
+                        "image/class/synset": (b"n02105855", "byte"),
+                        "image/class/text": (b"Shetland sheepdog", "byte"),
+                        **box, "image/object/bbox/label": ([label] * boxes, "int"),
+                        "image/format": (b"JPEG", "byte"), "image/filename": (name, "byte"),
+                        "image/encoded": (encoded(number), "byte"),
+                    }
+                )  # fmt: skip
+            writer.close()
+
+
+def write_qm9(folder: Path) -> None:
+    """Write the raw file of PyTorch Geometric, with all keys of its records."""
+    records = []
+    for number in range(MOLECULES):
+        atoms, bonds = 3 + number % 20, 6
+        records.append(
+            {
+                "x": torch.rand(atoms, 11),
+                "edge_index": torch.randint(atoms, (2, bonds)),
+                "edge_attr": torch.rand(bonds, 4),
+                "y": torch.randn(1, 19),
+                "pos": 3 * torch.randn(atoms, 3),
+                "idx": torch.tensor([number]),
+                "name": f"gdb_{number + 1}",
+                "z": torch.tensor([1, 6, 7, 8, 9])[torch.randint(5, (atoms,))],
+            }
+        )
+    (folder / "raw").mkdir(parents=True)
+    torch.save(records, folder / "raw" / "qm9_v3.pt")
+
+
+def write_era5(folder: Path, rows: int = 33) -> None:
+    """Write the files of FourCastNet: 21 channels, of which it uses 20, on a coarse grid."""
+    years = {"train": (1979, 1980), "test": (2016,), "out_of_sample": (2018,)}
+    for part, numbers in years.items():
+        (folder / part).mkdir(parents=True)
+        for year in numbers:
+            with h5py.File(folder / part / f"{year}.h5", "w") as file:
+                file["fields"] = DRAW.standard_normal((TIMES, 21, rows, 64), np.float32)
+    (folder / "stats").mkdir()
+    for name, shape in (("global_means", (1, 1)), ("time_means", (rows, 64))):
+        np.save(folder / "stats" / f"{name}.npy", np.zeros((1, 21, *shape)))
+    np.save(folder / "stats" / "global_stds.npy", np.ones((1, 21, 1, 1)))
+
+
+WRITTEN = {
+    "wikitext": write_wikitext, "imagenet": write_imagenet, "qm9": write_qm9, "era5": write_era5,
+}  # fmt: skip
+SAMPLES = {"imagenet": IMAGES, "qm9": 22, "triplets": 22, "era5": 2 * (TIMES - 1)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with each data set, which no run may change."""
+    folder = tmp_path_factory.mktemp("made")
+    for name, write in WRITTEN.items():
+        write(folder / name)
+    return folder
+
+
+def small(name: str, **options: object) -> dict[str, object]:
+    """Return a workload of a study, reduced, on files instead of synthetic samples."""
+    kept = {
+        key: value
+        for key, value in WORKLOADS[name].options.items()
+        if key not in ("train_samples", "evaluation_samples", "classes", "vocab_size", "channels")
+    }
+    return {"name": name, "options": kept | options}
+
+
+def good(made: Path) -> dict[str, dict[str, object]]:
+    data = {name: {"data": str(made / name)} for name in WRITTEN}
+    wikitext = {"data": str(made / "wikitext" / "wikitext-103-raw-v1"), "vocab_size": 300}
+    return {
+        "imagenet": small("resnet50", source="tfrecord", **data["imagenet"]),
+        "wikitext": small("bert-base", source="parquet", **wikitext),
+        "qm9": small("schnet", source="qm9", **data["qm9"]),
+        "triplets": small("dimenet", source="qm9", **data["qm9"]),
+        "era5": small("fourcastnet", source="era5", **data["era5"]),
+    }
+
+
+def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str, ...]]]:
+    """Damage copies of the files; return workloads on them and the expected errors."""
+    for name in WRITTEN:
+        shutil.copytree(made / name, here / name)
+    workloads = good(here)
+    shard = here / "imagenet" / "train-00001-of-00002"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    for part in ("train/a", "train/b", "val/a"):
+        (here / "folder" / part).mkdir(parents=True)
+        (here / "folder" / part / "1.JPEG").write_bytes(encoded(1))
+    picture = here / "folder" / "train" / "b" / "1.JPEG"
+    picture.write_bytes(picture.read_bytes()[:200])
+    folder = {"source": "folder", "data": str(here / "folder")}
+    year = here / "era5" / "train" / "1980.h5"
+    with h5py.File(year, "r+") as file:
+        file["fields"][4, 5, 3, 3] = np.nan
+    raw = here / "qm9" / "raw" / "qm9_v3.pt"
+    molecules = torch.load(raw, weights_only=True)
+    molecules[5] |= {name: molecules[5][name][:1] for name in ("x", "z", "pos")}
+    torch.save(molecules, raw)
+    text = here / "wikitext" / "wikitext-103-raw-v1"
+    (text / "train-00000-of-00002.parquet").unlink()
+    era5 = {"source": "era5", "data": str(made / "era5")}
+    nowhere = str(here / "nowhere")
+    return {
+        "truncated": (workloads["imagenet"], (str(shard), "record")),
+        "corrupt": (small("resnet50", **folder), (str(picture),)),
+        "not a number": (workloads["era5"], (str(year), "4", "5")),
+        "one atom": (workloads["qm9"], (str(raw), "5")),
+        "missing shard": (workloads["wikitext"], (str(text), "train-00000-of-00002")),
+        "missing": (small("schnet", source="qm9", data=nowhere), (nowhere,)),
+        "wrong shape": (small("fourcastnet", channels=22, **era5), (era5["data"], "22", "21")),
+    }
+
+
+# --- their runs --------------------------------------------------------------------------------
+
+#: Through ``wattlaw run``: a good one, and a bad one.
+WHOLE = ("imagenet", "truncated")
+
+
+class Ran(NamedTuple):
+    """What came of a workload: the reason of its failure or None, and its windows."""
+
+    reason: str | None
+    windows: list[dict[str, Any]]
+
+
+def run_whole(folder: Path, workloads: dict[str, dict[str, object]]) -> dict[tuple[str, int], Ran]:
+    """Run a study of workloads on one and two ranks by the command line."""
+    study = {
+        "name": "files",
+        "workloads": [*workloads.values()],
+        "sweeps": [{"gpus": [1, 2], "global_batch": [4]}],
+        "order": "as_written",
+        "measure": {"epochs": 1, "warmup_epochs": 0},
+        "launch": {"gpus_per_node": 4, "threads_per_worker": 1},
+    }
+    path = folder / "study.json"
+    path.write_text(json.dumps(study))
+    planned = plan_study(path).runs  # in the order of the file
+    assert main(["run", str(path), "--store", str(folder / "store")]) == 1
+    store = Store(folder / "store")
+    records = {record.run_id: record for record in store.records()}
+    windows = store.arrow("epochs").to_pylist()
+    found = {}
+    kinds = [(kind, gpus) for kind in workloads for gpus in (1, 2)]
+    for (kind, gpus), run in zip(kinds, planned, strict=True):
+        record = records[run.run_id]
+        assert record.status == ("failed" if record.reason else "done")
+        if record.reason is None:
+            expected = max(0, processes.cores() // gpus - 1)
+            assert record.facts.loader_workers == min(8, expected)
+            log = store.folder(run.run_id).log_path.read_text()
+            assert f"{min(8, expected)} loader processes per worker" in log
+        mine = [window for window in windows if window["run_id"] == run.run_id]
+        found[kind, gpus] = Ran(record.reason, mine)
+    # One index for each split of the good shards, which the first run made for the second one.
+    made_ns = [path.stat().st_mtime_ns for path in (store.path / ".cache" / "data").glob("*.npy")]
+    assert len(made_ns) == 2
+    assert max(made_ns) < min(window["start_ns"] for window in found[WHOLE[0], 1].windows)
+    return found
+
+
+def run_ranks(folder: Path, workload: dict[str, Any], gpus: int) -> Ran:
+    """Train a workload on ranks, without launcher; as torchrun does, end all with one."""
+    spec = spec_of(workload["name"], workload["options"], gpus=gpus, global_batch=4, epochs=1)
+    ranks = start(spec, folder, counts=True)
+    end_s = time.monotonic() + 100
+    while any(rank.exitcode is None for rank in ranks) and time.monotonic() < end_s:
+        if any(rank.exitcode for rank in ranks):
+            break
+        time.sleep(0.02)
+    codes = {number: rank.exitcode for number, rank in enumerate(ranks)}
+    for rank in ranks:
+        rank.kill()
+        rank.join()
+    if set(codes.values()) == {0}:
+        return Ran(None, windows_of(folder))
+    failed = {number: code for number, code in codes.items() if code}
+    assert failed, f"no end after 100 s: {codes}"
+    _, reason = failures.reason_of_ranks(RunFolder(folder).live(1), failed)
+    return Ran(reason, windows_of(folder))
+
+
+@pytest.fixture(scope="module")
+def damaged(
+    made: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[dict[str, object], tuple[str, ...]]]:
+    """Return the workloads on bad data and their expected errors."""
+    return bad(made, tmp_path_factory.mktemp("damaged"))
+
+
+@pytest.fixture(scope="module")
+def ran(
+    made: Path,
+    damaged: dict[str, tuple[dict[str, object], tuple[str, ...]]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, int], Ran]:
+    """Give a function that tells what came of a workload; those of ``WHOLE`` run as one study."""
+    here = tmp_path_factory.mktemp("ran")
+    workloads = good(made) | {kind: workload for kind, (workload, _) in damaged.items()}
+    found: dict[tuple[str, int], Ran] = {}
+
+    def tell(kind: str, gpus: int) -> Ran:
+        if (kind, gpus) in found:
+            return found[kind, gpus]
+        if kind in WHOLE:
+            found.update(run_whole(here, {kind: workloads[kind] for kind in WHOLE}))
+        else:
+            folder = here / "alone" / kind / str(gpus)
+            found[kind, gpus] = run_ranks(folder, workloads[kind], gpus)
+        return found[kind, gpus]
+
+    return tell
+
+
+def files_in(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize("kind", ["imagenet", "wikitext", "qm9", "triplets", "era5"])
+def test_public_data_sets_are_trained_on_by_one_and_two_ranks_alike(kind, ran, made):
+    before = files_in(made)
+    runs = [ran(kind, gpus) for gpus in (1, 2)]
+    assert [run.reason for run in runs] == [None, None]
+    (one,), (two,) = ([w for w in run.windows if w["phase"] == "train"] for run in runs)
+    # A last step of one sample is dropped where it has two ranks.
+    assert two["samples"] == one["samples"] - (one["samples"] % 4 == 1)
+    assert one["samples"] == SAMPLES.get(kind, one["samples"]) > 8
+    # Batch normalization takes the statistics of what one rank computes.
+    is_same = one["samples"] == two["samples"] and kind != "imagenet"
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-3 if is_same else 0.5)
+    assert files_in(made) == before
+
+
+@pytest.mark.timeout(580)
+@pytest.mark.parametrize(
+    "kind",
+    ["truncated", "corrupt", "not a number", "one atom", "missing shard", "missing", "wrong shape"],
+)
+def test_bad_data_fail_their_run_with_one_line_that_names_them(kind, ran, damaged):
+    reason = ran(kind, 2).reason
+    assert reason is not None
+    assert "\n" not in reason
+    assert "Traceback" not in reason
+    for words in damaged[kind][1]:
+        assert words in reason

@@ -1,0 +1,69 @@
+"""Simulated beside published values, and power limits beside public traces."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paths
+import pytest
+from public_data import public_csv
+
+from wattlaw.hardware.library import read_cluster
+from wattlaw_simulator.job import Parameters
+from wattlaw_simulator.power import Board
+
+ROOT = paths.ROOT
+
+
+@pytest.fixture
+def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Return a function that imports a benchmark."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("table", ["exponents", "findings", "energies"])
+def test_documented_predictions_match_the_simulator(
+    benchmarks: Callable[[str], Any], table: str
+) -> None:
+    benchmark = benchmarks("published")
+    document = (ROOT / "docs" / "simulation-model.md").read_text(encoding="utf-8")
+    table_text = benchmark.markdown(getattr(benchmark, table)())
+    assert len(table_text.splitlines()) > 6
+    assert table_text in document, "run make bench-simulator and copy its tables"
+
+
+def test_bert_scales_best_and_exponents_that_chose_no_number_agree(
+    benchmarks: Callable[[str], Any],
+) -> None:
+    table = benchmarks("published").exponents()
+    table["value"] = table["published"].str.rstrip("*").astype(float)
+    free = table[table["limit"] == "none"].set_index("model")["simulated"]
+    assert free.idxmax() == "BERT-Base"
+    assert free["DimeNet"] > free["SchNet"]
+    chosen = table["published"].str.endswith("*")
+    assert chosen.sum() == 2
+    assert (table.loc[chosen, "simulated"] - table.loc[chosen, "value"]).abs().max() < 0.03
+    known = table[~chosen & (table["GPUs"] != "unknown") & (table["model"] != "SchNet")]
+    assert len(known) == 10
+    assert known["difference"].abs().max() <= 0.06
+    assert (known["uncalibrated"] - known["value"]).abs().max() > 0.1
+
+
+def test_the_page_of_claims_has_the_present_exponents(benchmarks: Callable[[str], Any]) -> None:
+    text = (paths.ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    for row in benchmarks("paper_items")._tables("mit-2022"):
+        assert f"| {' | '.join(row)} |\n" in text, "run make bench-papers"
+
+
+@pytest.mark.parametrize("dataset", ["imagenet", "squad", "sentiment140"])
+def test_power_limits_act_as_in_public_traces_of_a_v100(
+    benchmarks: Callable[[str], Any], dataset: str
+) -> None:
+    """Times and powers; no number was fitted to sentiment140."""
+    public_csv("power_caps.csv", "public")
+    board = Board(read_cluster("v100-pcie-32gb").gpu, "fp32", Parameters())
+    errors = benchmarks("power_traces").errors(board, dataset)
+    assert len(errors) >= 2 * 7 * 3
+    assert np.sqrt((errors**2).mean()) < (0.04 if dataset == "sentiment140" else 0.03)

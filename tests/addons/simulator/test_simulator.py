@@ -1,0 +1,292 @@
+"""What physics fixes of a simulated epoch, whatever the hardware and the setting."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_jobs import IDEAL, job, profile, with_links
+
+import wattlaw_simulator as simulator
+from wattlaw.common.errors import BadInput
+from wattlaw.hardware.library import cluster_names, read_cluster
+from wattlaw_simulator.job import Parameters, Prediction, SimulatedJob
+from wattlaw_simulator.predict import MAX_LOADER_PROCESSES, loader_processes, predict
+
+#: Boards that not even their least clock keeps within a limit.
+HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)
+CLUSTERS = {name: read_cluster(name) for name in cluster_names()}
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> SimulatedJob:
+    """Return jobs over all hardware and settings that it allows."""
+    cluster = CLUSTERS[draw(st.sampled_from(sorted(CLUSTERS)))]
+    gpu = cluster.gpu
+    made = profile(
+        work_cv=draw(st.floats(0, 2)),
+        stored_bytes_per_sample=draw(st.floats(0, 1e7)),
+        input_cpu_s_per_sample=draw(st.floats(0, 0.1)),
+        reads_files=draw(st.booleans()),
+        gradient_bytes=draw(st.integers(1, 10**11)),
+        layers=draw(st.integers(1, 10_000)),
+    )
+    return SimulatedJob(
+        made,
+        cluster,
+        gpus=draw(st.integers(1, 100_000)),
+        local_batch=draw(st.integers(1, 10_000)),
+        samples=draw(st.integers(100_000, 10**10)),
+        evaluation_samples=draw(st.integers(0, 10**6)),
+        precision=draw(st.sampled_from(sorted(gpu.peak_tflops))),
+        power_limit_w=draw(st.none() | st.floats(gpu.min_limit_w, gpu.max_w)),
+        clock_limit_mhz=draw(st.none() | st.floats(gpu.min_clock_mhz, gpu.max_clock_mhz)),
+        dataset_fraction=draw(st.floats(0.01, 1)),
+        gradient_accumulation=draw(st.integers(1, 100)),
+        bucket_mb=draw(st.floats(1e-6, 1e5)),
+        loader_workers=draw(st.none() | st.integers(0, 64)),
+        parameters=draw(st.sampled_from([Parameters(), IDEAL, HUNGRY])),
+    )
+
+
+def predicted(of: SimulatedJob) -> Prediction | None:
+    """Return the prediction, or None where an epoch has no update."""
+    try:
+        return predict(of)
+    except BadInput as error:
+        assert "allowed: a sample for each GPU" in str(error)
+        return None
+
+
+def numbers(found: Prediction) -> list[float]:
+    windows = [found.train] + ([found.evaluation] if found.evaluation else [])
+    told = [value for window in windows for value in vars(window).values()]
+    told = [one for one in told if not isinstance(one, str | None)]
+    told += list(vars(found.split).values())
+    told += [found.startup_s, found.step_cv, found.clock_mhz, found.power_throttle_share]
+    told += [x for p in found.phases for x in (p.duration_s, p.power_w, p.sm_util, p.mem_util)]
+    return told
+
+
+@given(jobs())
+@settings(max_examples=300, deadline=None)
+def test_every_prediction_is_finite_and_within_its_bounds(of: SimulatedJob) -> None:
+    found = predicted(of)
+    if found is None:
+        return
+    gpu = of.cluster.gpu
+    assert all(isfinite(value) and value >= 0 for value in numbers(found))
+    assert 0 <= found.train.sm_util <= 1 + 1e-9
+    assert 0 <= found.train.mem_util <= 1 + 1e-9
+    limit_w = min(of.power_limit_w or gpu.max_w, gpu.max_w)
+    assert gpu.idle_w - 1e-9 <= found.train.gpu_power_w <= limit_w * (1 + 1e-9)
+    assert gpu.min_clock_mhz - 1e-9 <= found.clock_mhz <= gpu.max_clock_mhz
+    if of.clock_limit_mhz:
+        assert found.clock_mhz <= of.clock_limit_mhz + 1e-9
+    assert found.train.gpu_energy_j == pytest.approx(
+        of.gpus * found.train.gpu_power_w * found.train.duration_s
+    )
+
+
+@given(jobs())
+@settings(max_examples=200, deadline=None)
+def test_time_is_never_below_the_roofline(of: SimulatedJob) -> None:
+    found = predicted(of)
+    if found is not None:
+        assert found.split.step_s >= found.roofline_s * (1 - 1e-9)
+
+
+@given(jobs(), st.floats(0, 1), st.floats(0, 1))
+@settings(max_examples=200, deadline=None)
+def test_a_lower_cap_or_clock_is_never_faster(of: SimulatedJob, a: float, b: float) -> None:
+    gpu = of.cluster.gpu
+    low, high = sorted((a, b))
+    for key, least, most in (
+        ("power_limit_w", gpu.min_limit_w, gpu.max_w),
+        ("clock_limit_mhz", gpu.min_clock_mhz, gpu.max_clock_mhz),
+    ):
+        limits = [least + share * (most - least) for share in (low, high)]
+        found = [predicted(replace(of, **{key: one})) for one in limits]
+        if found[0] is not None and found[1] is not None:
+            lower, higher = (one.train.duration_s for one in found if one)
+            # Between two of the clocks that are tried, one bisects to within a step's 4096th part.
+            assert lower >= higher * (1 - 1e-3)
+
+
+@given(jobs(), st.floats(1, 10))
+@settings(max_examples=100, deadline=None)
+def test_quicker_links_are_never_slower(of: SimulatedJob, times: float) -> None:
+    link = of.cluster.network
+    quick = with_links(
+        of.cluster, bandwidth_gb_s=link.bandwidth_gb_s * times, latency_us=link.latency_us / times
+    )
+    same = with_links(of.cluster, bandwidth_gb_s=link.bandwidth_gb_s, latency_us=link.latency_us)
+    slow, fast = predicted(replace(of, cluster=same)), predicted(replace(of, cluster=quick))
+    if slow is not None and fast is not None:
+        assert fast.train.duration_s <= slow.train.duration_s * (1 + 1e-9)
+
+
+@given(st.sampled_from(sorted(CLUSTERS)), st.integers(0, 10))
+@settings(max_examples=40, deadline=None)
+def test_at_infinite_bandwidth_and_without_spread_beta_is_one(name: str, doublings: int) -> None:
+    ideal = with_links(CLUSTERS[name], bandwidth_gb_s=1e30, latency_us=1e-30)
+    alone, many = (
+        predict(job(gpus, cluster=ideal, parameters=IDEAL, samples=64 * 2**14)).train.duration_s
+        for gpus in (1, 2**doublings)
+    )
+    assert alone / many == pytest.approx(2**doublings, rel=1e-9)
+
+
+def test_without_anything_to_compute_an_epoch_is_its_communication_alone() -> None:
+    nothing = (
+        profile()
+        .kernels[0]
+        .model_copy(update={"flops_per_sample": 0.0, "bytes_per_sample": 0.0, "bytes_fixed": 0.0})
+    )
+    backward = nothing.model_copy(update={"phase": "backward"})
+    of = job(8, profile=profile(kernels=(nothing, backward)), parameters=IDEAL, bucket_mb=1000.0)
+    found = predict(of)
+    # One bucket of 1 MiB and one of the rest, each 2 (N-1)/N S/b or, where latency is less, a tree.
+    network, link = of.cluster.network, of.cluster.node.link
+    rest = 100_000_000 - 2**20
+    by_hand = sum(
+        2 * min(
+            7 / 8 * (size / 3.125e9 + 4 * network.latency_us * 1e-6 + 4 * link.latency_us * 1e-6),
+            size / 3.125e9 + 2 * network.latency_us * 1e-6 + link.latency_us * 1e-6,
+        )
+        for size in (2**20, rest)
+    )  # fmt: skip
+    assert network.bandwidth_gb_s == 3.125
+    assert found.split.step_s == pytest.approx(by_hand, rel=1e-9)
+    assert found.train.duration_s == pytest.approx(2000 * by_hand, rel=1e-9)
+
+
+def test_a_data_set_twice_as_large_takes_twice_the_time_and_energy() -> None:
+    no_edges = Parameters(epoch_ms=0.0, order_ns=0.0)
+    once, twice = (
+        predict(job(4, samples=n, parameters=no_edges)).train for n in (1_024_000, 2_048_000)
+    )
+    assert twice.duration_s == pytest.approx(2 * once.duration_s, rel=1e-12)
+    assert twice.gpu_energy_j == pytest.approx(2 * once.gpu_energy_j, rel=1e-12)
+    assert twice.cpu_energy_j == pytest.approx(2 * once.cpu_energy_j, rel=1e-12)
+    assert twice.dram_energy_j == pytest.approx(2 * once.dram_energy_j, rel=1e-12)
+
+
+def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand() -> None:
+    found = predict(job(1, parameters=IDEAL, clock_limit_mhz=1380.0))
+    gpu = found.job.cluster.gpu
+    compute_s = 64 * 24e9 / (gpu.peak_tflops["fp32"] * 1e12)
+    # Every kernel is bound by arithmetic (5e7 / 14e12 > 1.5e6 / 900e9), the steps by memory.
+    step_s = 6 * 1e8 / 900e9
+    assert found.roofline_s == pytest.approx(compute_s + step_s)
+    if found.train.limited_by is None:
+        assert found.split.compute_s == pytest.approx(compute_s + step_s)
+    assert found.train.steps == 16_000
+    assert found.split.communication_s == found.split.slowest_s == found.split.input_s == 0
+
+
+def test_the_last_update_takes_what_is_left_and_is_dropped_below_one_sample_each() -> None:
+    assert predict(job(4, samples=64 * 4 * 10 + 4)).train.steps == 11
+    short = predict(job(4, samples=64 * 4 * 10 + 3)).train
+    assert (short.steps, short.samples) == (10, 64 * 4 * 10)
+    with pytest.raises(BadInput, match="gpus: given 8 for 7 samples"):
+        predict(job(8, samples=7))
+
+
+def test_small_kernels_wait_for_the_host_that_issues_them() -> None:
+    tiny = job(1, local_batch=1, parameters=Parameters(launch_us=50.0, epoch_ms=0.0, order_ns=0.0))
+    found = predict(tiny)
+    assert found.split.launch_s > found.split.compute_s
+    launches = 160 + 320 + 6
+    host_s = launches * tiny.parameters.launch_us * 1e-6 + tiny.parameters.step_ms * 1e-3
+    assert found.split.step_s == pytest.approx(host_s)
+    assert found.train.sm_util == pytest.approx(found.split.compute_s / host_s)
+
+
+def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling() -> None:
+    cluster = read_cluster("mit-v100")
+    slow = profile(stored_bytes_per_sample=5e5, input_cpu_s_per_sample=0.0)
+    few, many, more = (
+        predict(job(n, profile=slow, samples=64 * 1000 * 1024)) for n in (2, 512, 1024)
+    )
+    assert few.split.input_s == 0 < many.split.input_s + more.split.input_s
+    rate = more.train.samples / more.train.duration_s
+    assert rate <= cluster.storage_gb_s * 1e9 / 5e5 * (1 + 1e-9)
+    inline = profile(input_cpu_s_per_sample=1e-3, reads_files=False)
+    assert predict(job(1, profile=inline)).split.input_s == pytest.approx(64e-3)
+
+
+def test_power_caps_bind_and_say_so() -> None:
+    free, capped = predict(job(1)), predict(job(1, power_limit_w=100.0))
+    assert capped.train.limited_by == "power_limit_w"
+    assert capped.clock_mhz < free.clock_mhz
+    assert capped.train.gpu_power_w == pytest.approx(100, rel=1e-3)
+    assert capped.power_throttle_share > 0.9
+    assert predict(job(1, clock_limit_mhz=735.0)).train.limited_by == "clock_limit_mhz"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"precision": "bf16"}, "precision: given bf16; allowed on"),
+        ({"power_limit_w": 20.0}, "power_limit_w: given 20; allowed on"),
+        ({"clock_limit_mhz": 5000.0}, "clock_limit_mhz: given 5000; allowed on"),
+    ],
+)
+def test_settings_that_a_board_does_not_support_are_rejected(
+    changed: dict[str, object], told: str
+) -> None:
+    with pytest.raises(BadInput, match=told):
+        predict(job(1, **changed))
+
+
+def test_a_hundred_thousand_gpus_cost_no_more_than_one() -> None:
+    """Nothing is looped over ranks: arrays are as long as the list of kernels and buckets."""
+    found = predict(job(100_000, samples=10**9))
+    assert found.train.steps == 157
+    assert "50000 nodes are more than the 448" in found.warnings[0]
+
+
+def test_no_parameter_is_set_per_model() -> None:
+    """Nothing in the simulator, its hardware included, names a model."""
+    names = re.compile(r"vgg|resnet|inception|\bbert|dimenet|schnet|fourcastnet|afno", re.I)
+    folder = Path(simulator.__file__).parent
+    files = [path for path in folder.rglob("*") if path.suffix in (".py", ".yaml")]
+    assert len(files) > 15
+    told = [f"{p.name}: {found[0]}" for p in files if (found := names.search(p.read_text()))]
+    assert not told
+
+
+def test_predictions_for_large_clusters_rise_smoothly() -> None:
+    counts = 2 ** np.arange(0, 17)
+    times = [predict(job(int(n), samples=64 * 2**17)).split.step_s for n in counts]
+    assert all(b >= a * (1 - 1e-12) for a, b in pairwise(times))
+
+
+def test_a_batch_larger_than_the_memory_gives_a_warning() -> None:
+    assert not predict(job(1)).warnings
+    prediction = predict(job(1, local_batch=100_000))
+    (warning,) = prediction.warnings
+    assert "32 GB" in warning
+    assert prediction.memory_gb > 32 > predict(job(1)).memory_gb
+
+
+def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
+    from wattlaw.workloads.data_loading import _MOST_WORKERS
+
+    assert MAX_LOADER_PROCESSES == _MOST_WORKERS
+    lone = profile(input_cpu_s_per_sample=0.1)
+    busy = predict(job(1, profile=lone, cluster=CLUSTERS["kit-a100"]))
+    # One rank on a node has the cores of all: eight processes, the most there are.
+    assert busy.split.input_s + busy.split.compute_s == pytest.approx(64 * 0.1 / 8, rel=0.01)
+    # A rank without a core to spare has one, as it mostly waits for its GPU.
+    node = CLUSTERS["kit-a100"].node.model_copy(update={"cores": 4})
+    scarce = CLUSTERS["kit-a100"].model_copy(update={"node": node})
+    assert loader_processes(job(4, cluster=scarce)) == 1
+    assert loader_processes(job(4, cluster=scarce, loader_workers=0)) == 0
+    assert loader_processes(job(4, profile=profile(reads_files=False))) == 0

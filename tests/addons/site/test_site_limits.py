@@ -1,0 +1,411 @@
+"""A site's Slurm prolog and epilog limit a job's boards for it, and always give back.
+
+Slurm itself is in slurm/test_prolog_epilog.py; here the hooks are started as slurmd starts them.
+"""
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_amdsmi import AmdMachine
+from fake_nvml import FakeGpus
+from limiting import SET, stays
+from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
+
+from conftest import wait_for
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
+from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
+from wattlaw.measure.limits.requests import Limits
+from wattlaw_site.__main__ import main
+from wattlaw_site.scripts import write_site_files
+from wattlaw_site.site_file import SiteFile
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Node]]:
+    """Give a function that makes a node."""
+    yield from nodes(tmp_path, fake_gpus, monkeypatch)
+
+
+# ---- the life of a job ----
+
+
+def test_the_board_of_a_job_is_limited_and_restored(
+    start: Callable[..., Node],
+) -> None:
+    node = start()
+    assert node.process("prolog", comment=f"chapter 3 {ASKS}", gpus="1") == (0, "")
+    assert node.limits_w == [287.5, 250]
+    (limit,) = node.report(7)["limits"]
+    assert limit["device"] == node.devices[1]
+    assert (limit["power_limit_w"], limit["power_limit_enforced_w"]) == (250, 250)
+    assert limit["power_limit_before_w"] == 301.25
+    for path, mode in (
+        (node.state, 0o700), (node.reports, 0o755), (node.reports / f"7.{NODE}.json", 0o644),
+    ):  # fmt: skip
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+    (watchdog,) = node.watchdogs
+    assert str(node.boards.path) in Path(f"/proc/{watchdog.pid}/maps").read_text()
+    code, said = node.process("epilog")
+    assert (code, f"restored the limits of {node.devices[1]}, of job 7" in said) == (0, True)
+    assert node.limits_w == BEFORE_W
+    wait_for(node.is_clean, "the watchdog to end", 10)
+    assert node.hook("epilog") == (0, "")  # once more does no harm
+
+
+def test_the_hooks_and_their_watchdog_ignore_another_root_of_the_kernels_files(
+    start: Callable[..., Node], amd_machine: Callable[..., AmdMachine]
+) -> None:
+    machine = amd_machine("MI210")
+    node = start()
+    node.more_environment = {ROOT_VARIABLE: str(machine.sys)}
+    assert node.process("prolog", comment=ASKS, gpus="1") == (0, "")
+    assert node.limits_w == [287.5, 250]
+    (watchdog,) = node.watchdogs
+    environment = Path(f"/proc/{watchdog.pid}/environ").read_bytes().split(b"\0")
+    assert not [entry for entry in environment if entry.startswith(ROOT_VARIABLE.encode())]
+    assert node.process("epilog")[0] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(ROOT_VARIABLE, str(machine.sys))
+        assert main(node.line("show")) == 0
+        assert ROOT_VARIABLE not in os.environ
+    assert {gpu.limit_uw for gpu in machine.gpus} == {217_000_000}
+
+
+def test_two_jobs_have_boards_of_their_own(start: Callable[..., Node]) -> None:
+    node = start()
+    with stepd(7), stepd(8):
+        node.prolog(7, gpus="0")
+        node.prolog(8, "wattlaw:power_w=200", gpus="1")
+        assert node.limits_w == [250, 200]
+        assert node.hook("epilog", 7)[0] == 0
+        assert node.limits_w == [287.5, 200]
+        node.prolog(9, "wattlaw:power_w=160", gpus="0")
+        assert node.limits_w == [160, 200]
+        assert node.hook("epilog", 8, gpus="1")[0] == node.hook("epilog", 9)[0] == 0
+    assert node.limits_w == BEFORE_W
+
+
+def test_one_job_may_have_several_boards(start: Callable[..., Node]) -> None:
+    node = start()
+    node.prolog(gpus="0-1")
+    assert node.limits_w == [250, 250]
+    assert node.hook("epilog")[0] == 0
+    assert node.limits_w == BEFORE_W
+
+
+@pytest.mark.parametrize("again", ["wattlaw:power_w=200", "wattlaw:power_w=20", None])
+def test_a_repeated_prolog_keeps_the_saved_previous_limit(
+    start: Callable[..., Node], again: str | None
+) -> None:
+    node = start(1)
+    with stepd(7):
+        node.prolog()
+        node.prolog(comment=again)
+        assert node.limits_w == [200 if again == "wattlaw:power_w=200" else 287.5]
+    wait_for(lambda: len(node.watchdogs) == len(node.states), "the first watchdog to end", 10)
+    node.hook("epilog")
+    assert node.limits_w == [287.5]
+    wait_for(node.is_clean, "the watchdogs to end", 10)
+
+
+def test_uuids_name_the_boards_of_a_job(start: Callable[..., Node]) -> None:
+    node = start(2)
+    node.prolog(comment=ASKS, gpus=f"{node.devices[1]},{node.devices[0]}")
+    assert node.limits_w == [250, 250]
+    node.hook("epilog", gpus=node.devices[1])
+    assert node.limits_w == BEFORE_W
+
+
+def test_the_clock_is_locked_and_let_go(start: Callable[..., Node]) -> None:
+    node = start(1)
+    node.allow(CLOCKS)
+    node.prolog(comment="wattlaw:clock_mhz=1200")
+    board = node.boards[0]
+    assert (board.locked_min_mhz, board.locked_max_mhz, board.limit_mw) == (1200, 1200, 287_500)
+    node.hook("epilog")
+    assert (board.locked_min_mhz, board.locked_max_mhz) == (0, 0)
+    assert node.boards.calls(SET) == 0
+
+
+def test_a_power_profile_is_set_and_let_go(start: Callable[..., Node]) -> None:
+    node = start(1, profiles=0b10110, requested_profiles=0b100)
+    node.prolog(comment="wattlaw:power_profile=max-q")
+    assert "allows no power profile max-q" in node.report(7)["refused"]
+    node.allow(SITE + "power_profiles: [max-q]\n")
+    node.prolog(comment="wattlaw:power_w=250,power_profile=max-q")
+    board, report = node.boards[0], node.report(7)
+    assert (board.requested_profiles, board.limit_mw) == (0b10, 250_000)
+    assert (report["power_profile"], report["power_limit_w"]) == ("max-q", 250.0)
+    limits = Limits(250.0, power_profile="max-q")
+    assert verify_prolog_limits(limits, node.devices, "7", 0)[0].power_profile == "max-q"
+    with pytest.raises(NotAvailable, match="another request"):
+        verify_prolog_limits(Limits(250.0), node.devices, "7", 0)
+    node.hook("epilog")
+    assert (board.requested_profiles, board.limit_mw) == (0b100, 287_500)
+
+
+def test_a_job_without_a_request_does_not_use_the_driver(start: Callable[..., Node]) -> None:
+    node = start(1)
+    assert node.prolog(comment="my own words") == node.prolog(comment=None) == ""
+    assert node.boards.calls("nvmlInitWithFlags") == 0
+    assert not node.state.exists()
+    assert node.is_clean()
+
+
+def test_the_comment_is_queried_if_slurm_does_not_set_it(
+    start: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = start(1)
+    node.squeue("8 another task of the array\n7 " + ASKS)
+    told = node.environment(7, None)
+    del told["SLURM_JOB_RESTART_COUNT"]
+    monkeypatch.setattr(node, "environment", lambda *_: told)
+    node.prolog()
+    assert node.limits_w == [250]
+
+
+# ---- what dies ----
+
+
+def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(
+    start: Callable[..., Node],
+) -> None:
+    node = start(1)
+    for comment, limit_w in ((None, 287.5), ("wattlaw:power_w=200", 200)):
+        node.prolog(7)
+        for watchdog in node.watchdogs:
+            watchdog.kill()
+        assert node.limits_w == [250]
+        assert "restored the limits" in node.prolog(8, comment)
+        assert node.limits_w == [limit_w]
+        node.hook("epilog", 8)
+        assert node.limits_w == [287.5]
+
+
+def test_limits_of_a_killed_prolog_are_restored(
+    start: Callable[..., Node],
+) -> None:
+    node = start(1)
+    node.boards.fault(SET, hang=True)
+    process = node.start("prolog", 7, ASKS)
+    wait_for(lambda: node.boards.calls(SET) == 1, "the driver to be asked", 20)
+    (saved,) = node.state.glob("*.json")
+    assert json.loads(saved.read_text())["power_limit_w"] == 287.5
+    node.kill_slurmd()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    node.boards[0].limit_mw = 250_000  # the driver has done it all the same
+    node.boards.clear_faults()
+    wait_for(node.is_clean, "the watchdog to give back", 20)
+    assert node.limits_w == [287.5]
+
+
+def test_without_slurmd_the_watchdog_restores_after_the_job(
+    start: Callable[..., Node],
+) -> None:
+    node = start(1)
+    with stepd(7) as step:
+        assert node.process("prolog", comment=ASKS)[0] == 0
+        (watchdog,) = node.watchdogs
+        assert os.getsid(watchdog.pid) != os.getsid(0)
+        watchdog.send_signal(signal.SIGTERM)
+        node.kill_slurmd()
+        assert stays(lambda: node.limits_w == [250], 1.5 * GRACE_S)
+        step.kill()
+        step.wait()
+        wait_for(node.is_clean, "the watchdog to give back", 20)
+    assert node.limits_w == [287.5]
+
+
+@pytest.mark.parametrize(
+    ("told", "has_slurmd", "is_kept"),
+    [
+        ("7 RUNNING", True, True),
+        ("7 RUNNING", False, True),  # slurmd may come back, and start the next step
+        ("7 COMPLETING", True, True),  # the epilog will come
+        ("7 COMPLETING", False, False),
+        ("7 PENDING", True, False),  # requeued
+        ("8 RUNNING", False, False),
+    ],
+)
+def test_slurm_is_queried_about_jobs_without_work_on_the_node(
+    start: Callable[..., Node], told: str, has_slurmd: bool, is_kept: bool
+) -> None:
+    node = start(1)
+    node.squeue(told)
+    with stepd(7, "extern"):
+        node.prolog()
+        if not has_slurmd:
+            node.kill_slurmd()
+        if is_kept:
+            assert stays(lambda: node.limits_w == [250], 2.5 * GRACE_S)
+            node.hook("epilog")
+        wait_for(node.is_clean, "the watchdog to end", 20)
+    assert node.limits_w == [287.5]
+
+
+def test_nothing_is_restored_within_the_grace_period(start: Callable[..., Node]) -> None:
+    node = start(1)
+    node.allow(SITE.replace(f"{GRACE_S}", "30"))
+    node.prolog()
+    node.kill_slurmd()  # it may be about to be started again, and the job about to begin
+    assert stays(lambda: node.limits_w == [250], 1.5)
+    node.hook("epilog")
+    wait_for(node.is_clean, "the watchdog to end", 10)
+
+
+def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
+    start: Callable[..., Node],
+) -> None:
+    node = start(2)  # slurmd lives, the job has no process now, and there is no squeue
+    node.prolog(7)
+    node.prolog(8, None, gpus="1")
+    assert node.limits_w == [250, 301.25]
+    code, said = node.hook("restore")
+    assert (code, "'restore --all'" in said) == (1, True)
+    assert node.limits_w == [250, 301.25]
+    node.prolog(8, None, gpus="0")  # the board is another job's, so that one has left
+    assert node.limits_w == BEFORE_W
+
+
+def test_an_epilog_that_cannot_restore_drains_the_node(
+    start: Callable[..., Node],
+) -> None:
+    node = start(1)
+    with stepd(7):  # so that the watchdog waits
+        node.prolog()
+        node.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
+        code, said = node.hook("epilog")
+        assert (code, "not restored" in said) == (1, True)
+        assert node.states == node.devices
+    assert "not restored" in node.prolog(8, None)  # the next job runs, and it is told
+    node.boards.clear_faults()
+    assert node.hook("epilog")[0] == 0
+    assert node.limits_w == [287.5]
+
+
+def test_restore_handles_ended_jobs_and_all_also_running_ones(
+    start: Callable[..., Node],
+) -> None:
+    node = start()
+    with stepd(7), stepd(8) as gone:
+        node.prolog(7, gpus="0")
+        node.prolog(8, gpus="1")
+        for watchdog in node.watchdogs:
+            watchdog.kill()
+        said = node.hook("show")[1]
+        assert "limited for job 7 of ada" in said
+        assert "before: 287.5 W" in said
+        gone.kill()
+        gone.wait()
+        node.kill_slurmd()
+        assert node.hook("restore")[0] == 0
+        assert node.limits_w == [250, 301.25]
+        assert node.report(8) is None
+        assert main([*node.line("restore"), "--all"]) == 0
+    assert node.limits_w == BEFORE_W
+    assert node.is_clean()
+
+
+@pytest.mark.parametrize("hook", ["restore", "epilog", "prolog"])
+def test_saved_limits_of_an_earlier_boot_are_removed(start: Callable[..., Node], hook: str) -> None:
+    node = start(1)
+    with stepd(7):
+        node.prolog()
+        (saved,) = node.state.glob("*.json")
+        told = json.loads(saved.read_text())
+        for watchdog in node.watchdogs:
+            watchdog.kill()
+    saved.write_text(json.dumps(told | {"boot_id": "of last week"}))
+    node.boards[0].limit_mw = 400_000
+    assert node.hook(hook)[0] == 0
+    assert node.limits_w == [400]
+    assert node.states == []
+
+
+def test_a_limit_that_an_administrator_has_set_since_stays(start: Callable[..., Node]) -> None:
+    node = start(1)
+    node.prolog()
+    for watchdog in node.watchdogs:
+        watchdog.kill()
+    node.boards[0].limit_mw = 190_000
+    assert "somebody has set 190 W since" in node.prolog(8, None)
+    assert node.limits_w == [190]
+
+
+# ---- the scripts ----
+
+
+@pytest.fixture
+def scripts(start: Callable[..., Node], tmp_path: Path) -> tuple[Node, Path]:
+    """Give a node whose administrator has changed the folders of the scripts."""
+    node = start(1)
+    folder = tmp_path / "scripts"
+    for path in write_site_files(folder, str(Path(sys.prefix) / "bin" / "python")):
+        text = path.read_text()
+        for usual, own in (
+            ("/etc/wattlaw/site.yaml", node.config), ("/var/lib/wattlaw/limits", node.state),
+            ("/run/wattlaw", node.reports),
+        ):  # fmt: skip
+            text = text.replace(f"={usual}\n", f"={own}\n")
+        path.write_text(text)
+    return node, folder
+
+
+def test_the_scripts_limit_and_restore(scripts: tuple[Node, Path]) -> None:
+    node, folder = scripts
+    assert (folder / "site.yaml").stat().st_mode & 0o777 == 0o644
+    for name, limit_w in (("prolog.sh", 250), ("epilog.sh", 287.5)):
+        told = node.environment(7, ASKS)
+        del told["PATH"]
+        done = subprocess.run([folder / name], env=told, check=True, capture_output=True)
+        assert node.limits_w == [limit_w], done
+    wait_for(node.is_clean, "the watchdog to end", 10)
+
+
+def test_jobs_without_a_request_do_not_start_python(scripts: tuple[Node, Path]) -> None:
+    node, folder = scripts
+    for name in ("prolog.sh", "epilog.sh"):
+        path = folder / name
+        path.write_text(path.read_text().replace(str(Path(sys.prefix) / "bin"), "/nowhere"))
+        for told in (node.environment(7, "my words"), node.environment(7, ASKS, gpus="")):
+            done = subprocess.run([path], env=told, check=True, capture_output=True)
+            assert done.stderr == b""
+    told = node.environment(7, ASKS)
+    done = subprocess.run([folder / "prolog.sh"], env=told, check=True, capture_output=True)
+    assert b"not found" in done.stderr  # and a Python that is gone stops no job
+
+
+def test_the_example_of_the_sites_file_can_be_used(scripts: tuple[Node, Path]) -> None:
+    node, folder = scripts
+    text = (folder / "site.yaml").read_text()
+    node.allow(text)
+    node.prolog()
+    assert node.limits_w == [250]
+    assert node.hook("epilog")[0] == 0
+    for line in ("clock_mhz: {", "prior_clocks: d", "users: [", "accounts: ["):
+        assert f"# {line}" in text
+        text = text.replace(f"# {line}", line)
+    node.allow(text)
+    assert SiteFile.read(node.config).accounts == ("energy",)
+
+
+def test_scripts_are_written_for_a_plain_python_into_a_free_place(tmp_path: Path) -> None:
+    for python in ("python3", "/opt/my python", "/opt/$(id)/python", ""):
+        with pytest.raises(BadInput, match="not an absolute path"):
+            write_site_files(tmp_path, python)
+    (tmp_path / "epilog.sh").touch()
+    with pytest.raises(BadInput, match="exists"):
+        write_site_files(tmp_path, "/usr/bin/python3")
+    assert [path.name for path in tmp_path.iterdir()] == ["epilog.sh"]

@@ -1,0 +1,232 @@
+"""Requests of jobs to a site's prolog, refusals, and reports to jobs."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_nvml import FakeGpus
+from hypothesis import given
+from hypothesis import strategies as st
+from limiting import SET
+from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
+
+from conftest import wait_for
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.measure.limits.prolog_limits import limit_comment, verify_prolog_limits
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.study.base import POWER_PROFILES
+from wattlaw_site.job import parse_limit_comment, requests_limit
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Node]]:
+    """Give a function that makes a node."""
+    yield from nodes(tmp_path, fake_gpus, monkeypatch)
+
+
+# ---- the comment ----
+
+
+@pytest.mark.parametrize(
+    ("comment", "limits"),
+    [
+        ("", Limits()),
+        ("my thesis, chapter 3", Limits()),
+        ("wattlaw is nice: power_w=100 xwattlaw:power_w=100", Limits()),
+        ("wattlaw:power_w=250", Limits(250.0)),
+        ("run 3 wattlaw:clock_mhz=1200,power_w=287.5 of 5", Limits(287.5, 1200.0)),
+    ],
+)
+def test_a_request_is_one_word_among_the_users_own(comment: str, limits: Limits) -> None:
+    assert parse_limit_comment(comment) == limits
+    assert requests_limit(comment) is not limits.are_none
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "wattlaw:", "wattlaw:power_w", "wattlaw:power_w=", "wattlaw:power_w=-1",
+        "wattlaw:power_w=1e3", "wattlaw:power_w=nan", "wattlaw:power_w=12345",
+        "wattlaw:power_w=250,", "wattlaw:power_w=250;id", "wattlaw:power_w=250,power_w=250",
+        "wattlaw:Power_w=250", "wattlaw:device=0", "wattlaw:power_w=２５０", "wattlaw:power_w=.5",
+        "wattlaw:power_w=250 wattlaw:clock_mhz=900", "wattlaw:power_w=250 wattlaw:",
+    ],
+)  # fmt: skip
+def test_a_request_that_is_not_written_as_it_must_be_is_none(word: str) -> None:
+    assert requests_limit(word)
+    with pytest.raises(BadInput, match="job's comment") as caught:
+        parse_limit_comment(word)
+    assert str(caught.value).isascii()
+    assert "\n" not in str(caught.value)
+
+
+WORDS = st.lists(st.text().filter(lambda text: "wattlaw:" not in text), max_size=3).map(" ".join)
+NUMBERS = st.none() | st.integers(0, 9_999_999).map(lambda thousandth: thousandth / 1000)
+
+
+@given(NUMBERS, NUMBERS, st.none() | st.sampled_from(POWER_PROFILES), WORDS, WORDS)
+def test_requested_limits_are_parsed_from_any_comment(
+    watts: float | None, mhz: float | None, profile: str | None, before: str, after: str
+) -> None:
+    limits = Limits(watts, mhz, profile)
+    assert parse_limit_comment(f"{before} {limit_comment(limits)} {after}") == limits
+
+
+@given(st.text(st.sampled_from("wattlaw:power_w=clock_mhz=0123456789., \n-e")))
+def test_any_comment_gives_limits_or_an_error(comment: str) -> None:
+    with contextlib.suppress(BadInput):
+        limits = parse_limit_comment(comment)
+        assert limits.are_none is not requests_limit(comment)
+        assert not limits.are_none or limit_comment(limits) == ""
+
+
+@pytest.mark.parametrize("limits", [Limits(float("nan")), Limits(-1.0), Limits(None, 1e5)])
+def test_a_limit_that_does_not_fit_a_comment_is_rejected(limits: Limits) -> None:
+    with pytest.raises(BadInput, match="cannot be requested from Slurm"):
+        limit_comment(limits)
+
+
+# ---- what is refused ----
+
+MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
+
+
+@pytest.mark.parametrize(
+    ("comment", "gpus", "site", "boards", "reason"),
+    [
+        ("wattlaw:power_w=250 wattlaw:power_w=250", "0", SITE, {}, "has 2 words"),
+        ("wattlaw:power_w=lots", "0", SITE, {}, "allowed: wattlaw:power_w"),
+        ("wattlaw:power_w=149", "0", SITE, {}, "outside the site's 150 to 350 W"),
+        ("wattlaw:power_w=351", "0", SITE, {}, "outside the site's 150 to 350 W"),
+        (ASKS, "0", SITE, {"limit_min_mw": 260_000}, "outside 260 to 400 W of NVIDIA"),
+        (ASKS, "0,1", SITE, {"limit_min_mw": [100_000, 260_000]}, "outside 260 to 400 W"),
+        ("wattlaw:clock_mhz=900", "0", SITE, {}, "allows jobs no clock limit"),
+        (ASKS, "0", "clock_mhz: {min: 600, max: 1300}", {}, "allows jobs no power limit"),
+        ("wattlaw:clock_mhz=900", "0", "clock_mhz: {min: 600, max: 1300}", {}, "prior_clocks"),
+        (ASKS, "0", SITE + "users: [eve]", {}, "only some users"),
+        (ASKS, "0", SITE + "users: []", {}, "only some users"),
+        (ASKS, "0", SITE + "powr_w: 3", {}, "site file has an error"),
+        (ASKS, "0", "power_w: {min: 350, max: 150}", {}, "site file has an error"),
+        (ASKS, "", SITE, {}, "no GPU on this node"),
+        (ASKS, "2", SITE, {}, "no GPU /dev/nvidia2"),
+        (ASKS, "0,1,2", SITE, {}, "no GPU /dev/nvidia2"),
+        (ASKS, "0", SITE, {"minor": [4, 5]}, "no GPU /dev/nvidia0"),
+        (ASKS, "MIG-1", SITE, {}, "no list of GPU numbers or UUIDs"),
+        (ASKS, "GPU-fa4e000", SITE, {}, "no GPU GPU-fa4e000,"),  # of both
+        (ASKS, "GPU-1234", SITE, {}, "no GPU GPU-1234,"),
+        (ASKS, "0;1", SITE, {}, "no list of GPU numbers or UUIDs"),
+        (ASKS, "0", SITE, MIG, "instances of MIG"),
+        (ASKS, "0", SITE, {"root": 0}, "requires root"),
+    ],
+)
+def test_a_refused_request_is_reported_and_changes_nothing(
+    start: Callable[..., Node],
+    comment: str, gpus: str, site: str, boards: dict[str, object], reason: str,
+) -> None:  # fmt: skip
+    node = start(2, **boards)
+    node.allow(site)
+    said = node.prolog(comment=comment, gpus=gpus)
+    assert reason in node.report(7)["refused"]
+    assert "job 7 of ada" in said
+    assert node.limits_w == BEFORE_W
+    assert node.states == []
+    wait_for(lambda: not node.watchdogs, "no watchdog", 10)
+    assert node.hook("epilog", gpus=gpus)[0] == 0
+    assert node.is_clean()
+
+
+def test_users_and_accounts_that_the_site_names_may(start: Callable[..., Node]) -> None:
+    node = start(1)
+    node.allow(SITE + "users: [eve]\naccounts: [energy]")
+    node.squeue("7 energy")
+    node.prolog()
+    assert node.limits_w == [250]
+
+
+@pytest.mark.parametrize("which", ["the file", "its folder", "its owner", "the states", "missing"])
+def test_reports_that_others_may_write_are_not_trusted(
+    start: Callable[..., Node], which: str
+) -> None:
+    node = start(1)
+    if which == "the file":
+        node.config.chmod(0o664)
+    elif which == "its owner":
+        os.chown(node.config, 1234, 0)
+    elif which == "its folder":
+        node.path.chmod(0o777)
+    elif which == "missing":
+        node.config.unlink()
+    else:
+        node.state.mkdir(parents=True)
+        node.state.chmod(0o777)
+    node.prolog()
+    assert node.limits_w == [287.5]
+    if which != "its folder":  # there is no safe place for a report then
+        assert (
+            str(node.state if which == "the states" else node.config) in node.report(7)["refused"]
+        )
+    node.path.chmod(0o755)
+
+
+def test_a_board_of_another_job_that_runs_is_not_limited_twice(start: Callable[..., Node]) -> None:
+    node = start(1)
+    with stepd(7):
+        node.prolog(7)
+        node.prolog(8, "wattlaw:power_w=200")
+    assert "is limited for job 7" in node.report(8)["refused"]
+    assert node.limits_w == [250]
+    assert node.hook("epilog", 8)[0] == 0
+    assert node.limits_w == [250]
+    assert node.hook("epilog", 7)[0] == 0
+    assert node.limits_w == [287.5]
+
+
+def test_the_first_board_is_restored_if_the_second_fails(
+    start: Callable[..., Node],
+) -> None:
+    node = start()
+    node.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
+    node.prolog(gpus="0,1")
+    assert "Unknown Error" in node.report(7)["refused"]
+    assert node.limits_w == BEFORE_W
+    assert node.states == []
+
+
+# ---- the job's side ----
+
+
+def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> None:
+    node = start(1)
+    node.prolog()
+    (limit,) = verify_prolog_limits(Limits(250), node.devices, "7")
+    assert (limit.limiter, limit.device) == ("slurm", node.devices[0])
+    assert (limit.power_limit_w, limit.power_limit_enforced_w) == (250, 250)
+    assert limit.power_limit_before_w == 287.5
+    assert verify_prolog_limits(Limits(), node.devices, "7") == ()
+    for asked, boards, job, reason in (
+        (Limits(250), [], "7", "no GPU on this node"),
+        (Limits(250), ["GPU-other"], "7", "has not limited GPU-other"),
+        (Limits(250), node.devices, "8", "no Slurm prolog of this site has limited job 8"),
+        (Limits(200), node.devices, "7", "--comment=wattlaw:power_w=200"),
+        (Limits(250, 900), node.devices, "7", "--comment=wattlaw:power_w=250,clock_mhz=900"),
+    ):
+        with pytest.raises(NotAvailable, match=reason):
+            verify_prolog_limits(asked, boards, job, wait_s=0)
+    node.boards[0].clamp_mw = 300_000
+    with pytest.raises(NotAvailable, match="enforces 300 W instead of the 250 W"):
+        verify_prolog_limits(Limits(250), node.devices, "7", wait_s=0)
+
+
+def test_a_refused_job_gets_the_reason_at_once(start: Callable[..., Node]) -> None:
+    node = start(1)
+    node.prolog(comment="wattlaw:power_w=50")
+    before_s = time.monotonic()
+    with pytest.raises(NotAvailable, match=r"has refused: .* outside the site's 150 to 350 W"):
+        verify_prolog_limits(Limits(50), node.devices, "7", wait_s=30)
+    assert time.monotonic() - before_s < 5

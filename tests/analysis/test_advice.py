@@ -1,0 +1,413 @@
+"""Advice: what it chooses under which constraints, and that it says how far the data carry it."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_studies import MIT, Made, kit, mit
+from made_tables import frames, run_row, window_row
+from public_data import ORIGINS, public_csv
+from scipy import stats
+
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.analysis.advise.predicted_options import WIDEST
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.report.topics.advice import summary
+
+DIMENET = {"dimenet": MIT["dimenet"]}
+CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]
+
+
+@pytest.fixture(scope="module")
+def made() -> Made:
+    """Give dimenet on 2 to 128 GPUs under caps and clocks: 200 W costs no time and saves 15 %."""
+    return mit(models=DIMENET, noise=0.005)
+
+
+@pytest.fixture(scope="module")
+def batches() -> Made:
+    """Give resnet50 on one board; its quality falls beyond a global batch of 512."""
+    return kit(watts={"A100": 300.0}, growing=False)
+
+
+def advice(made: Made, workload: str = "dimenet", **asked: object) -> Advice:
+    """Return the advice; the batch of these workloads grows with the GPUs without a quality."""
+    asked = {"any_batch": True} | asked
+    return advise(run_metrics(made.runs, made.epochs), made.epochs, workload, **asked)
+
+
+def picked(found: Advice) -> tuple[int, float | None, float | None]:
+    setting = found.recommended.setting
+    return setting["gpus"], setting["power_limit_w"], setting["clock_limit_mhz"]
+
+
+def said(found: Advice, words: str) -> bool:
+    return any(words in warning.text for warning in found.warnings)
+
+
+def cells_of(made: Made) -> pd.DataFrame:
+    """Return mean time and energy of each setting, by pandas alone."""
+    table = run_metrics(made.runs, made.epochs)
+    by = ["gpus", "global_batch", "power_limit_w", "clock_limit_mhz"]
+    return (
+        table.groupby(by, dropna=False)[["epoch_time_s", "energy_per_epoch_j"]].mean().reset_index()
+    )
+
+
+def test_without_constraints_it_is_the_least_energy_delay_product(made):
+    found = advice(made)
+    table = cells_of(made)
+    best = table.loc[(table["epoch_time_s"] * table["energy_per_epoch_j"]).idxmin()]
+    assert picked(found)[:2] == (best["gpus"], best["power_limit_w"]) == (128, 200)
+    assert found.recommended.time_s.mean == pytest.approx(best["epoch_time_s"])
+    assert found.recommended.energy_j.mean == pytest.approx(best["energy_per_epoch_j"])
+    assert "least energy x time of 35 measured settings" in found.reason
+
+
+@pytest.mark.parametrize("hours", [0.06, 0.1, 0.3, 1.0])
+def test_with_a_deadline_it_is_the_least_energy_that_meets_it(made, hours):
+    found = advice(made, deadline_s=3600 * hours, epochs_to_train=3)
+    table = cells_of(made)
+    meeting = table[3 * table["epoch_time_s"] <= 3600 * hours]
+    best = meeting.loc[meeting["energy_per_epoch_j"].idxmin()]
+    assert picked(found)[0] == best["gpus"]
+    assert found.recommended.setting["power_limit_w"] == best["power_limit_w"]
+    assert found.recommended.train_time_s.high <= 3600 * hours
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.7, 5.0])
+def test_with_a_slow_down_it_is_the_least_energy_near_the_fastest(made, share):
+    table = cells_of(made)
+    near = table[table["epoch_time_s"] <= (1 + share) * table["epoch_time_s"].min()]
+    best = near.loc[near["energy_per_epoch_j"].idxmin()]
+    found = advice(made, max_slowdown=share)
+    assert found.recommended.time_s.mean == pytest.approx(best["epoch_time_s"])
+
+
+def test_with_a_budget_it_is_the_fastest_within_it(made):
+    table = cells_of(made)
+    budget_j = 1.01 * table["energy_per_epoch_j"].median()
+    found = advice(made, energy_budget_j=budget_j, epochs_to_train=1)
+    assert found.recommended.train_energy_j.high <= budget_j
+    within = table[table["energy_per_epoch_j"] <= budget_j]
+    assert found.recommended.time_s.mean >= within["epoch_time_s"].min()
+    assert "least time" in found.reason
+
+
+def test_several_constraints_apply_together(made):
+    found = advice(made, deadline_s=3600, max_gpus=32, epochs_to_train=3)
+    assert found.recommended.gpus <= 32
+    assert all(option.gpus <= 32 for option in found.pareto)
+    assert found.recommended.train_time_s.high <= 3600
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_the_best_cap_within_10_percent_equals_an_exhaustive_search(origin):
+    table = pd.read_csv(public_csv("power_caps.csv", origin))
+    runs, epochs = [], []
+    for i, row in enumerate(table.to_dict("records")):
+        name = "/".join(str(row[column]) for column in CELL)
+        runs.append(run_row(f"{i:016x}", workload=name, power_limit_w=row["power_limit"]))
+        epochs.append(
+            window_row(f"{i:016x}", 0, duration_s=row["time_per_epoch"], energy_source="counter",
+                       gpu_energy_j=row["energy_per_epoch_J"], energy_verdict="ok")
+        )  # fmt: skip
+    runs, epochs = frames(runs, epochs)
+    made = run_metrics(runs, epochs)
+    cells = [item for item in table.groupby(CELL) if item[1]["power_limit"].nunique() >= 4]
+    chosen = cells[:: len(cells) // 9]
+    assert len(chosen) >= 10
+    for key, cell in chosen:
+        near = cell[cell["time_per_epoch"] <= 1.1 * cell["time_per_epoch"].min()]
+        best = near.loc[near["energy_per_epoch_J"].idxmin(), "power_limit"]
+        name = "/".join(str(part) for part in key)
+        own = made[made["workload"] == name]
+        assert (
+            advise(own, epochs, name, max_slowdown=0.10).recommended.setting["power_limit_w"]
+            == best
+        )
+
+
+def test_no_measured_setting_dominates_the_pareto_front(made):
+    front = advice(made).pareto
+    table = cells_of(made)
+    for one in front:
+        better = (table["epoch_time_s"] < one.time_s.mean * (1 - 1e-9)) & (
+            table["energy_per_epoch_j"] < one.energy_j.mean * (1 - 1e-9)
+        )
+        assert not better.any()
+    ends = (table["epoch_time_s"].min(), table["energy_per_epoch_j"].min())
+    assert (front[0].time_s.mean, front[-1].energy_j.mean) == pytest.approx(ends)
+    times = [one.time_s.mean for one in front]
+    assert times == sorted(times)
+
+
+def test_a_deadline_beyond_what_was_measured_is_answered_by_a_prediction_with_a_warning():
+    made = mit(models=DIMENET, counts=(2, 4, 8, 16, 32), noise=0.01, clocks=False)
+    truth = MIT["dimenet"]
+    deadline_s = 1.4 * truth.alpha_s * 128**-truth.beta  # 64 GPUs take 1.77 times that of 128
+    found = advice(made, deadline_s=deadline_s, epochs_to_train=1)
+    option = found.recommended
+    assert (option.gpus, option.source) == (128, "predicted")
+    assert option.time_s.low < truth.alpha_s * 128**-truth.beta < option.time_s.high
+    told = found.to_dict()["recommended"]
+    assert {"gpus", "nodes"} <= set(told["extrapolates"])
+    assert told["source"] == "predicted"
+    assert "extrapolated" in {warning.code for warning in found.warnings}
+
+
+def test_a_prediction_is_not_recommended_if_a_measured_setting_meets_the_constraints():
+    made = mit(models=DIMENET, counts=(2, 4, 8, 32), noise=0.005)
+    found = advice(made, deadline_s=3600, max_gpus=256, epochs_to_train=3)
+    assert found.recommended.source == "measured"
+    assert any(one.is_predicted for one in found.pareto)  # beyond 32 GPUs
+
+
+def test_predictions_end_where_their_intervals_are_wide():
+    made = mit(models=DIMENET, counts=(2, 4, 8), noise=0.005)
+    found = advice(made, deadline_s=1, max_gpus=4096)
+    assert found.recommended is None
+    predicted = [one for one in found.pareto if one.is_predicted]
+    assert predicted
+    assert all(one.time_s.high <= WIDEST * one.time_s.low for one in predicted)
+    assert "prediction-ends" in {warning.code for warning in found.warnings}
+
+
+def test_a_better_setting_that_did_not_run_is_what_to_measure_next():
+    """Give 8 GPUs at 250 W alone; all others ran at 200 W too, which saves energy at no time."""
+    made = mit(models=DIMENET, counts=(2, 4, 8), noise=0.005, clocks=False)
+    runs = made.runs[(made.runs["gpus"] < 8) | made.runs["power_limit_w"].isna()]
+    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet", max_slowdown=0.05,
+                   any_batch=True)  # fmt: skip
+    assert found.recommended.source == "measured"
+    assert found.probability < 0.5
+    better = [tie.option for tie in found.ties if tie.probability_better > 0.9]
+    assert better
+    assert all((item.source, item.gpus) == ("predicted", 8) for item in better)
+    assert [tie.option for tie in found.ties if tie.is_better] == better
+    text = " ".join(summary(found))
+    assert "probably better: 8 GPUs" in text
+    assert "saves nothing" not in text  # no setting is clearly best
+    assert found.next_measurement.option.gpus == 8
+    assert not found.next_measurement.is_repeat
+
+
+def test_the_nearest_setting_is_named_if_none_meets_the_constraints(made):
+    found = advice(made, deadline_s=1, max_gpus=16)
+    assert found.recommended is None
+    assert found.reason == "No setting meets the deadline of 1 s and has at most 16 GPUs."
+    assert found.nearest.gpus == 16
+    assert found.to_dict()["recommended"] is None
+    few = advice(made, max_gpus=1)
+    assert (few.recommended, few.nearest.gpus) == (None, 2)
+
+
+def test_a_deadline_that_only_the_mean_meets_gives_a_warning():
+    made = mit(models=DIMENET, counts=(2, 4), noise=0.1, clocks=False)
+    quickest = cells_of(made)["epoch_time_s"].min()
+    found = advice(made, deadline_s=1.001 * quickest, epochs_to_train=1, max_gpus=4)
+    assert found.recommended.time_s.mean == pytest.approx(quickest)
+    assert "only-the-mean-meets" in {warning.code for warning in found.warnings}
+
+
+def test_measured_once_means_no_interval_and_a_word():
+    made = mit(models=DIMENET, repeats=1)
+    found = advice(made, deadline_s=3600)
+    option = found.to_dict()["recommended"]
+    assert option["epoch_time_s_ci"] is option["energy_j_ci"] is option["train_time_s_ci"] is None
+    assert "measured-once" in {warning.code for warning in found.warnings}
+
+
+def test_without_energy_advice_is_by_time_with_a_warning():
+    made = mit(models=DIMENET, energy=False)
+    found = advice(made, deadline_s=3600)
+    assert said(found, "No energy is known")
+    assert "least GPU-hours" in found.reason
+    assert found.to_dict()["recommended"]["energy_j"] is None
+    assert found.to_dict()["recommended"]["cost"] is None
+    budget = advice(made, energy_budget_j=1e6)
+    assert budget.recommended is None
+    assert "energy budget cannot be checked" in budget.reason
+
+
+@pytest.mark.parametrize("goal", ["cost", "carbon"])
+def test_without_energy_cost_and_carbon_are_by_gpu_hours(goal):
+    made = mit(models=DIMENET, energy=False)
+    factors = {"price_per_kwh": 0.3, "currency": "EUR", "grid_g_per_kwh": 400}
+    hours = cells_of(made).eval("gpus * epoch_time_s / 3600").min()
+    result = advice(made, minimize=goal, footprint=Footprint(**factors), epochs_to_train=1)
+    assert result.recommended.gpu_hours.mean == pytest.approx(hours)
+    assert result.goal == "GPU-hours"
+    assert result.recommended.cost is result.recommended.co2_kg is None
+    rented = Footprint(**factors, price_per_gpu_hour=2.0)
+    result = advice(made, minimize=goal, footprint=rented, epochs_to_train=1)
+    assert result.recommended.gpu_hours.mean == pytest.approx(hours)
+    codes = {warning.code for warning in result.warnings}
+    assert ("electricity-not-counted" in codes) == (goal == "cost")
+    if goal == "cost":
+        assert (result.goal, result.recommended.cost.mean) == ("cost", pytest.approx(2 * hours))
+
+
+def test_a_batch_at_which_quality_falls_is_not_recommended(batches):
+    found = advice(batches, "resnet50", any_batch=False)
+    assert found.recommended.setting["global_batch"] <= 512
+    assert all(one.setting["global_batch"] <= 512 for one in found.pareto)
+    assert said(found, "Excluded because quality is lower: global batch 1024")
+
+
+def test_a_batch_at_which_quality_falls_is_recommended_if_any_batch_may_be(batches):
+    runs, epochs = batches.runs, batches.epochs.copy()
+    large = epochs["run_id"].isin(runs.loc[runs["global_batch"] == 1024, "run_id"])
+    epochs.loc[large & (epochs["phase"] == "train"), "duration_s"] /= 10
+    table = run_metrics(runs, epochs)
+    quickest = table[table["global_batch"] < 1024]["epoch_time_s"].min()
+    asked = {"max_gpus": 16, "epochs_to_train": 1, "deadline_s": 0.5 * quickest}
+    found = advise(table, epochs, "resnet50", **asked)
+    assert found.recommended is None
+    found = advise(table, epochs, "resnet50", **asked, any_batch=True)
+    assert found.recommended.setting["global_batch"] == 1024
+    assert found.warnings[0].code == "quality-falls"
+
+
+def test_runs_without_a_known_batch_have_no_epochs_to_a_target(batches):
+    table = run_metrics(batches.runs, batches.epochs)
+    table = table.assign(global_batch=np.nan, local_batch=np.nan)
+    with pytest.raises(Refused, match="no global batch"):
+        advise(table, batches.epochs, "resnet50", target=0.5)
+
+
+def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
+    runs, epochs = batches.runs, batches.epochs.copy()
+    batch = epochs["run_id"].map(runs.set_index("run_id")["global_batch"])
+    judged = epochs["phase"] == "evaluate"
+    # Small batches get there after two epochs, 512 after three; 1024 never does.
+    after = np.where(batch >= 512, 3, 2)
+    epochs.loc[judged, "metric"] = np.where(epochs["epoch"] + 1 >= after, 0.75, 0.5)[judged]
+    epochs.loc[judged & (batch == 1024), "metric"] = 0.5
+    table = run_metrics(runs, epochs)
+    found = advise(table, epochs, "resnet50", target=0.7, max_slowdown=100.0)
+    assert {one.epochs.mean for one in found.pareto} <= {2.0, 3.0}
+    assert said(found, "Global batch 1024 is excluded: 0 of 5 repeats reached the target")
+    for one in found.pareto:
+        took = 3 if one.setting["global_batch"] >= 512 else 2
+        assert one.train_time_s.mean == pytest.approx(took * one.time_s.mean)
+    with pytest.raises(Refused, match="no global batch reached"):
+        advise(table, epochs, "resnet50", target=0.9)
+
+
+def test_totals_use_the_requested_or_the_trained_epochs(made):
+    assert advice(made).recommended.epochs.mean == 3
+    found = advice(made, epochs_to_train=90).to_dict()["recommended"]
+    assert found["train_time_s"] == pytest.approx(90 * found["epoch_time_s"])
+    assert found["train_energy_j_ci"] == pytest.approx([90 * end for end in found["energy_j_ci"]])
+    hours = found["gpus"] * found["train_time_s"] / 3600
+    assert found["gpu_hours"] == pytest.approx(hours)
+
+
+def test_few_repeats_have_the_spread_of_all_settings(made):
+    option = advice(made).recommended
+    table = run_metrics(made.runs, made.epochs)
+    logs = np.log(table["epoch_time_s"])
+    setting = table.groupby(["gpus", "power_limit_w", "clock_limit_mhz"], dropna=False).ngroup()
+    within = logs - logs.groupby(setting).transform("mean")
+    freedom = len(table) - setting.nunique()
+    own = table[(table["gpus"] == 128) & (table["power_limit_w"] == 200)]["epoch_time_s"]
+    error = np.sqrt((within**2).sum() / freedom / len(own))
+    half = stats.t.ppf(0.975, freedom) * error
+    ends = [own.mean() * np.exp(-half), own.mean() * np.exp(half)]
+    assert len(own) == 3
+    assert option.time_s.interval == pytest.approx(ends)
+
+
+def test_enough_repeats_have_their_own_spread():
+    times = np.array([[100.0, 103.0, 98.0, 101.0, 99.0], [70.0, 70.1, 69.9, 70.2, 69.8]])
+    runs, epochs = [], []
+    for number, of_setting in enumerate(times):
+        for repeat, time_s in enumerate(of_setting):
+            name = f"{number:08}{repeat:08}"
+            runs.append(
+                run_row(name, gpus=number + 1, global_batch=64 * (number + 1), repeat=repeat)
+            )
+            epochs.append(window_row(name, 1, duration_s=time_s))
+    tables = frames(runs, epochs)
+    found = advise(run_metrics(*tables), tables[1], runs[0]["workload"], any_batch=True)
+    (option,) = [item for item in found.pareto if item.gpus == 2]
+    half = stats.t.ppf(0.975, 4) * np.log(times[1]).std(ddof=1) / np.sqrt(5)
+    mean = times[1].mean()
+    assert option.time_s.interval == pytest.approx([mean * np.exp(-half), mean * np.exp(half)])
+
+
+def test_cost_and_carbon_have_the_energys_interval(made):
+    factors = Footprint(pue=1.5, grid_g_per_kwh=400, price_per_kwh=0.2, currency="EUR")
+    found = advice(made, footprint=factors)
+    told = found.to_dict()["recommended"]
+    kwh = told["train_energy_j"] / 3.6e6
+    assert told["cost"] == pytest.approx(1.5 * 0.2 * kwh)
+    assert told["co2_kg"] == pytest.approx(1.5 * 0.4 * kwh)
+    ends = [1.5 * 0.4 * end / 3.6e6 for end in told["train_energy_j_ci"]]
+    assert told["co2_kg_ci"] == pytest.approx(ends)
+
+
+def test_energies_that_count_different_things_are_not_compared(made):
+    runs, epochs = made.runs, made.epochs.copy()
+    few = runs.loc[runs["gpus"] == 2, "run_id"]
+    epochs.loc[epochs["run_id"].isin(few), "cpu_energy_j"] = 1.0
+    found = advise(run_metrics(runs, epochs), epochs, "dimenet", any_batch=True)
+    assert all(one.gpus > 2 for one in found.pareto)
+    assert said(found, "Compared: gpu, counter. Excluded from comparisons of energy: gpu+cpu")
+
+
+def test_measured_runs_come_before_simulated_ones(made):
+    runs = made.runs.copy()
+    runs.loc[runs["gpus"] == 128, "launcher"] = "simulated"
+    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet", any_batch=True)
+    assert found.recommended.gpus == 64
+    assert said(found, "15 simulated runs are excluded")
+    only = runs.assign(launcher="simulated")
+    found = advise(run_metrics(only, made.epochs), made.epochs, "dimenet", any_batch=True)
+    assert said(found, "All times and energies are simulated")
+
+
+def test_runs_of_another_job_are_left_out(made):
+    runs = made.runs.copy()
+    runs.loc[runs["gpus"] == 128, "dataset_fraction"] = 0.01
+    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet", any_batch=True)
+    assert found.recommended.gpus == 64
+    assert said(found, "The runs are of 2 different jobs, whose epochs cannot be compared")
+
+
+def test_a_workload_that_never_ran_is_refused_with_those_that_did(made):
+    with pytest.raises(
+        Refused, match="no done runs of workload 'bert'; there are runs of: dimenet"
+    ):
+        advice(made, "bert")
+
+
+def test_one_run_is_enough_for_an_answer():
+    runs, epochs = frames([run_row("a")], [window_row("a", 0)])
+    found = advise(run_metrics(runs, epochs), epochs, "digits-cnn")
+    assert found.recommended.setting["gpus"] == 1
+    assert found.worker == "worker"
+    json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_a_command_without_batch_gets_advice_too():
+    runs, epochs = [], []
+    for n in (1, 2, 4):
+        runs.append(run_row(f"{n}", gpus=n, global_batch=None, local_batch=None))
+        epochs.append(window_row(f"{n}", 0, duration_s=100 / n, samples=None, steps=None))
+    runs, epochs = frames(runs, epochs)
+    found = advise(run_metrics(runs, epochs), epochs, "digits-cnn", max_gpus=2)
+    assert found.recommended.gpus == 2
+    assert found.recommended.to_dict()["global_batch"] is None
+
+
+@pytest.mark.parametrize("asked", [{"max_gpus": 0}, {"deadline_s": 0.0}, {"epochs_to_train": 0},
+                                   {"max_slowdown": -0.1}, {"energy_budget_j": float("nan")},
+                                   {"epochs_to_train": 3, "target": 0.5}])  # fmt: skip
+def test_a_constraint_that_nothing_can_keep_is_bad_input(made, asked):
+    with pytest.raises(BadInput):
+        advice(made, **asked)

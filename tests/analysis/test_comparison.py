@@ -1,0 +1,329 @@
+"""Two sets of runs compared at their common settings: ratios, intervals, labels, limits."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
+from scipy import stats
+
+import wattlaw
+from wattlaw.analysis.advise.store_comparison import (
+    EXCEEDED,
+    KEPT,
+    OVER_SETTINGS,
+    REPEATS,
+    UNKNOWN,
+    Comparison,
+    compare,
+)
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.store.store import Store
+
+Values = dict[int, list[float]]
+POWER_W = 200.0
+#: Of two stores, three settings and some repeats, the times of an epoch by GPU count.
+A: Values = {1: [100.0, 101.0, 103.0], 2: [52.0, 53.5, 52.4], 4: [28.0, 27.1]}
+B: Values = {1: [93.0, 95.5, 94.0], 2: [50.1, 49.0, 49.2], 4: [25.0, 25.6, 26.1]}
+
+
+def made(
+    times: Values, energies: Values | None = None, part: str = "gpu", window: Any = None,
+    prefix: str = "a", **changes: object,
+) -> tuple[pd.DataFrame, pd.DataFrame]:  # fmt: skip
+    """Return the tables of a store with these times, and these energies or a constant power."""
+    runs, windows = [], []
+    for gpus, values in times.items():
+        for repeat, time_s in enumerate(values):
+            run_id = f"{prefix}{gpus:05}{repeat:010}"
+            energy_j = energies[gpus][repeat] if energies else POWER_W * time_s
+            runs.append(run_row(run_id, gpus=gpus, local_batch=64 // gpus, repeat=repeat)
+                        | changes)  # fmt: skip
+            energy = {f"{part}_energy_j": energy_j, "energy_source": "counter",
+                      "energy_verdict": "ok"}  # fmt: skip
+            windows.append(window_row(run_id, 1, duration_s=time_s, **energy) | (window or {}))
+            if (window or {}).get("phase") != "steps":
+                windows.append(window_row(run_id, 1, phase="evaluate", metric=0.9))
+    return frames(runs, windows)
+
+
+def metrics(times: Values, *rest: Any, **changes: Any) -> pd.DataFrame:
+    return run_metrics(*made(times, *rest, **changes))
+
+
+def codes(comparison: Comparison) -> set[str]:
+    return {warning.code for warning in comparison.warnings}
+
+
+def test_a_setting_has_the_interval_of_welchs_test_on_logarithms():
+    comparison = compare(metrics(A), metrics(B))
+    changes = {item.setting["gpus"]: item for item in comparison.changes
+               if item.setting and item.quantity == "time"}  # fmt: skip
+    for gpus, item in changes.items():
+        test = stats.ttest_ind(np.log(B[gpus]), np.log(A[gpus]), equal_var=False)
+        expected = np.exp(test.confidence_interval(0.95))
+        assert item.ratio_ci == pytest.approx(tuple(expected))
+        assert item.ratio == pytest.approx(stats.gmean(B[gpus]) / stats.gmean(A[gpus]))
+        assert (item.a, item.unit) == (pytest.approx(stats.gmean(A[gpus])), "s per epoch")
+        assert (item.n_a, item.n_b, item.interval) == (len(A[gpus]), len(B[gpus]), REPEATS)
+    assert sorted(changes) == [1, 2, 4]
+    assert comparison.settings == 3
+    energy, power = (comparison.pooled[name] for name in ("energy", "power"))
+    assert energy.ratio == pytest.approx(comparison.pooled["time"].ratio)
+    assert power.ratio == pytest.approx(1.0)
+    assert comparison.pooled["metric"].ratio == pytest.approx(1.0)
+    assert comparison.pooled["metric"].ratio_ci is None  # all are 0.9
+
+
+def test_the_pooled_change_is_the_geometric_mean_of_the_ratios():
+    pooled = compare(metrics(A), metrics(B)).pooled["time"]
+    ratios = [stats.gmean(B[gpus]) / stats.gmean(A[gpus]) for gpus in A]
+    assert pooled.ratio == pytest.approx(stats.gmean(ratios))
+    variances = [(np.var(np.log(side[gpus]), ddof=1) / len(side[gpus]) / 9, len(side[gpus]) - 1)
+                 for gpus in A for side in (A, B)]  # fmt: skip
+    total = sum(value for value, _ in variances)
+    freedom = total**2 / sum(value**2 / count for value, count in variances)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
+    assert pooled.ratio_ci == pytest.approx((pooled.ratio * np.exp(-half),
+                                             pooled.ratio * np.exp(half)))  # fmt: skip
+    assert (pooled.n_a, pooled.n_b, pooled.interval) == (8, 9, REPEATS)
+
+
+def test_intervals_contain_the_true_ratio_as_often_as_they_say():
+    dice, hits, count = np.random.default_rng(0), 0, 250
+    sides = [(metrics({1: [1.0] * n, 2: [1.0] * n}), ratio, sd)
+             for n, ratio, sd in ((3, 1.0, 0.02), (5, 1.1, 0.06))]  # fmt: skip
+    for _ in range(count):
+        drawn = [rows.assign(epoch_time_s=ratio * np.exp(dice.normal(0, sd, len(rows))))
+                 for rows, ratio, sd in sides]  # fmt: skip
+        low, high = compare(*drawn).pooled["time"].ratio_ci
+        hits += low <= 1.1 <= high
+    assert 0.92 <= hits / count <= 0.98
+
+
+def test_without_repeats_only_the_settings_show_scatter():
+    one = {gpus: values[:1] for gpus, values in A.items()}
+    other = {gpus: values[:1] for gpus, values in B.items()}
+    comparison = compare(metrics(one), metrics(other))
+    assert {item.ratio_ci for item in comparison.changes if item.setting} == {None}
+    pooled = comparison.pooled["time"]
+    logs = [np.log(other[gpus][0] / one[gpus][0]) for gpus in one]
+    expected = stats.ttest_1samp(logs, 0.0).confidence_interval(0.95)
+    assert pooled.ratio_ci == pytest.approx(tuple(np.exp(expected)))
+    assert pooled.interval == OVER_SETTINGS
+    alone = compare(metrics({1: [100.0]}), metrics({1: [90.0, 91.0]}))
+    assert (alone.pooled["time"].ratio_ci, alone.pooled["time"].interval) == (None, None)
+
+
+def test_identical_repeats_are_no_evidence_of_certainty():
+    same = compare(metrics({1: [100.0, 100.0]}), metrics({1: [90.0, 91.0]}))
+    assert same.pooled["time"].ratio_ci is None
+    assert same.check("time < -5%").verdict == UNKNOWN
+
+
+def test_machines_match_without_hardware_and_threads():
+    comparison = compare(metrics(A, hardware="x", threads_per_worker=4),
+                         metrics(B, hardware="y", threads_per_worker=8))  # fmt: skip
+    assert comparison.of_machines
+    assert comparison.settings == 3
+    assert (comparison.a.hardware, comparison.b.hardware) == (("x",), ("y",))
+    assert "machines" in codes(comparison)
+    several = pd.concat([metrics(A, hardware="x"), metrics(A, hardware="z", prefix="z")])
+    with pytest.raises(Refused, match="one hardware on each side"):
+        compare(several, metrics(B, hardware="y"))
+    shared = compare(several, metrics(B, hardware="x"))
+    assert not shared.of_machines
+    assert (shared.pooled["time"].n_a, shared.pooled["time"].n_b) == (8, 9)
+    assert "unmatched" in codes(shared)
+
+
+def test_settings_of_a_side_alone_are_counted_and_not_compared():
+    comparison = compare(metrics(A), metrics({1: B[1]}))
+    assert (comparison.settings, comparison.a.settings, comparison.b.settings) == (1, 3, 1)
+    assert "unmatched" in codes(comparison)
+    others = pd.concat([metrics(A), metrics(A, workload="other", prefix="o")])
+    assert compare(others, metrics(A)).a.settings == 6
+    with pytest.raises(Refused, match="no done runs at the same setting"):
+        compare(metrics({1: A[1]}), metrics({2: B[2]}))
+    with pytest.raises(Refused, match="B: no run is done"):
+        compare(metrics(A), metrics(A).iloc[:0])
+
+
+@pytest.mark.parametrize(
+    ("launchers", "sources", "code"),
+    [
+        (("local", "slurm"), ("measured", "measured"), None),
+        (("local", "simulated"), ("measured", "simulated"), "sources-differ"),
+        (("imported", "local"), ("imported", "measured"), "sources-differ"),
+        (("simulated", "simulated"), ("simulated", "simulated"), "simulated"),
+        (("replay", "replay"), ("replayed", "replayed"), "replayed"),
+        (("imported", "imported"), ("imported", "imported"), "imported"),
+    ],
+)
+def test_the_source_of_each_side_is_stated(launchers, sources, code):
+    comparison = compare(*(metrics(times, launcher=launcher)
+                           for times, launcher in zip((A, B), launchers, strict=True)))  # fmt: skip
+    assert (comparison.a.source, comparison.b.source) == sources
+    assert codes(comparison) == ({code} if code else set())
+    plain = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert (plain["a"]["source"], plain["b"]["source"]) == sources
+
+
+def test_simulated_runs_do_not_mix_with_measured_runs_of_a_side():
+    mixed = pd.concat([metrics(A), metrics(B, launcher="simulated", prefix="b")])
+    comparison = compare(mixed, metrics(B))
+    assert (comparison.a.source, comparison.a.runs) == ("measured", 8)
+    assert "origins-excluded" in codes(comparison)
+
+
+def test_energies_of_different_devices_are_not_compared():
+    comparison = compare(metrics(A, part="gpu"), metrics(B, part="cpu"))
+    assert {*comparison.pooled} == {"time", "gpu_hours", "metric"}
+    assert "energies-differ" in codes(comparison)
+    assert comparison.check("energy > +5%").verdict == UNKNOWN
+
+
+@pytest.mark.parametrize("source", ["estimated", "simulated", "replayed"])
+def test_energies_that_are_not_measured_are_said_to_be_so(source):
+    window = {"energy_source": source}
+    comparison = compare(metrics(A, window=window), metrics(B, window=window))
+    assert (comparison.a.source, comparison.pooled["energy"].interval) == ("measured", REPEATS)
+    assert f"energy-{source}" in codes(comparison)
+    suspect = compare(metrics(A), metrics(B, window={"energy_verdict": "suspect"}))
+    assert codes(suspect) >= {"energy-suspect", "energies-differ"}
+
+
+def test_a_unit_that_both_sides_have_is_compared():
+    steps = {"phase": "steps", "epoch": None, "samples": 640}
+    b = {gpus: [6.4 * time_s for time_s in values] for gpus, values in B.items()}
+    comparison = compare(metrics(A), metrics(b, window=steps))
+    time = next(item for item in comparison.changes if item.setting and item.quantity == "time")
+    assert time.unit == "s per sample"
+    assert comparison.pooled["time"].ratio == pytest.approx(
+        compare(metrics(A), metrics(B)).pooled["time"].ratio
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "verdict"),
+    [
+        ("time > -20%", EXCEEDED), ("time>+0%", KEPT), ("energy < -1 %", EXCEEDED),
+        ("energy < -20.5%", KEPT), ("time > -7%", UNKNOWN), ("gpu_hours < -1%", EXCEEDED),
+        ("metric > 1%", UNKNOWN), ("power > 3%", KEPT), (" time < \u22121% ", EXCEEDED),
+    ],
+)  # fmt: skip
+def test_a_limit_is_exceeded_where_the_interval_lies_beyond_it(limit, verdict):
+    power = {gpus: [195.0 * time_s + 3 * i for i, time_s in enumerate(values)]
+             for gpus, values in B.items()}  # fmt: skip
+    comparison = compare(metrics(A), metrics(B, power))
+    low, high = comparison.pooled["time"].percent_ci
+    assert -20 < low < -7 < high < -1
+    check = comparison.check(limit)
+    assert check.verdict == verdict
+    assert check.is_judged == ("metric" not in limit)
+
+
+@pytest.mark.parametrize(
+    "limit",
+    ["", "energy", "energy > 5", "energy >= 5%", "power_w > 5%", "time > five%", "time > 1e400%",
+     "time > nan%", "time > 5% or so", "\x1b[31m > 5%"],
+)  # fmt: skip
+def test_a_limit_that_cannot_be_read_is_bad_input(limit):
+    with pytest.raises(BadInput, match="expected 'energy > ") as error:
+        compare(metrics(A), metrics(B)).check(limit)
+    assert str(error.value).isprintable()
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> tuple[Path, Path]:
+    for name, times in (("before", A), ("after", B)):
+        write_store(tmp_path / name, *made(times))
+    return tmp_path / "before", tmp_path / "after"
+
+
+def test_the_command_fails_beyond_a_limit_only(stores, tmp_path, capsys):
+    line = ["compare", *map(str, stores)]
+    for limits, code in (
+        (["time > +5%"], 0), (["time < -1%"], 4), (["time > +5%", "energy < -1%"], 4),
+        (["metric > +1%"], 0), (["metric > +1%", "--strict"], 4), (["--strict"], 0),
+        (["time > 5 percent"], 2),
+    ):  # fmt: skip
+        words = [limit if limit == "--strict" else f"--fail-if={limit}" for limit in limits]
+        assert main([*line, *words]) == code, limits
+    capsys.readouterr()
+    page = tmp_path / "pages" / "page.html"
+    assert main([*line, "--json", "--fail-if", "time < -1%", "-o", str(page)]) == 4
+    shown = json.loads(capsys.readouterr().out)
+    assert [check["verdict"] for check in shown["checks"]] == [EXCEEDED]
+    assert shown["changes"][0]["percent"] == pytest.approx(
+        wattlaw.open(stores[0]).compare(stores[1]).pooled["time"].percent
+    )
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<tr>") == 1 + 4 * (3 + 1)
+    assert "simulated" not in text
+    assert re.findall(r"<(script|link|iframe)|src=.(?!data:)", text) == []
+
+
+def test_a_page_says_in_title_and_table_what_is_not_measured(tmp_path):
+    for name, launcher in (("a", "local"), ("b", "simulated")):
+        write_store(tmp_path / name, *made(A, launcher=launcher))
+    for first, label in (("a", "(A measured, B simulated)"), ("b", "(simulated)")):
+        comparison = wattlaw.open(tmp_path / first).compare(tmp_path / "b")
+        comparison.write(tmp_path / "page.html")
+        text = (tmp_path / "page.html").read_text(encoding="utf-8")
+        assert re.search(rf"<h1>.* {re.escape(label)}</h1>", text)
+        assert f"</b> B relative to A {label}</caption>" in text
+
+
+def test_results_are_compared_in_python(stores):
+    before, after = map(wattlaw.open, stores)
+    comparison = before.compare(after)
+    assert comparison.to_dict() == before.compare(stores[1]).to_dict()
+    frame = comparison.to_frame()
+    assert len(frame) == 5 * (3 + 1)
+    assert frame["setting.gpus"].dropna().unique().tolist() == [1, 2, 4]
+    assert "<table" in comparison._repr_html_()
+    back = after.compare(before).pooled["energy"].ratio
+    assert back == pytest.approx(1 / comparison.pooled["energy"].ratio)
+
+
+def test_a_damaged_run_is_left_out_of_a_comparison(stores, capsys):
+    run = next((stores[1] / "runs").iterdir())
+    (run / "epochs.parquet").unlink()
+    assert main(["compare", *map(str, stores), "--json"]) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["b"]["runs"] == 8
+    assert run.name in output.err
+    assert main(["compare", *map(str, stores), "--strict"]) == 2
+
+
+def test_the_last_two_commits_of_a_store_are_compared(tmp_path, capsys):
+    store, commits = tmp_path / "store", ("1" * 40, "2" * 40, "3" * 40 + "-dirty")
+    of_commit = {"x": {1: [9.0, 8.0]}, "a": A, "b": B}
+    tables = [made(times, prefix=prefix) for prefix, times in of_commit.items()]
+    runs, windows = zip(*tables, strict=True)
+    write_store(store, pd.concat(runs), pd.concat(windows))
+    assert main(["compare", str(store), "--by", "git_commit"]) == 2
+    assert "0 git commits" in capsys.readouterr().err
+    for folder in Store(store).folders():
+        number = "xab".index(folder.run_id[0])
+        moment = f"2026-01-0{number + 1}T00:00:00Z"
+        text = json.loads(folder.record_path.read_text())
+        text |= {"git_commit": commits[number], "started_at": moment}
+        folder.record_path.write_text(json.dumps(text))
+    assert main(["compare", str(store), "--by", "git_commit", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["a"]["name"], shown["b"]["name"]) == ("2" * 12, "3" * 12 + "-dirty")
+    assert (shown["a"]["runs"], shown["b"]["runs"]) == (8, 9)
+    expected = compare(metrics(A), metrics(B)).pooled["time"].percent
+    assert shown["changes"][0]["percent"] == pytest.approx(expected)
+    for line in ([str(store)], [str(store), str(store), "--by", "git_commit"],
+                 [str(store), "--by", "hardware"]):  # fmt: skip
+        assert main(["compare", *line]) == 2

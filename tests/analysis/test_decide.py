@@ -1,0 +1,346 @@
+"""Studies with ``decide``: which runs are measured, when measuring ends, and what is decided."""
+
+import json
+import os
+import signal
+from itertools import pairwise
+
+import pytest
+from decide_studies import QUESTION, statuses
+
+from conftest import decide_table, records, started
+from wattlaw.api import results
+from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs
+from wattlaw.api.studies import load_study, run
+from wattlaw.cli.main import main
+from wattlaw.common.errors import Refused
+from wattlaw.report.topics.decision import result as decision_result
+from wattlaw.run.choosing import NOT_NEEDED
+
+SETTING = (
+    "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
+    "precision", "power_limit_w", "clock_limit_mhz",
+)  # fmt: skip
+FIELDS = (
+    "setting", "expected_regret", "probability", "tolerance", "gpu_hours_spent", "gpu_hours_grid",
+    "runs", "stopped_because",
+)  # fmt: skip
+
+
+def test_a_decision_needs_fewer_runs_than_the_grid(write_decide, tmp_path, capsys):
+    store, lines = tmp_path / "store", []
+    outcome = run(write_decide(QUESTION), store, progress=lines.append)
+    decision = json.loads((store / "decision.json").read_text())
+    assert 0 < outcome.done < 16 // 2
+    assert (outcome.failed, outcome.left, outcome.done + outcome.not_needed) == (0, 0, 16)
+    assert outcome.stopped_because == "certain"
+    assert UNKNOWN_QUALITY.text in outcome.warnings
+    assert UNKNOWN_QUALITY.to_dict() in decision["warnings"]
+    assert set(FIELDS) <= set(decision)
+    assert set(decision["setting"]) == set(SETTING)
+    setting = decision["setting"]
+    assert (setting["gpus"], setting["local_batch"]) == (1, 32)
+    assert decision["probability"] >= 0.9
+    assert decision["expected_regret"] <= decision["tolerance"] == 0.02
+    assert decision["runs"] == outcome.done
+    assert decision["stopped_because"] == "certain"
+    spent = sum(
+        record.spec.setting.gpus * (record.finished_at - record.started_at).total_seconds() / 3600
+        for record in records(store).values()
+        if record.status == "done"
+    )
+    assert decision["gpu_hours_spent"] == pytest.approx(spent)
+    grid = 2 * sum(
+        count * (20 + 110 * (0.02 + 0.01 * batch + 0.004 * (count > 1))) / 3600
+        for count in (1, 2, 4, 8)
+        for batch in (8, 32)
+    )
+    assert decision["gpu_hours_grid"] == pytest.approx(grid, rel=0.3)
+    left = [reason for status, reason in statuses(store) if status == "planned"]
+    assert left == [f"{NOT_NEEDED}certain"] * outcome.not_needed
+    course = decision["course"]
+    assert [row["runs"] for row in course] == [*range(1, outcome.done + 1)]
+    hours = [row["gpu_hours_spent"] for row in course]
+    assert hours[0] > 0 and hours == sorted(hours)
+    assert course[-1] == {name: decision[name] for name in course[-1]}
+    assert (decision["study"], decision["origin"]) == ("test", "replayed")
+    assert decision["question"] == QUESTION
+    # one line of the decision before the first run and after each
+    assert sum(line.startswith("decision: ") for line in lines) == outcome.done + 1
+    # not all runs are needed, so that neither their number nor their time is known
+    assert lines[1].endswith("(1 done, 0 failed, at most 15 left)")
+    assert results.open(store).decision == decision
+
+    assert main(["advise", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decision"] == decision
+    assert main(["status", str(store), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["not_needed"] == outcome.not_needed
+    # a smaller tolerance needs more of the same runs
+    budget = {"runs": outcome.done + 2}
+    stricter = run(write_decide(QUESTION | {"tolerance": 0.002, "budget": budget}), store)
+    assert outcome.done < stricter.done <= outcome.done + 2
+    # its course continues; that of another question begins
+    continued = stricter.results.decision["course"]
+    assert continued[: len(course) - 1] == course[:-1]
+    assert [row["runs"] for row in continued] == [*range(1, stricter.done + 1)]
+    other = run(write_decide(QUESTION | {"max_gpus": 1, "budget": budget}), store).results.decision
+    assert [row["runs"] for row in other["course"]] == [*range(stricter.done, other["runs"] + 1)]
+    assert records(store).keys() == {
+        item.run_id for item in load_study(write_decide(None)).plan.runs
+    }
+
+
+def test_an_interrupted_decision_continues_to_the_same_one(write_decide, tmp_path):
+    study, lines = write_decide(QUESTION), []
+
+    def interrupt(line):
+        lines.append(line)
+        if sum(text.startswith("done") for text in lines) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    interrupted = run(study, tmp_path / "parts", progress=interrupt)
+    assert (interrupted.done, interrupted.interrupted_by) == (2, "SIGINT")
+    assert (interrupted.not_needed, interrupted.left) == (0, 14)
+    assert [row["runs"] for row in interrupted.results.decision["course"]] == [1]
+    continued = run(study, tmp_path / "parts")
+    assert continued.stopped_because == "certain"
+    at_once = run(study, tmp_path / "whole")
+    assert continued.results.decision == at_once.results.decision
+    assert {
+        name for name, record in records(tmp_path / "parts").items() if record.status == "done"
+    } == {name for name, record in records(tmp_path / "whole").items() if record.status == "done"}
+
+
+@pytest.mark.parametrize(
+    ("at", "interrupted_by", "left"), [("decision: ", "SIGINT", 16), ("stops: certain", None, 0)]
+)
+def test_a_signal_while_runs_are_chosen(write_decide, tmp_path, at, interrupted_by, left):
+    lines = []
+
+    def interrupt(line):
+        lines.append(line)
+        if at in line:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    outcome = run(write_decide(QUESTION), tmp_path / "store", progress=interrupt)
+    assert at in lines[-1]  # a campaign that ends does not wait
+    assert (outcome.interrupted_by, outcome.left) == (interrupted_by, left)
+    assert outcome.done + outcome.not_needed == 16 - left
+
+
+@pytest.mark.parametrize(("budget", "done"), [({"runs": 2}, 2), ({"gpu_hours": 0.0001}, 1)])
+def test_measuring_ends_with_the_budget(write_decide, tmp_path, budget, done):
+    outcome = run(write_decide(QUESTION | {"budget": budget}), tmp_path / "store")
+    assert (outcome.done, outcome.stopped_because) == (done, "budget spent")
+    decision = outcome.results.decision
+    assert decision["stopped_because"] == "budget spent"
+    assert decision["setting"] is not None
+    # what the first run takes is not known before it
+    is_exceeded = decision["gpu_hours_spent"] > budget.get("gpu_hours", float("inf"))
+    codes = [item["code"] for item in decision["warnings"]]
+    assert ("budget-exceeded" in codes) == is_exceeded == ("gpu_hours" in budget)
+
+
+@pytest.mark.parametrize(("deadline", "is_missed"), [("1s", True), ("9h", False)])
+def test_a_deadline_that_no_setting_meets_is_said(
+    write_decide, tmp_path, capsys, deadline, is_missed
+):
+    study = write_decide(QUESTION | {"deadline": deadline, "epochs": 5, "budget": {"runs": 6}})
+    assert main(["run", str(study), "--store", str(tmp_path / "store")]) == 0
+    decision = json.loads((tmp_path / "store" / "decision.json").read_text())
+    codes = [item["code"] for item in decision["warnings"]]
+    assert ("constraints-missed" in codes, decision["meets"] < 0.5) == (is_missed, is_missed)
+    assert ("meets the constraints" in "".join(capsys.readouterr())) == is_missed
+
+
+def test_an_energy_budget_is_not_checked_without_energy(write_decide, tmp_path):
+    asked = {"minimize": "edp", "energy_budget": "1J", "epochs": 5, "budget": {"runs": 4}}
+    header, *rows = [line.split(",") for line in decide_table().splitlines()]
+    power = header.index("power_per_gpu_w")
+    for row in rows:
+        row[power] = ""
+    without = "\n".join(map(",".join, [header, *rows]))
+    outcome = run(write_decide(asked, without), tmp_path / "store")
+    decision = outcome.results.decision
+    assert decision["meets"] is None
+    assert "no-energy" in {item["code"] for item in decision["warnings"]}
+    [question] = decision_result(outcome.results._findings()).to_frame()["question"]
+    assert "GPU-hours replace energy" in question
+
+
+def test_the_length_of_a_training_is_that_of_the_sweeps(write_decide, tmp_path):
+    sweeps = [{"gpus": [1], "local_batch": [8], "epochs": 10}]
+    loaded = load_study(
+        write_decide(QUESTION, sweeps=sweeps, measure={"epochs": 3, "warmup_epochs": 1})
+    )
+    inputs = read_inputs(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
+    assert inputs.question.samples == 10 * 1000
+
+
+def test_simulated_runs_are_decided_on(write_study, tmp_path):
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
+        measure={"epochs": 2, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+        decide={"minimize": "time", "tolerance": "10%"},
+    )
+    outcome = run(study, tmp_path / "store")
+    decision = outcome.results.decision
+    assert outcome.done < 3
+    assert decision["setting"]["gpus"] == 4
+    assert 0 < decision["gpu_hours_spent"] < decision["gpu_hours_grid"]
+
+
+def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tmp_path, capsys):
+    def exit_code(store, **decide):
+        study = write_study(
+            workloads=[{"name": "resnet50"}],
+            sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
+            repeats=3,
+            measure={"epochs": 2, "warmup_epochs": 1},
+            launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+            decide={"minimize": "time", **decide},
+        )
+        line = ["run", str(study), "--store", str(tmp_path / store), "--fail-share", "0.5"]
+        code = main(line)
+        assert any(record.status == "failed" for record in records(tmp_path / store).values())
+        return code, results.open(tmp_path / store).decision["stopped_because"]
+
+    assert exit_code("certain", tolerance="10%") == (0, "certain")
+    assert "Warning: " in capsys.readouterr().out
+    assert exit_code("uncertain", tolerance=1e-9, budget={"runs": 4}) == (1, "budget spent")
+
+
+def test_energy_counts_hosts_as_in_advise(write_study, tmp_path):
+    """A node's processors and memory use the same energy for one GPU as for four."""
+    study = {
+        "workloads": [{"name": "resnet50"}],
+        "sweeps": [{"gpus": [1, 2, 4], "local_batch": [64]}],
+        "measure": {"epochs": 2, "warmup_epochs": 1},
+        "launch": {"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+    }
+    run(write_study(**study), tmp_path / "store")
+    decide = {"minimize": "energy", "tolerance": "1%"}
+    outcome = run(write_study(**study, decide=decide), tmp_path / "store")
+    assert outcome.stopped_because == "certain"
+    decided = outcome.results.decision["setting"]
+    advised = outcome.results.advise(minimize="energy", any_batch=True).recommended
+    assert (decided["gpus"], advised.gpus) == (4, 4)
+    means = outcome.results.metrics.groupby("gpus")[["gpu_energy_j", "energy_j"]].mean()
+    assert means["gpu_energy_j"].idxmin() != 4
+    assert means["energy_j"].idxmin() == 4
+
+
+def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_path):
+    simulation = {
+        "hardware": "kit-a100", "critical_batch": 256, "epochs_to_target": 2,
+    }  # fmt: skip
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1, 2], "global_batch": [64, 128]}],
+        measure={"epochs": 8, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": simulation},
+        decide={"minimize": "gpu_hours", "target": 0.5},
+    )
+    outcome = run(study, tmp_path / "store")
+    done = outcome.results.metrics
+    assert set(done["global_batch"]) == {64, 128}
+    assert outcome.stopped_because == "certain"
+    assert outcome.results.decision["setting"]["global_batch"] in (64, 128)
+
+
+@pytest.mark.parametrize(
+    ("runs", "reason"), [(1, "budget spent"), (9, "no run reached the target")]
+)
+def test_why_measuring_ends_without_a_run_that_reached_the_target(
+    write_study, tmp_path, runs, reason
+):
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1, 2], "global_batch": [64, 128]}],
+        measure={"epochs": 2, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": {
+            "hardware": "kit-a100", "critical_batch": 256, "epochs_to_target": 50}},
+        decide={"minimize": "gpu_hours", "target": 0.9, "budget": {"runs": runs}},
+    )  # fmt: skip
+    outcome = run(study, tmp_path / "store")
+    assert (outcome.done, outcome.stopped_because) == (min(runs, 2), reason)
+
+
+def test_without_decide_every_run_is_made_in_the_order_of_the_plan(write_decide, tmp_path):
+    with_decide, plain = load_study(write_decide(QUESTION)), load_study(write_decide(None))
+    assert [item.run_id for item in plain.plan.runs] == [
+        item.run_id for item in with_decide.plan.runs
+    ]
+    outcome = run(plain, tmp_path / "store")
+    assert (outcome.done, outcome.not_needed, outcome.stopped_because) == (16, 0, None)
+    assert not (tmp_path / "store" / "decision.json").exists()
+    assert outcome.results.decision is None
+    with pytest.raises(Refused):
+        plain.next_measurements(tmp_path / "store")
+
+
+def test_several_runs_are_chosen_together(write_decide, tmp_path):
+    lines: list[str] = []
+    question = QUESTION | {"at_once": 3, "budget": {"runs": 3}}
+    outcome = run(write_decide(question), tmp_path / "store", progress=lines.append)
+    assert outcome.done == 3
+    kinds = [line.partition(":")[0] for line in lines]
+    assert kinds == ["decision", "done", "done", "done", "decision"]
+    settings = {
+        (record.spec.setting.gpus, record.spec.setting.local_batch)
+        for record in records(tmp_path / "store").values()
+        if record.status == "done"
+    }
+    assert len(settings) == 3  # none twice
+
+
+OLD = {"setting": None, "expected_regret": None, "probability": None, "tolerance": 0.02}
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", json.dumps(OLD).encode(), b"\xff", None])
+def test_a_damaged_decision_is_kept_under_another_name(write_decide, tmp_path, capsys, content):
+    study, store = write_decide(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
+    run(study, store)
+    path, kept = store / "decision.json", store / "decision.damaged-1.json"
+    path.unlink()
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content)
+    assert main(["advise", str(store), "--json", "--strict"]) == 2
+    error = capsys.readouterr().err
+    assert str(path) in error and len(error.splitlines()) == 1
+    assert main(["advise", str(store), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert str(path) in shown.err
+    assert json.loads(shown.out)["decision"] is None
+    outcome = run(study, store)
+    assert sum(str(kept) in warning for warning in outcome.warnings) == 1
+    decision = outcome.results.decision
+    assert (decision["runs"], len(decision["course"])) == (1, 1)
+    assert kept.is_dir() if content is None else kept.read_bytes() == content
+    assert not any(str(kept) in warning for warning in run(study, store).warnings)
+
+
+def test_two_campaigns_on_one_store_make_each_run_once(write_decide, tmp_path):
+    budget = {"budget": {"runs": 4}, "tolerance": 1e-6}
+    study, store = write_decide(QUESTION | budget), tmp_path / "store"
+    alone = run(study, tmp_path / "alone")
+    line = ("run", str(study), "--store", str(store))
+    with started(*line) as first, started(*line) as second:
+        for process in (first, second):
+            output, _ = process.communicate(timeout=120)
+            assert process.returncode == 0, output
+    decision, expected = results.open(store).decision, alone.results.decision
+    course, rows = decision.pop("course"), expected.pop("course")
+    assert decision == expected
+    # Two runs that are active together end in any order, and have one row if they end together.
+    for before, after in pairwise(course):
+        assert before["runs"] < after["runs"]
+        assert before["gpu_hours_spent"] < after["gpu_hours_spent"]
+    for name in ("runs", "gpu_hours_spent"):
+        assert course[-1][name] == rows[-1][name]
+    done = [record for record in records(store).values() if record.status == "done"]
+    assert [record.attempts for record in done] == [1] * alone.done

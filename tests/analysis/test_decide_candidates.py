@@ -1,0 +1,114 @@
+"""The settings that a decision may be on: those that can run, or that runs emulate."""
+
+import json
+
+import pytest
+from decide_studies import QUESTION, run_with, statuses
+
+from conftest import decide_table, records
+from wattlaw.api import results
+from wattlaw.api.decision_inputs import read_inputs, setting_of
+from wattlaw.api.studies import load_study, run
+from wattlaw.run.launcher import Ended
+from wattlaw.run.replay.launcher import ReplayLauncher
+
+
+def test_a_setting_that_cannot_run_is_not_decided_for(write_decide, tmp_path):
+    # The table has no row of the batch that would be best.
+    outcome = run(write_decide(QUESTION, decide_table(batches=(8,))), tmp_path / "store")
+    assert outcome.skipped == 8
+    assert outcome.results.decision["setting"]["local_batch"] == 8
+
+
+class OutOfMemory(ReplayLauncher):
+    """Replays small batches; the others run out of memory, or fail for another reason."""
+
+    reason = "out of memory: the local batch does not fit"
+    gpus = 1  # settings on fewer do not fail
+
+    def start(self, record, folder, allocation):
+        setting = record.spec.setting
+        if setting.local_batch < 32 or setting.gpus < self.gpus:
+            return super().start(record, folder, allocation)
+        allocation.release()
+        return FailedAttempt(self.reason)
+
+
+class FailedAttempt:
+    """An attempt that fails at once."""
+
+    def __init__(self, reason):
+        self._reason = reason
+
+    def poll(self):
+        return Ended(self._reason)
+
+    def stop(self):
+        pass
+
+
+@pytest.mark.parametrize("reason", ["out of memory: does not fit", "RuntimeError: broken"])
+def test_failed_settings_are_not_decided_for(write_decide, tmp_path, reason):
+    sweeps = [{"gpus": [1], "local_batch": [8, 32, 64]}]
+    question = QUESTION | {"tolerance": 1e-6}
+    study = write_decide(question, decide_table((8, 32, 64)), sweeps=sweeps, repeats=1)
+    launcher = OutOfMemory.open(load_study(study).plan.study.launch, tmp_path / "store")
+    launcher.reason = reason
+    outcome = run_with(study, tmp_path / "store", launcher)
+    decision = results.open(tmp_path / "store").decision
+    assert decision["setting"]["local_batch"] == 8
+    failed = [item for item in records(tmp_path / "store").values() if item.status == "failed"]
+    failed.sort(key=lambda record: record.started_at)
+    batches = [record.spec.setting.local_batch for record in failed]
+    if "memory" in reason:  # larger batches are not tried after it
+        assert batches in ([32], [64, 32])
+    else:
+        assert sorted(batches) == [32, 64]
+    assert outcome.failed == len(batches)
+
+
+def test_a_setting_that_ran_is_decided_for_though_its_batch_lacks_memory_elsewhere(
+    write_decide, tmp_path
+):
+    sweeps = [{"gpus": [1, 2], "local_batch": [8, 32]}]
+    study = write_decide(QUESTION | {"tolerance": 1e-6}, sweeps=sweeps, repeats=1)
+    launcher = OutOfMemory.open(load_study(study).plan.study.launch, tmp_path / "store")
+    launcher.gpus = 2
+    assert run_with(study, tmp_path / "store", launcher).failed == 1
+    setting = results.open(tmp_path / "store").decision["setting"]
+    assert (setting["gpus"], setting["local_batch"]) == (1, 32)
+
+
+def test_emulated_runs_are_candidates_on_few_gpus_for_the_real_setting(write_decide, tmp_path):
+    sweeps = [{"gpus": [1, 2], "global_batch": [64], "emulate": {"gpus": [4, 8]}}]
+    plan = load_study(write_decide(QUESTION, sweeps=sweeps)).plan
+    inputs = read_inputs(plan.study, plan.runs, tmp_path / "store")
+    for item in plan.runs:
+        candidate = inputs.candidates[item.run_id]
+        assert candidate.setting == setting_of(item)
+        assert candidate.setting.gpus in (1, 2)
+        assert candidate.informs.gpus == item.setting.emulated_gpus
+        assert candidate.informs.global_batch == 64
+        assert candidate.steps == 110
+
+
+def test_a_decision_of_emulated_runs_is_on_the_real_setting(write_study, tmp_path):
+    study = write_study(
+        workloads=[{"name": "resnet50"}],
+        sweeps=[{"gpus": [1], "global_batch": [64], "emulate": {"gpus": [2, 8]}}],
+        measure={"epochs": 2, "warmup_epochs": 1},
+        launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+        decide={"minimize": "time", "max_global_batch": 64, "tolerance": "10%"},
+    )
+    outcome = run(study, tmp_path / "store")
+    setting = json.loads((tmp_path / "store" / "decision.json").read_text())["setting"]
+    assert outcome.done
+    assert (setting["gpus"], setting["global_batch"]) == (8, 64)
+
+
+def test_a_run_that_was_skipped_is_a_candidate_once_it_can_run(write_decide, tmp_path):
+    store, question = tmp_path / "store", {"minimize": "time"}
+    run(write_decide(question, decide_table(gpus=(1, 2))), store)
+    assert any(status == "skipped" for status, _ in statuses(store))
+    run(write_decide(question), store)
+    assert json.loads((store / "decision.json").read_text())["setting"]["gpus"] == 8

@@ -1,0 +1,308 @@
+"""Energy laws against statsmodels called directly, laws that were put in, and refusals."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.formula.api as smf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_tables import frames, run_row, study, window_row
+
+from wattlaw.analysis.laws.energy_laws import energy_law, energy_laws, factor_drift, factor_model
+from wattlaw.analysis.laws.series import fit_table, scaling_series
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.api.fits import fit_metrics
+from wattlaw.common.errors import Refused
+
+COUNTS = (1, 2, 4, 8, 16)
+
+
+def table(
+    watts: float = 300.0,
+    base_j: float = 0.0,
+    noise: float = 0.01,
+    *,
+    batches: tuple[int, ...] = (256, 1024),
+    repeats: int = 3,
+    drift: float = 0.0,
+    counts: tuple[int, ...] = COUNTS,
+    seed: int = 0,
+    epochs: dict[str, object] | None = None,
+    **row: object,
+) -> pd.DataFrame:
+    """Return metrics of runs whose GPUs draw ``watts * N ** drift``, plus energy per epoch."""
+    dice = np.random.default_rng(seed)
+    runs, windows = [], []
+    for batch in batches:
+        for gpus in counts:
+            for repeat in range(repeats):
+                run_id = f"{seed:02}{batch:06}{gpus:04}{repeat:04}"
+                time_s = 1000 * gpus**-0.8 * math.exp(dice.normal(0, 0.02))
+                energy_j = watts * gpus**drift * gpus * time_s * math.exp(dice.normal(0, noise))
+                runs.append(run_row(run_id, gpus=gpus, global_batch=batch,
+                                    local_batch=batch // gpus, repeat=repeat, **row))  # fmt: skip
+                measured = {"gpu_energy_j": energy_j + base_j, "energy_source": "counter",
+                            "energy_verdict": "ok", "samples": 100_000,
+                            "steps": 100_000 // batch}  # fmt: skip
+                windows.append(
+                    window_row(run_id, 0, duration_s=time_s, **(measured | (epochs or {})))
+                )
+    return run_metrics(*frames(runs, windows))
+
+
+def test_the_factor_is_the_power_that_was_put_in():
+    law = energy_law(table(300.0))
+    assert law["factor_w"] == pytest.approx(300, rel=0.01)
+    assert law["factor_w_low"] < 300 < law["factor_w_high"]
+    assert law["r2_origin"] > 0.99
+    assert (law["n"], law["runs"]) == (10, 30)
+    assert law["exponent_low"] < 1 < law["exponent_high"]
+
+
+def test_the_law_agrees_with_statsmodels_called_directly():
+    rows = table(300.0, base_j=2e4, noise=0.05)
+    law = energy_law(rows)
+    columns = ["energy_j", "gpu_hours"]
+    points = rows.groupby(["gpus", "global_batch"])[columns].mean().set_axis(["e", "h"], axis=1)
+    points = points.assign(s=points["h"] * 3600)
+    weights = 1 / points["s"] ** 2
+    origin = smf.wls("e ~ s - 1", points, weights=weights).fit()
+    line = smf.wls("e ~ s", points, weights=weights).fit()
+    power = smf.ols("np.log(e) ~ np.log(h)", points).fit()
+    ends = [law["factor_w_low"], law["factor_w_high"]]
+    assert law["factor_w"] == pytest.approx(origin.params["s"])
+    assert ends == pytest.approx(origin.conf_int().loc["s"].to_list())
+    assert law["factor_w"] == pytest.approx((points["e"] / points["s"]).mean())  # the mean power
+    ends = [law["exponent_low"], law["exponent_high"]]
+    assert law["exponent"] == pytest.approx(power.params["np.log(h)"])
+    assert ends == pytest.approx(power.conf_int().loc["np.log(h)"].to_list())
+    ends = [law["intercept_j_low"], law["intercept_j_high"]]
+    assert law["intercept_j"] == pytest.approx(line.params["Intercept"])
+    assert ends == pytest.approx(line.conf_int().loc["Intercept"].to_list())
+    in_energy = power.llf - np.log(points["e"]).sum()
+    n = len(points)
+    criteria = {
+        name: -2 * likelihood + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+        for name, likelihood, k in (
+            ("through origin", origin.llf, 2), ("with intercept", line.llf, 3),
+            ("log-log", in_energy, 3),
+        )
+    }  # fmt: skip
+    assert law["best"] == min(criteria, key=criteria.__getitem__)
+
+
+@pytest.mark.parametrize(
+    ("base_j", "drift", "expected"),
+    [(0.0, 0.0, "through origin"), (1e5, 0.0, "with intercept"), (0.0, 0.3, "log-log")],
+)
+def test_the_form_that_was_put_in_fits_best(base_j, drift, expected):
+    best = [energy_law(table(300.0, base_j, drift=drift, seed=seed))["best"] for seed in range(6)]
+    assert best.count(expected) >= 5
+
+
+def test_repeats_of_a_setting_do_not_narrow_what_they_share():
+    """Settings that deviate by 10 %, repeats that all but agree: the truth is within."""
+    dice = np.random.default_rng(1)
+    holds = 0
+    rows = table(noise=0.0, repeats=5)
+    for _ in range(60):
+        shared = rows.groupby(["gpus", "global_batch"])["gpus"].transform(
+            lambda one: math.exp(dice.normal(0, 0.1))
+        )
+        law = energy_law(rows.assign(energy_j=rows["energy_j"] * shared))
+        holds += law["factor_w_low"] <= 300 * math.exp(0.005) <= law["factor_w_high"]
+    assert holds / 60 >= 0.87
+
+
+def test_each_group_has_a_row_with_a_law_or_a_reason():
+    good = table()
+    other = table(seed=1, counts=(1, 2), batches=(64,), hardware="small")
+    silent = table(seed=2, hardware="silent", epochs={"gpu_energy_j": None})
+    frame = energy_laws(pd.concat([good, other, silent])).set_index("hardware")
+    assert pd.isna(frame.loc["board", "reason"]) and frame.loc["board", "factor_w"] > 0
+    assert "2 settings with energy" in frame.loc["small", "reason"]
+    assert math.isnan(frame.loc["small", "factor_w"])
+    assert "no run has an energy" in frame.loc["silent", "reason"]
+    assert energy_laws(good.iloc[:0]).empty
+
+
+def test_energies_that_count_different_things_are_never_mixed():
+    with_cpu = table(seed=1, epochs={"cpu_energy_j": 1e4})
+    both = pd.concat([table(), with_cpu])
+    with pytest.raises(Refused, match="energy_is differs"):
+        energy_law(both)
+    with pytest.raises(Refused, match="energy_is differs"):
+        factor_model(both)
+    assert sorted(energy_laws(both)["energy_is"]) == ["gpu+cpu, counter", "gpu, counter"]
+
+
+def test_caps_are_never_mixed_into_one_law():
+    capped = table(150.0, seed=1, power_limit_w=150.0)
+    both = pd.concat([table(), capped])
+    for analysis in (energy_law, factor_model):
+        with pytest.raises(Refused, match="power_limit_w differs"):
+            analysis(both)
+    found = energy_laws(both).set_index("power_limit_w")["factor_w"]
+    assert found.loc[150.0] == pytest.approx(150, rel=0.02)
+    assert found[found.index.isna()].to_list() == pytest.approx([300], rel=0.02)
+
+
+def test_an_energy_that_is_computed_from_time_has_no_law():
+    estimated = run_metrics(*study((1, 2, 4)))
+    with pytest.raises(Refused, match="computed from time"):
+        energy_law(estimated)
+    fits = [fit_table(estimated, "energy_j"), fit_metrics(estimated, "gpu_hours", "energy_j", None)]
+    for rows in fits:
+        assert not rows.laws
+        assert all("computed from time" in reason for _, reason in rows.refusals)
+    assert fit_table(estimated).laws  # of time
+    assert energy_law(table())["note"] is None
+
+
+def test_partial_energies_are_the_reason_where_they_are():
+    partial = table(epochs={"energy_verdict": "partial"}, repeats=1)
+    with pytest.raises(Refused, match=r"energies of 10 of 10 runs are partial: .* too low") as told:
+        energy_law(partial)
+    assert "machine with a meter" not in str(told.value)
+    (row,) = energy_laws(partial).to_dict("records")
+    assert "are partial" in row["reason"]
+
+
+def test_implausible_energies_make_no_law():
+    implausible = table(epochs={"energy_verdict": "implausible"}, repeats=1)
+    with pytest.raises(Refused, match="energies of 10 of 10 runs are implausible"):
+        energy_law(implausible)
+
+
+def test_the_note_of_a_law_names_differences_between_its_runs():
+    half = table(seed=1, precision="bf16", dataset_fraction=0.5)
+    other = table(seed=2, options='{"depth": 4}')
+    assert energy_law(pd.concat([table(), half]))["note"] == (
+        "the runs of the law differ in precision, fraction of the data set"
+    )
+    assert "differ in options" in energy_law(pd.concat([table(), other]))["note"]
+
+
+def test_almost_equal_gpu_hours_give_no_law():
+    rows = table()
+    with pytest.raises(Refused, match="hardly differ"):
+        energy_law(rows.assign(gpu_hours=1.0))
+
+
+def rates(seed: int = 0, samples: float = 0.3, steps: float = 0.1) -> pd.DataFrame:
+    """Return a table whose factor follows the two rates, a workload and a hardware."""
+    dice = np.random.default_rng(seed)
+    parts = []
+    for i, (workload, hardware) in enumerate([("a", "x"), ("b", "x"), ("a", "y"), ("b", "y")]):
+        rows = table(noise=0, seed=seed * 4 + i, workload=workload, hardware=hardware)
+        jitter = rows.groupby(["gpus", "global_batch"])["gpus"].transform(
+            lambda one: math.exp(dice.normal(0, 0.05))
+        )
+        factor = (
+            1e5 * rows["samples_per_gpu_hour"] ** samples * rows["steps_per_gpu_hour"] ** steps
+            * (2.0 if workload == "b" else 1) * (0.7 if hardware == "y" else 1) * jitter
+        )  # fmt: skip
+        parts.append(rows.assign(energy_per_gpu_hour_j=factor))
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_the_factor_model_finds_the_elasticities():
+    model = factor_model(rates())
+    terms = model.terms.set_index("term")
+    for name, true in {"log_samples": 0.3, "log_steps": 0.1, "C(workload)[T.b]": math.log(2),
+                       "C(hardware)[T.y]": math.log(0.7)}.items():  # fmt: skip
+        assert terms.loc[name, "low"] < true < terms.loc[name, "high"]
+    assert model.settings == 40 and model.n == 120
+    json.dumps(model.to_dict(), allow_nan=False)
+
+
+def test_the_factor_model_is_a_regression_with_clustered_errors():
+    data = rates()
+    model = factor_model(data)
+    told = data.assign(
+        f=np.log(data["energy_per_gpu_hour_j"]), s=np.log(data["samples_per_gpu_hour"]),
+        u=np.log(data["steps_per_gpu_hour"]),
+        cell=data.groupby(["workload", "hardware", "gpus", "global_batch"]).ngroup(),
+    )  # fmt: skip
+    direct = smf.ols("f ~ s + u + C(workload) + C(hardware)", told)
+    fit = direct.fit(cov_type="cluster", cov_kwds={"groups": told["cell"]}, use_t=True)
+    terms = model.terms.set_index("term")
+    assert terms.loc["log_samples", "estimate"] == pytest.approx(fit.params["s"])
+    assert terms.loc["log_samples", "se"] == pytest.approx(fit.bse["s"])
+    assert terms.loc["C(hardware)[T.y]", "p_value"] == pytest.approx(
+        fit.pvalues["C(hardware)[T.y]"]
+    )
+    assert terms.loc["log_steps", ["low", "high"]].tolist() == pytest.approx(
+        [*fit.conf_int().loc["u"]]
+    )
+    assert model.r2 == pytest.approx(fit.rsquared)
+    assert terms["se"].min() > 1.2 * direct.fit().bse.min()  # repeats share their deviation
+
+
+def test_one_global_batch_cannot_separate_the_rates():
+    with pytest.raises(Refused, match="do not vary by themselves"):
+        factor_model(table(batches=(256,)))
+
+
+def test_too_few_settings_or_unknown_rates_are_refused():
+    with pytest.raises(Refused, match="settings for 3 terms"):
+        factor_model(table(counts=(1, 2)))
+    with pytest.raises(Refused, match="not known"):
+        factor_model(table(epochs={"steps": None}))
+
+
+@pytest.mark.parametrize(
+    ("drift", "verdicts"),
+    [(-0.08, {"falls"}), (0.08, {"rises"}), (0.0, {"no drift seen", "cannot tell"})],
+)
+def test_a_drift_of_the_factor_is_found(drift, verdicts):
+    found = factor_drift(scaling_series(table(drift=drift, noise=0.005)))
+    found = found[found["rule"] == "global_batch"]
+    assert len(found) == 2
+    assert set(found["verdict"]) <= verdicts
+    assert ((found["slope_low"] < drift) & (drift < found["slope_high"])).all()
+    assert found["factor_first_w"].to_numpy() == pytest.approx(300, rel=0.02)
+
+
+def test_the_drift_is_the_slope_of_the_means():
+    rows = table(drift=-0.05, batches=(256,))
+    means = np.log(rows["energy_per_gpu_hour_j"]).groupby(rows["gpus"]).mean()
+    direct = smf.ols("y ~ x", pd.DataFrame({"y": means.to_numpy(), "x": np.log(COUNTS)})).fit()
+    (row,) = factor_drift(scaling_series(rows)).to_dict("records")
+    assert row["slope"] == pytest.approx(direct.params["x"])
+    assert (row["slope_low"], row["slope_high"]) == pytest.approx(direct.conf_int().loc["x"])
+
+
+def test_two_counts_cannot_show_a_drift():
+    found = factor_drift(scaling_series(table(counts=(1, 2))))
+    assert set(found["verdict"]) == {"cannot tell"}
+    assert found["slope"].isna().all()
+    assert factor_drift(scaling_series(table(counts=(1,)))).empty
+
+
+ROWS = table(base_j=3e4)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.floats(0.01, 100), st.floats(0.01, 100))
+def test_other_units_change_nothing_but_the_scale(energy, hours):
+    rows = ROWS
+    scaled = rows.assign(
+        energy_j=rows["energy_j"] * energy,
+        gpu_hours=rows["gpu_hours"] * hours,
+    )
+    one, two = energy_law(rows), energy_law(scaled)
+    assert two["factor_w"] == pytest.approx(one["factor_w"] * energy / hours)
+    assert two["exponent"] == pytest.approx(one["exponent"])
+    assert two["best"] == one["best"]
+
+
+def test_energies_that_are_all_the_same_have_a_law_and_no_r2():
+    runs = [run_row(f"{n}", gpus=n, local_batch=64 // n) for n in (1, 2, 4, 8)]
+    gpu = {"gpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}
+    windows = [window_row(str(run["run_id"]), 1, duration_s=10.0, **gpu) for run in runs]
+    law = energy_law(run_metrics(*frames(runs, windows)))
+    assert [law[f"r2_{form}"] for form in ("origin", "intercept", "log_log")] == [None, None, None]

@@ -1,0 +1,172 @@
+"""Carbon and cost against hand-worked cases and a published figure; the tables that ship."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from public_data import ORIGINS, public_csv
+
+from wattlaw.analysis.advise.footprint import J_PER_KWH, Footprint
+from wattlaw.api.footprint import footprint_of
+from wattlaw.common.errors import BadInput
+from wattlaw.common.reference.footprint import (
+    electricity_price,
+    electricity_prices,
+    grid_intensities,
+    grid_intensity,
+)
+
+amounts = st.floats(0, 1e12)
+
+
+def test_a_hand_worked_case():
+    made = Footprint(
+        pue=1.5, grid_g_per_kwh=400, price_per_kwh=0.2, price_per_gpu_hour=2.0, currency="EUR"
+    )
+    cost = made.of(10 * J_PER_KWH, gpu_hours=3)
+    assert cost.co2_kg == pytest.approx(6.0)
+    assert (cost.electricity_cost, cost.gpu_hour_cost, cost.cost) == pytest.approx((3, 6, 9))
+    assert "electricity and GPU-hours are added" in cost.counted
+
+
+def test_128_v100_of_the_mit_study_emit_22_kg_an_hour():
+    """With the factors that Strubell et al. 2019 used: PUE 1.58, and 0.954 lb CO2 per kWh."""
+    pounds_kg = 0.45359237
+    made = Footprint(pue=1.58, grid_g_per_kwh=0.954 * pounds_kg * 1000)
+    assert made.of(128 * 250 * 3600).co2_kg == pytest.approx(22, abs=0.5)
+    # Without the building they are 14: the figure cannot be had from 250 W boards alone.
+    assert Footprint(grid_g_per_kwh=0.954 * pounds_kg * 1000).of(128 * 250 * 3600).co2_kg < 15
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_training_on_eight_gpus(origin):
+    samples = pd.read_csv(public_csv("node_power_1x8gpu.csv", origin))
+    one = samples[samples["run"] == samples["run"].iloc[0]]
+    seconds, watts = one["t_rel_run_start_s"].to_numpy(), one["power_W"].to_numpy()
+    energy_j = float(np.trapezoid(watts, seconds))
+    cost = Footprint(pue=1.2, grid_g_per_kwh=369).of(energy_j)
+    by_hand_kwh = watts.mean() * (seconds[-1] - seconds[0]) / 3.6e6
+    assert cost.co2_kg == pytest.approx(by_hand_kwh * 1.2 * 0.369, rel=0.01)
+
+
+def test_unknown_values_stay_unknown():
+    nothing = Footprint().of(1e6, 1.0)
+    assert (nothing.co2_kg, nothing.cost) == (None, None)
+    priced = Footprint(grid_g_per_kwh=100, price_per_kwh=0.2, price_per_gpu_hour=1, currency="EUR")
+    for energy_j in (None, float("nan")):
+        cost = priced.of(energy_j, gpu_hours=2)
+        assert (cost.co2_kg, cost.electricity_cost, cost.cost) == (None, None, None)
+        assert cost.gpu_hour_cost == 2
+    assert priced.of(1e6).cost is None  # part of the price is of GPU-hours that nobody knows
+
+
+@given(energy_j=amounts, low=amounts, pue=st.floats(1, 3), grid=st.floats(0, 1000))
+def test_carbon_is_linear_in_the_energy_so_an_interval_stays_one(energy_j, low, pue, grid):
+    made = Footprint(pue=pue, grid_g_per_kwh=grid)
+    small, large = sorted([energy_j, low])
+    assert made.of(small).co2_kg <= made.of(large).co2_kg
+    assert made.of(2 * energy_j).co2_kg == pytest.approx(2 * made.of(energy_j).co2_kg)
+    assert made.of(energy_j).co2_kg >= Footprint(grid_g_per_kwh=grid).of(energy_j).co2_kg
+
+
+def test_the_footprint_states_what_it_includes():
+    words = Footprint(pue=1.3, grid_g_per_kwh=56, sources={"grid_g_per_kwh": "France"}).counted
+    gpu = words("gpu, counter")
+    assert "lower bound: without CPU, DRAM, network, storage" in gpu
+    assert "PUE 1.3" in gpu and "56 g CO2e per kWh (France)" in gpu
+    assert "without network, storage" in words("gpu+cpu+dram, counter")
+    assert "estimated" in words("cpu, estimated")
+    assert "no PUE given" in Footprint().counted()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"pue": 0.9}, "pue: given 0.9; allowed: a number of at least 1"),
+        ({"grid_g_per_kwh": -1.0}, "grid_g_per_kwh"),
+        ({"grid_g_per_kwh": float("nan")}, "grid_g_per_kwh"),
+        ({"price_per_kwh": 0.2}, "currency"),
+    ],
+)
+def test_factors_that_make_no_sense_are_refused(wrong, told):
+    with pytest.raises(BadInput, match=told):
+        Footprint(**wrong)
+
+
+def test_a_negative_energy_is_refused():
+    with pytest.raises(BadInput, match="energy_j"):
+        Footprint().of(-1.0)
+
+
+def test_json_is_plain():
+    assert Footprint().of(3.6e6).to_dict() == {
+        "co2_kg": None, "electricity_cost": None, "gpu_hour_cost": None, "cost": None,
+        "counted": "energy as given; no PUE given, so without cooling and conversion of the "
+        "building",
+    }  # fmt: skip
+
+
+def test_every_factor_has_a_source_and_a_year():
+    for row in [*grid_intensities().values(), *electricity_prices().values()]:
+        assert 2020 <= row.year <= 2026
+        assert row.source and row.name
+        assert "average" in row.note
+    for row in grid_intensities().values():
+        assert 10 < row.value < 1000
+    for row in electricity_prices().values():
+        assert 0.02 < row.value < 1
+        assert row.currency in ("EUR", "USD")
+
+
+def test_known_orders_of_the_table():
+    at = {name: grid_intensity(name).value for name in ("NO", "FR", "DE", "PL")}
+    assert at["NO"] < at["FR"] < at["DE"] < at["PL"]
+    assert grid_intensity("fr").name == "France"
+    assert electricity_price("us-ma").value > electricity_price("US-TX").value
+
+
+def test_an_unknown_region_lists_those_there_are():
+    with pytest.raises(BadInput, match=r"no grid intensity of 'Mars'; allowed: .*DE.*US-NEWE"):
+        grid_intensity("Mars")
+
+
+def test_without_options_there_is_no_footprint():
+    assert footprint_of(None, None, None, None) is None
+
+
+def test_the_options_of_the_command_line():
+    made = footprint_of(1.2, "DE", "US-MA", None)
+    assert made is not None
+    assert made.grid_g_per_kwh == grid_intensity("DE").value
+    assert (made.price_per_kwh, made.currency) == (electricity_price("US-MA").value, "USD")
+    assert "Ember" in made.counted() and "EIA" in made.counted()
+    given = footprint_of(None, "350", "0.21", "2.5 eur")
+    assert given is not None
+    assert (given.grid_g_per_kwh, given.price_per_kwh, given.price_per_gpu_hour) == (350, 0.21, 2.5)
+    assert given.currency == "EUR"
+
+
+@pytest.mark.parametrize(
+    ("price", "gpu_price", "told"),
+    [
+        ("0.2 EUR", "2 USD", "price and price_per_gpu_hour: .*EUR and USD; allowed: "),
+        ("0,2", None, 'price: given "0,2"'),
+        ("Mars", None, "no electricity price of 'Mars'"),
+        (None, "cheap", 'price_per_gpu_hour: given "cheap"'),
+        ("-0.1", None, "price_per_kwh: given -0.1"),
+    ],
+)
+def test_invalid_prices_are_rejected(price, gpu_price, told):
+    with pytest.raises(BadInput, match=told):
+        footprint_of(None, None, price, gpu_price)
+
+
+def test_a_region_and_a_number_give_the_same_carbon():
+    for region, pue in product(("FR", "PL"), (None, 1.4)):
+        table = footprint_of(pue, region, None, None)
+        number = footprint_of(pue, f"{grid_intensity(region).value}", None, None)
+        assert table is not None and number is not None
+        assert table.of(1e9).co2_kg == number.of(1e9).co2_kg

@@ -1,0 +1,325 @@
+"""From windows to runs, and from runs to cells: hand-worked cases."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_tables import frames, run_row, window_row
+from scipy import stats
+
+from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.metrics.groups import aggregate
+from wattlaw.analysis.metrics.metrics import direction, run_metrics, with_sampled_utilisation
+
+
+def one_run(*windows: dict[str, object]) -> pd.Series:
+    return run_metrics(*frames([run_row("a")], list(windows))).iloc[0]
+
+
+def test_warm_up_and_evaluation_are_left_out_of_time_and_energy():
+    energy = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
+    run = one_run(
+        window_row("a", 0, duration_s=50.0, warmup=True, **energy | {"cpu_energy_j": 999.0}),
+        window_row("a", 1, duration_s=2.0, **energy),
+        window_row("a", 2, duration_s=4.0, **energy | {"cpu_energy_j": 20.0}),
+        window_row("a", 2, phase="evaluate", duration_s=70.0, metric=0.9, cpu_energy_j=500.0),
+    )
+    assert run["epoch_time_s"] == 3.0
+    assert run["energy_per_epoch_j"] == 15.0
+    assert run["samples_per_s"] == pytest.approx(200 / 6)
+    assert run["metric"] == 0.9
+    assert (run["energy_scope"], run["energy_source"]) == ("cpu", "estimated")
+
+
+def test_only_the_metric_of_interrupted_windows_counts():
+    told = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
+    cut = told | {"cpu_energy_j": 999.0, "interrupted": True}
+    run = one_run(
+        window_row("a", 1, duration_s=2.0, **told),
+        window_row("a", 1, phase="evaluate", duration_s=1.0, metric=0.8),
+        window_row("a", 2, duration_s=50.0, samples=40, steps=4, **cut),
+        window_row("a", 2, duration_s=60.0, samples=60, steps=6, from_step=4, **cut),
+        window_row("a", 2, phase="evaluate", duration_s=70.0, metric=0.9, interrupted=True),
+    )
+    assert (run["epoch_time_s"], run["epochs_timed"], run["epochs_trained"]) == (2.0, 1, 2)
+    assert (run["energy_per_epoch_j"], run["samples_per_epoch"]) == (10.0, 100)
+    assert (run["eval_time_s"], run["metric"]) == (1.0, 0.9)
+
+
+def test_two_hosts_add_energy_and_samples_and_the_slower_one_sets_the_time():
+    energy = {"energy_source": "counter", "energy_verdict": "ok", "cpu_energy_j": 1.0}
+    run = one_run(
+        window_row("a", 1, host="a", duration_s=2.0, gpu_energy_j=10.0, **energy),
+        window_row("a", 1, host="b", duration_s=2.5, gpu_energy_j=12.0, **energy),
+    )
+    assert run["epoch_time_s"] == 2.5
+    assert run["energy_per_epoch_j"] == 24.0
+    assert run["energy_scope"] == "gpu+cpu"
+    assert run["samples_per_s"] == 80.0
+
+
+def test_energy_that_one_window_lacks_is_missing_and_not_a_smaller_sum():
+    energy = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
+    run = one_run(window_row("a", 1, **energy), window_row("a", 2))
+    assert np.isnan(run["energy_per_epoch_j"])
+    assert run["energy_scope"] is None or pd.isna(run["energy_scope"])
+    assert run["energy_verdict"] == "unavailable"
+
+
+def test_no_mean_is_taken_over_energies_that_count_different_things():
+    energy = {"cpu_energy_j": 10.0, "energy_verdict": "ok"}
+    runs = [run_row("a"), run_row("b", repeat=1), run_row("c", gpus=2, local_batch=32)]
+    windows = [
+        window_row("a", 1, energy_source="counter", **energy),
+        window_row("b", 1, energy_source="estimated", **energy),
+        window_row("c", 1, energy_source="estimated", **energy),
+    ]
+    found = aggregate(run_metrics(*frames(runs, windows))).set_index("gpus")
+    assert found.loc[1, "energy_is"] == "cpu, counter; cpu, estimated"
+    assert np.isnan(found.loc[1, "energy_per_epoch_j"])
+    assert found.loc[2, "energy_is"] == "cpu, estimated"
+    assert found.loc[2, "energy_per_epoch_j"] == 10.0
+    assert analyse(*frames(runs, windows)).energy == "cpu, counter; cpu, estimated"
+
+
+@pytest.mark.parametrize("verdict", ["partial", "implausible"])
+def test_partial_and_implausible_energy_is_left_out_with_a_note(verdict):
+    energy = {"cpu_energy_j": 100.0, "energy_source": "estimated", "energy_verdict": "ok"}
+    windows = [
+        window_row("a", 1, **energy),
+        window_row("a", 2, **energy | {"cpu_energy_j": 6.0, "energy_verdict": verdict}),
+    ]
+    run = one_run(*windows)
+    assert np.isnan(run["energy_per_epoch_j"])
+    assert run["energy_is"] == f"{verdict}, left out"
+    findings = analyse(*frames([run_row("a")], windows))
+    assert findings.energy is None
+    assert list(findings.settings["energy_is"]) == [f"{verdict}, left out"]
+
+
+def test_a_run_that_diverged_at_its_end_has_no_earlier_quality():
+    run = one_run(
+        window_row("a", 1),
+        window_row("a", 1, phase="evaluate", metric=0.9, loss=1.0),
+        window_row("a", 2, phase="evaluate", metric=float("nan"), loss=float("nan")),
+    )
+    assert np.isnan(run["metric"])
+    assert np.isnan(run["loss"])
+
+
+def test_sources_that_differ_within_a_run_are_called_mixed_and_suspect():
+    energy = {"cpu_energy_j": 10.0, "energy_verdict": "ok"}
+    run = one_run(
+        window_row("a", 1, energy_source="counter", **energy),
+        window_row("a", 2, energy_source="estimated", **energy),
+    )
+    assert (run["energy_source"], run["energy_verdict"]) == ("mixed", "suspect")
+
+
+@pytest.mark.parametrize("worst", ["partial", "implausible", "unavailable"])
+def test_the_worst_verdict_of_the_windows_is_the_runs(worst):
+    energy = {"cpu_energy_j": 10.0, "energy_source": "estimated"}
+    run = one_run(
+        window_row("a", 1, energy_verdict="ok", **energy),
+        window_row("a", 2, energy_verdict=worst, **energy),
+    )
+    assert run["energy_verdict"] == worst
+
+
+def test_repeats_become_mean_deviation_and_students_interval():
+    runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
+    table = run_metrics(*frames(runs, [window_row(n, 1, duration_s=d) for n, d in
+                                       zip("abc", (9.0, 10.0, 11.0), strict=True)]))  # fmt: skip
+    (cell,) = aggregate(table).to_dict("records")
+    half = stats.t.ppf(0.975, 2) * np.log([9.0, 10.0, 11.0]).std(ddof=1) / np.sqrt(3)
+    assert (cell["n"], cell["epoch_time_s"], cell["epoch_time_s_sd"]) == (3, 10.0, 1.0)
+    assert cell["epoch_time_s_low"] == pytest.approx(10 * np.exp(-half))
+    assert cell["epoch_time_s_high"] == pytest.approx(10 * np.exp(half))
+    assert np.isnan(cell["energy_per_epoch_j"])
+
+
+def test_a_repeat_whose_energy_was_lost_does_not_take_that_of_the_others():
+    energy = {"cpu_energy_j": 10.0, "energy_source": "counter", "energy_verdict": "ok"}
+    windows = [window_row(name, 1, **energy) for name in "abc"]
+    windows[2]["energy_verdict"] = "partial"
+    runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
+    (cell,) = aggregate(run_metrics(*frames(runs, windows))).to_dict("records")
+    assert (cell["n"], cell["energy_per_epoch_j"], cell["energy_is"]) == (3, 10.0, "cpu, counter")
+    (cell,) = aggregate(run_metrics(*frames(runs[2:], windows[2:]))).to_dict("records")
+    assert np.isnan(cell["energy_per_epoch_j"])
+    assert cell["energy_is"] == "partial, left out"
+
+
+def test_a_run_that_took_no_time_was_not_timed():
+    runs = [run_row("a"), run_row("b", power_limit_w=100.0), run_row("c", repeat=1)]
+    times = zip("abc", (1.0, 2.0, 0.0), strict=True)
+    windows = [window_row(name, 1, duration_s=time_s) for name, time_s in times]
+    findings = analyse(*frames(runs, windows))
+    assert findings.runs["run_id"].to_list() == ["a", "b"]
+    assert findings.limit_effects["time_ratio"].to_list() == [1.0, 2.0]
+
+
+def test_a_meter_that_did_not_move_measured_no_energy():
+    energy = {"energy_source": "counter", "energy_verdict": "ok"}
+    run = one_run(window_row("a", 1, gpu_energy_j=0.0, **energy))
+    assert np.isnan(run["energy_per_epoch_j"])
+    assert np.isnan(run["gpu_energy_per_epoch_j"])
+    assert run["energy_is"] is None
+    run = one_run(window_row("a", 1, gpu_energy_j=0.0, cpu_energy_j=2.0, **energy))
+    assert run["energy_per_epoch_j"] == 2.0
+
+
+def test_an_interval_of_a_time_stays_above_zero():
+    table = run_metrics(*frames(
+        [run_row(name, repeat=n) for n, name in enumerate("ab")],
+        [window_row("a", 1, duration_s=1.0), window_row("b", 1, duration_s=9.0)],
+    ))  # fmt: skip
+    (cell,) = aggregate(table).to_dict("records")
+    assert 0 < cell["epoch_time_s_low"] < 5 < cell["epoch_time_s_high"]
+
+
+def test_one_repeat_has_no_interval():
+    table = run_metrics(*frames([run_row("a")], [window_row("a", 1)]))
+    (cell,) = aggregate(table).to_dict("records")
+    assert np.isnan(cell["epoch_time_s_low"])
+
+
+def test_a_store_without_a_done_run_gives_findings_that_say_so():
+    findings = analyse(*frames([run_row("a", status="failed", reason="broken")], []))
+    assert findings.runs.empty
+    assert findings.fits.laws == ()
+    assert findings.not_done["reason"].to_list() == ["broken"]
+    assert findings.energy is None
+
+
+def test_runs_that_are_not_done_never_enter_a_mean():
+    runs = [run_row("a"), run_row("b", repeat=1, status="failed")]
+    table = run_metrics(*frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=99.0)]))
+    assert table["run_id"].to_list() == ["a"]
+
+
+GPU = {"gpu_energy_j": 7200.0, "energy_source": "counter", "energy_verdict": "ok"}
+
+
+def test_derived_metrics_equal_a_calculation_by_hand():
+    run = run_metrics(
+        *frames(
+            [run_row("a", gpus=4, local_batch=16)],
+            [
+                window_row("a", 0, warmup=True, duration_s=99.0, **GPU),
+                window_row("a", 1, duration_s=9.0, samples=1000, steps=20, cpu_energy_j=1800.0,
+                           **GPU),
+                window_row("a", 1, phase="evaluate", duration_s=2.0, gpu_energy_j=50.0,
+                           cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
+                window_row("a", 2, duration_s=9.0, samples=1000, steps=20, cpu_energy_j=1800.0,
+                           **GPU),
+                window_row("a", 2, phase="evaluate", duration_s=4.0, gpu_energy_j=70.0,
+                           cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
+            ],
+        )
+    ).iloc[0]  # fmt: skip
+    assert run["epoch_time_s"] == 9.0
+    assert (run["epochs_timed"], run["epochs_trained"], run["train_time_s"]) == (2, 3, 18.0)
+    assert (run["samples_per_epoch"], run["steps_per_epoch"]) == (1000, 20)
+    assert run["energy_per_epoch_j"] == 9000.0
+    assert run["energy_per_sample_j"] == 9.0
+    assert run["energy_per_step_j"] == 450.0
+    assert run["energy_delay_js"] == 81_000.0
+    assert run["energy_delay2_js2"] == 729_000.0
+    assert run["gpu_energy_per_epoch_j"] == 7200.0
+    assert run["power_per_gpu_w"] == 200.0  # 7,200 J on 4 GPUs in 9 s
+    assert run["gpu_hours_per_epoch"] == pytest.approx(0.01)
+    assert run["samples_per_gpu_hour"] == pytest.approx(100_000)
+    assert run["steps_per_gpu_hour"] == pytest.approx(2000)
+    assert run["energy_per_gpu_hour_j"] == pytest.approx(900_000)
+    assert (run["eval_time_s"], run["eval_energy_j"]) == (3.0, 65.0)
+
+
+def test_energy_of_the_gpus_alone_is_known_where_the_processors_was_lost():
+    run = one_run(window_row("a", 1, cpu_energy_j=10.0, **GPU), window_row("a", 2, **GPU))
+    assert np.isnan(run["energy_per_epoch_j"])
+    assert run["gpu_energy_per_epoch_j"] == 7200.0
+
+
+@settings(max_examples=25)  # each goes through a whole table of a run
+@given(st.lists(st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), min_size=1, max_size=6))
+def test_utilisation_of_a_run_is_that_of_all_its_samples(windows):
+    rows = [
+        window_row("a", epoch, duration_s=float(len(samples)), sm_util_mean=np.mean(samples),
+                   sm_util_cv=np.std(samples) / np.mean(samples))
+        for epoch, samples in enumerate(windows)
+    ]  # fmt: skip
+    run = one_run(*rows)
+    together = np.concatenate([np.array(samples) for samples in windows])
+    assert run["sm_util_mean"] == pytest.approx(together.mean())
+    assert run["sm_util_cv"] == pytest.approx(together.std() / together.mean(), abs=1e-6)
+    assert np.isnan(run["mem_util_mean"])
+    assert np.isnan(run["mem_util_cv"])
+
+
+def test_a_gpu_that_never_worked_has_no_coefficient_of_variation():
+    run = one_run(window_row("a", 1, sm_util_mean=0.0))
+    assert run["sm_util_mean"] == 0.0
+    assert np.isnan(run["sm_util_cv"])
+
+
+def test_a_mean_without_its_samples_has_no_coefficient_of_variation():
+    run = one_run(*(window_row("a", epoch, sm_util_mean=0.5) for epoch in (1, 2)))
+    assert run["sm_util_mean"] == 0.5
+    assert np.isnan(run["sm_util_cv"])
+
+
+def test_the_best_metric_uses_its_direction_or_is_missing():
+    def best(name: str) -> float:
+        windows = [window_row("a", 1)] + [
+            window_row("a", epoch, phase="evaluate", metric=value)
+            for epoch, value in enumerate((0.5, 0.9, 0.7))
+        ]
+        return run_metrics(*frames([run_row("a", metric_name=name)], windows))["best_metric"][0]
+
+    assert best("top1") == 0.9
+    assert best("perplexity") == 0.5
+    assert np.isnan(best("score"))
+    assert direction("val_acc") == "higher"
+    assert direction("rmse_u10") == "lower"
+    assert direction("accuracy_loss") is None
+    assert direction(None) is None
+
+
+def test_loop_settings_distinguish_cells_and_the_seed_does_not():
+    runs = [
+        run_row("a", train='{"compile": false, "seed": 0}'),
+        run_row("b", train='{"compile": false, "seed": 1}'),
+        run_row("c", train='{"compile": true, "seed": 0}'),
+    ]
+    found = aggregate(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
+    assert sorted(found["n"]) == [1, 2]
+
+
+def test_an_evaluation_of_unknown_duration_has_none_and_not_zero():
+    run = one_run(
+        window_row("a", 1),
+        window_row("a", 1, phase="evaluate", duration_s=None, metric=0.9),
+    )
+    assert np.isnan(run["eval_time_s"])
+    assert run["metric"] == 0.9
+
+
+def test_the_statistics_of_all_samples_replace_what_is_pooled_from_windows():
+    table = run_metrics(
+        *frames(
+            [run_row("a"), run_row("b", repeat=1)],
+            [window_row(n, 1, sm_util_mean=0.5, sm_util_cv=0.2) for n in "ab"],
+        )
+    )
+    statistics = pd.DataFrame(
+        {"run_id": ["a", "a"], "part": ["gpu", "run"], "sm_util_mean": [0.9, 0.6],
+         "sm_util_cv": [0.9, 0.3], "mem_util_mean": [0.9, 0.4], "mem_util_cv": [0.9, 0.1]}
+    )  # fmt: skip
+    found = with_sampled_utilisation(table, statistics).set_index("run_id")
+    assert (found.loc["a", "sm_util_mean"], found.loc["a", "sm_util_cv"]) == (0.6, 0.3)
+    assert found.loc["b", "sm_util_mean"] == 0.5
+    assert found.loc["b", "sm_util_cv"] == pytest.approx(0.2)
+    assert np.isnan(found.loc["b", "mem_util_mean"])
+    assert with_sampled_utilisation(table, None) is table

@@ -1,0 +1,376 @@
+"""Power laws against statsmodels called directly, exact laws, real series, and refusals."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import statsmodels.api as sm
+import statsmodels.formula.api as smf
+from hypothesis import given
+from hypothesis import strategies as st
+from public_data import public_csv
+from scipy import stats
+
+from conftest import wattlaw
+from wattlaw.analysis.laws.fits import fit_groups
+from wattlaw.analysis.laws.observations import POOLING_LEVEL
+from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.api.fits import fit
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput, Refused
+
+KEYS = {
+    "group", "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value",
+    "x_min", "x_max", "beta_se_hc3", "beta_ci_hc3", "beta_se_repeats", "beta_ci_repeats",
+    "alpha_ci_repeats", "lack_of_fit_p", "trusted", "diagnostics", "selected", "breakpoint",
+    "breakpoint_p", "no_breakpoint_reason", "reason", "unit", "nodes",
+}  # fmt: skip
+
+
+def random_table(seed: int) -> pd.DataFrame:
+    dice = np.random.default_rng(seed)
+    x = dice.choice([1, 2, 4, 8, 16, 64, 424], size=dice.integers(6, 60)).astype(float)
+    x[:3] = 1, 2, 4
+    y = dice.uniform(1, 1e4) * x ** -dice.uniform(-0.2, 1.1) * np.exp(dice.normal(0, 0.1, x.size))
+    return pd.DataFrame({"n": x, "t": y})
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_agrees_with_statsmodels_called_directly(seed):
+    table = random_table(seed)
+    law = fit_power_law(table["n"], table["t"])
+    direct = smf.ols("np.log(t) ~ np.log(n)", table).fit()
+    low, high = direct.conf_int().loc["np.log(n)"]
+    robust = direct.get_robustcov_results("HC3", use_t=True)
+    expected = [
+        np.exp(direct.params["Intercept"]),
+        *np.exp(direct.conf_int().loc["Intercept"]),
+        -direct.params["np.log(n)"],
+        direct.bse["np.log(n)"],
+        -high,
+        -low,
+        direct.rsquared,
+        direct.pvalues["np.log(n)"],
+        robust.bse[1],
+        *-robust.conf_int()[1, ::-1],
+    ]
+    found = [law.alpha, *law.alpha_ci, law.beta, law.beta_se, *law.beta_ci, law.r2, law.p_value]
+    found += [law.beta_se_hc3, *law.beta_ci_hc3]
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    saturated = smf.ols("np.log(t) ~ C(n)", table).fit()
+    if saturated.df_resid > 0:
+        lack = saturated.compare_f_test(direct)[1]
+        assert law.lack_of_fit_p == pytest.approx(lack, rel=1e-6)
+        assert law.trusted.interval == ("repeats" if lack < POOLING_LEVEL else "ols")
+    if law.trusted.interval == "ols":
+        at = [1.0, 3.0, 424.0]
+        frame = direct.get_prediction(pd.DataFrame({"n": at})).summary_frame(0.05)
+        band = law.predict(at)
+        for column, theirs in (
+            ("low", "mean_ci_lower"), ("high", "mean_ci_upper"),
+            ("prediction_low", "obs_ci_lower"), ("prediction_high", "obs_ci_upper"),
+        ):  # fmt: skip
+            assert band[column].to_numpy() == pytest.approx(np.exp(frame[theirs]), rel=1e-9)
+
+
+def shared(counts=(1, 2, 4, 8, 16), repeats=3, between=0.1, noise=0.02, seed=0, beta=0.8):
+    """Return runs whose repeats share a deviation from 100 N^-beta."""
+    dice = np.random.default_rng(seed)
+    x = np.repeat(np.array(counts, float), repeats)
+    deviations = np.repeat(dice.normal(0, between, len(counts)), repeats)
+    return x, 100 * x**-beta * np.exp(deviations + dice.normal(0, noise, x.size))
+
+
+def test_intervals_from_repeats_are_those_of_a_line_through_the_means():
+    x, y = shared()
+    law = fit_power_law(x, y)
+    means = pd.Series(np.log(y)).groupby(x).mean()
+    direct = sm.OLS(means.to_numpy(), sm.add_constant(np.log(means.index.to_numpy()))).fit()
+    (a_low, a_high), (low, high) = direct.conf_int()
+    assert law.beta_se_repeats == pytest.approx(direct.bse[1])
+    assert law.beta_ci_repeats == pytest.approx((-high, -low))
+    assert law.alpha_ci_repeats == pytest.approx((np.exp(a_low), np.exp(a_high)))
+    assert law.trusted.interval == "repeats"
+    assert law.trusted.beta_ci == law.beta_ci_repeats
+    assert "share deviations" in law.trusted.why
+    band = law.predict([3.0]).iloc[0]
+    frame = direct.get_prediction([[1.0, np.log(3.0)]]).summary_frame(0.05).iloc[0]
+    assert np.log(band[["low", "high"]].astype(float)).tolist() == pytest.approx(
+        [frame["mean_ci_lower"], frame["mean_ci_upper"]]
+    )
+
+
+def test_a_new_run_shares_a_deviation_and_has_noise_of_its_own():
+    x, y = shared()
+    logs = pd.Series(np.log(y))
+    means = logs.groupby(x).mean()
+    direct = sm.OLS(means.to_numpy(), sm.add_constant(np.log(means.index.to_numpy()))).fit()
+    at = np.array([1.0, np.log(32.0)])
+    of_mean = direct.scale * (1 + at @ direct.normalized_cov_params @ at)
+    own = ((logs - logs.groupby(x).transform("mean")) ** 2).sum() / 10 * (1 - 1 / 3)
+    freedom = (of_mean + own) ** 2 / (of_mean**2 / 3 + own**2 / 10)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(of_mean + own)
+    found = fit_power_law(x, y).predict([32.0]).iloc[0]
+    assert np.log(found["prediction_high"] / found["mean"]) == pytest.approx(half)
+    assert np.log(found["mean"] / found["prediction_low"]) == pytest.approx(half)
+
+
+def test_runs_are_trusted_where_repeats_share_nothing_or_are_none():
+    law = fit_power_law(*shared(between=0.0, seed=3))
+    assert law.trusted.interval == "ols"
+    assert law.trusted.beta_ci == law.beta_ci
+    without = fit_power_law([1, 2, 4, 8], [8.0, 4.1, 2.0, 1.1])
+    assert without.lack_of_fit_p is None
+    assert without.beta_ci_repeats is None
+    assert without.trusted.interval == "ols"
+
+
+@pytest.mark.parametrize(("between", "least"), [(0.0, 0.93), (0.05, 0.91)])
+def test_trusted_intervals_cover_the_truth(between, least):
+    hits = []
+    for seed in range(400):
+        law = fit_power_law(*shared((2, 4, 8, 16, 32, 64, 128), 3, between, 0.05, seed))
+        quoted = law.trusted
+        hits.append(
+            (quoted.beta_ci[0] <= 0.8 <= quoted.beta_ci[1],
+             quoted.alpha_ci[0] <= 100 <= quoted.alpha_ci[1])
+        )  # fmt: skip
+    assert (np.mean(hits, axis=0) >= least).all()
+
+
+def test_curved_or_uneven_residuals_give_a_note():
+    x = np.repeat([1.0, 2, 4, 8, 16, 32], 5)
+    dice = np.random.default_rng(0)
+    straight = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
+    curved = fit_power_law(x, (1 / x + 0.1) * np.exp(dice.normal(0, 0.02, x.size))).diagnostics
+    spread = fit_power_law(x, x**-0.8 * np.exp(dice.normal(0, 0.01 * x))).diagnostics
+    assert straight.sentence == "residuals: consistent with the law"
+    assert "they curve with ln N" in curved.sentence
+    assert "their spread changes with N" in spread.sentence
+    design = np.column_stack([np.ones(30), np.log(x), np.log(x) ** 2])
+    y = (1 / x + 0.1) * np.exp(np.random.default_rng(1).normal(0, 0.2, x.size))
+    direct = sm.OLS(np.log(y), design).fit()
+    assert fit_power_law(x, y).diagnostics.curvature_p == pytest.approx(direct.pvalues[2])
+    few = fit_power_law([1, 2, 4], [4.0, 2.1, 1.0]).diagnostics
+    assert few.to_dict() == {
+        "normality_p": None,
+        "curvature_p": None,
+        "heteroscedasticity_p": None,
+        "sentence": "too few runs, or no scatter, to test the residuals",
+    }
+
+
+def test_the_range_of_a_law_is_known():
+    law = fit_power_law([2, 4, 8], [4.0, 2.1, 1.0])
+    assert (law.x_min, law.x_max) == (2, 8)
+
+
+def test_a_date_as_group_becomes_text(tmp_path, capsys):
+    table = pd.DataFrame(
+        {"gpus": [1, 2, 4], "t": [8.0, 4.1, 2.0], "day": pd.to_datetime(["2026-11-21"] * 3)}
+    )
+    table.to_parquet(tmp_path / "t.parquet")
+    line = ["fit", str(tmp_path / "t.parquet"), "--y", "t", "--by", "day", "--json"]
+    assert main(line) == 0
+    assert json.loads(capsys.readouterr().out)[0]["group"] == {"day": "2026-11-21T00:00:00"}
+
+
+def test_the_command_line_gives_the_same_numbers_as_statsmodels(tmp_path):
+    table = pd.concat([random_table(seed).assign(s=seed) for seed in range(20)])
+    path = tmp_path / "table.csv"
+    table.to_csv(path, index=False)
+    found = wattlaw("fit", path, "--x", "n", "--y", "t", "--by", "s", "--json")
+    laws = json.loads(found.stdout)
+    assert [law["group"] for law in laws] == [{"s": seed} for seed in range(20)]
+    for law in laws:
+        assert set(law) == KEYS
+        mine = table[table["s"] == law["group"]["s"]]
+        direct = smf.ols("np.log(t) ~ np.log(n)", mine).fit()
+        assert law["beta"] == pytest.approx(-direct.params["np.log(n)"], rel=1e-9, abs=1e-9)
+        assert law["beta_se"] == pytest.approx(direct.bse["np.log(n)"], rel=1e-9)
+        assert (law["x_min"], law["x_max"]) == (mine["n"].min(), mine["n"].max())
+
+
+several = st.lists(st.integers(1, 500), min_size=3, unique=True)
+
+
+@given(st.floats(1e-3, 1e6), st.floats(-1, 2), several)
+def test_an_exact_law_is_found_again(alpha, beta, counts):
+    law = fit_power_law(counts, alpha * np.array(counts, float) ** -beta)
+    assert law.beta == pytest.approx(beta, abs=1e-6)
+    assert law.alpha == pytest.approx(alpha, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "says"),
+    [
+        ([], [], "0 distinct"),
+        ([1, 2], [2.0, 1.0], "2 distinct worker counts; a law needs at least 3"),
+        ([2, 2, 2, 2], [1.0, 2.0, 3.0, 4.0], "1 distinct"),
+        ([1, 2, np.nan], [3.0, 2.0, 1.0], "2 distinct"),
+        ([1, 2, 4], [3.0, np.nan, 1.0], "2 distinct"),
+        ([0, 1, 2], [3.0, 2.0, 1.0], "1 of 3 rows"),
+        ([1, 2, 4], [3.0, 2.0, 0.0], "above 0"),
+        ([1, 2, 4], [3.0, -2.0, 1.0], "above 0"),
+        ([1, 2, 4], [3.0, np.inf, 1.0], "1 of 3 rows"),
+    ],
+)
+def test_invalid_data_for_a_law_is_rejected_with_a_reason(x, y, says):
+    with pytest.raises(Refused, match=says):
+        fit_power_law(x, y)
+
+
+def test_a_constant_time_has_no_r_squared_and_no_gain():
+    law = fit_power_law([1, 2, 4, 8], [5.0] * 4)
+    assert law.beta == pytest.approx(0)
+    assert law.r2 is None
+    assert law.p_value is None
+    json.dumps(law.to_dict(), allow_nan=False)
+
+
+def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
+    table = pd.DataFrame(
+        {"cap": [None] * 3 + [100.0] * 2, "n": [1, 2, 4, 1, 2], "t": [4.0, 2.1, 1.0, 9.0, 5.0]}
+    )
+    fits = fit_groups(table, "n", "t", ["cap"])
+    assert [group for group, _ in fits.laws] == [{"cap": None}]
+    assert fits.refusals[0][0] == {"cap": 100.0}
+    refused = next(row.to_dict() for row in fits.rows if row.law is None)
+    assert refused["law"] is None
+    assert refused["beta"] is None
+    assert refused["reason"].startswith("2 distinct worker counts")
+    assert set(refused) == KEYS
+
+
+def test_unknown_and_wordy_columns_are_named():
+    table = pd.DataFrame({"n": [1, 2, 4], "t": ["a", "b", "c"]})
+    with pytest.raises(BadInput, match="no column 'gpus'; allowed: 'n', 't'"):
+        fit_groups(table, "gpus", "t", [])
+    with pytest.raises(BadInput, match="'t' is not numeric"):
+        fit_groups(table, "n", "t", [])
+
+
+@pytest.mark.parametrize(("origin", "count"), [("generated", 24), ("public", 116)])
+def test_each_series_gives_one_law(origin, count):
+    path = public_csv("scaling_series.csv", origin)
+    found = wattlaw("fit", path, "--x", "gpus", "--y", "value", "--by", "family,series", "--json")
+    assert found.returncode == 0
+    laws = json.loads(found.stdout)
+    assert len(laws) == count
+    assert len({tuple(law["group"].values()) for law in laws}) == count
+    assert found.stderr == ""
+    for law in laws:
+        assert set(law) == KEYS
+        assert law["selected"]["law"] in {"power", "log-normal", "amdahl", "usl", "communication"}
+        if law["n"] == 4:
+            reasons = [row["reason"] for row in law["selected"]["laws"]]
+            assert all("AICc is undefined: 4 runs" in reason for reason in reasons)
+            assert law["breakpoint"] is None
+            assert law["no_breakpoint_reason"].startswith("4 distinct worker counts")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("two.csv", "n,t\n1,2\n2,1\n", "2 distinct"),
+        ("none.csv", "n,t\n", "no rows"),
+        ("empty.csv", "", 'no column "n"; allowed: none'),
+        ("words.csv", "n,t\n1,a\n", 'line 2: "t" is "a"; allowed: a number'),
+        ("other.csv", "a,b\n1,2\n", 'no column "n"; allowed: a, b'),
+        ("bad.parquet", "PAR1", "not a table"),
+    ],
+)
+def test_a_table_without_enough_values_for_a_law_gives_a_one_line_error(
+    tmp_path, capsys, name, content, says
+):
+    path = tmp_path / name
+    path.write_text(content)
+    assert main(["fit", str(path), "--x", "n", "--y", "t"]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.err.splitlines()) == 1
+    assert says in shown.err
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "said"),
+    [
+        ("gpus,t\n1,8\n2,x\n4,2\n", [], 't.csv: line 3: "t" is "x"; allowed: a number'),
+        ("gpus,t\n1,8\n2,4\n4,2\n", ["--y", "gpus"], "x and y are both 'gpus'"),
+        ("gpus,u\n1,8\n2,4\n4,2\n", [], 't.csv: no column "t"; allowed: gpus, u'),
+    ],
+)
+def test_a_table_that_cannot_be_fitted_is_named_with_the_place(
+    tmp_path, capsys, table, options, said
+):
+    (tmp_path / "t.csv").write_text(table)
+    assert main(["fit", str(tmp_path / "t.csv"), "--y", "t", *options]) == 2
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == 1
+
+
+def test_rows_without_a_value_are_left_out_and_counted(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("gpus,t\n1,8\n2,\n4,2\n8,1\n")
+    assert main(["fit", str(tmp_path / "t.csv"), "--y", "t", "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)[0]["n"] == 3
+    assert "left out 1 row without gpus or t" in shown.err
+
+
+def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys):
+    x, y = shared((2, 4, 8, 16, 32, 64, 128, 256, 424), between=0, noise=0.03)
+    flat = np.maximum(x / 64, 1) ** 0.8
+    table = pd.concat(
+        [
+            pd.DataFrame({"s": "straight", "gpus": x, "t": y}),
+            pd.DataFrame({"s": "schnet", "gpus": x, "t": y * flat}),
+            pd.DataFrame({"s": "few", "gpus": [1, 2, 4], "t": [4.0, 2.1, 1.0]}),
+            pd.DataFrame({"s": "two", "gpus": [1, 2], "t": [4.0, 2.1]}),
+        ]
+    )
+    table.to_csv(tmp_path / "t.csv", index=False)
+    line = ["fit", str(tmp_path / "t.csv"), "--y", "t", "--by", "s"]
+    assert main(line) == 0
+    shown = capsys.readouterr()
+    lines = {words[1]: " ".join(words) for one in shown.out.splitlines() if (words := one.split())
+             and words[0] == "s"}  # fmt: skip
+    assert lines["straight"].endswith("2 to 424 power none")
+    assert "at 64: 0." in lines["schnet"]
+    assert lines["few"].endswith("1 to 4 power not testable")
+    assert "no law for s two: 2 distinct" in shown.err
+    assert main([*line, "--json"]) == 0
+    rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["schnet"]["breakpoint"]["at"] == 64
+    assert rows["straight"]["no_breakpoint_reason"].startswith("no breakpoint detected (p = ")
+    assert rows["two"]["law"] is None
+
+
+def test_fits_are_exported_flat(tmp_path):
+    table = pd.DataFrame({"s": [1, 1, 1, 2, 2], "n": [1, 2, 4, 1, 2], "t": [4.0, 2.1, 1, 2, 1]})
+    flat = fit(table, "n", "t", by="s").to_frame()
+    assert {"group.s", "trusted.beta_ci", "selected.law", "reason"} <= {*flat.columns}
+    assert not {"trusted", "selected", "diagnostics"} & {*flat.columns}
+    assert flat["n"].tolist() == [3, pd.NA]
+    assert fit(table.iloc[:0], "n", "t", by="s").to_frame().empty
+    assert len(pa.Table.from_pandas(flat)) == 2
+
+
+def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):
+    (tmp_path / "t.csv").write_text("gpus,t\n1,1e308\n2,1e-308\n4,1e308\n")
+    main(["fit", str(tmp_path / "t.csv"), "--y", "t", "--json"])
+    assert capsys.readouterr().err == ""
+    assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
+
+
+def test_the_exponent_within_a_range_uses_its_counts_only_and_needs_both_ends() -> None:
+    counts = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 424])
+    law = fit_power_law(counts, np.maximum(1 / counts, 1 / 64))
+    assert law.beta < 0.9
+    assert law.beta_within(2, 64) == pytest.approx(1)
+    assert law.beta_within(64, 424) == pytest.approx(0, abs=1e-9)
+    assert law.beta_within(2, 500) == pytest.approx(law.beta)
+    assert law.beta_within(2, 1000) is None
+    assert law.beta_within(2, 5) is None

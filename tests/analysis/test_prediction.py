@@ -1,0 +1,409 @@
+"""Predictions of settings that were not measured: types, properties of the model, real data."""
+
+import json
+from dataclasses import replace
+from math import log
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from public_data import ORIGINS, public_csv
+from scipy import stats
+
+from wattlaw.analysis.predict import Observation, TrainingSetting, fit, predict, sampler
+from wattlaw.analysis.predict.layout import Layout, Reference
+from wattlaw.analysis.predict.model import step
+from wattlaw.analysis.predict.model_error import discrepancy
+from wattlaw.analysis.predict.parameters import GROUPS, WEAK, Transformation
+from wattlaw.analysis.predict.posterior import FREEDOM, grouped_t
+from wattlaw.common.errors import BadInput
+
+NODE = 4
+REFERENCE = Reference(32.0, 0.1, 250.0, 4.0, 1500.0, (None,))
+
+
+def packed(gpus, batch=32.0, **values):
+    return TrainingSetting.packed(gpus, NODE, local_batch=batch, **values)
+
+
+def runs(*pairs, **values):
+    return [Observation(packed(gpus, **values), time_s) for gpus, time_s in pairs]
+
+
+ONE_NODE = runs((1, 0.20), (2, 0.21), (4, 0.22))
+
+
+class TestSettings:
+    def test_packed_uses_the_fewest_nodes(self):
+        assert packed(10).gpus_per_node == (4, 4, 2)
+        assert packed(3).nodes == 1
+
+    def test_nodes_alone_place_evenly_and_order_does_not_matter(self):
+        assert TrainingSetting(7, nodes=3).gpus_per_node == (3, 2, 2)
+        assert TrainingSetting(4, gpus_per_node=(1, 3)) == TrainingSetting(4, 2, (3, 1))
+
+    def test_global_batch_is_of_all_gpus(self):
+        assert packed(8, 16.0).to_dict()["global_batch"] == 128
+        assert TrainingSetting(8).global_batch is None
+
+    @pytest.mark.parametrize(
+        ("values", "key"),
+        [
+            ({"gpus": 0}, "gpus"),
+            ({"gpus": 2, "nodes": 3}, "nodes"),
+            ({"gpus": 4, "gpus_per_node": (1, 2)}, "gpus_per_node"),
+            ({"gpus": 4, "nodes": 1, "gpus_per_node": (2, 2)}, "nodes"),
+            ({"gpus": 4, "local_batch": -1}, "local_batch"),
+            ({"gpus": 4, "power_limit_w": float("nan")}, "power_limit_w"),
+            ({"gpus": 4, "gradient_accumulation": 0}, "gradient_accumulation"),
+        ],
+    )
+    def test_a_contradiction_is_refused_with_its_key(self, values, key):
+        with pytest.raises(BadInput, match=f"^{key}: .*allowed: "):
+            TrainingSetting(**values)
+
+    @pytest.mark.parametrize("time_s", [0, -1, float("nan"), float("inf")])
+    def test_a_time_is_a_number_above_0(self, time_s):
+        with pytest.raises(BadInput, match="step_time_s"):
+            Observation(packed(1), time_s)
+
+
+def steps(normals, *wanted, power=False):
+    """Return the steps of one draw of all parameters at settings."""
+    names = [(name, prior) for group in GROUPS.values() for name, prior in group.items()]
+    columns = Transformation([prior for _, prior in names]).values(np.array([normals]))
+    values = {name: columns[:, [index]] for index, (name, _) in enumerate(names)}
+    return step(values, Layout.of(wanted, REFERENCE), power=power)
+
+
+NORMALS = st.lists(
+    st.floats(-2.5, 2.5),
+    min_size=(size := sum(len(group) for group in GROUPS.values())),
+    max_size=size,
+)
+SETTINGS = st.builds(
+    packed, st.integers(1, 70), st.floats(1, 500), power_limit_w=st.none() | st.floats(80, 400)
+)
+
+
+class TestModel:
+    @given(NORMALS, SETTINGS, st.floats(1.05, 8))
+    def test_a_larger_local_batch_takes_longer_and_is_at_least_as_efficient(
+        self, normals, setting, factor
+    ):
+        larger = replace(setting, local_batch=setting.local_batch * factor)
+        small_s, large_s = steps(normals, setting, larger).step_s[0]
+        # Under a power limit, a larger share of kernels lowers the clock.
+        assert small_s < large_s * (1 + 1e-9)
+        if setting.power_limit_w is None:
+            assert large_s <= small_s * factor * (1 + 1e-9)
+
+    @given(NORMALS, SETTINGS, st.floats(1.01, 3))
+    def test_a_lower_power_limit_is_not_faster_and_needs_no_more_power(
+        self, normals, setting, factor
+    ):
+        high = replace(setting, power_limit_w=300.0)
+        low = replace(setting, power_limit_w=300.0 / factor)
+        found = steps(normals, high, low, replace(setting, power_limit_w=None), power=True)
+        high_s, low_s, free_s = found.step_s[0]
+        high_w, low_w, free_w = found.power_w[0]
+        assert free_s <= high_s * (1 + 1e-9) <= low_s * (1 + 1e-6)
+        assert low_w * (1 - 1e-6) <= high_w <= free_w * (1 + 1e-6)
+
+    @given(NORMALS, SETTINGS, st.floats(200, 1400))
+    def test_a_lower_clock_is_not_faster_and_needs_no_more_power(self, normals, setting, clock):
+        slow = replace(setting, clock_limit_mhz=clock)
+        found = steps(normals, setting, slow, power=True)
+        assert found.step_s[0, 0] <= found.step_s[0, 1] * (1 + 1e-9)
+        if setting.power_limit_w is None:
+            assert found.power_w[0, 1] <= found.power_w[0, 0] * (1 + 1e-9)
+
+    @given(NORMALS, SETTINGS)
+    def test_parts_are_not_negative_and_add_up(self, normals, setting):
+        found = steps(normals, setting, power=True)
+        parts = [found.compute_s, found.waiting_s, found.communication_s, found.input_s]
+        assert all((np.asarray(part) >= 0).all() for part in parts)
+        assert sum(np.broadcast_to(part, (1, 1))[0, 0] for part in parts) == pytest.approx(
+            found.step_s[0, 0]
+        )
+        assert 0 < found.power_w[0, 0] < 10_000
+        assert 0 <= found.communication_weight[0, 0] <= 1 + 1e-9
+
+    @given(NORMALS, st.floats(1, 500))
+    def test_one_gpu_does_not_communicate(self, normals, batch):
+        assert steps(normals, packed(1, batch)).communication_s[0, 0] == 0
+
+    @given(NORMALS)
+    def test_accumulation_divides_the_communication_among_more_work(self, normals):
+        once, often = packed(16, 32.0), packed(16, 128.0, gradient_accumulation=4)
+        once_s, often_s = steps(normals, once, often).step_s[0]
+        assert once_s < often_s <= 4 * once_s * (1 + 1e-9)
+
+    def test_placements_of_equal_counts_differ(self):
+        even, uneven = TrainingSetting(4, 2, (2, 2), 32.0), TrainingSetting(4, 2, (3, 1), 32.0)
+        even_s, uneven_s = steps([0.0] * size, even, uneven).step_s[0]
+        assert even_s != uneven_s
+
+
+class TestInference:
+    def test_a_normal_posterior_is_recovered(self):
+        """The product of two normal densities is known exactly."""
+        scale = np.array([0.1, 0.5, 2.0, 1e6])
+        center = np.array([1.0, -2.0, 0.5, 0.0])
+
+        def log_likelihood(at):
+            return -0.5 * (((at - center) / scale) ** 2).sum(1)
+
+        draws = sampler.sample(log_likelihood, 4, seed=1)
+        variance = 1 / (1 + 1 / scale**2)
+        assert draws.mean(0) == pytest.approx(variance * center / scale**2, abs=0.12)
+        assert draws.std(0) == pytest.approx(np.sqrt(variance), rel=0.15)
+
+    def test_two_modes_keep_their_weights(self):
+        def log_likelihood(at):
+            return np.logaddexp(
+                log(0.7) - 50 * (at[:, 0] - 1) ** 2, log(0.3) - 50 * (at[:, 0] + 1) ** 2
+            )
+
+        shares = [(sampler.sample(log_likelihood, 3, seed)[:, 0] > 0).mean() for seed in range(5)]
+        assert np.mean(shares) == pytest.approx(0.7, abs=0.1)
+
+    def test_the_density_of_sessions_is_that_of_scipy(self):
+        dice = np.random.default_rng(0)
+        residual, noise, shared = dice.normal(size=(3, 1, 5)) ** [[[1]], [[2]], [[2]]]
+        expected, at_zero = 0.0, 0.0
+        for session in (slice(0, 3), slice(3, 5)):
+            load = shared[0, session]
+            shape = np.diag(noise[0, session] ** 2) + np.outer(load, load)
+            density = stats.multivariate_t(shape=shape, df=FREEDOM)
+            expected += density.logpdf(residual[0, session])
+            at_zero += density.logpdf(np.zeros(load.size))
+        both = np.stack([residual[0], np.zeros(5)])
+        found = grouped_t(both, noise, shared, np.array([0, 3]))
+        assert found[0] - found[1] == pytest.approx(expected - at_zero)
+
+    def test_the_fixed_time_of_an_epoch_is_learned_from_epochs_of_several_lengths(self):
+        seen = [Observation(packed(gpus), 0.1) for gpus in (1, 2, 4)]
+        seen += [
+            Observation(packed(gpus), 0.1 + 3.0 / steps, epoch_steps=steps)
+            for gpus in (1, 4) for steps in (20, 200)
+        ]  # fmt: skip
+        posterior = fit(seen)
+        assert np.median(posterior.epoch_s) == pytest.approx(3.0, rel=0.1)
+        assert np.median(posterior.runs([packed(2)])[1]) == pytest.approx(0.1, rel=0.03)
+        [row] = predict(seen, [packed(2)], samples_per_epoch=6400, epochs=2)
+        assert row.epoch_time_s == pytest.approx(100 * 0.1 + 3.0, rel=0.05)
+        assert row.train_time_s == pytest.approx(2 * row.epoch_time_s)
+        assert fit(seen[:3]).epoch_s is None
+
+    def test_measured_parts_of_a_step_say_what_takes_its_time(self):
+        alone = Observation(packed(8), 0.3)
+        split = replace(alone, communication_s=0.2, waiting_s=0.001, input_s=0.0)
+        # Communication that was measured without the wait for the slowest rank includes it.
+        together = replace(alone, communication_s=0.201)
+        [unknown] = predict([alone], [packed(1)])
+        for item in (split, together):
+            row, one_gpu = predict([item], [packed(8), packed(1)])
+            assert row.components.communication_s == pytest.approx(0.2, rel=0.15)
+            assert one_gpu.step_time_s == pytest.approx(0.1, rel=0.3)
+            assert one_gpu.step_time_s_ci[1] < unknown.step_time_s
+
+
+class TestDiscrepancy:
+    SEEN = Layout.of([packed(1), packed(4), packed(4, power_limit_w=150.0)], REFERENCE)
+
+    def test_without_noise_a_measured_setting_has_its_own_residual_and_no_error(self):
+        found = discrepancy(self.SEEN, self.SEEN, error=0.02, noise=1e-6)
+        assert found.weights == pytest.approx(np.eye(3), abs=1e-4)
+        assert found.spread == pytest.approx(0, abs=1e-4)
+
+    def test_a_distant_setting_has_no_residual_and_all_of_the_error(self):
+        wanted = Layout.of([packed(256, 4096.0)], REFERENCE)
+        found = discrepancy(self.SEEN, wanted, error=0.02, noise=0.01)
+        assert found.weights == pytest.approx(0, abs=1e-3)
+        assert found.spread == pytest.approx(0.02, rel=1e-3)
+
+
+class TestPredictions:
+    def test_equal_seeds_give_equal_predictions(self):
+        wanted = [packed(16), packed(2, 64.0)]
+        first, again, other = (
+            [row.to_dict() for row in predict(ONE_NODE, wanted, seed=seed)] for seed in (3, 3, 4)
+        )
+        assert first == again
+        assert first[0]["step_time_s"] != other[0]["step_time_s"]
+        assert first[0]["seed"] == 3
+
+    @settings(max_examples=5)
+    @given(st.floats(1e-4, 1e4))
+    def test_times_in_another_unit_give_the_same_prediction_in_that_unit(self, factor):
+        scaled = [replace(item, step_time_s=item.step_time_s * factor) for item in ONE_NODE]
+        [plain], [other] = (predict(seen, [packed(8)]) for seen in (ONE_NODE, scaled))
+        assert other.step_time_s == pytest.approx(plain.step_time_s * factor, rel=1e-3)
+
+    def test_a_result_has_its_fields_and_units(self):
+        wanted = [packed(8, 16.0)]
+        seen = [replace(item, power_per_gpu_w=60.0) for item in ONE_NODE]
+        [row] = predict(
+            seen, wanted, samples_per_epoch=12_800, epochs=3, workload="net", hardware="T4",
+            baseline=packed(1),
+        )  # fmt: skip
+        found = json.loads(json.dumps(row.to_dict()))
+        assert (found["source"], found["ci_level"], found["global_batch"]) == (
+            "predicted",
+            0.9,
+            128,
+        )
+        assert found["time_per_sample_s"] == pytest.approx(found["step_time_s"] / 128)
+        assert found["epoch_time_s"] == pytest.approx(100 * found["step_time_s"])
+        assert found["train_time_s"] == pytest.approx(300 * found["step_time_s"])
+        for name in ("step_time_s", "power_per_gpu_w", "energy_per_sample_j", "train_time_s"):
+            low, high = found[f"{name}_ci"]
+            assert low < found[name] < high
+        joule = found["step_time_s"] * found["power_per_gpu_w"] * 8 / 128
+        assert found["energy_per_sample_j"] == pytest.approx(joule, rel=0.05)
+        assert set(found["components"]) == {"compute_s", "communication_s", "input_s", "waiting_s"}
+        assert 0 <= found["p_faster"] <= 1
+        assert found["extrapolates"] == ["gpus", "nodes", "local_batch"]
+
+    def test_what_was_not_measured_or_given_is_none(self):
+        [row] = predict(ONE_NODE, [packed(2)])
+        assert row.power_per_gpu_w is row.energy_per_sample_j is row.epoch_time_s is None
+        assert row.p_faster is None
+        assert row.extrapolates == ()
+
+    def test_one_measured_setting_is_enough_and_is_uncertain(self):
+        [row] = predict(ONE_NODE[:1], [packed(16)])
+        low, high = row.step_time_s_ci
+        assert high / low > 2
+
+    def test_data_of_one_node_say_so_and_a_second_node_narrows_the_interval(self):
+        [alone] = predict(ONE_NODE, [packed(32)])
+        assert "network between nodes" in alone.rests_on.prior_only
+        assert "between-nodes-assumed" in {warning.code for warning in alone.warnings}
+        assert (alone.next_measurement.setting.nodes or 0) > 1
+        assert alone.next_measurement.interval_ratio < 0.95
+        [both] = predict([*ONE_NODE, *runs((12, 0.4))], [packed(32)])
+        assert "network between nodes" not in both.rests_on.prior_only
+        assert both.step_time_s_ci[1] / both.step_time_s_ci[0] < np.divide(
+            *alone.step_time_s_ci[::-1]
+        )
+
+    def test_settings_without_placement_and_batch_are_predicted_with_a_warning(self):
+        seen = [Observation(TrainingSetting(n), t) for n, t in ((8, 1.0), (16, 1.04), (32, 1.1))]
+        [row] = predict(seen, [TrainingSetting(64)])
+        assert 1.0 < row.step_time_s < 1.6
+        assert len(row.warnings) == 2
+
+    def test_a_measured_cap_is_interpolated(self):
+        seen = [
+            Observation(packed(1, power_limit_w=w), t, p)
+            for w, t, p in ((100.0, 2.0, 99.0), (175.0, 1.12, 170.0), (250.0, 1.0, 225.0))
+        ]
+        [row] = predict(seen, [packed(1, power_limit_w=150.0)])
+        assert 1.12 < row.step_time_s < 1.5
+        assert 125 < row.power_per_gpu_w < 155
+
+    def test_without_an_observation_it_is_refused(self):
+        with pytest.raises(BadInput, match="observations"):
+            predict([], [packed(1)])
+
+    def test_intervals_of_drawn_jobs_have_their_coverage(self):
+        """Jobs are drawn from another law than the model: Hockney's all-reduce without overlap."""
+        dice, covered = np.random.default_rng(5), []
+        for seed in range(40):
+            work, start, inside, between = np.exp(dice.normal((-5, -3.5, -4, -2.5), 0.7))
+
+            def true_s(item, w=work, s=start, i=inside, b=between):
+                count, nodes = item.gpus, item.nodes
+                sent = b if nodes > 1 else i
+                return s + w * item.local_batch + sent * (count - 1) / count + 1e-3 * np.log2(count)
+
+            seen = [packed(n, b) for n in (1, 2, 4, 8, 12) for b in (16.0, 32.0)]
+            noise = np.exp(0.01 * dice.standard_normal(len(seen) + 1))
+            data = [Observation(s, true_s(s) * e) for s, e in zip(seen, noise, strict=False)]
+            target = packed(int(dice.choice([3, 6, 16, 32])), float(dice.choice([16, 24, 48])))
+            draws = fit(data, seed=seed, priors=WEAK).runs([target])[1]
+            low, high = np.quantile(draws, (0.05, 0.95))
+            covered.append(low <= true_s(target) * noise[-1] <= high)
+        assert np.mean(covered) >= 0.8
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_sixteen_nodes_are_predicted_from_two(origin):
+    """No prior of these data: the weak defaults."""
+    table = pd.read_csv(public_csv("pollux_t4.csv", origin), dtype={"gpus_per_node": str})
+    errors, covered = [], []
+    for _, rows in table.groupby("workload"):
+        found = {}
+        for row in rows.itertuples():
+            digits = row.gpus_per_node if isinstance(row.gpus_per_node, str) else None
+            place = tuple(map(int, digits)) if digits else None
+            setting = TrainingSetting(row.gpus, row.nodes, place, float(row.local_batch))
+            if setting.gpus_per_node == packed(row.gpus).gpus_per_node:
+                found[setting] = row.step_time_s
+        seen = [Observation(item, time_s) for item, time_s in found.items()
+                if item.gpus in (1, 2, 4, 8)]  # fmt: skip
+        wanted = [item for item in found if item.gpus in (16, 32, 64)]
+        draws = fit(seen, priors=WEAK).runs(wanted)[1]
+        low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0)
+        true = np.array([found[item] for item in wanted])
+        errors.extend(np.abs(middle / true - 1))
+        covered.extend((low <= true) & (true <= high))
+    assert len(errors) == {"generated": 18, "public": 39}[origin]
+    assert np.median(errors) <= {"generated": 0.2, "public": 0.12}[origin]
+    assert np.quantile(errors, 0.9) <= 0.3
+    assert np.mean(covered) >= 0.85
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_three_power_limits_predict_the_others(origin):
+    table = pd.read_csv(public_csv("power_caps.csv", origin))
+    cell = ["gpu", "dataset", "network", "batch_size", "optimizer"]
+    cells = [rows for _, rows in table.groupby(cell) if len(rows) >= 4][::4]
+    errors, covered = [], []
+    for rows in cells:
+        data = [
+            Observation(
+                TrainingSetting(1, 1, power_limit_w=float(row.power_limit)),
+                row.time_per_epoch, row.average_power,
+            )
+            for row in rows.sort_values("power_limit").itertuples()
+        ]  # fmt: skip
+        seen = [data[0], data[len(data) // 2], data[-1]]
+        others = [item for item in data if item not in seen]
+        _, times, powers = fit(seen, priors=WEAK).runs([item.setting for item in others])
+        for draws, name in ((times, "step_time_s"), (powers, "power_per_gpu_w")):
+            true = np.array([getattr(item, name) for item in others])
+            low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0)
+            errors.append(np.abs(middle / true - 1))
+            covered.append((low <= true) & (true <= high))
+    times, powers = np.concatenate(errors[::2]), np.concatenate(errors[1::2])
+    assert np.median(times) <= 0.03
+    assert np.median(powers) <= 0.03
+    assert np.mean(np.concatenate(covered)) >= 0.8
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_the_largest_count_of_a_series_is_predicted_from_the_others(origin):
+    table = pd.read_csv(public_csv("scaling_series.csv", origin))
+    errors, covered = [], []
+    for _, rows in table.groupby(["family", "series", "unit"]):
+        counts = sorted(set(rows["gpus"]))
+        if len(counts) < 3 or rows["value"].min() < 0.005:
+            continue
+        data = [
+            Observation(TrainingSetting(int(row.gpus)), row.value * row.gpus)
+            for row in rows.itertuples()
+        ]
+        seen = [item for item in data if item.setting.gpus < counts[-1]]
+        target = next(item for item in data if item not in seen)
+        draws = fit(seen, priors=WEAK).runs([target.setting])[1]
+        low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95))
+        errors.append(abs(middle / target.step_time_s - 1))
+        covered.append(low <= target.step_time_s <= high)
+    assert len(errors) >= 5
+    assert np.median(errors) <= 0.1
+    assert np.mean(covered) >= 0.8

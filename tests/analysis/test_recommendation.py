@@ -1,0 +1,344 @@
+"""The first screen: what to run, what it saves, how sure that is, and what it rests on."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from made_stores import write_store
+from made_studies import MIT, kit, mit
+from made_tables import frames, run_row, study, window_row
+from scipy import stats
+
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.api import results
+from wattlaw.cli.commands.advise import advise as advise_command
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import worker_noun
+
+#: The most lines of the first screen, at 80 columns.
+LINES = 16
+
+
+def runs_of(settings: list[dict[str, object]], times: list[list[float]], **changes: object):
+    """Return the tables of settings, each with a run for each of its times."""
+    runs, epochs = [], []
+    for number, (setting, of_setting) in enumerate(zip(settings, times, strict=True)):
+        for repeat, time_s in enumerate(of_setting):
+            name = f"{number:08}{repeat:08}"
+            run = {"global_batch": 64, "local_batch": 64 // int(setting.get("gpus", 1))} | changes
+            runs.append(run_row(name, repeat=repeat, **run | setting))
+            energy = {"gpu_energy_j": 100 * time_s, "energy_source": "counter",
+                      "energy_verdict": "ok"}  # fmt: skip
+            if "imported" in changes.values():
+                energy |= {"energy_verdict": "suspect", "energy_reason": "from elsewhere"}
+            epochs.append(window_row(name, 1, duration_s=time_s, **energy))
+    return frames(runs, epochs)
+
+
+def advice_of(tables, workload: str = "digits-cnn", **asked: object) -> Advice:
+    return advise(run_metrics(*tables), tables[1], workload, **asked)
+
+
+def caps(*times: list[float], **changes: object):
+    """Return the tables of runs at 250 W and at lower limits, in steps of 50 W."""
+    limits = [{"power_limit_w": None if not i else 250.0 - 50 * i} for i in range(len(times))]
+    return runs_of(limits, list(times), **changes)
+
+
+def spread(mean: float, share: float = 0.01, count: int = 3) -> list[float]:
+    steps = np.linspace(-1, 1, count)
+    return [mean * float(np.exp(share * step)) for step in steps]
+
+
+def test_savings_are_changes_with_the_interval_of_the_log_ratio():
+    slow, fast = spread(100.0), spread(70.0, 0.02)
+    result = advice_of(caps(slow, fast), baseline={"power_limit_w": None, "gpus": 1})
+    assert result.recommended.setting["power_limit_w"] == 200
+    assert result.savings.time.mean == pytest.approx(np.mean(fast) / np.mean(slow) - 1)
+    logs = [np.log(values) for values in (fast, slow)]
+    test = stats.ttest_ind(*logs).confidence_interval(0.95)  # pooled, on logarithms
+    expected = np.exp([test.low, test.high]) - 1
+    assert result.savings.time.interval == pytest.approx(expected, rel=0.05)
+    assert result.savings.energy.interval == pytest.approx(expected, rel=0.05)
+    plain = result.to_dict()["savings"]
+    assert plain["time"] == result.savings.time.mean
+    assert plain["energy_ci"] == result.savings.energy.interval
+    assert plain["cost"] is plain["cost_ci"] is None
+
+
+def test_intervals_of_wide_repeats_stay_above_zero():
+    result = advice_of(caps([1.0, 40.0], [30.0, 31.0]))
+    for option in result.pareto:
+        assert option.time_s.low > 0
+        assert option.time_s.low < option.time_s.mean < option.time_s.high
+
+
+def test_equal_settings_tie_and_different_ones_do_not():
+    result = advice_of(caps(spread(100.0), spread(100.1), spread(130.0)))
+    assert [tie.option.setting["power_limit_w"] for tie in result.ties if tie.option.repeats] == [
+        200
+    ]
+    assert result.probability > 0.5
+    sure = advice_of(caps(spread(100.0), spread(130.0, 0.01), spread(150.0)))
+    assert sure.probability > 0.9
+    assert not [tie for tie in sure.ties if not tie.option.is_predicted]
+    near = result.to_dict()["ties"][0]
+    assert 0 <= near["probability_better"] <= 1
+    assert near["source"] in ("measured", "predicted")
+
+
+def test_the_next_run_is_of_a_setting_that_may_be_the_best():
+    result = advice_of(caps(spread(100.0, 0.1), spread(100.1, 0.1), spread(300.0, 0.1)))
+    following = result.next_measurement
+    assert result.probability < 0.9
+    assert following.option.setting["power_limit_w"] != 150
+    assert following.regret_after <= following.expected_regret
+    plain = result.to_dict()["next_measurement"]
+    assert plain["gpus"] == 1
+    assert plain["gpu_hours"] > 0
+
+
+@pytest.mark.parametrize("measure", [{"measure_steps": 100}, {"measure_seconds": 30.0}])
+def test_the_next_run_of_a_study_of_steps_has_their_number_and_the_warm_up(measure):
+    step_s = {64: 0.1, 128: 0.15}
+    settings = [{"gpus": 2, "global_batch": batch, "local_batch": batch // 2} for batch in step_s]
+    runs, epochs = runs_of(settings, [spread(100 * time_s) for time_s in step_s.values()],
+                           dataset_samples=100_000, warmup_steps=20, launcher="simulated",
+                           **measure)  # fmt: skip
+    epochs = epochs.assign(phase="steps", steps=100, samples=None)
+    result = advice_of((runs, epochs), any_batch=True, epochs_to_train=90)
+    following = result.next_measurement
+    seconds = 20 * step_s[128] + measure.get("measure_seconds", 100 * step_s[128])
+    assert result.unit == "epoch"
+    assert following.option.setting["global_batch"] == 128
+    assert following.gpu_hours == pytest.approx(2 * seconds / 3600, rel=0.01)
+
+
+def test_the_baseline_is_a_setting_of_the_runs():
+    tables = caps(spread(100.0), spread(110.0))
+    named = {"gpus": 1, "global_batch": 64}
+    assert advice_of(tables, baseline=named).baseline.setting["power_limit_w"] is None
+    capped = advice_of(tables, baseline=named | {"power_limit_w": 200.0})
+    assert capped.baseline.setting["power_limit_w"] == 200
+    assert advice_of(tables).baseline.setting["power_limit_w"] is None  # the fastest
+    for wrong, text in (
+        ({"gpus": 3}, "no run has gpus=3"),
+        ({"watts": 3}, "unknown setting 'watts'"),
+    ):
+        with pytest.raises(BadInput, match=f"baseline: {text}"):
+            advice_of(tables, baseline=wrong)
+    several = runs_of([{"gpus": 1}, {"gpus": 2}], [spread(2.0), spread(1.0)])
+    with pytest.raises(BadInput, match=r"2 settings have global_batch=64.*gpus=1 or 2"):
+        advice_of(several, baseline={"global_batch": 64})
+
+
+@pytest.mark.parametrize(
+    ("launcher", "source"),
+    [("local", "measured"), ("slurm", "measured"), ("imported", "imported"),
+     ("replay", "replayed"), ("simulated", "simulated")],
+)  # fmt: skip
+def test_every_value_names_its_source(launcher, source):
+    result = advice_of(caps(spread(100.0), spread(70.0), launcher=launcher))
+    plain = result.to_dict()
+    sources = {plain[name]["source"] for name in ("recommended", "baseline")}
+    assert sources == {source}
+    assert {row["source"] for row in plain["pareto"]} <= {source, "predicted"}
+    assert set(plain["rests_on"]["runs"]) == {source}
+    assert set(plain["rests_on"]["settings"]) <= {source, "predicted"}
+    assert "measured" not in plain["recommended"]
+    if source == "simulated":  # however sure the simulation is
+        assert result.next_measurement.option == result.recommended
+        assert not plain["next_measurement"]["is_repeat"]
+    if source != "measured":
+        first = results_text(result)[0]
+        assert f"{source}, not measured" in first
+
+
+def results_text(result: Advice) -> tuple[str, ...]:
+    from wattlaw.api.advice import Advice as Shown
+
+    return Shown.of(result).summary
+
+
+def test_suspect_energies_say_why_in_the_first_sentence():
+    result = advice_of(caps(spread(100.0), spread(70.0), launcher="imported"))
+    assert {"energy-suspect", "energy-reason"} <= {warning.code for warning in result.warnings}
+    assert "from elsewhere" in results_text(result)[0]
+    assert result.rests_on.energy_verdicts == {"suspect": 6}
+
+
+def test_batches_of_unknown_quality_need_to_be_asked_for():
+    tables = runs_of(
+        [{"gpus": n, "global_batch": 64 * n, "local_batch": 64} for n in (1, 2, 4)],
+        [spread(100.0 / n**0.9) for n in (1, 2, 4)],
+    )
+    result = advice_of(tables)
+    assert result.recommended.setting["global_batch"] == 64
+    assert result.warnings[0].code == "batch-quality-unknown"
+    assert "--any-batch" in results_text(result)[0]
+    assert result.any_batch.setting["global_batch"] == 256
+    assert result.any_batch_savings.time.mean == pytest.approx(4**-0.9 - 1, rel=0.01)
+    assert result.to_dict()["any_batch"]["source"] == "measured"
+    assert any("batch 256 (64 each)" in line for line in results_text(result)[1:])
+    bounded = advice_of(tables, deadline_s=3 * 50.0, epochs_to_train=3)  # none but 4 GPUs meet it
+    larger, nearest = bounded.any_batch, bounded.nearest
+    assert (bounded.recommended, larger.gpus) == (None, 4)
+    assert nearest.is_predicted and nearest.extrapolates
+    saved = larger.train_time_s.mean / nearest.train_time_s.mean - 1
+    assert bounded.any_batch_savings.time.mean == pytest.approx(saved)
+    text = " ".join(results_text(bounded))
+    for words in ("(predicted, outside of", "against the nearest", "it meets the deadline"):
+        assert words in text
+    in_use = advice_of(tables, baseline={"gpus": 2})
+    assert in_use.recommended.setting["global_batch"] == 128
+    every = advice_of(tables, any_batch=True)
+    assert every.recommended.setting["global_batch"] == 256
+    assert every.any_batch is every.any_batch_savings is None
+    assert "batch-quality-unknown" not in {warning.code for warning in every.warnings}
+
+
+def test_batches_up_to_the_largest_of_known_quality_are_recommended():
+    made = kit(watts={"A100": 300.0}, growing=False)  # quality falls beyond 512
+    table = run_metrics(made.runs, made.epochs)
+    result = advise(table, made.epochs, "resnet50")
+    assert result.recommended.setting["global_batch"] == 512
+    assert result.recommended.to_dict()["quality_known"]
+    assert "batch-excluded" in {warning.code for warning in result.warnings}
+
+
+def test_a_limit_that_leaves_no_batch_of_known_quality_is_answered_by_the_nearest():
+    made = kit(watts={"A100": 300.0}, growing=False)
+    large = made.runs[(made.runs["gpus"] > 1) | (made.runs["global_batch"] == 1024)]
+    result = advise(run_metrics(large, made.epochs), made.epochs, "resnet50", max_gpus=1)
+    assert result.recommended is None
+    assert result.nearest.gpus == 1
+    assert result.nearest.setting["global_batch"] == 1024
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+def test_machines_without_gpus_have_workers_and_no_limits():
+    tables = study(source="estimated")
+    text = " ".join(results_text(advice_of(tables)))
+    for word in ("GPU", "cap", "clock", " W,", "free"):
+        assert word not in text, word
+    assert "worker" in text
+    assert "estimated" in results_text(advice_of(tables))[0]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "worker"),
+    [("T4", "GPU"), ("NVIDIA A100-SXM4-40GB", "GPU"), ("4 x H100", "GPU"), ("RTX6000", "GPU"),
+     ("AMD Instinct MI300X", "GPU"), ("Xeon Gold 6248", "worker"), ("AMD EPYC 7V13", "worker"),
+     ("Intel Xeon E5-2690 v4", "worker"), (None, "worker")],
+)  # fmt: skip
+def test_the_name_of_a_gpu_makes_its_workers_gpus(hardware, worker):
+    runs = pd.DataFrame({"hardware": [hardware], "sm_util_mean": None, "gpu_energy_j": None})
+    assert worker_noun(runs) == worker
+    assert worker_noun(runs.assign(gpu_energy_j=5.0)) == "GPU"
+
+
+def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation():
+    names = {"global_batch": None, "local_batch": None, "launcher": "imported"}
+    runs = [run_row(f"{n}", gpus=n, **names) for n in (1, 2, 4, 8)]
+    windows = [window_row(f"{n}", 0, duration_s=100 / n**0.9, samples=None, steps=None)
+               for n in (1, 2, 4, 8)]  # fmt: skip
+    result = advice_of(frames(runs, windows))
+    assert result.recommended.gpus == 8
+    assert result.probability is None  # no repeat tells how much these runs vary
+    assert result.savings.energy is None
+    assert result.next_measurement.option.gpus == 8  # it ran once
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store of dimenet on 2 to 128 GPUs under caps and clocks."""
+    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.02)
+    return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a store of two workloads."""
+    made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
+    return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
+
+
+ASKED: tuple[dict[str, object], ...] = (
+    {},
+    {
+        "any_batch": True,
+        "price": "0.2 EUR",
+        "grid": "de",
+        "pue": 1.3,
+        "price_per_gpu_hour": "2 EUR",
+    },
+    {"baseline": "gpus=8,clock_limit_mhz=735", "max_slowdown": "50%", "grid": "400"},
+    {"any_batch": True, "deadline": "1s", "max_gpus": 2},
+    {
+        "any_batch": True,
+        "deadline": "20min",
+        "epochs": 90,
+        "max_gpus": 256,
+        "price": "0.2",
+        "baseline": "gpus=2,power_limit_w=200",
+        "grid": "de",
+        "price_per_gpu_hour": "2",
+    },
+)
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_the_first_screen_is_short_and_the_rest_is_on_demand(asked, store, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    code = advise_command([store], **asked)
+    first = capsys.readouterr().out.splitlines()
+    assert len(first) <= LINES
+    assert max(map(len, first)) <= 80
+    assert code == (1 if first[0].startswith("Nothing to recommend") else 0)
+    assert advise_command([store], **asked, details=True) == code
+    every = capsys.readouterr().out.splitlines()
+    assert every[: len(first)] == first
+    assert any(line.startswith("Warning: ") for line in every)
+
+
+def test_the_command_prints_json_that_is_the_advice(store, capsys):
+    code = advise_command([store], "dimenet", deadline="30min", epochs=3, grid="400",
+                          baseline="gpus=2", any_batch=True, as_json=True)  # fmt: skip
+    plain = json.loads(capsys.readouterr().out)
+    assert code == 0
+    asked = {"deadline": 1800, "epochs": 3, "grid": 400, "baseline": {"gpus": 2}}
+    assert plain == results.open(store).advise(**asked, any_batch=True).to_dict()
+    assert {"recommended", "baseline", "savings", "probability", "ties", "rests_on",
+            "next_measurement", "pareto", "warnings"} <= set(plain)  # fmt: skip
+    assert set(plain["pareto"][0]) == set(plain["recommended"])
+    assert all(row["code"] for row in plain["warnings"])
+
+
+def test_several_workloads_have_a_line_each(two, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert advise_command([two], any_batch=True) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["dimenet", "schnet"]
+    assert advise_command([two], any_batch=True, as_json=True) == 0
+    assert [row["workload"] for row in json.loads(capsys.readouterr().out)] == ["dimenet", "schnet"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"deadline": "6"}, "deadline: "), ({"max_slowdown": "5"}, "max_slowdown: "),
+     ({"energy_budget": "50"}, "energy_budget: "), ({"grid": "atlantis"}, "grid: "),
+     ({"baseline": "gpus"}, "baseline: "), ({"baseline": "gpus=5"}, "baseline: no run has gpus=5")],
+)  # fmt: skip
+def test_the_command_names_an_option_that_it_cannot_read(store, asked, words):
+    with pytest.raises(BadInput, match=words):
+        advise_command([store], "dimenet", **asked)
+
+
+def test_an_unknown_baseline_exits_with_2(store, capsys):
+    assert main(["advise", str(store), "--baseline", "gpus=5"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1

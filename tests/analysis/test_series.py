@@ -1,0 +1,253 @@
+"""Scaling series, and what a series is relative to one of its counts."""
+
+import numpy as np
+import pytest
+from made_studies import kit, mit
+from made_tables import frames, run_row, study, window_row
+from scipy import stats
+
+from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.laws.series import fit_series, scaling_series
+from wattlaw.analysis.laws.speedup import speedups
+from wattlaw.analysis.metrics.metrics import run_metrics
+
+
+def test_runs_of_different_threads_make_different_series():
+    runs = [
+        run_row(f"{threads}-{gpus}", gpus=gpus, local_batch=64 // gpus, threads_per_worker=threads)
+        for threads in (1, 2)
+        for gpus in (1, 2)
+    ]
+    series = scaling_series(run_metrics(*frames(runs, [window_row(r["run_id"], 1) for r in runs])))
+    assert set(series["series"]) == {"global batch 64, 1 threads", "global batch 64, 2 threads"}
+    assert analyse(*frames(runs, [window_row(r["run_id"], 1) for r in runs])).varying_settings == (
+        "threads_per_worker",
+    )
+
+
+def test_a_run_of_one_worker_belongs_to_a_series_of_each_kind():
+    runs = [
+        run_row("a", gpus=1, global_batch=64, local_batch=64),
+        run_row("b", gpus=2, global_batch=64, local_batch=32),
+        run_row("c", gpus=2, global_batch=128, local_batch=64),
+    ]
+    series = scaling_series(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
+    members = {name: set(rows["run_id"]) for name, rows in series.groupby("series")}
+    assert members == {"global batch 64": {"a", "b"}, "local batch 64": {"a", "c"}}
+
+
+def test_caps_and_hardware_are_kept_apart_and_named():
+    runs = [
+        run_row(f"{cap}{gpus}{board}", gpus=gpus, local_batch=64 // gpus, power_limit_w=cap,
+                hardware=board)
+        for cap in (None, 200.0) for gpus in (1, 2, 4) for board in ("A", "B")
+    ]  # fmt: skip
+    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
+    series = scaling_series(table)
+    assert set(series["series"]) == {
+        "global batch 64, A", "global batch 64, B",
+        "global batch 64, A, 200 W", "global batch 64, B, 200 W",
+    }  # fmt: skip
+    groups = [group for group, _ in fit_series(series).laws]
+    assert {"workload": "digits-cnn", "global_batch": 64, "hardware": "A",
+            "power_limit_w": 200.0} in groups  # fmt: skip
+    assert len(groups) == 4
+
+
+def test_a_series_of_two_counts_is_refused_and_one_of_three_is_fitted():
+    two = fit_series(scaling_series(run_metrics(*study(counts=(1, 2)))))
+    assert not two.laws
+    assert len(two.refusals) >= 3
+    three = analyse(*study(beta=0.7)).fits
+    found = {g["global_batch"]: law for g, law in three.laws if "global_batch" in g}
+    assert set(found) == {32, 64, 128}
+    for law in found.values():
+        assert law.beta_ci[0] < law.beta < law.beta_ci[1]
+        assert law.beta == pytest.approx(0.7, abs=0.1)
+
+
+def test_speedup_is_a_ratio_of_geometric_means_with_a_pooled_interval():
+    times = {1: (10.0, 10.0 * np.exp(0.1)), 2: (5.0, 5.0 * np.exp(0.1))}
+    runs, windows = [], []
+    for gpus, values in times.items():
+        for repeat, time_s in enumerate(values):
+            name = f"{gpus}{repeat}"
+            runs.append(run_row(name, gpus=gpus, local_batch=64 // gpus, repeat=repeat))
+            windows.append(window_row(name, 1, duration_s=time_s))
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table.loc[2, "speedup"] == pytest.approx(2.0)
+    assert table.loc[2, "efficiency"] == pytest.approx(1.0)
+    spread = np.sqrt((0.005 + 0.005) / 2 * (1 / 2 + 1 / 2))
+    half = stats.t.ppf(0.975, 2) * spread
+    assert table.loc[2, "speedup_low"] == pytest.approx(2 * np.exp(-half))
+    assert table.loc[1, "speedup"] == 1.0
+
+
+def test_a_law_of_energy_says_what_the_energy_is():
+    fits = fit_series(scaling_series(run_metrics(*study(source="counter"))), "energy_per_epoch_j")
+    assert {group["energy_is"] for group, _ in fits.laws} == {"cpu, counter"}
+
+
+def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():
+    made = kit(repeats=2)
+    series = scaling_series(run_metrics(made.runs, made.epochs))
+    growing = series[series["fraction_per_gpu"].notna()]
+    assert set(growing["series"]) == {
+        f"{batch}, {board}, data grows with N"
+        for batch in ("global batch 256", "local batch 64") for board in ("A100", "H100")
+    }  # fmt: skip
+    one = growing[growing["series"] == "local batch 64, A100, data grows with N"]
+    assert (one["dataset_fraction"] / one["gpus"]).nunique() == 1
+    assert one["gpus"].nunique() == 5
+    groups = [group for group, _ in fit_series(series).laws if "fraction_per_gpu" in group]
+    assert {group["fraction_per_gpu"] for group in groups} == {1 / 16}
+    assert all("dataset_fraction" not in group for group in groups)
+
+
+def test_a_family_has_the_series_that_differ_in_cap_and_clock_alone():
+    made = mit(counts=(2, 4), repeats=1)
+    series = scaling_series(run_metrics(made.runs, made.epochs))
+    families = series.groupby("family")["series"].nunique()
+    assert dict(families) == {
+        "bert-base, local batch 8": 5, "dimenet, local batch 128": 5,
+        "resnet50, local batch 256": 5, "schnet, local batch 128": 5, "vgg16, local batch 256": 5,
+    }  # fmt: skip
+
+
+def test_runs_without_any_batch_make_one_series():
+    runs = [
+        run_row(f"{gpus}", gpus=gpus, global_batch=None, local_batch=None) for gpus in (1, 2, 4)
+    ]
+    series = scaling_series(run_metrics(*frames(runs, [window_row(f"{n}", 1) for n in (1, 2, 4)])))
+    assert set(series["series"]) == {"all runs"}
+    assert set(series["rule"]) == {"unknown_batch"}
+    assert len(series) == 3
+
+
+def test_labels_name_only_the_options_that_differ():
+    runs = [
+        run_row(f"{depth}{gpus}", gpus=gpus, local_batch=64 // gpus,
+                options=f'{{"depth": {depth}, "width": 8}}')
+        for depth in (2, 3) for gpus in (1, 2)
+    ]  # fmt: skip
+    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
+    assert set(scaling_series(table)["series"]) == {
+        "global batch 64, depth 2", "global batch 64, depth 3",
+    }  # fmt: skip
+
+
+def test_energy_is_relative_to_the_reference_with_a_pooled_interval_of_logs():
+    runs, windows = [], []
+    for gpus, energies in {2: (100.0, 110.0), 4: (150.0, 165.0)}.items():
+        for repeat, energy_j in enumerate(energies):
+            name = f"{gpus}{repeat}"
+            runs.append(run_row(name, gpus=gpus, local_batch=64 // gpus, repeat=repeat))
+            windows.append(
+                window_row(name, 1, duration_s=8.0 / gpus, gpu_energy_j=energy_j,
+                           energy_source="counter", energy_verdict="ok")
+            )  # fmt: skip
+    row = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[4]
+    assert row["energy_ratio"] == pytest.approx(1.5)
+    assert row["energy_delay_ratio"] == pytest.approx(1.5 / 2)
+    sd = np.log(1.1) / np.sqrt(2)  # of two values that far apart, in both cells
+    half = stats.t.ppf(0.975, 2) * sd
+    assert row["energy_ratio_low"] == pytest.approx(1.5 * np.exp(-half))
+    assert row["energy_ratio_high"] == pytest.approx(1.5 * np.exp(half))
+    assert row["energy_is"] == "gpu, counter"
+
+
+def test_the_requested_reference_count_is_used_if_a_series_has_it():
+    table = speedups(scaling_series(run_metrics(*study(counts=(1, 2, 4)))), reference=2)
+    strong = table[table["series"] == "global batch 64"].set_index("gpus")
+    assert set(strong["reference"]) == {2}
+    assert strong.loc[2, "speedup"] == 1.0
+    assert strong.loc[1, "speedup"] < 1.0
+    assert strong.loc[1, "efficiency"] == pytest.approx(strong.loc[1, "speedup"] * 2)
+
+
+def test_energies_that_count_different_things_have_no_ratio():
+    runs = [run_row("a", gpus=1), run_row("b", gpus=2, local_batch=32)]
+    energy = {"energy_source": "counter", "energy_verdict": "ok", "cpu_energy_j": 1.0}
+    windows = [window_row("a", 1, **energy), window_row("b", 1, gpu_energy_j=5.0, **energy)]
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows))))
+    assert table["energy_ratio"].isna().all()
+    assert table["speedup"].notna().all()
+
+
+def test_gpus_that_get_more_data_are_efficient_where_time_stays_the_same():
+    runs, windows = [], []
+    for gpus in (1, 2, 4):
+        runs.append(run_row(str(gpus), gpus=gpus, global_batch=32 * gpus, local_batch=32,
+                            dataset_fraction=gpus / 4))  # fmt: skip
+        windows.append(window_row(str(gpus), 1, duration_s=10.0 if gpus < 4 else 12.5))
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table["efficiency"].to_list() == pytest.approx([1.0, 1.0, 0.8])
+
+
+def test_a_repeat_without_energy_leaves_the_ratio_of_the_others():
+    energy = {"cpu_energy_j": 4.0, "energy_source": "counter", "energy_verdict": "ok"}
+    runs = [run_row("a"), run_row("b", repeat=1), run_row("c", gpus=2, local_batch=32)]
+    windows = [window_row(name, 1, **energy) for name in "abc"]
+    windows[1]["energy_verdict"] = "partial"
+    windows[2]["cpu_energy_j"] = 6.0
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table.loc[2, "energy_ratio"] == pytest.approx(1.5)
+    assert set(table["energy_is"]) == {"cpu, counter"}
+
+
+def test_repeats_that_are_all_the_same_give_no_interval():
+    runs = [
+        run_row(f"{gpus}{repeat}", gpus=gpus, local_batch=64 // gpus, repeat=repeat)
+        for gpus in (1, 2) for repeat in (0, 1)
+    ]  # fmt: skip
+    windows = [window_row(str(row["run_id"]), 1, duration_s=1.0 / row["gpus"]) for row in runs]
+    row = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[2]
+    assert row["speedup"] == pytest.approx(2.0)
+    assert row[["speedup_low", "speedup_high", "efficiency_low"]].isna().all()
+
+
+def test_energies_of_a_data_set_that_grows_are_compared_by_the_sample():
+    energy = {"energy_source": "counter", "energy_verdict": "ok"}
+    runs, windows = [], []
+    for gpus in (1, 2, 4):
+        runs.append(run_row(str(gpus), gpus=gpus, global_batch=32 * gpus, local_batch=32,
+                            dataset_fraction=gpus / 4))  # fmt: skip
+        windows.append(
+            window_row(
+                str(gpus),
+                1,
+                duration_s=10.0 if gpus < 4 else 12.5,
+                samples=100 * gpus,
+                cpu_energy_j=50.0 * gpus**1.5,
+                **energy,
+            )
+        )
+    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table["energy_ratio"].to_list() == pytest.approx([1, 2**0.5, 2])
+    # Energy and time of a sample: 4 GPUs take 1.25 times as long for 4 times as many.
+    assert table["energy_delay_ratio"].to_list() == pytest.approx([1, 2**-0.5, 2 * 1.25 / 4])
+
+
+def test_missing_options_are_none_and_no_series_of_their_own():
+    runs = [
+        run_row(f"{gpus}{options}", gpus=gpus, local_batch=64 // gpus, options=options)
+        for options, counts in ((None, (1,)), ("{}", (2,)), ('{"depth": 2}', (1, 2)))
+        for gpus in counts
+    ]
+    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
+    found = scaling_series(table).groupby("series")["gpus"].agg(set).to_dict()
+    assert found == {"global batch 64": {1, 2}, "global batch 64, depth 2": {1, 2}}
+
+
+def test_series_with_equal_labels_are_numbered():
+    runs = [
+        run_row(f"{i}{gpus}", gpus=gpus, local_batch=64 // gpus, dataset_fraction=fraction)
+        for i, fraction in enumerate((0.3333333, 0.33333334)) for gpus in (1, 2)
+    ]  # fmt: skip
+    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
+    series = scaling_series(table)
+    assert series.groupby("series")["dataset_fraction"].nunique().to_dict() == {
+        "global batch 64, dataset fraction 0.333333": 1,
+        "global batch 64, dataset fraction 0.333333 (2)": 1,
+    }
+    assert series["family"].nunique() == 2

@@ -1,0 +1,234 @@
+"""Epochs, time and energy to a target, against hand-worked cases and simulated repeats."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_tables import frames, run_row, window_row
+from scipy import stats
+
+from wattlaw.analysis.laws.to_target import analyse_targets, epochs_to_target, time_to_target
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.common.errors import Refused
+
+
+def trained(
+    run_id: str, metrics: list[float], time_s: float = 10.0, **row: object
+) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+    """Return a run and its windows, one evaluation after each epoch."""
+    windows = []
+    for epoch, metric in enumerate(metrics):
+        energy = {"gpu_energy_j": 100 * time_s, "energy_source": "counter", "energy_verdict": "ok"}
+        windows.append(window_row(run_id, epoch, duration_s=time_s, warmup=epoch == 0, **energy))
+        windows.append(window_row(run_id, epoch, phase="evaluate", duration_s=1.0, metric=metric))
+    return [run_row(run_id, **row)], windows
+
+
+def store(*runs: tuple[list[dict[str, object]], list[dict[str, object]]]):
+    made = frames([row for rows, _ in runs for row in rows], [w for _, ws in runs for w in ws])
+    return run_metrics(*made), made[1]
+
+
+def test_the_first_epoch_that_reaches_it_counts_warm_up_included():
+    _, epochs = store(
+        trained("a" * 16, [0.1, 0.5, 0.7, 0.6, 0.8]), trained("b" * 16, [0.1, 0.2, 0.3])
+    )
+    higher = dict.fromkeys(("a" * 16, "b" * 16), "higher")
+    found = epochs_to_target(epochs, 0.7, higher).set_index("run_id")
+    assert found.loc["a" * 16, "epochs_to_target"] == 3
+    assert found.loc["a" * 16, "best"] == 0.8
+    missing = found.loc["b" * 16]
+    assert not missing["reached"] and math.isnan(missing["epochs_to_target"])
+    assert missing["epochs_evaluated"] == 3
+
+
+def test_a_metric_that_is_better_low_is_reached_from_above():
+    _, epochs = store(trained("a" * 16, [3.0, 2.0, 1.0, 1.5]))
+    found = epochs_to_target(epochs, 2.0, {"a" * 16: "lower", "z" * 16: "higher"})
+    assert found["epochs_to_target"].item() == 2 and found["best"].item() == 1.0
+    assert epochs_to_target(epochs, 2.0, {"z" * 16: "higher"}).empty
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 1), st.floats(0, 1))
+def test_a_harder_target_never_takes_fewer_epochs(metrics, one, two):
+    easy, hard = sorted([one, two])
+    epochs = frames(*trained("a" * 16, metrics))[1]
+    higher = {"a" * 16: "higher"}
+    first = epochs_to_target(epochs, easy, higher)["epochs_to_target"].item()
+    second = epochs_to_target(epochs, hard, higher)["epochs_to_target"].item()
+    assert math.isnan(second) or first <= second
+
+
+def rise(reach: int, length: int = 10) -> list[float]:
+    return [0.8 if epoch + 1 >= reach else 0.1 for epoch in range(length)]
+
+
+def test_time_to_target_is_epochs_times_seconds():
+    table, epochs = store(
+        trained("a" * 16, rise(4), 10.0, gpus=1),
+        trained("b" * 16, rise(5), 12.0, gpus=1, repeat=1),
+        trained("c" * 16, rise(4), 6.0, gpus=2),
+        trained("d" * 16, rise(5), 6.5, gpus=2, repeat=1),
+    )
+    found = time_to_target(table, epochs, 0.7).set_index("gpus")
+    count = math.sqrt(4 * 5)
+    assert found["epochs"].to_numpy() == pytest.approx([count, count])
+    assert found.loc[1, "time_to_target_s"] == pytest.approx(count * math.sqrt(120))
+    assert found.loc[2, "time_to_target_s"] == pytest.approx(count * math.sqrt(39))
+    assert found.loc[2, "energy_to_target_j"] == pytest.approx(count * 100 * math.sqrt(39))
+    assert found.loc[2, "energy_is"] == "gpu, counter"
+    # By hand: variances of the two means of logs add, degrees of freedom by Welch (1 each).
+    v1 = np.log([4, 5]).var(ddof=1) / 2
+    v2 = np.log([10, 12]).var(ddof=1) / 2
+    freedom = (v1 + v2) ** 2 / (v1**2 + v2**2)
+    half = stats.t.ppf(0.975, freedom) * math.sqrt(v1 + v2)
+    expected = found.loc[1, "time_to_target_s"] * math.exp(half)
+    assert found.loc[1, "time_to_target_s_high"] == pytest.approx(expected)
+    assert (found["runs"] == 2).all()  # a repeat on other GPUs is the same learning
+
+
+def test_the_interval_of_the_product_covers_the_truth():
+    dice, tries = np.random.default_rng(0), 200
+    runs, windows = [], []
+    for study in range(tries):
+        for repeat in range(4):
+            run_id = f"{study:08}{repeat:08}"
+            reach = max(1, round(50 * math.exp(dice.normal(0, 0.2))))
+            runs.append(run_row(run_id, workload=f"w{study}", repeat=repeat))
+            time_s = 10 * math.exp(dice.normal(0, 0.1))
+            windows.append(window_row(run_id, 0, duration_s=time_s))
+            windows.append(window_row(run_id, reach - 1, phase="evaluate", metric=0.8))
+    made = frames(runs, windows)
+    found = time_to_target(run_metrics(*made), made[1], 0.7)
+    holds = (found["time_to_target_s_low"] <= 500) & (found["time_to_target_s_high"] >= 500)
+    assert len(found) == tries and 0.90 <= holds.mean() <= 0.99
+
+
+def test_one_repeat_has_a_missing_interval():
+    (row,) = time_to_target(*store(trained("a" * 16, rise(4))), 0.7).to_dict("records")
+    assert row["time_to_target_s"] == pytest.approx(40)
+    assert math.isnan(row["time_to_target_s_low"]) and math.isnan(row["epochs_high"])
+
+
+def test_a_batch_of_which_one_repeat_never_gets_there_has_no_time_but_a_reason():
+    table, epochs = store(
+        trained("a" * 16, rise(4)), trained("b" * 16, rise(99), repeat=1),
+        trained("c" * 16, rise(2), global_batch=32, local_batch=32),
+    )  # fmt: skip
+    found = time_to_target(table, epochs, 0.7).set_index("global_batch")
+    assert math.isnan(found.loc[64, "time_to_target_s"])
+    assert found.loc[64, "why"] == "1 of 2 repeats reached the target"
+    assert pd.isna(found.loc[32, "why"]) and found.loc[32, "epochs"] == 2
+
+
+def test_a_setting_that_was_only_timed_takes_its_epochs_from_the_long_training():
+    table, epochs = store(
+        trained("a" * 16, rise(6, 20), 10.0, gpus=1), trained("b" * 16, rise(99, 3), 3.0, gpus=4)
+    )
+    found = time_to_target(table, epochs, 0.7).set_index("gpus")
+    assert found.loc[4, "time_to_target_s"] == pytest.approx(6 * 3.0)
+    assert found.loc[4, "epochs_trained"] == 20
+
+
+def test_statistical_efficiency_is_against_the_batch_of_the_fewest_epochs():
+    table, epochs = store(
+        trained("a" * 16, rise(4)), trained("b" * 16, rise(8), global_batch=512, local_batch=512)
+    )
+    found = time_to_target(table, epochs, 0.7).set_index("global_batch")
+    assert found.loc[[64, 512], "statistical_efficiency"].to_list() == pytest.approx([1.0, 0.5])
+
+
+def test_energies_that_count_different_things_have_no_energy_to_target():
+    one, two = trained("a" * 16, rise(4)), trained("b" * 16, rise(4), repeat=1)
+    for window in two[1]:
+        window["cpu_energy_j"] = 5.0
+    found = time_to_target(*store(one, two), 0.7)
+    assert math.isnan(found["energy_to_target_j"].item()) and found["energy_is"].isna().all()
+    assert found["time_to_target_s"].item() == pytest.approx(40)
+
+
+def test_without_a_known_direction_it_is_refused():
+    table, epochs = store(trained("a" * 16, rise(4), metric_name="goodness"))
+    with pytest.raises(Refused, match="known to be better high or low"):
+        time_to_target(table, epochs, 0.7)
+
+
+def of_batches(reach: dict[int, list[int]], counts: tuple[int, ...] = (1,), **row: object):
+    """Return runs by global batch and repeat, each with the same seed on several GPU counts."""
+    name = str(row.get("workload", ""))[:2]
+    return [
+        trained(f"{name:2}{batch:06}{gpus:04}{repeat:04}", rise(at, 40), gpus=gpus,
+                global_batch=batch, local_batch=batch // gpus, repeat=repeat, **row)
+        for batch, repeats in reach.items()
+        for repeat, at in enumerate(repeats)
+        for gpus in counts
+    ]  # fmt: skip
+
+
+REACH = {64: [10, 12, 11], 256: [13, 16, 12], 1024: [30, 25, 33]}
+
+
+def test_the_same_seed_on_several_gpu_counts_counts_once_in_the_critical_batch():
+    ((_, once),) = analyse_targets(*store(*of_batches(REACH)), 0.7).critical
+    ((_, often),) = analyse_targets(*store(*of_batches(REACH, (1, 2, 4, 8))), 0.7).critical
+    assert once.n == often.n == 9
+    assert often.b_crit == pytest.approx(once.b_crit, rel=1e-4)
+    assert often.b_crit_ci == pytest.approx(once.b_crit_ci, rel=1e-4)
+
+
+def test_a_repeat_that_never_reaches_it_is_censored_once():
+    reach = REACH | {1024: [30, 25, 99]}
+    ((_, found),) = analyse_targets(*store(*of_batches(reach, (1, 2, 4))), 0.7).critical
+    assert (found.n, found.censored) == (9, 1)
+
+
+def test_the_critical_batch_uses_the_longest_runs():
+    short = [trained(f"{'short':12}{i:04}", rise(2, 3), global_batch=64, repeat=i + 3, gpus=4)
+             for i in range(4)]  # fmt: skip
+    ((_, found),) = analyse_targets(*store(*of_batches(REACH), *short), 0.7).critical
+    assert found.n == 9
+
+
+def test_equal_epochs_for_all_batches_give_no_critical_batch():
+    table, epochs = store(*of_batches(dict.fromkeys((64, 256, 1024), [7] * 3), (1, 2, 4)))
+    ((_, why),) = analyse_targets(table, epochs, 0.7).refusals
+    assert "every run took 7 epochs" in why
+
+
+def test_runs_with_unknown_batches_are_not_repeats():
+    unknown = {"global_batch": None, "local_batch": None}
+    table, epochs = store(
+        trained("a" * 16, rise(4)),
+        trained("b" * 16, rise(2), gpus=2, **unknown),
+        trained("c" * 16, rise(9), gpus=4, repeat=1, **unknown),
+    )
+    found = time_to_target(table, epochs, 0.7)
+    known = found["global_batch"].notna()
+    assert found.loc[known, "epochs"].to_list() == pytest.approx([4])
+    left_out = found[~known]
+    assert len(left_out) == 2 and left_out["why"].str.contains("batch is not known").all()
+    columns = ["runs", "epochs", "time_to_target_s", "energy_to_target_j"]
+    assert left_out[columns].isna().all(axis=None)
+    none = time_to_target(table[table["global_batch"].isna()], epochs, 0.7)
+    assert none["why"].notna().all() and none["statistical_efficiency"].isna().all()
+
+
+def test_a_target_applies_to_workloads_with_its_metric():
+    table, epochs = store(
+        *of_batches(REACH),
+        *of_batches({64: [99], 128: [99]}, workload="never"),
+        *of_batches({64: [3], 128: [3]}, workload="unnamed", metric_name=None),
+        *of_batches({64: [3], 128: [3]}, workload="odd", metric_name="goodness"),
+    )
+    found = analyse_targets(table, epochs, 0.7)
+    assert set(found.settings["workload"]) == {"digits-cnn"}
+    assert [group["workload"] for group, _ in found.critical] == ["digits-cnn"]
+    why = {group["workload"]: words for group, words in found.refusals}
+    assert why["never"] == "none of 2 runs reached accuracy 0.7"
+    assert "no name" in why["unnamed"] and "goodness may be better high or low" in why["odd"]
+    hard = analyse_targets(table, epochs, 0.99)
+    assert hard.settings.empty and not hard.critical and len(hard.refusals) == 4

@@ -1,0 +1,367 @@
+"""What a time is of: an epoch, a sample, a step or a run; and which runs compare."""
+
+import json
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+import pytest
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
+
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.analysis.laws.series import fit_table, scaling_series
+from wattlaw.analysis.laws.speedup import speedups
+from wattlaw.analysis.metrics.groups import aggregate
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.api.advice import Advice as ShownAdvice
+from wattlaw.cli.main import main
+from wattlaw.common.errors import Refused
+from wattlaw.report.topics import measured
+from wattlaw.report.topics import scaling as scaling_topics
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+ENERGY = {"cpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}
+SCRIPT = json.dumps({"command": ["python", "train.py"]})
+COUNTED = json.dumps({"command": ["python", "train.py", "--epochs", "{epochs}"]})
+
+
+def script_run(run_id: str, **changes: object) -> dict[str, object]:
+    """Return a run of a command whose batch is not known."""
+    unknown = {"global_batch": None, "local_batch": None, "workload": "script"}
+    return run_row(run_id, **({"options": SCRIPT, "epochs": 3} | unknown | changes))
+
+
+def process(run_id: str, duration_s: float, **changes: object) -> dict[str, object]:
+    """Return the window of a whole process."""
+    row: dict[str, object] = {"phase": "run", "duration_s": duration_s, "samples": None,
+                              "steps": None, **ENERGY}  # fmt: skip
+    return window_row(run_id, 0, **(row | changes)) | {"epoch": None}
+
+
+def steps(run_id: str, duration_s: float, count: int = 100, **changes: object) -> dict[str, object]:
+    """Return a window of optimizer steps with 32 samples each."""
+    row: dict[str, object] = {"phase": "steps", "duration_s": duration_s, "steps": count,
+                              "samples": 32 * count, **ENERGY}  # fmt: skip
+    return window_row(run_id, 0, **(row | changes)) | {"epoch": None}
+
+
+def processes(counts: tuple[int, ...] = (1, 2, 4), **changes: object) -> Tables:
+    runs = [
+        script_run(f"{gpus}-{repeat}", gpus=gpus, repeat=repeat, **changes)
+        for gpus in counts
+        for repeat in range(2)
+    ]
+    windows = [
+        process(str(run["run_id"]), 60.0 / (i // 2 + 1) + 0.1 * (i % 2))
+        for i, run in enumerate(runs)
+    ]
+    return frames(runs, windows)
+
+
+def advice_of(tables: Tables, **constraints: object) -> Advice:
+    return advise(run_metrics(*tables), tables[1], "script", **constraints)  # type: ignore[arg-type]
+
+
+def codes(warnings: tuple[Caution, ...]) -> set[str]:
+    return {warning.code for warning in warnings}
+
+
+def test_a_process_is_a_run_and_no_epoch():
+    table = run_metrics(*processes())
+    assert set(table["unit"]) == {"run"}
+    assert set(table["basis"]) == {"run"}
+    assert table.loc[0, ["time_s", "energy_j"]].tolist() == [60.0, 50.0]
+    unknown = ["epoch_time_s", "energy_per_epoch_j", "step_time_s", "time_per_sample_s",
+               "epochs_timed", "epochs_trained"]  # fmt: skip
+    assert table[unknown].isna().all(axis=None)
+
+
+def test_advice_on_processes_is_of_one_run_and_says_that_start_up_is_in_it():
+    found = advice_of(processes())
+    plain = found.to_dict()
+    best = plain["recommended"]
+    assert {"per-run", "startup-included"} <= codes(found.warnings)
+    assert {"code", "text"} == set(plain["warnings"][0])
+    assert (plain["unit"], best["unit"], best["epochs"], best["epoch_time_s"]) == (
+        "run", "run", None, None,
+    )  # fmt: skip
+    assert best["train_time_s"] == best["time_s"] == pytest.approx(20.05)
+
+
+@pytest.mark.parametrize("wanted", [{"epochs_to_train": 90}, {"target": 0.9}])
+def test_epochs_of_a_process_are_refused_with_the_reason(wanted):
+    with pytest.raises(Refused, match=r"a run, not an epoch: .*\{epochs\}"):
+        advice_of(processes(), **wanted)
+
+
+def test_a_process_that_takes_epochs_is_divided_by_them():
+    table = run_metrics(*processes(options=COUNTED))
+    assert set(table["unit"]) == {"epoch"}
+    assert table.loc[0, ["time_s", "epoch_time_s", "energy_per_epoch_j"]].tolist() == pytest.approx(
+        [20.0, 20.0, 50 / 3]
+    )
+    assert set(table["epochs_trained"]) == {3}
+    found = advice_of(processes(options=COUNTED), epochs_to_train=90)
+    assert "startup-included" in codes(found.warnings)
+    assert not {"per-run", "units-differ"} & codes(found.warnings)
+    assert found.to_dict()["recommended"]["train_time_s"] == pytest.approx(90 * 20.05 / 3)
+
+
+def test_escaped_braces_are_no_placeholder():
+    options = json.dumps({"command": ["python", "train.py", "{{epochs}}"]})
+    assert set(run_metrics(*processes(options=options))["unit"]) == {"run"}
+
+
+@pytest.mark.parametrize("options", [SCRIPT, COUNTED])
+def test_processes_of_two_and_four_epochs_are_no_repeats(options):
+    runs = [script_run(f"{n}", epochs=n, options=options, repeat=n) for n in (2, 4)]
+    tables = frames(runs, [process("2", 20.0), process("4", 30.0)])
+    settings = aggregate(run_metrics(*tables))
+    assert settings["n"].tolist() == [1, 1]
+    assert set(settings["run_length"]) == {"2 epochs", "4 epochs"}
+    found = advice_of(tables)
+    assert "variants-excluded" in codes(found.warnings)
+    assert found.recommended is not None
+    assert found.recommended.repeats == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "lengths"),
+    [("measure_steps", (100, 200), {"100 steps", "200 steps"}),
+     ("measure_seconds", (30.0, 60.0), {"30 s", "60 s"})],
+)  # fmt: skip
+def test_processes_of_other_steps_or_seconds_are_no_repeats(name, values, lengths):
+    runs = [script_run(str(value), epochs=None, **{name: value}) for value in values]
+    table = run_metrics(*frames(runs, [process(str(value), 20.0) for value in values]))
+    assert set(aggregate(table)["run_length"]) == lengths
+
+
+def test_steps_are_known_per_step_and_sample_and_warm_up_does_not_count():
+    windows = [steps("a", 99.0, 20, warmup=True), steps("a", 6.0, 60), steps("a", 4.0, 40)]
+    row = run_metrics(*frames([script_run("a", epochs=None)], windows)).iloc[0]
+    assert (row["unit"], row["basis"], row["run_length"]) == ("sample", "steps", None)
+    assert row["step_time_s"] == pytest.approx(0.1)
+    assert row["time_per_sample_s"] == row["time_s"] == pytest.approx(0.1 / 32)
+    assert row["energy_per_step_j"] == pytest.approx(1.0)
+    assert row["energy_per_sample_j"] == row["energy_j"] == pytest.approx(1 / 32)
+    assert row["samples_per_s"] == pytest.approx(320)
+    assert row["train_energy_j"] == pytest.approx(100.0)
+    assert pd.isna(row["epoch_time_s"])
+
+
+def test_the_size_of_the_data_set_makes_epochs_of_steps():
+    run = script_run("a", epochs=None, dataset_samples=6400, dataset_fraction=0.5)
+    row = run_metrics(*frames([run], [steps("a", 10.0)])).iloc[0]
+    assert row["unit"] == "epoch"
+    assert (row["samples_per_epoch"], row["steps_per_epoch"]) == pytest.approx((3200, 100))
+    assert row["time_s"] == row["epoch_time_s"] == pytest.approx(10.0)
+    assert row["energy_per_epoch_j"] == pytest.approx(50.0)
+
+
+def test_steps_of_several_hosts_take_as_long_as_the_slowest():
+    windows = [steps("a", 10.0), steps("a", 12.0, host="b")]
+    row = run_metrics(*frames([script_run("a", epochs=None)], windows)).iloc[0]
+    assert row["step_time_s"] == pytest.approx(0.12)
+    assert row["time_per_sample_s"] == pytest.approx(12 / 6400)
+    assert row["energy_per_step_j"] == pytest.approx(1.0)
+
+
+def test_a_known_batch_makes_samples_of_steps():
+    run = script_run("a", epochs=None, gpus=2, global_batch=64, local_batch=32)
+    row = run_metrics(*frames([run], [steps("a", 10.0, samples=None)])).iloc[0]
+    assert (row["unit"], row["time_s"]) == ("sample", pytest.approx(10 / 6400))
+
+
+def test_full_epochs_and_steps_of_the_same_run_are_one_unit():
+    runs = [run_row("a", dataset_samples=3200), run_row("b", dataset_samples=3200)]
+    table = run_metrics(*frames(runs, [window_row("a", 1, samples=3200), steps("b", 1.0)]))
+    assert set(table["unit"]) == {"epoch"}
+    assert table["time_s"].tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_runs_compare_in_the_unit_that_all_have():
+    runs = [run_row("a"), run_row("b", gpus=2, local_batch=32)]
+    table = run_metrics(*frames(runs, [window_row("a", 1, samples=3200), steps("b", 1.0)]))
+    assert set(table["unit"]) == {"sample"}
+    assert table["time_s"].tolist() == pytest.approx([1 / 3200, 1 / 3200])
+    assert table["epoch_time_s"].notna().tolist() == [True, False]
+
+
+def test_runs_without_a_common_unit_are_not_pooled_and_named():
+    runs = [script_run(f"{gpus}", gpus=gpus, epochs=None, dataset_samples=3200) for gpus in (1, 2)]
+    runs.append(script_run("whole", gpus=4))
+    tables = frames(runs, [steps("1", 10.0), steps("2", 6.0), process("whole", 9.0)])
+    table = run_metrics(*tables)
+    assert dict(zip(table["run_id"], table["unit"], strict=True)) == {
+        "1": "epoch", "2": "epoch", "whole": "run",
+    }  # fmt: skip
+    assert set(scaling_series(table)["run_id"]) == {"1", "2"}
+    found = advice_of(tables)
+    (warning,) = [warning for warning in found.warnings if warning.code == "units-differ"]
+    assert "whole" in warning.text
+    assert "units-differ" in codes(analyse(*tables).cautions)
+    assert {option.gpus for option in found.pareto if not option.is_predicted} <= {1, 2}
+
+
+@pytest.mark.parametrize("samples", [None, 3200])
+def test_a_deadline_needs_the_length_of_a_training(samples):
+    runs = [script_run(f"{gpus}", gpus=gpus, epochs=None) for gpus in (1, 2)]
+    tables = frames(runs, [steps("1", 10.0, samples=samples), steps("2", 6.0, samples=samples)])
+    unit = "step" if samples is None else "sample"
+    best = advice_of(tables).to_dict()["recommended"]
+    assert best["unit"] == unit
+    assert (best["train_time_s"], best["gpu_hours"], best["epochs"]) == (None, None, None)
+    assert best["step_time_s"] == pytest.approx(0.06)
+    with pytest.raises(Refused, match="dataset_samples"):
+        advice_of(tables, deadline_s=3600.0)
+    with pytest.raises(Refused, match="dataset_samples"):
+        advice_of(tables, epochs_to_train=90)
+
+
+def test_steps_of_an_unknown_batch_have_no_speedup():
+    runs = [script_run(f"{gpus}", gpus=gpus, epochs=None) for gpus in (1, 2)]
+    tables = frames(runs, [steps("1", 10.0, samples=None), steps("2", 6.0, samples=None)])
+    table = run_metrics(*tables)
+    assert set(table["unit"]) == {"step"}
+    assert speedups(scaling_series(table)).empty
+    assert "batch-unknown" in codes(advice_of(tables).warnings)
+
+
+def test_a_sample_of_growing_data_is_no_more_work():
+    runs = [
+        run_row(f"{gpus}", gpus=gpus, global_batch=64 * gpus, dataset_fraction=0.1 * gpus)
+        for gpus in (1, 2, 4)
+    ]
+    windows = [steps(f"{gpus}", 10.0, samples=6400 * gpus) for gpus in (1, 2, 4)]
+    relative = speedups(scaling_series(run_metrics(*frames(runs, windows))))
+    assert set(relative["unit"]) == {"sample"}
+    assert relative["speedup"].tolist() == pytest.approx([1, 2, 4])
+    assert relative["efficiency"].tolist() == pytest.approx([1, 1, 1])
+
+
+def test_copies_that_do_not_cooperate_have_no_speedup_and_are_warned_about():
+    tables = processes(workers_cooperate=False, world_size=1)
+    findings = analyse(*tables)
+    assert findings.speedups.empty
+    assert not findings.fits.laws
+    assert "workers-do-not-cooperate" in codes(findings.cautions)
+    assert scaling_topics.speedups(findings) is None
+    found = advice_of(tables)
+    (warning,) = [w for w in found.warnings if w.code == "workers-do-not-cooperate"]
+    assert "DistributedDataParallel" in warning.text
+    assert "gpus: [1]" in warning.text
+    assert {option.gpus for option in found.pareto} == {1}
+
+
+def test_advice_on_nothing_but_copies_is_refused():
+    with pytest.raises(Refused, match="DistributedDataParallel"):
+        advice_of(processes((2, 4), workers_cooperate=False))
+
+
+@pytest.mark.parametrize("kind", ["deepspeed", "tensor", "pipeline"])
+def test_laws_refuse_other_parallelism_by_name(kind):
+    tables = processes(parallelism=kind)
+    fits = fit_table(run_metrics(*tables))
+    assert not fits.laws
+    assert [kind in reason for _, reason in fits.refusals] == [True]
+    found = advice_of(tables, max_gpus=64)
+    assert all(not option.is_predicted for option in found.pareto)
+    (warning,) = [w for w in found.warnings if w.code == "not-data-parallel"]
+    assert kind in warning.text
+
+
+@pytest.mark.parametrize("kind", ["none", "ddp", "fsdp", None])
+def test_data_parallel_jobs_have_laws(kind):
+    assert fit_table(run_metrics(*processes(parallelism=kind))).laws
+
+
+def test_emulated_runs_are_in_no_law_and_labelled():
+    runs = [run_row(f"{gpus}", gpus=gpus, local_batch=64 // gpus) for gpus in (1, 2)]
+    emulated = {"emulated_gpus": 64, "local_batch": 1, "global_batch": 4, "gpus": 4}
+    tables = frames([*runs, run_row("e", **emulated)],
+                    [window_row(name, 1) for name in ("1", "2", "e")])  # fmt: skip
+    findings = analyse(*tables)
+    assert set(findings.series["run_id"]) == {"1", "2"}
+    assert "emulated_gpus" in findings.varying_settings
+    table = measured.settings(findings)
+    assert table is not None
+    assert "emulated gpus" in table.headings
+    found = advise(findings.runs, tables[1], "digits-cnn")
+    assert "emulated-excluded" in codes(found.warnings)
+    assert {option.gpus for option in found.pareto if not option.is_predicted} <= {1, 2}
+
+
+def nodes_of(layout: dict[str, tuple[int, int]]) -> Findings:
+    runs = [
+        run_row(name, gpus=gpus, nodes=nodes, local_batch=64 // gpus)
+        for name, (gpus, nodes) in layout.items()
+    ]
+    return analyse(*frames(runs, [window_row(name, 1) for name in layout]))
+
+
+def test_nodes_that_follow_from_the_gpus_are_one_series():
+    findings = nodes_of({"a": (1, 1), "b": (2, 1), "c": (4, 2), "d": (8, 4)})
+    of_global = findings.series[findings.series["rule"] == "global_batch"]
+    assert of_global.groupby("series")["run_id"].agg(set).tolist() == [{"a", "b", "c", "d"}]
+    assert "nodes" not in findings.varying_settings
+
+
+def test_a_count_on_several_numbers_of_nodes_is_several_settings():
+    layout = {"a": (2, 1), "b": (4, 1), "c": (2, 2), "d": (4, 2), "e": (8, 2)}
+    findings = nodes_of(layout)
+    assert len(findings.settings) == 5
+    assert "nodes" in findings.varying_settings
+    of_global = findings.series[findings.series["rule"] == "global_batch"]
+    members = of_global.groupby("placement")["run_id"].agg(set).to_dict()
+    assert members == {"1 node": {"a", "b"}, "2 nodes": {"c", "d", "e"},
+                       "fewest nodes": {"a", "b", "e"}}  # fmt: skip
+    assert of_global["series"].nunique() == 3
+
+
+def cells(make: Callable[[Findings], Iterator[str]], findings: Findings) -> str:
+    return " ".join(make(findings))
+
+
+def test_tables_and_laws_name_the_unit():
+    findings = analyse(*processes())
+    table = measured.settings(findings)
+    assert table is not None
+    headings = list(table.headings)
+    assert any("per run" in heading for heading in headings)
+    assert not any("epoch" in heading for heading in headings)
+    assert {fit.unit for fit in findings.fits.rows} == {"run"}
+    assert {row["unit"] for row in findings.fits.to_dict()["rows"]} == {"run"}
+    assert "epoch" not in cells(scaling_topics.scaling_sentences, findings)
+
+
+def test_advice_names_the_nodes_where_a_count_was_run_on_several():
+    layout = {"a": (2, 1), "b": (2, 2)}
+    runs = [run_row(name, gpus=gpus, nodes=nodes) for name, (gpus, nodes) in layout.items()]
+    tables = frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=2.0)])
+    found = ShownAdvice.of(advise(run_metrics(*tables), tables[1], "digits-cnn"))
+    assert found.recommended is not None
+    assert found.recommended.setting["nodes"] == 1
+    assert "on 1 node" in found.summary[0]
+
+
+def test_the_text_of_advice_names_the_unit():
+    found = ShownAdvice.of(advice_of(processes()))
+    assert "epoch" not in " ".join(found.summary)
+    assert found.summary[1].startswith("1 run takes 20")
+
+
+def test_status_warns_of_copies(tmp_path, capsys):
+    store = write_store(
+        tmp_path, *frames([run_row("a" * 16, gpus=2, local_batch=32)], [window_row("a" * 16, 1)])
+    )
+    folder = store.folder("a" * 16)
+    done = folder.read()
+    assert done is not None
+    facts = done.facts.model_copy(update={"workers_cooperate": False})
+    folder.write(done.model_copy(update={"facts": facts}), durable=False)
+    assert main(["status", str(store.path), "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert warning["code"] == "workers-do-not-cooperate"
+    assert "DistributedDataParallel" in warning["text"]

@@ -1,0 +1,365 @@
+"""The Python API on a small simulated store, its docstrings' examples and the notebook."""
+
+import ast
+import doctest
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import altair as alt
+import pandas as pd
+import pytest
+from made_stores import write_store
+from made_studies import MIT, mit
+
+import wattlaw
+import wattlaw.api
+from conftest import environment
+from wattlaw.api.results import Results
+from wattlaw.api.store_reports import EXPORTS
+from wattlaw.common.errors import BadInput, Refused, WattlawError
+from wattlaw.run import tracking
+
+STUDY = """
+name: example
+workloads:
+  - name: resnet50
+sweeps:
+  - {gpus: [1, 2, 4, 8], global_batch: [256]}
+  - {gpus: [4], global_batch: [256], power_limit_w: [150, 200]}
+repeats: 3
+measure: {epochs: 3, warmup_epochs: 1}
+launch: {kind: simulated, simulation: {hardware: mit-v100}}
+"""
+NOTEBOOK = Path("examples/notebook.ipynb")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a folder with ``study.yaml`` and its simulated store ``results``."""
+    path = tmp_path_factory.mktemp("api")
+    (path / "study.yaml").write_text(STUDY)
+    outcome = wattlaw.run(path / "study.yaml", path / "results")
+    assert (outcome.done, outcome.failed, outcome.left) == (18, 0, 0)
+    return path
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> Results:
+    return wattlaw.open(str(folder / "results"))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """Give the results of a study of two workloads that counts as measured."""
+    made = mit(models={name: MIT[name] for name in ("dimenet", "resnet50")}, repeats=2)
+    store = write_store(tmp_path_factory.mktemp("measured"), made.runs, made.epochs)
+    return wattlaw.open(store.path)
+
+
+def test_a_study_shows_its_runs_and_what_a_store_has_of_them(folder, tmp_path):
+    study = wattlaw.load_study(folder / "study.yaml")
+    frame = study.to_frame()
+    assert (study.name, study.launcher, len(study)) == ("example", "simulated", 18)
+    assert sorted(frame["gpus"].unique()) == [1, 2, 4, 8]
+    assert set(frame["power_limit_w"].dropna()) == {150.0, 200.0}
+    assert study.to_dict()["repeats"] == 3
+    assert study.preview(folder / "results").counts == {"done": 18}
+    new = study.preview(tmp_path)
+    assert new.counts == {"planned": 18}
+    assert set(new.to_frame()["status"]) == {"planned"}
+    assert new.to_dict()["gpu_hours"]["counted_runs"] == 18
+
+
+def test_a_second_run_has_nothing_to_do_and_progress_gets_lines(folder, tmp_path):
+    lines: list[str] = []
+    study = wattlaw.load_study(folder / "study.yaml", fail_share=1.0)
+    outcome = wattlaw.run(study, tmp_path, progress=lines.append)
+    assert outcome.failed == 18
+    assert len(lines) == 18
+    assert all(line.startswith("failed: resnet50 on ") for line in lines)
+    again = wattlaw.run(folder / "study.yaml", folder / "results", progress=lines.append)
+    assert (again.done, len(lines)) == (18, 18)
+    assert again.results.workloads == ("resnet50",)
+    assert again.to_frame()["done"].tolist() == [18]
+
+
+def test_a_script_without_a_main_guard_runs_a_simulated_study(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"import wattlaw\nopen('study.yaml', 'w').write({STUDY!r})\n"
+        "print(wattlaw.run('study.yaml', 'results').done)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        check=False, env=environment(),
+    )  # fmt: skip
+    assert (ran.stdout, ran.stderr) == ("18\n", "")
+
+
+def test_the_tables_of_a_store_are_frames(results):
+    assert len(results.runs) == len(results.metrics) == 18
+    assert len(results.settings) == 6
+    assert set(results.settings["n"]) == {3}
+    assert set(results.epochs["phase"]) == {"train", "evaluate"}
+    of_run = results.statistics[results.statistics["part"] == "run"]
+    assert sorted(of_run["run_id"]) == sorted(results.runs["run_id"])
+    first, second = results.runs["run_id"][:2]
+    assert set(results.telemetry(first)["run_id"]) == {first}
+    assert set(results.telemetry([first, second])["run_id"]) == {first, second}
+    assert len(results.telemetry()) == results.telemetry().shape[0] > 18
+    assert results.is_simulated
+    assert results.to_dict()["runs"][0]["runs"] == 18
+    with pytest.raises(BadInput, match=r"run_id: given .*nowhere.*; allowed: a run that is done"):
+        results.telemetry("nowhere")
+
+
+def test_several_stores_are_one_set_of_results(folder, measured):
+    both = wattlaw.open(folder / "results", *measured.paths)
+    assert both.workloads == ("dimenet", "resnet50")
+    assert len(both.runs) == 18 + len(measured.runs)
+    assert not both.is_simulated
+    assert len(both.telemetry()) == len(wattlaw.open(folder / "results").telemetry())
+
+
+def test_a_fit_of_a_store_is_that_of_its_table(results):
+    (row,) = results.fit().rows
+    assert row.group["global_batch"] == 256
+    uncapped = results.metrics[results.metrics["power_limit_w"].isna()]
+    (of_table,) = wattlaw.fit(uncapped, by=["workload"]).rows
+    assert of_table.law.beta == pytest.approx(row.law.beta)
+    assert of_table.group == {"workload": "resnet50"}
+    frame = results.fit(y="energy_per_epoch_j").to_frame()
+    assert frame["group.energy_is"].tolist() == ["gpu+cpu+dram, simulated"]
+    assert frame["beta"].tolist() == [
+        pytest.approx(results.fit(y="energy_per_epoch_j").rows[0].law.beta)
+    ]
+
+
+def test_a_table_is_fitted_from_a_frame_or_a_file(tmp_path):
+    table = pd.DataFrame({"n": [1, 2, 4, 8, 16], "t": [8.0, 4.0, 2.0, 1.0, None]})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for source in (table, tmp_path / "t.csv", str(tmp_path / "t.csv")):
+        fits = wattlaw.fit(source, x="n", y="t")
+        assert fits.rows[0].law.beta == pytest.approx(1.0)
+        assert fits.left_out == 1
+        assert json.dumps(fits.to_dict())
+    with pytest.raises(BadInput, match="no column 'cores'"):
+        wattlaw.fit(table, x="cores", y="t")
+
+
+def test_advice_needs_no_workload_where_there_is_a_single_one(results, measured):
+    advice = results.advise(deadline="20h", max_slowdown=0.05)
+    assert advice == results.advise("resnet50", deadline=timedelta(hours=20), max_slowdown="5%")
+    assert advice.simulated
+    with pytest.raises(BadInput, match=r"workload is required; allowed: .*dimenet.*resnet50"):
+        measured.advise()
+    assert measured.advise("dimenet").workload == "dimenet"
+    with pytest.raises(Refused, match="no done runs of workload 'vgg16'"):
+        results.advise("vgg16")
+
+
+def test_advice_is_a_table_a_text_and_json(measured):
+    advice = measured.advise("dimenet", max_slowdown="10%", price="0.3 EUR", grid=400)
+    frame = advice.to_frame()
+    assert frame["recommended"].sum() == 1
+    best = frame[frame["recommended"]].iloc[0]
+    option = advice.recommended
+    assert best["gpus"] == option.gpus
+    assert best["train_time_s"] == option.train_time_s.mean
+    assert [best["train_time_s_low"], best["train_time_s_high"]] == option.train_time_s.interval
+    assert best["cost"] == pytest.approx(best["train_energy_j"] / 3.6e6 * 0.3)
+    assert str(advice).splitlines()[: len(advice.summary)] == list(advice.summary)
+    assert json.loads(json.dumps(advice.to_dict()))["workload"] == "dimenet"
+    none = measured.advise("dimenet", deadline=1)
+    assert none.recommended is None
+    assert not none.to_frame()["recommended"].any()
+    assert none.summary[0].startswith("Nothing to recommend for dimenet")
+
+
+def test_claims_have_verdicts_by_name(results, measured):
+    claims = measured.claims(pue=1.2, grid="DE")
+    assert len(claims) == len(claims.to_frame()) == len(claims.to_dict()["claims"]) > 20
+    assert claims["power-law-describes"].verdict == "supported"
+    assert set(claims.to_frame()["study"]) == {"mit-2022", "kit-2025"}
+    assert [claim.name for claim in claims] == claims.to_frame()["name"].tolist()
+    with pytest.raises(BadInput, match='claim: given "no-such-claim"; allowed: '):
+        claims["no-such-claim"]
+
+
+def test_a_plot_is_the_figure_of_the_report(results):
+    chart = results.plot("energy_speed")
+    assert isinstance(chart, alt.ConcatChart)
+    spec = chart.to_dict()
+    assert spec["title"]["text"] == "Energy against speed"
+    assert "Simulated values: nothing was measured here." in spec["title"]["subtitle"]
+    assert "energy_speed" in results.figures
+    with pytest.raises(BadInput, match='figure: given "energy_sped"; allowed: pareto, '):
+        results.plot("energy_sped")
+    with pytest.raises(Refused, match="figure effects_by_clock: these runs do not have"):
+        results.plot("effects_by_clock")
+
+
+def test_a_report_is_a_page_and_its_figures(results, tmp_path):
+    report = results.report(
+        tmp_path / "new" / "page.html", figures=str(tmp_path / "figures"), kinds="svg"
+    )
+    assert "(simulated)" in report.page.read_text(encoding="utf-8")
+    assert {path.suffix for path in report.figures} == {".svg"}
+    assert report.to_frame()["bytes"].min() > 0
+    assert len(report.to_dict()["figures"]) == len(report.figures)
+    with pytest.raises(BadInput, match="gif"):
+        results.report(tmp_path / "page.html", kinds=["gif"])
+
+
+@pytest.mark.parametrize("table", EXPORTS)
+def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
+    written = results.export(table, tmp_path / "t.parquet")
+    (path,) = written.files
+    frame = pd.read_parquet(path)
+    assert len(frame) == written.rows > 0
+    if table not in ("fits", "telemetry"):
+        assert list(frame.columns) == list(getattr(results, table).columns)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda r: wattlaw.open(), "open: given no store"),
+        (lambda r: wattlaw.open("nowhere"), "nowhere: "),
+        (lambda r: wattlaw.load_study("nowhere.yaml"), "nowhere.yaml"),
+        (lambda r: r.export("all", "t.csv"), 'export: given "all"; allowed: runs, '),
+        (lambda r: r.export("runs", "t.xlsx"), "unknown ending '.xlsx'"),
+        (lambda r: r.advise(deadline="6"), 'deadline: given "6"'),
+        (lambda r: r.advise(deadline=-1), "deadline: given -1"),
+        (lambda r: r.advise(max_slowdown=-0.1), "max_slowdown: given -0.1"),
+        (lambda r: r.advise(grid="atlantis"), "grid: no grid intensity of 'atlantis'"),
+        (lambda r: r.report("t.html", template="none"), "none"),
+        (lambda r: r.fit(x="cores"), "no column 'cores'"),
+    ],
+)  # fmt: skip
+def test_an_error_is_a_line_of_our_own(results, wrong, message):
+    with pytest.raises(WattlawError) as raised:
+        wrong(results)
+    assert message in str(raised.value)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_results_show_themselves_in_a_notebook_with_text_from_data_escaped(results, tmp_path):
+    shown = [results, results.fit(), results.advise(), results.claims(),
+             results.report(tmp_path / "page.html")]  # fmt: skip
+    for one in shown:
+        assert "<table" in one._repr_html_()
+    table = pd.DataFrame({"n": [1, 2, 4], "t": [4.0, 2, 1], "who": "<script>alert()</script>"})
+    html = wattlaw.fit(table, "n", "t", by="who")._repr_html_()
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+
+
+def test_a_tracked_block_without_windows_is_one_window_with_a_result(tmp_path):
+    with wattlaw.track(
+        "mine", tmp_path, gpus=2, global_batch=64, options={"depth": 3}, assume_cpu_w=10, quiet=True
+    ) as track:
+        assert track.result.energy_j is None
+        assert track.result.reason == "the block has not ended"
+        end_s = time.perf_counter() + 0.6
+        while time.perf_counter() < end_s:
+            pass
+    result = track.result
+    assert result.energy_scope == "cpu"
+    assert result.energy_source == "estimated"
+    assert result.power_mean_w == pytest.approx(result.energy_j / result.duration_s)
+    assert 0.6 <= result.duration_s < 3
+    assert result.to_frame()["energy_j"].tolist() == [result.energy_j]
+    results = wattlaw.open(tmp_path)
+    (row,) = results.metrics.to_dict("records")
+    assert (row["gpus"], row["global_batch"], row["local_batch"]) == (2, 64, 32)
+    assert json.loads(row["options"]) == {"depth": 3}
+    assert row["epoch_time_s"] == pytest.approx(result.duration_s, abs=0.01)
+    assert row["energy_per_epoch_j"] == pytest.approx(result.energy_j, rel=0.05)
+    assert row["run_id"] == result.run_id
+
+
+def test_the_result_of_a_block_with_windows_includes_the_full_block(tmp_path):
+    with wattlaw.track("mine", tmp_path, quiet=True) as track:
+        for _ in track.epochs(range(2)):
+            time.sleep(0.05)
+        time.sleep(0.2)
+    assert track.result.duration_s > 0.3
+    assert wattlaw.open(tmp_path).epochs["phase"].tolist() == ["train", "train"]
+    if track.result.energy_j is None:
+        assert track.result.verdict != "ok"
+        assert track.result.reason
+
+
+def test_a_result_without_values_has_a_reason(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"global_batch: 63 with 2 gpus; allowed: a multiple"):
+        wattlaw.track("mine", tmp_path, gpus=2, global_batch=63)
+    monkeypatch.setattr(tracking, "is_first_of_host", lambda: False)
+    with wattlaw.track("mine", tmp_path) as track:
+        pass
+    assert (track.result.duration_s, track.result.energy_j) == (None, None)
+    assert track.result.reason == "another process of this host measures"
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.undo()
+    with (
+        pytest.warns(UserWarning, match="recording has stopped"),
+        wattlaw.track("mine", blocked) as track,
+    ):
+        pass
+    assert track.result.reason.startswith("the recording failed: ")
+
+
+def test_every_public_name_is_imported_when_it_is_used():
+    code = "import sys, wattlaw; print(sorted(m for m in sys.modules if m.startswith('wattlaw')))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert shown.stdout == "['wattlaw']\n"
+    assert set(wattlaw.__all__) <= set(dir(wattlaw))
+    for name in wattlaw.__all__:
+        assert getattr(wattlaw, name)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = wattlaw.nothing
+
+
+def test_the_examples_of_the_docstrings_work(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    modules = [importlib.import_module(f"wattlaw.api.{one.name}")
+               for one in pkgutil.iter_modules(wattlaw.api.__path__)]  # fmt: skip
+    tried = 0
+    for module in [*modules, tracking]:
+        outcome = doctest.testmod(module, extraglobs={"wattlaw": wattlaw})
+        assert outcome.failed == 0, module.__name__
+        tried += outcome.attempted
+    assert tried > 20
+
+
+def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch):
+    cells = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert "simulated" in "".join(cells[0]["source"])
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    shown = []
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            code = ast.parse("".join(cell["source"]))
+            last = code.body.pop() if isinstance(code.body[-1], ast.Expr) else None
+            exec(compile(code, "notebook", "exec"), names)  # noqa: S102
+            if last is not None:
+                expression = compile(ast.Expression(last.value), "notebook", "eval")
+                value = eval(expression, names)  # noqa: S307
+                shown.append(type(value).__name__)
+    assert shown == [
+        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "Fits", "Advice",
+        "DataFrame", "ConcatChart", "Claims", "Report", "TrackResult",
+    ]  # fmt: skip
+    assert names["outcome"].done == 21
+    assert (tmp_path / "notebook-output" / "report.html").is_file()

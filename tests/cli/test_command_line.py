@@ -1,0 +1,244 @@
+"""The command line as a user meets it: real processes, real files."""
+
+import json
+import subprocess
+import sys
+import time
+
+import made_tables
+import pandas as pd
+import pytest
+import typer
+from made_stores import write_store
+
+from conftest import records, wattlaw
+from wattlaw.cli.app import COMMANDS, app
+from wattlaw.cli.main import main
+from wattlaw.workloads import catalogue
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "study.yaml"
+    path.write_text(
+        "name: cli\nworkloads: [{name: digits-cnn}]\n"
+        "sweeps: [{gpus: [1], global_batch: [256]}, {gpus: [99], local_batch: [1]}]\n"
+        "measure: {epochs: 2, warmup_epochs: 1}\nlaunch: {gpus_per_node: 2}\n"
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def store(study):
+    path = study.parent / "st#re [b]:c"  # neither a pattern, nor a URL, nor markup
+    found = wattlaw("run", study, "--store", path)
+    assert found.returncode == 0, found.stderr
+    assert "1 done, 0 failed, 1 skipped" in found.stdout
+    return path
+
+
+def loaded_by(code: str) -> set[str]:
+    line = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
+    return set(subprocess.run(line, capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
+    found = wattlaw("--help")
+    assert found.returncode == 0
+    assert all(command in found.stdout for command in COMMANDS)
+    modules = loaded_by("from wattlaw.cli.main import main; main(['--help'])")
+    assert not {"torch", "pandas", "pyarrow", "numpy", "altair", "yaml"} & modules
+    assert not {"torch", "pandas"} & loaded_by("import wattlaw")
+
+
+def test_advice_imports_no_package_that_only_other_commands_need(tmp_path):
+    """The store has series, batches with a quality, and repeats, so that every part has work."""
+    store = tmp_path / "store"
+    write_store(store, *made_tables.study((1, 2)))
+    modules = loaded_by(f"from wattlaw.cli.main import main; main(['advise', {str(store)!r}])")
+    assert "wattlaw.analysis.laws.batch_effects" in modules
+    assert not {"scipy.stats", "scipy.optimize", "statsmodels", "duckdb", "altair"} & modules
+
+
+def test_the_status_of_done_runs_does_not_import_pandas(tmp_path):
+    store = tmp_path / "store"
+    write_store(store, *made_tables.study((1, 2, 4, 8)))
+    time.sleep(0.2)  # younger files are not cached
+    status = f"from wattlaw.cli.main import main; main(['status', {str(store)!r}])"
+    assert "pyarrow" in loaded_by(status)
+    assert "pandas" not in loaded_by(status)  # the first call has filled the cache
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_the_first_sentence_of_each_help(name):
+    command = typer.main.get_group(app).get_command(None, name)
+    assert command.help.partition("\n")[0] == COMMANDS[name].help
+
+
+def test_the_front_end_of_a_run_never_imports_torch():
+    modules = loaded_by("import wattlaw.cli.commands.run, wattlaw.run.local, wattlaw.run.finish")
+    assert "torch" not in modules
+    assert "pandas" not in modules
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nonsense",), ("run",), ("run", "x.yaml", "--nonsense"), ("status", "/no/such/store"),
+     ("report", "/no/such/store"), ("fit", "/no/such/store"), ("check", "/no/such/file"),
+     ("export", "/no/such/store", "runs", "-o", "never.csv")],
+)  # fmt: skip
+def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
+    assert main(list(arguments)) == 2
+    shown = capsys.readouterr()
+    assert len(shown.err.splitlines()) == 1
+    assert shown.err.startswith("wattlaw: ")
+
+
+def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(
+    study, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    store = tmp_path / "never"
+    assert main(["run", str(study), "--store", str(store), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 runs: 2 planned. Nothing was run." in shown
+    assert shown.count("planned") == 4  # no word of the table is broken
+    assert not store.exists()
+
+
+def test_a_dry_run_on_a_store_counts_done_runs(study, store, capsys):
+    assert main(["run", str(study), "--store", str(store), "--dry-run"]) == 0
+    assert "2 runs: 1 done, 1 skipped" in capsys.readouterr().out
+
+
+def test_a_finished_study_starts_no_run(study, store):
+    (done,) = [record.run_id for record in records(store).values() if record.status == "done"]
+    files = sorted((store / "runs" / done).iterdir())
+    before = [path.stat().st_mtime_ns for path in files]
+    again = wattlaw("run", study, "--store", store)
+    assert again.returncode == 0
+    assert "1 done, 0 failed, 1 skipped" in again.stdout
+    assert [path.stat().st_mtime_ns for path in files] == before
+
+
+def test_check_counts_the_runs(study, capsys):
+    assert main(["check", str(study)]) == 0
+    told = capsys.readouterr().out
+    assert told.endswith("cli: 2 runs, 1 workload, 2 settings, 1 repeat\n")
+
+
+def test_status_prints_counts_and_reasons(store, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["status", str(store)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "2 runs: 1 done, 1 skipped" in shown
+    assert "machine has 2" in shown
+    assert main(["status", str(store), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["counts"] == {"done": 1, "skipped": 1}
+    assert "needs 99 workers" in told["not_done"][0]["reason"]
+
+
+def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
+    for kind in ("csv", "parquet", "jsonl"):
+        path = tmp_path / f"epochs.{kind}"
+        assert main(["export", str(store), "epochs", "-o", str(path)]) == 0
+        read = {"csv": pd.read_csv, "parquet": pd.read_parquet,
+                "jsonl": lambda p: pd.read_json(p, lines=True)}[kind]  # fmt: skip
+        frame = read(path)
+        assert len(frame) == 4
+        assert set(frame["energy_source"]) == {"none"}
+        assert frame["cpu_energy_j"].isna().all()
+        assert frame["gpu_energy_j"].isna().all()
+
+
+def test_unknown_tables_and_suffixes_are_rejected(store, tmp_path, capsys):
+    assert main(["export", str(store), "results", "-o", str(tmp_path / "x.csv")]) == 2
+    message = capsys.readouterr().err
+    tables = "runs, epochs, telemetry, statistics, metrics, settings, fits"
+    assert f"allowed: {tables}, bundle, extrap" in message
+    assert main(["export", str(store), "runs", "-o", str(tmp_path / "x.xls")]) == 2
+    assert ".csv, .parquet, .jsonl" in capsys.readouterr().err
+
+
+def test_metrics_of_runs_and_settings_are_exported(store, tmp_path):
+    for table in ("metrics", "settings", "statistics"):
+        path = tmp_path / f"{table}.parquet"
+        assert main(["export", str(store), table, "-o", str(path)]) == 0
+        frame = pd.read_parquet(path)
+        assert len(frame) == (0 if table == "statistics" else 1)  # no GPU here
+        assert table == "statistics" or frame["epoch_time_s"].notna().all()
+
+
+def test_a_report_and_its_figures_are_written(store, tmp_path):
+    page = tmp_path / "out" / "report.html"
+    figures = str(tmp_path / "figures")
+    assert main(["report", str(store), "-o", str(page), "--figures", figures]) == 0
+    assert "needs 99 workers" in page.read_text()
+    names = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert "predictions" in names
+    kinds = {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == kinds
+
+
+def test_the_same_store_twice_is_refused(store, capsys):
+    assert main(["report", str(store), str(store)]) == 2
+    assert "more than one store" in capsys.readouterr().err
+
+
+def test_a_store_without_enough_runs_for_a_law_gives_the_reason(store, capsys):
+    assert main(["fit", str(store)]) == 2
+    assert "no rows to fit" in capsys.readouterr().err
+
+
+def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):
+    assert main(["workloads", "show", "resnet50"]) == 0
+    shown = "".join(capsys.readouterr().out.replace("│", " ").split())
+    fields = catalogue.entry("resnet50").options.model_fields
+    assert len(fields) > 3
+    for name, field in fields.items():
+        assert name + json.dumps(field.default).replace(" ", "") in shown
+    assert main(["workloads", "show", "resnet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'resnet'; allowed: bert-base, " in line
+
+
+def test_an_unknown_subcommand_of_workloads_is_rejected(capsys):
+    assert main(["workloads", "nonsense"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_workloads_are_listed_with_parameters_and_options(capsys):
+    assert main(["workloads", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    (digits,) = [one for one in listed if one["name"] == "digits-cnn"]
+    assert digits["parameters"] == 85_066
+    assert digits["options"]["lr"]["default"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["report", "{store}", "--figures", ""], "argument 4"),
+        (["report", "{store}", "--figures="], "--figures"),
+        (["report", "{store}", "-o", ""], "argument 4"),
+        (["run", "study.yaml", "--store", ""], "argument 4"),
+        (["measure", "--store", "", "--", "true", ""], "argument 3"),
+    ],
+)
+def test_an_empty_path_is_refused_and_nothing_is_written(
+    arguments, names, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main([argument.replace("{store}", "store") for argument in arguments]) == 2
+    captured = capsys.readouterr()
+    assert f"{names} is empty" in captured.err
+    assert captured.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_measured_command_may_have_empty_arguments(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert main(["measure", "--", "printf", "%s|", "a", ""]) == 0
+    assert capfd.readouterr().out == "a||"
+    assert main(["measure", "printf", "%s|", "", "b"]) == 0

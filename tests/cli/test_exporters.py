@@ -1,0 +1,227 @@
+"""Every exporter's contract, and the series that Extra-P reads."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paths
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_stores import write_store
+from made_tables import frames, run_row, study, window_row
+
+import wattlaw
+from wattlaw.api.results import Results
+from wattlaw.api.store_reports import EXPORTS
+from wattlaw.cli.main import main
+from wattlaw.common import registry
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.exporting import GROUP, Exported
+from wattlaw_formats.extrap import _as_json_lines, _as_text, _Series
+
+COUNTS = (1, 2, 4, 8, 16)
+EXTRAP = Path(os.environ.get("WATTLAW_EXTRAP_PYTHON") or ".venv-extrap/bin/python")
+FORMATS = (".txt", ".jsonl")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    store = write_store(tmp_path_factory.mktemp("made"), *study(COUNTS, "counter"), samples=3)
+    return wattlaw.open(store.path)
+
+
+def read_all(written: Exported) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
+    """Return the values of all files."""
+    return {key: values for file in written.files for key, values in read(file).items()}
+
+
+def read(path: Path) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
+    """Return the values of a file in any of Extra-P's formats, by call path and metric."""
+    values: dict[tuple[str, str], dict[tuple[float, ...], list[float]]] = {}
+    if path.suffix == ".jsonl":
+        for line in map(json.loads, path.read_text().splitlines()):
+            series = values.setdefault((line.get("callpath", ""), line["metric"]), {})
+            series.setdefault(tuple(line["params"].values()), []).append(line["value"])
+    else:
+        points: list[tuple[float, ...]] = []
+        region = metric = ""
+        for line in filter(None, path.read_text().splitlines()):
+            word, rest = line.split(" ", 1)
+            if word == "POINTS":
+                inner = [part.strip(" ()") for part in rest.strip().split(")") if part.strip()]
+                points += [tuple(map(float, part.split())) for part in inner]
+            elif word == "REGION":
+                region = rest
+            elif word == "METRIC":
+                metric = rest
+            elif word == "DATA":
+                series = values.setdefault((region, metric), {})
+                series[points[len(series)]] = list(map(float, rest.split()))
+            else:
+                assert word == "PARAMETER"
+    return values
+
+
+@pytest.mark.parametrize("name", registry.names(GROUP))
+def test_an_exporter_writes_its_endings_atomically_and_counts_what_it_writes(
+    name, results, tmp_path
+):
+    endings = registry.load(GROUP, name).endings
+    assert endings and all(ending.startswith(".") for ending in endings)
+    assert name not in EXPORTS
+    for ending in endings:
+        path = tmp_path / ending / f"new{ending.upper()}"
+        written = results.export(name, path)
+        assert written.rows > 0
+        assert {*path.parent.iterdir()} == {*written.files}
+        assert all(file.stat().st_size > 0 for file in written.files)
+        before = [file.read_bytes() for file in written.files]
+        assert [file.read_bytes() for file in results.export(name, path).files] == before
+    with pytest.raises(BadInput, match="allowed: " + endings[0].replace(".", "[.]")):
+        results.export(name, tmp_path / "wrong.xyz")
+    assert not (tmp_path / "wrong.xyz").exists()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, results, tmp_path):
+    written = results.export("extrap", tmp_path / f"x{kind}")
+    series = read_all(written)
+    assert written.rows == sum(len(v) for s in series.values() for v in s.values())
+    fits = {tuple(row.group.items())[1] for row in results.fit().rows if row.law}
+    assert {path for path, _ in series} >= {
+        f"digits-cnn->{rule.replace('_', ' ')} {batch:g}" for rule, batch in fits
+    }
+    assert {metric for _, metric in series} == {
+        "time_s per epoch", "energy_j per epoch, cpu, counter",
+    }  # fmt: skip
+    runs = results.metrics[results.metrics["global_batch"] == 64]
+    for column, metric in (("time_s", "time_s per epoch"),
+                           ("energy_j", "energy_j per epoch, cpu, counter")):  # fmt: skip
+        own = series["digits-cnn->global batch 64", metric]
+        assert list(own) == [(float(count),) for count in COUNTS]
+        for (count,), values in own.items():
+            assert sorted(values) == sorted(runs[runs["gpus"] == count][column])
+
+
+def test_the_batch_becomes_the_second_parameter(results, tmp_path):
+    path = tmp_path / "x.jsonl"
+    line = ["export", str(results.paths[0]), "extrap", "-o", str(path), "--batch", "global"]
+    assert main(line) == 0
+    assert [*json.loads(path.read_text().splitlines()[0])["params"]] == ["gpus", "global_batch"]
+    points = read(path)["digits-cnn", "time_s per epoch"]
+    assert set(points) == {(float(n), float(b)) for n in COUNTS for b in (32, 64, 128)}
+
+
+def test_series_of_other_points_and_energies_are_in_files_and_metrics_of_their_own(tmp_path):
+    """Extra-P refuses a file in which a call path lacks a point of another one."""
+    rows, windows = [], []
+    for workload, counts in (("a", (1, 2, 4)), ("b", (2, 4, 8)), ("c", (1, 2, 4))):
+        for gpus in counts:
+            run_id = f"{workload[0]}{gpus:015}"
+            source = "simulated" if workload == "b" else "counter"
+            rows.append(run_row(run_id, workload=workload, gpus=gpus, global_batch=64,
+                                local_batch=64 // gpus,
+                                launcher="simulated" if workload == "b" else "local"))  # fmt: skip
+            energy = None if (workload, gpus) == ("a", 2) else 5.0 * gpus
+            windows.append(window_row(run_id, 0, duration_s=64.0 / gpus, gpu_energy_j=energy,
+                                      energy_source=source if energy else "none",
+                                      energy_verdict="ok" if energy else "partial"))  # fmt: skip
+    for row in rows:  # text that Extra-P or a terminal would interpret
+        row["hardware"] = "d -> e\x1b" if row["workload"] == "c" else "board"
+    store = write_store(tmp_path / "s", *frames(rows, windows))
+    written = wattlaw.open(store.path).export("extrap", tmp_path / "x.txt")
+    assert [file.name for file in written.files] == ["x-1.txt", "x-2.txt"]
+    first, second = map(read, written.files)
+    assert {(path.split("->")[0], metric) for path, metric in first} == {
+        ("a", "time_s per epoch"),
+        ("c", "time_s per epoch"),
+        ("c", "energy_j per epoch, gpu, counter"),
+    }
+    assert {(path.split("->")[0], metric) for path, metric in second} == {
+        ("b", "time_s per epoch, simulated"),
+        ("b", "energy_j per epoch, gpu, simulated"),
+    }
+    for callpath, _ in [*first, *second]:
+        assert callpath.count("->") == 1
+        assert callpath.isprintable()
+        assert ("d - e" in callpath) == callpath.startswith("c")
+
+
+def test_without_a_series_nothing_is_written(tmp_path):
+    store = write_store(tmp_path / "s", *study((1, 2)))
+    with pytest.raises(Refused, match="no scaling series"):
+        wattlaw.open(store.path).export("extrap", tmp_path / "x.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+POINTS = st.lists(st.integers(1, 10**6), min_size=3, max_size=6, unique=True).map(sorted)
+
+
+@given(counts=POINTS, data=st.data())
+def test_every_number_survives_in_every_format(counts, data, tmp_path_factory):
+    values = st.lists(NUMBERS, min_size=1, max_size=4)
+    series = [
+        _Series(callpath, metric, {(float(count),): data.draw(values) for count in counts})
+        for callpath in ("w", "w->global batch 1")
+        for metric in ("time_s", "energy_j")
+    ]
+    folder = tmp_path_factory.mktemp("x")
+    for kind, text in zip(FORMATS, (_as_text, _as_json_lines), strict=True):
+        path = folder / f"x{kind}"
+        path.write_text(text(["gpus"], series))
+        assert read(path) == {(one.callpath, one.metric): one.values for one in series}
+
+
+@pytest.mark.parametrize("name", ["extrap_input.txt", "extrap_2p.txt", "extrap.jsonl"])
+def test_the_reader_of_these_tests_reads_files_of_extrap(name):
+    default = paths.ROOT / "../shared/data"
+    path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / "formats" / name
+    if not path.exists():
+        pytest.skip(f"no {name} (Extra-P); see docs/public-data.md")
+    ((_, series),) = read(path).items()
+    assert len(series) == (25 if name == "extrap_2p.txt" else 5)
+    assert all(len(values) >= 1 for values in series.values())
+
+
+@pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")
+@pytest.mark.parametrize("kind", FORMATS)
+def test_extrap_reads_what_is_exported(kind, results, tmp_path):
+    for batch in (None, "global"):
+        path = results.export("extrap", tmp_path / f"x{kind}", batch=batch).files[0]
+        loaded = load(path)
+        series = {(one["callpath"], one["metric"]): one for one in loaded["series"]}
+        own = read(path)
+        assert set(series) == set(own)
+        assert loaded["parameters"] == ["gpus", *(["global_batch"] if batch else [])]
+        for key, one in series.items():
+            expected = [
+                [*point, np.mean(values), min(values), max(values)]
+                for point, values in own[key].items()
+            ]
+            assert sorted(one["values"]) == pytest.approx(np.array(sorted(expected)), rel=1e-12)
+
+
+@pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")
+def test_models_of_extrap_agree_with_our_laws(results, tmp_path):
+    """Both describe the same data: their predictions at the measured counts are close."""
+    times = {}
+    for file in results.export("extrap", tmp_path / "x.jsonl").files:
+        times |= {one["callpath"]: one for one in load(file)["series"]
+                  if one["metric"].startswith("time")}  # fmt: skip
+    for batch in (32, 64, 128):
+        (law,) = [row.law for row in results.fit().rows if row.group.get("global_batch") == batch]
+        theirs = times[f"digits-cnn->global batch {batch}"]
+        ours = law.alpha * np.array(COUNTS, float) ** -law.beta
+        assert np.abs(np.log(theirs["predicted"] / ours)).max() < 0.1, theirs["model"]
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return what Extra-P reads."""
+    line = [str(EXTRAP), "-W", "ignore", "tests/support/read_extrap.py", str(path)]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+    return json.loads(ran.stdout)

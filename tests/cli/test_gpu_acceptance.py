@@ -1,0 +1,159 @@
+"""The program for the first hour on a GPU, rehearsed with the fake driver; its page."""
+
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import paths
+import psutil
+import pytest
+
+from wattlaw.common import processes
+
+ROOT = paths.ROOT
+sys.path.append(str(ROOT / "benchmarks"))
+import gpu_acceptance  # noqa: E402
+import gpu_page  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory):
+    """Return the results of a short rehearsal, and their file."""
+    output = tmp_path_factory.mktemp("rehearsal")
+    line = [sys.executable, ROOT / "benchmarks" / "gpu_acceptance.py", "--short"]
+    line += ["--output", output, "--wheels", output / "none"]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=880)
+    content = json.loads((output / "results.json").read_text())
+    assert done.returncode == 0, done.stdout + (output / "log.txt").read_text()[-3000:]
+    return content, output / "results.json"
+
+
+@pytest.mark.timeout(900)  # two minutes, where nothing else runs
+def test_a_rehearsal_says_so_and_does_every_part(rehearsed):
+    content, path = rehearsed
+    assert content["rehearsal"] is True
+    assert {name: part["status"] for name, part in content["parts"].items()} == dict.fromkeys(
+        gpu_acceptance.LIMITS_S, "done"
+    )
+    assert sum(gpu_acceptance.LIMITS_S.values()) <= gpu_acceptance.LIMIT_S == 570
+    assert path.with_name("grid.zip").exists()
+
+
+def test_a_rehearsal_measures_the_fake_board(rehearsed):
+    parts = {name: part["result"] for name, part in rehearsed[0]["parts"].items()}
+    facts = parts["facts"]
+    assert facts["missing_packages"] == []
+    assert "(fake)" in facts["nvml"]["nvmlDeviceGetName"]
+    assert facts["nvml"]["field 83 scope 0"] == 0  # NVML_SUCCESS
+    assert parts["unchanged"]["is_unchanged"] is True
+    for load, watts in zip(parts["energy"]["loads"], (450, 265, 450), strict=True):
+        (row,) = load["windows"]
+        assert row["power_mean_w"] == pytest.approx(watts, rel=0.02)
+        assert abs(row["ours_over_apart"]["largest"]) < 0.1
+        assert abs(row["counter_over_integral"]["median"]) < 0.02
+    assert parts["overhead"]["slowdown"]["pairs"] == 2
+    (case,) = parts["throughput"]["cases"]
+    assert case["samples_per_s"]["ours"] > 0
+    assert case["failed"] == {}
+    grid = parts["study"]["grid"]
+    assert [row["local_batch"] for row in grid] == [32, 64, 128]
+    assert [row["power_per_gpu_w"] for row in grid] == [pytest.approx(450, rel=0.02)] * 3
+    assert parts["study"]["regret_by_the_grid"] >= 0
+    (predicted,) = parts["predict"]["predictions"]
+    assert abs(predicted["power_per_gpu_w"]["error"]) < 0.2
+
+
+def test_the_scripts_have_the_steps_and_times_of_their_own_timers(rehearsed):
+    scripts = {row["mode"]: row for row in rehearsed[0]["parts"]["scripts"]["result"]["scripts"]}
+    for mode in ("no_set_device", "graph", "step_in_graph"):
+        row = scripts[mode]
+        assert row["status"] == "done"
+        assert row["steps"] == row["own_steps"]
+        assert row["p50_ratio"] == pytest.approx(1, abs=0.05)
+    full = scripts["out_of_memory"]
+    assert (full["status"], full["reason"], full["steps"]) == ("failed", "exit code 1", 20)
+
+
+def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed):
+    content, path = rehearsed
+    table = gpu_page.table(content)
+    assert gpu_page.NOT_RUN not in table
+    for text in ("pulsed, 1 s", "schnet", "out_of_memory", "decision", "fp32, batch 128"):
+        assert text in table
+    with pytest.raises(SystemExit, match="rehearsal"):
+        gpu_page.keep(path)
+    text = gpu_page.PAGE.read_text()
+    assert text == gpu_page.page(text, gpu_page.newest())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (None, "no results file"),
+        ("name: a study", "no results file"),
+        ("[1]", "no results file"),
+        ('{"parts": {}}', "no results file"),
+        (
+            '{"rehearsal": false, "date": "2026-11-26", "parts": {"facts": {"status": "failed"}}}',
+            "no part that is done",
+        ),
+    ],
+)
+def test_a_file_that_says_nothing_about_a_gpu_is_refused_in_one_line(
+    tmp_path, monkeypatch, text, told
+):
+    path = tmp_path / "results.json"
+    if text is not None:
+        path.write_text(text)
+    monkeypatch.setattr(gpu_page, "KEPT", tmp_path / "kept")
+    with pytest.raises(SystemExit, match=told):
+        gpu_page.keep(path)
+
+
+def test_the_wheels_and_the_borrowed_machine_have_all_that_the_base_needs():
+    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    lines = (ROOT / "benchmarks" / "gpu-wheels.txt").read_text().splitlines()
+    wheels = {re.split("[=#]", line)[0].lower() for line in lines}
+    on_the_machine = {"numpy", "pandas", "scipy", "pyarrow", "psutil", "pyyaml"}
+    names = {need.split(">")[0].lower() for need in needs}
+    assert names - wheels - {"vl-convert-python"} == on_the_machine
+
+
+#: A part that never ends, with a child in a session of its own that ignores SIGTERM.
+HANGS = """
+import subprocess, sys, time
+child = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(99)"
+line = [sys.executable, "-c", child]
+process = subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE)
+process.stdout.readline()
+open(sys.argv[1], "w").write(str(process.pid))
+time.sleep(600)
+"""
+
+
+def run_parts(folder: Path) -> None:
+    """Run three parts: one that hangs, one that fails, one that ends."""
+    processes.adopt_orphans(True)
+    program = gpu_acceptance.Acceptance(folder, {"rehearsal": True}, ["one", "two", "three"])
+    for name, limit_s, code in (
+        ("one", 3.0, HANGS), ("two", 60.0, "raise SystemExit('broken')"), ("three", 60.0, ""),
+    ):  # fmt: skip
+        line = [sys.executable, "-c", code, str(folder / "pid")]
+        program.run(name, limit_s, line, dict(os.environ))
+
+
+def test_a_part_that_hangs_or_fails_does_not_stop_the_next(tmp_path):
+    context = multiprocessing.get_context("spawn")  # it ends all of its descendants
+    process = context.Process(target=run_parts, args=(tmp_path,))
+    process.start()
+    process.join(120)
+    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
+    assert [part["status"] for part in parts.values()] == ["unfinished", "failed", "done"]
+    assert "limit of 3 s" in parts["one"]["reason"]
+    assert "broken" in parts["two"]["reason"]
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

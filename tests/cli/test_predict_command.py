@@ -1,0 +1,192 @@
+"""``wattlaw predict`` and ``Results.predict``: settings, units, what is not known, wrong values."""
+
+import csv
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_stores import write_store
+from made_studies import MIT, mit
+
+import wattlaw
+from conftest import wattlaw as command
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.job import jobs_of
+from wattlaw.cli.commands.predict import predict as predict_command
+from wattlaw.common.errors import BadInput, Refused
+
+KEYS = {
+    "workload", "hardware", "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch",
+    "gradient_accumulation", "precision", "power_limit_w", "clock_limit_mhz", "source",
+    "step_time_s", "step_time_s_ci", "time_per_sample_s", "time_per_sample_s_ci", "epoch_time_s",
+    "epoch_time_s_ci", "power_per_gpu_w", "power_per_gpu_w_ci", "energy_per_sample_j",
+    "energy_per_sample_j_ci", "train_time_s", "train_time_s_ci", "components", "bottleneck",
+    "p_faster", "rests_on", "next_measurement", "extrapolates", "warnings", "ci_level", "seed",
+    "energy_is",
+}  # fmt: skip
+TIMES = ("step_time_s", "time_per_sample_s", "epoch_time_s", "train_time_s")
+
+
+def step_time_s(gpus: int, local_batch: int, nodes: int) -> float:
+    """Return a step: compute, and communication that is ten times slower between nodes."""
+    inside, between = (min(gpus, 4) - 1) / 4, (nodes - 1) / nodes
+    return 0.01 + 0.005 * local_batch + 0.01 * inside + 0.1 * between
+
+
+def import_table(folder: Path, gpus: tuple[int, ...], columns: tuple[str, ...]) -> Path:
+    """Return a store with a row for each GPU count at local batch 16, 4 GPUs per node."""
+    rows = []
+    for count in gpus:
+        nodes = -(-count // 4)
+        row = {"gpus": count, "nodes": nodes, "local_batch": 16, "samples": 50_000}
+        row["epoch_time_s"] = step_time_s(count, 16, nodes) * 50_000 / (16 * count)
+        row["power_w"] = 200.0 * count
+        rows.append({name: row[name] for name in ("gpus", "epoch_time_s", *columns)})
+    table = folder / "table.csv"
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+    mapping = ",".join(f"{name}={name}" for name in rows[0])
+    done = command("import", table, "--store", folder / "store", "--hardware", "T4",
+                   "--workload", "net", "--map", mapping)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder / "store"
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    columns = ("nodes", "local_batch", "samples", "power_w")
+    return import_table(tmp_path_factory.mktemp("placed"), (1, 2, 4, 8), columns)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return import_table(tmp_path_factory.mktemp("bare"), (1, 2, 4), ())
+
+
+def test_the_json_has_each_quantity_with_its_interval(placed, capsys):
+    code = predict_command(
+        [placed], gpus="16,32", epochs=10, baseline="gpus=4,local_batch=16", as_json=True
+    )
+    rows = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert [(row["gpus"], row["nodes"], row["global_batch"]) for row in rows] == [
+        (16, 4, 256), (32, 8, 512),
+    ]  # fmt: skip
+    for row in rows:
+        assert set(row) == KEYS
+        assert (row["source"], row["ci_level"], row["hardware"]) == ("predicted", 0.9, "T4")
+        for name in (*TIMES, "power_per_gpu_w", "energy_per_sample_j"):
+            low, high = row[f"{name}_ci"]
+            assert low < row[name] < high
+        assert row["time_per_sample_s"] == pytest.approx(row["step_time_s"] / row["global_batch"])
+        assert row["epoch_time_s"] == pytest.approx(50_000 * row["time_per_sample_s"])
+        assert row["train_time_s"] == pytest.approx(10 * row["epoch_time_s"])
+        assert 0 <= row["p_faster"] <= 1
+        assert row["rests_on"]["gpus"] == [1, 2, 4, 8]
+        assert "gpus" in row["extrapolates"]
+
+
+def test_python_gives_the_rows_of_the_command_again(placed, capsys):
+    predict_command([placed], gpus="16", seed=3, as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    predictions = wattlaw.open(placed).predict(gpus=[16], seed=3)
+    assert predictions.to_dict()["rows"] == printed
+    assert predictions.to_frame()["gpus"].tolist() == [16]
+    assert "predicted" in str(predictions).lower()
+    assert "<table" in predictions._repr_html_()
+
+
+def test_without_gpus_the_doublings_are_predicted_and_shown(placed, capsys):
+    assert predict_command([placed]) == 0
+    text = capsys.readouterr().out
+    counts = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdigit()]
+    assert counts == ["1", "2", "4", "8", "16", "32"]
+    assert "Rests on 4 observations" in text
+
+
+def test_a_hardware_file_gives_the_priors_and_the_gpus_of_a_node(placed, capsys):
+    predict_command([placed], gpus="16", hardware="dgx-a100-80", as_json=True)
+    [row] = json.loads(capsys.readouterr().out)
+    assert row["gpus_per_node"] == [8, 8]
+    assert "DGX A100" in row["rests_on"]["priors"]
+    with pytest.raises(BadInput, match="no hardware is named"):
+        predict_command([placed], gpus="16", hardware="nothing")
+
+
+def test_two_gpus_on_two_nodes_are_slower_than_on_one(placed):
+    rows = wattlaw.open(placed).predict(gpus=[2], nodes=[1, 2]).rows
+    assert [row.gpus_per_node for row in rows] == [(2,), (1, 1)]
+    assert rows[0].step_time_s < rows[1].step_time_s
+    assert rows[0].components.communication_s < rows[1].components.communication_s
+
+
+def test_what_a_table_does_not_say_is_missing(bare):
+    row = wattlaw.open(bare).predict(gpus=[16]).rows[0].to_dict()
+    unknown = ("nodes", "local_batch", "step_time_s", "time_per_sample_s", "energy_per_sample_j",
+               "power_per_gpu_w", "train_time_s")  # fmt: skip
+    assert {name: row[name] for name in unknown} == dict.fromkeys(unknown)
+    low, high = row["epoch_time_s_ci"]
+    assert low < row["epoch_time_s"] < high
+    assert sum(row["components"].values()) == pytest.approx(row["epoch_time_s"], rel=0.3)
+    assert {"placement-unknown", "batch-unknown"} <= {each["code"] for each in row["warnings"]}
+
+
+def test_one_node_says_nothing_of_the_network_between_nodes(tmp_path):
+    store = import_table(tmp_path, (1, 2, 4), ("nodes", "local_batch"))
+    of_one, of_more = wattlaw.open(store).predict(gpus=[4, 16], gpus_per_node=4).rows
+    widths = [row.epoch_time_s_ci[1] / row.epoch_time_s_ci[0] for row in (of_one, of_more)]
+    assert widths[1] > 1.5 * widths[0]
+    assert "between-nodes-assumed" in {warning.code for warning in of_more.warnings}
+
+
+def test_power_limits_save_energy_and_cost_time(tmp_path):
+    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.005)
+    store = write_store(tmp_path / "store", made.runs, made.epochs).path
+    free, capped = wattlaw.open(store).predict(gpus=[8], power_limit_w=[None, 150]).rows
+    assert capped.power_per_gpu_w < free.power_per_gpu_w
+    assert free.step_time_s < capped.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"gpus": [0]}, "gpus"),
+        ({"gpus": [3], "global_batch": [64]}, "global_batch: given 64 for 3 GPUs"),
+        ({"local_batch": [8], "global_batch": [64]}, "one of them"),
+        ({"gpus": [2], "nodes": [4]}, "nodes: given 4 for 2 GPUs"),
+        ({"gpus": [16], "nodes": [2], "gpus_per_node": 4}, "at least 4"),
+        ({"power_limit_w": [-5.0]}, "power_limit_w"),
+        ({"baseline": "gpus=4,colour=3"}, "baseline"),
+        ({"baseline": "local_batch=4"}, "gpus is missing"),
+    ],
+)
+def test_values_out_of_range_are_named(placed, values, words):
+    with pytest.raises(BadInput, match=words):
+        wattlaw.open(placed).predict(**values)
+
+
+def test_a_workload_without_runs_is_refused(placed):
+    with pytest.raises(Refused, match="no done runs"):
+        wattlaw.open(placed).predict("other")
+
+
+@pytest.mark.parametrize("option", [("--gpus", "4,x"), ("--power-limit", "0"), ("--epochs", "0")])
+def test_the_command_names_an_option_that_it_cannot_read(placed, option):
+    done = command("predict", placed, *option)
+    assert done.returncode == 2
+    assert option[0] in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_emulated_runs_inform_the_model_as_the_few_gpus_that_they_are():
+    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.005)
+    table = run_metrics(made.runs, made.epochs)
+    table = table[table["power_limit_w"].isna() & table["clock_limit_mhz"].isna()]
+    emulated = table.head(2).assign(emulated_gpus=512, local_batch=4.0, gpus=2)
+    (job,) = jobs_of(pd.concat([table, emulated], ignore_index=True), "dimenet")
+    assert len(job.observations) == len(table) + 2
+    batches = {item.setting.local_batch: item.setting.gpus for item in job.observations}
+    assert batches[4.0] == 2

@@ -1,0 +1,289 @@
+"""Text from data cannot control a terminal, a page or a spreadsheet."""
+
+import contextlib
+import csv
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import unicodedata
+from functools import partial
+from pathlib import Path
+
+import paths
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import environment
+from wattlaw.api.progress import LineProgress
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.main import main
+from wattlaw.common.formatting import replace_invisible
+from wattlaw.common.terminal import escape_invisible
+from wattlaw.store.record import RunRecord
+from wattlaw.store.rows import read_rows
+from wattlaw.store.store import Store
+from wattlaw.store.tables import read_stores, write_table
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+#: Colour, title, hyperlink, C1 CSI, carriage return, bidi, separators, zero width, tags, a lone
+#: half of a pair, and what rich would take for markup and emoji.
+BAD = (
+    "\x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b]8;;http://evil\x1b\\x \x9b31m \x7f\x00\r\x0b\x85"
+    "\u061c\u200e\u202eabc\u202c\u2066\u2069\u2028\u2029\u200b\ufeff\u00ad\U000e0041\u3164\ufe0f"
+    " [red]x[/red] [link=http://evil]y[/link] :smile:"
+)
+#: What rich itself writes to a terminal.
+COLOURS = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[lh]|\x1b\[[0-9]*[AK]")
+
+
+def hidden(text: str) -> set[str]:
+    """Return the characters of a text that no output may have, by an independent list."""
+    kinds = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    return {c for c in text if unicodedata.category(c) in kinds and c not in "\n\t"} | {
+        c for c in text if c in "\u034f\u115f\u1160\u17b4\u3164\uffa0\ufe0f"
+    }
+
+
+def record(run_id: str, status: str, **changes: object) -> RunRecord:
+    return RunRecord(
+        run_id=run_id,
+        study=f"study {BAD}",
+        spec=RunSpec(
+            workload=WorkloadSpec(name="digits-cnn", options={}),
+            setting=Setting(gpus=1, global_batch=8, local_batch=8),
+            repeat=0,
+            measure=Measure(),
+            launch_kind="local",
+            hardware=BAD,
+        ),
+        seed=0,
+        order_seed=0,
+        status=status,
+        reason=BAD,
+        notes=(BAD, "=1+1"),
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    path = tmp_path / "store"
+    home = Store(path)
+    home.create()
+    for number, status in enumerate(("failed", "skipped")):
+        one = record(f"{number:016x}", status)
+        home.folder(one.run_id).write(one)
+    return path
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_escaped_text_has_no_invisible_character_and_the_rest_is_unchanged(text):
+    shown = escape_invisible(text)
+    assert not hidden(shown)
+    assert escape_invisible(shown) == shown
+    assert [c for c in text if c in "\n\t" or " " <= c <= "~"] == [
+        c for c in escape_invisible(text, "") if c in "\n\t" or " " <= c <= "~"
+    ]
+    if not hidden(text) and not set(text) - set(map(chr, range(0x250))):
+        assert shown == text
+    assert hidden(replace_invisible(text)) == set()
+
+
+def test_no_command_prints_control_characters_of_a_store(store, tmp_path, capsys):
+    for line in (
+        ["status", store],
+        ["status", store, "--json"],
+        ["fit", store],
+        ["advise", store, "-w", BAD],
+        ["export", store, BAD, "-o", tmp_path / "x.csv"],
+        ["check", tmp_path / BAD.replace("/", "").replace("\0", "")],
+        ["workloads", "show", BAD],
+        ["simulate", "--workload", BAD],
+        ["--help"],
+    ):
+        main(list(map(str, line)))
+        shown = capsys.readouterr()
+        assert not hidden(shown.out + shown.err), line
+        assert shown.out + shown.err
+
+
+def test_markup_and_emoji_codes_of_data_are_shown_as_they_are(store, capsys):
+    main(["status", str(store)])
+    shown = "".join(part.strip(" │┃") for part in capsys.readouterr().out.splitlines())
+    for code in ("[red]", "[/red]", "[link=http://evil]", ":smile:"):
+        assert code in re.sub(r"\s", "", shown)
+
+
+def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
+    observer = LineProgress(partial(Console().print, soft_wrap=True), 1)
+    one = record("a" * 16, "failed").model_copy(update={"reason": "first\nwattlaw: forged"})
+    observer.ended(one, is_new=True)
+    observer.note("queue\nwattlaw: forged")
+    table = tmp_path / "t.csv"
+    table.write_text('n,t,w\n1,2,"a\nwattlaw: forged"\n', encoding="utf-8")
+    assert main(["fit", str(table), "--x", "n", "--y", "t", "--by", "w"]) == 2
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert not re.search("^wattlaw: forged", shown.out + shown.err, re.MULTILINE)
+
+
+def test_json_gives_back_the_exact_text(store, capsys):
+    assert main(["status", str(store), "--json"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.isascii()
+    assert {row["reason"] for row in json.loads(shown)["not_done"]} == {BAD}
+
+
+def test_rows_that_an_import_refuses_are_named_without_control_characters(tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    table.write_text(f'n,t\n1,5\n"2{BAD}","{BAD}"\n', encoding="utf-8")
+    mapping = "gpus=n,epoch_time_s=t"
+    assert main(["import", str(table), "--map", mapping, "--store", str(tmp_path / "s")]) == 1
+    shown = capsys.readouterr()
+    assert not hidden(shown.out + shown.err)
+    # The row that is rejected, and the lines that its cell takes.
+    assert [line.split()[0] for line in shown.err.splitlines()] == ["wattlaw:"] * 2
+
+
+def on_a_terminal(*line: object, **changes: str) -> tuple[int, str]:
+    """Run Python with a terminal as its input and output; return its code and what that showed."""
+    ours, theirs = pty.openpty()
+    plain = {name: value for name, value in environment().items() if name != "NO_COLOR"}
+    process = subprocess.Popen(
+        [sys.executable, *map(str, line)], stdin=theirs, stdout=theirs, stderr=theirs,
+        env=plain | {"TERM": "xterm-256color"} | changes,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone when its last user is
+        while part := os.read(ours, 65536):
+            shown += part
+    os.close(ours)
+    return process.wait(60), shown.decode("utf-8", "surrogateescape").replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_our_colours_and_none_from_data(store):
+    code, shown = on_a_terminal("-m", "wattlaw", "status", store)
+    assert code == 0
+    assert "\x1b[1m" in shown  # the table's header
+    assert not hidden(COLOURS.sub("", shown))
+    assert "\x1b[31m" not in shown
+    assert r"\x1b[31m" in re.sub(r"[│\s]", "", COLOURS.sub("", shown))
+
+
+def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
+    code = """
+import sys
+from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.progress import observer_for
+from wattlaw.terminal import escaped_output
+from test_terminal_output import BAD, record
+with escaped_output(), observer_for(Console(), 2) as observer:
+    observer.started(record("a" * 16, "running"))
+    observer.note(BAD)
+    print(BAD)
+    print(BAD, file=sys.stderr)
+    observer.ended(record("a" * 16, "failed"), is_new=True)
+"""
+    script = tmp_path / "show.py"
+    script.write_text(code)
+    path = os.pathsep.join([str(paths.SUPPORT), os.environ.get("PYTHONPATH", "")])
+    code, text = on_a_terminal(script, PYTHONPATH=path)
+    assert code == 0, text
+    text = re.sub(r"\r(?=\x1b\[2?K)", "", text)
+    assert not hidden(COLOURS.sub("", text))
+    assert "\x1b[31mred" not in text
+    assert text.count("[red]x[/red]") >= 3
+
+
+def test_log_lines_and_warnings_are_escaped():
+    code = """
+import logging, sys, warnings
+from wattlaw.terminal import escaped_output
+with escaped_output():
+    assert not hasattr(sys.stdout, "buffer")  # nothing gets past
+    logging.getLogger("other").warning("log %s", "\\x1b[31m\\u202e\\udcff")
+    warnings.warn("warned \\x1b[31m\\u202e\\udcff")
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    shown = found.stderr.decode()
+    assert r"log \x1b[31m\u202e\udcff" in shown
+    assert r"warned \x1b[31m\u202e\udcff" in shown
+    assert not hidden(shown)
+
+
+def test_a_measured_command_prints_what_it_prints(tmp_path):
+    said = b"\x1b[31mred\x1b[0m\xff\x9b\xe2\x80\xae\n"
+    script = f"import sys; sys.stdout.buffer.write({said!r}); sys.stderr.buffer.write({said!r})"
+    line = [sys.executable, "-m", "wattlaw", "measure", "-o", str(tmp_path / "s"), "--",
+            sys.executable, "-c", script]  # fmt: skip
+    found = subprocess.run(line, capture_output=True, check=False, env=environment(), timeout=120)
+    assert found.returncode == 0
+    assert found.stdout == said
+    assert found.stderr.startswith(said)
+    assert not hidden(found.stderr.removeprefix(said).decode())
+    assert b"measured" not in found.stdout
+
+
+FORMULAS = (
+    "=1+1", "+cmd|' /C calc'!A0", "-1+1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "'=1",
+    "''@x", "＝1", "-", "- x",
+)  # fmt: skip
+HARMLESS = ("-5", "+1.5e3", "-inf", "'quoted'", "a=b", "", "text")
+
+
+def test_csv_cells_that_are_formulas_get_an_apostrophe_and_numbers_stay(tmp_path):
+    table = pa.table({"=name": [*FORMULAS, *HARMLESS], "x": [-1.5] * 20})
+    path = tmp_path / "t.csv"
+    write_table(path, table)
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["'=name", "x"]
+    assert [row[0] for row in rows] == [*(f"'{text}" for text in FORMULAS), *HARMLESS]
+    assert {row[1] for row in rows} == {"-1.5"}
+    back = read_rows(path)
+    assert back.columns == ("=name", "x")
+    assert [row.cells["=name"] or "" for row in back.rows] == [
+        text.strip() for text in (*FORMULAS, *HARMLESS)
+    ]
+    write_table(path, table, raw=True)
+    with path.open(newline="", encoding="utf-8") as file:
+        assert [row[0] for row in csv.reader(file)] == ["=name", *FORMULAS, *HARMLESS]
+    write_table(tmp_path / "t.jsonl", table)
+    lines = (tmp_path / "t.jsonl").read_text(encoding="utf-8").split("\n")
+    assert [json.loads(line)["=name"] for line in lines if line] == [*FORMULAS, *HARMLESS]
+
+
+@given(st.text())
+def test_a_text_comes_back_from_a_csv_file_as_it_was(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "one.csv"
+    write_table(path, pa.table({"a": [text], "b": ["x"]}))
+    (row,) = read_rows(path).rows
+    assert (row.cells["a"] or "") == text.strip()
+
+
+def test_export_neutralises_reasons_unless_raw(tmp_path):
+    home = Store(tmp_path / "s")
+    home.create()
+    one = record("0" * 16, "failed").model_copy(update={"reason": '=HYPERLINK("http://evil")'})
+    home.folder(one.run_id).write(one)
+    for options, cell in (([], "'=HYPERLINK"), (["--raw"], "=HYPERLINK")):
+        path = tmp_path / "runs.csv"
+        assert main(["export", str(home.path), "runs", "-o", str(path), *options]) == 0
+        with path.open(newline="", encoding="utf-8") as file:
+            (row,) = csv.DictReader(file)
+        assert row["reason"].startswith(cell)
+    assert main(["export", str(home.path), "runs", "-o", str(tmp_path / "r.parquet")]) == 0
+    assert read_stores([home])[0]["reason"][0].startswith("=")
+
+
+def test_a_report_has_no_bidirectional_or_control_characters(store, tmp_path):
+    page = tmp_path / "report.html"
+    assert main(["report", str(store), "-o", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "[red]x[/red]" in text
+    assert not hidden(text)

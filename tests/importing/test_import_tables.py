@@ -1,0 +1,230 @@
+"""Imports as tables: the same runs as run folders, written once, completely or not at all."""
+
+import dataclasses
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import paths
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from made_stores import record, write_store
+from made_studies import mit
+
+from wattlaw.api.results import open as open_store
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput, DamagedFileWarning
+from wattlaw.run.run_status import store_status
+from wattlaw.store.imports import ImportedRun, write_runs
+from wattlaw.store.record import RunRecord, Site
+from wattlaw.store.run_rows import row_of
+from wattlaw.store.schema import RUNS, TABLES
+from wattlaw.store.statistics import joint_utilisation, statistics
+from wattlaw.store.store import Store
+
+STUDY = mit(counts=(1, 2), repeats=2)
+RUN_ROWS = STUDY.runs.iloc[:8].assign(status=["failed", *["done"] * 7])
+
+
+def runs_of(folders: Store) -> list[ImportedRun]:
+    """Return the runs of a store of run folders as runs of an import."""
+    runs = []
+    for number, folder in enumerate(folders.folders()):
+        known = folder.read()
+        assert known is not None
+        is_done = known.status == "done"
+        windows = pq.read_table(folder.epochs_path).to_pylist() if is_done else []
+        samples = pq.read_table(folder.telemetry_path) if is_done else None
+        runs.append(ImportedRun(known, windows, samples, line=number))
+    return runs
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> Store:
+    path = tmp_path_factory.mktemp("folders") / "store"
+    return write_store(path, RUN_ROWS, STUDY.epochs, samples=5)
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    store = Store(tmp_path / "store")
+    store.create()
+    return store
+
+
+def import_path(store: Store) -> Path:
+    (path,) = (store.path / "imports").glob("*/")
+    return path
+
+
+def test_an_import_has_the_tables_of_run_folders(folders, store):
+    counts = write_runs(store, runs_of(folders))
+    assert (counts.added, counts.unchanged, counts.rejected) == (8, 0, ())
+    assert not [*(store.path / "runs").iterdir()]
+    for name, schema in TABLES.items():
+        tables = [Store(path.path).arrow(name) for path in (folders, store)]
+        assert tables[1].schema == schema
+        assert str(tables[1].to_pylist()) == str(tables[0].to_pylist())
+        relations = [
+            Store(path.path).duckdb(name).order("all").fetchall() for path in (folders, store)
+        ]
+        assert str(relations[0]) == str(relations[1])
+    pd.testing.assert_frame_equal(statistics(store), statistics(folders), rtol=1e-9)
+    assert joint_utilisation(store).equals(joint_utilisation(folders))
+    some = Store(folders.path).arrow("runs")["run_id"].to_pylist()[2:4]
+    assert joint_utilisation(store, some).equals(joint_utilisation(folders, some))
+    assert open_store(store.path).telemetry(some).equals(open_store(folders.path).telemetry(some))
+    one, other = store_status(store), store_status(folders)
+    assert (one.states, one.not_done) == (other.states, other.not_done)
+
+
+def test_folders_and_imports_of_one_store_are_read_together(folders, store):
+    runs = runs_of(folders)
+    shutil.copytree(folders.path / "runs", store.path / "runs", dirs_exist_ok=True)
+    for run in runs[::2]:
+        shutil.rmtree(store.folder(run.record.run_id).path)
+    assert write_runs(store, runs).added == 4
+    for name in TABLES:
+        assert str(store.arrow(name).to_pylist()) == str(folders.arrow(name).to_pylist())
+
+
+def test_a_second_import_adds_only_what_is_new(folders, store):
+    runs = runs_of(folders)
+    write_runs(store, runs[:5])
+    first = import_path(store)
+    counts = write_runs(store, runs)
+    assert (counts.added, counts.unchanged, counts.rejected) == (3, 5, ())
+    again = write_runs(store, runs)
+    assert (again.added, again.unchanged, again.rejected) == (0, 8, ())
+    assert len([*(store.path / "imports").glob("*/")]) == 2
+    shutil.rmtree(first)
+    assert write_runs(store, runs).added == 5
+
+
+def test_changed_values_are_rejected_with_the_way_to_replace_them(folders, store):
+    runs = runs_of(folders)
+    write_runs(store, runs)
+    window = runs[3].windows[0]
+    longer = [window | {"duration_s": window["duration_s"] + 1}, *runs[3].windows[1:]]
+    changed = dataclasses.replace(runs[3], windows=longer)
+    facts = runs[4].record.facts.model_copy(update={"parameters": 17})
+    other = dataclasses.replace(runs[4], record=runs[4].record.model_copy(update={"facts": facts}))
+    counts = write_runs(store, [changed, other, *runs[5:]])
+    assert (counts.added, counts.unchanged) == (0, 3)
+    assert [row.line for row in counts.rejected] == [3, 4]
+    assert all(f"remove {import_path(store)}" in row.reason for row in counts.rejected)
+    assert all("with 7 other runs" in row.reason for row in counts.rejected)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"duration_s": -1.0}, {"energy_verdict": "fine"}, {"run_id": None}, {"steps": 2**70}],
+)
+def test_a_value_that_no_run_has_is_refused_and_nothing_is_written(folders, store, change):
+    runs = runs_of(folders)
+    bad = dataclasses.replace(runs[3], windows=[runs[3].windows[0] | change])
+    with pytest.raises(BadInput):
+        write_runs(store, [*runs[:3], bad])
+    assert not [*store.path.glob("imports/*/"), *store.path.glob(".importing.*")]
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("how", ["cut", "missing", "other"])
+def test_a_damaged_import_is_left_out_and_named(folders, store, name, how, capsys):
+    runs = runs_of(folders)
+    write_runs(store, runs[:4])
+    damaged = import_path(store)
+    write_runs(store, runs[4:])
+    path = damaged / f"{name}.parquet"
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    elif how == "missing":
+        path.unlink()
+    else:
+        pq.write_table(pa.table({"run_id": ["x"]}), path)
+    opened = Store(store.path)
+    with pytest.warns(DamagedFileWarning, match=f"import {damaged.name} is left out"):
+        rows = {table: set(opened.arrow(table)["run_id"].to_pylist()) for table in TABLES}
+    assert set(opened.damaged) == {damaged.name}
+    left = {run.record.run_id for run in runs[4:]}
+    table = "epochs" if how != "other" else name
+    assert rows[table] & {run.record.run_id for run in runs[:4] if table != "runs"} == set()
+    assert rows["epochs"] >= left
+    with pytest.raises(BadInput, match=damaged.name):
+        Store(store.path, strict=True).arrow(name)
+    if how != "other" or name == "runs":
+        assert main(["status", str(store.path)]) == 0
+        assert "damaged" in capsys.readouterr().out
+    if name == "runs":
+        with pytest.raises(BadInput, match=damaged.name):
+            write_runs(store, runs)
+
+
+def test_a_copied_import_is_left_out(folders, store):
+    write_runs(store, runs_of(folders))
+    before = store.arrow("runs")
+    shutil.copytree(import_path(store), store.path / "imports" / "zz")
+    opened = Store(store.path)
+    with pytest.warns(DamagedFileWarning, match="import zz is left out"):
+        assert opened.arrow("runs").equals(before)
+
+
+IMPORT = """
+import sys
+from pathlib import Path
+from test_import_tables import runs_of as runs
+from wattlaw.store.imports import write_runs
+from wattlaw.store.store import Store
+first = int(sys.argv[3])
+store, folders = (Store(Path(path)) for path in sys.argv[1:3])
+print(write_runs(store, runs(folders)[first : first + 6]).added)
+"""
+
+
+def test_imports_at_the_same_time_write_each_run_once(folders, store):
+    places = [str(paths.SUPPORT), *sys.path]
+    code = f"import sys; sys.path[:0] = {places!r}\n{IMPORT}"
+    line = [sys.executable, "-c", code, str(store.path), str(folders.path)]
+    writers = [subprocess.Popen([*line, first], stdout=subprocess.PIPE) for first in "012"]
+    assert sum(int(writer.communicate()[0]) for writer in writers) == 8
+    assert not Store(store.path).snapshot().damage
+    assert store.arrow("runs").num_rows == 8
+
+
+BAR = """
+import sys
+from wattlaw.cli.common import work_bar
+from wattlaw.cli.main import main
+work_bar._SHOWN_AFTER_S = 0.0
+main(["import", sys.argv[1], "--map", "gpus=n,epoch_time_s=t", "--store", sys.argv[2]])
+"""
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_import_shows_a_bar_on_a_terminal_only(tmp_path, is_terminal):
+    table = tmp_path / "t.csv"
+    table.write_text("n,t\n1,10\n2,6\n")
+    ours, theirs = pty.openpty() if is_terminal else os.pipe()
+    line = [sys.executable, "-c", BAR, str(table), str(tmp_path / "s")]
+    subprocess.run(line, stderr=theirs, stdout=subprocess.DEVNULL, check=True, timeout=120)
+    os.close(theirs) if not is_terminal else None
+    assert (b"importing runs" in os.read(ours, 100_000)) == is_terminal
+    os.close(ours)
+
+
+def test_every_column_of_a_record_is_in_its_row():
+    known = record(STUDY.runs.iloc[0].to_dict())
+    site = Site(scheduler="slurm", job_id="7", partition="gpu", nodes=("a", "b"), energy_j=5.0)
+    full = RunRecord(
+        **(dict(known) | {"site": site, "started_at": datetime(2026, 1, 1, tzinfo=UTC)})
+    )
+    row = row_of(full, "done")
+    assert set(row) <= set(RUNS.names)
+    assert (row["job_id"], row["node_names"], row["site_energy_j"]) == ("7", ("a", "b"), 5.0)
+    assert (row["gpus"], row["nodes"]) == (full.spec.setting.gpus, full.spec.nodes)

@@ -1,0 +1,675 @@
+"""Import of measurements as runs: accepted rows, rejected rows, and repeated imports."""
+
+import csv
+import hashlib
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from public_data import ORIGINS, public_csv
+
+from conftest import wattlaw
+from wattlaw.analysis.laws.series import scaling_series
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.api.imports import read_import
+from wattlaw.cli.commands.export import export
+from wattlaw.cli.commands.fit import fit
+from wattlaw.cli.commands.import_files import import_files
+from wattlaw.cli.commands.status import status
+from wattlaw.common.errors import BadInput
+from wattlaw.importing.importer import Options
+from wattlaw.importing.mapping import parse_map
+from wattlaw.importing.reading import Source
+from wattlaw.importing.table import parse_runs
+from wattlaw.store.fields import FIELDS
+from wattlaw.store.rows import Row, Rows, read_rows
+from wattlaw.store.schema import TABLES
+from wattlaw.store.statistics import statistics
+from wattlaw.store.store import Store
+from wattlaw.store.tables import read_stores
+from wattlaw.study.identity import canonical
+
+MAP = "gpus=n,epoch_time_s=t"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def bring(
+    table: Path, mapping: str, store: Path, *, workload: str | None = None,
+    hardware: str | None = None, study: str | None = None,
+) -> int:  # fmt: skip
+    return import_files([table], mapping, store, workload=workload, hardware=hardware, study=study)
+
+
+def a_csv(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def metrics(store: Path) -> pd.DataFrame:
+    return run_metrics(*read_stores([Store(store)]))
+
+
+def bad_lines(error: str) -> dict[int, str]:
+    found = {}
+    for line in error.splitlines():
+        if ": line " in line:
+            number, why = line.split(": line ")[1].split(": ", 1)
+            found[int(number)] = why
+    return found
+
+
+def rejected(table: Path, mapping: str) -> dict[int, str]:
+    """Return all rejected rows by line; the command prints the first ones only."""
+    lines = read_import(table, map=mapping).files[0].rejected
+    return bad_lines("\n".join(f": {line}" for line in lines))
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def test_a_table_becomes_runs_that_the_analyses_can_read(tmp_path, home, capsys):
+    table = a_csv(
+        tmp_path / "t.csv",
+        "n,t,b,cap,mhz,gpu_j,cpu_j,sm,acc,loss,ev",
+        "2,10.5,32,250,1380,6300,400,87.5,0.71,1.2,3",
+        "4,6,32,,,5000,,,,,",
+    )
+    fields = MAP + (
+        ",local_batch=b,power_limit_w=cap,clock_limit_mhz=mhz,gpu_energy_j=gpu_j,"
+        "cpu_energy_j=cpu_j,sm_util_percent=sm,metric=acc,metric_name=@accuracy,loss=loss,"
+        "eval_time_s=ev,precision=@bf16,nodes=@2,samples=@1000,steps=@16,epochs=@3,"
+        "energy_source=@counter,energy_verdict=@ok,options.lr=@0.1"
+    )
+    assert bring(table, fields, home, workload="resnet50", hardware="V100", study="mit") == 0
+    assert "2 runs added" in capsys.readouterr().out
+    one, other = metrics(home).to_dict("records")
+    expected = {
+        "workload": "resnet50", "options": '{"lr": "0.1"}', "hardware": "V100", "study": "mit",
+        "launcher": "imported", "nodes": 2, "gpus": 2, "global_batch": 64, "local_batch": 32,
+        "precision": "bf16", "power_limit_w": 250.0, "clock_limit_mhz": 1380.0,
+        "dataset_fraction": 1.0, "repeat": 0, "metric_name": "accuracy", "epoch_time_s": 10.5,
+        "epochs_timed": 3, "train_time_s": 31.5, "samples_per_epoch": 1000.0,
+        "steps_per_epoch": 16.0, "energy_per_epoch_j": 6700.0, "gpu_energy_per_epoch_j": 6300.0,
+        "energy_is": "gpu+cpu, counter", "energy_verdict": "ok", "sm_util_mean": 0.875,
+        "eval_time_s": 3.0, "metric": 0.71, "loss": 1.2, "epochs_trained": 3,
+        "power_per_gpu_w": 300.0,
+    }  # fmt: skip
+    assert {name: one[name] for name in expected} == expected
+    assert other["global_batch"] == 128
+    assert other["energy_is"] == "gpu, counter"
+    for name in ("power_limit_w", "sm_util_mean", "metric", "eval_time_s", "mem_util_mean"):
+        assert math.isnan(other[name])
+
+
+def test_the_tables_of_an_import_are_those_of_any_store(tmp_path, home):
+    bring(a_csv(tmp_path / "t.csv", "n,t", "1,10", "2,5"), MAP, home)
+    store = Store.existing(home)
+    for name, schema in TABLES.items():
+        assert store.arrow(name).schema == schema
+        assert store.duckdb(name).columns == schema.names
+    assert store.arrow("telemetry").num_rows == 0
+    assert statistics(store).empty
+    for row in store.arrow("runs").to_pylist():
+        assert row["status"] == "done"
+        assert row["launcher"] == "imported"
+        assert row["started_at"] is row["finished_at"] is None
+        assert row["notes"][0] == "imported from t.csv"
+        assert "precision fp32" in row["notes"][1]
+    for row in store.arrow("epochs").to_pylist():
+        assert row["start_ns"] is row["samples"] is row["gpu_energy_j"] is None
+        assert (row["energy_source"], row["energy_verdict"]) == ("none", "unavailable")
+
+
+def test_power_times_time_is_an_energy_that_is_doubted_unless_the_user_vouches(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t,p", "2,10,500")
+    bring(table, MAP + ",power_w=p", home)
+    (row,) = metrics(home).to_dict("records")
+    assert row["gpu_energy_per_epoch_j"] == 5000.0
+    assert row["power_per_gpu_w"] == 250.0
+    assert row["energy_is"] == "gpu, integral, suspect"
+    assert Store(home).arrow("epochs")["energy_reason"].to_pylist() == [
+        "measured elsewhere, not checked here"
+    ]
+
+
+def test_quality_without_its_time_is_kept_and_no_time_is_made_up(tmp_path, home):
+    bring(a_csv(tmp_path / "t.csv", "n,t,acc", "1,10,0.5"), MAP + ",metric=acc,epochs=@1", home)
+    windows = Store(home).pandas("epochs").set_index("phase")
+    assert windows.loc["evaluate", "metric"] == 0.5
+    assert math.isnan(windows.loc["evaluate", "duration_s"])
+    assert metrics(home)["metric"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_every_kind_of_file_gives_the_same_runs(tmp_path, home, kind):
+    frame = pd.DataFrame(
+        {
+            "n": [1, 2, 4],
+            "t": [10.0, 5.5, 3.25],
+            "cap": [None, 200.0, 250.5],
+            "gpu": ["a", "b,c", "é"],
+        }
+    )
+    path = tmp_path / f"t.{kind}"
+    if kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_parquet(path)
+    assert bring(path, MAP + ",power_limit_w=cap,hardware=gpu", home) == 0
+    found = metrics(home).sort_values("gpus")
+    assert found["epoch_time_s"].tolist() == [10.0, 5.5, 3.25]
+    assert found["hardware"].tolist() == ["a", "b,c", "é"]
+    assert found["power_limit_w"].fillna(0).tolist() == [0.0, 200.0, 250.5]
+
+
+def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsys):
+    table = a_csv(
+        tmp_path / "t.csv",
+        "n,t,b,g,note",
+        "1,10,64,64,good",
+        "2,abc,32,64,",
+        "2,0,32,64,",
+        "2,-3,32,64,",
+        "2,inf,32,64,",
+        "2,nan,32,64,",
+        "2,1_0,32,64,",
+        ",3,16,64,",
+        "2.5,3,16,64,",
+        "0,3,16,64,",
+        "8,2,7,64,",
+        "8,2,,60,",
+        "8,,8,64,",
+        "8,2,8",
+        '8,2,8,64,"two',
+        'lines"',
+        "",
+        "16.0,1e0,4,64,good",
+    )
+    assert bring(table, MAP + ",local_batch=b,global_batch=g", home) == 1
+    told = capsys.readouterr()
+    found = rejected(table, MAP + ",local_batch=b,global_batch=g")
+    assert "3 runs added" in told.out
+    assert "13 rows rejected" in told.out
+    assert len(told.err.splitlines()) == 6
+    assert "and 8 more" in told.err
+    times, counts = dict.fromkeys(range(3, 9), "epoch_time_s"), dict.fromkeys((9, 10, 11), "gpus")
+    others = {12: "global_batch", 13: "global_batch", 14: "epoch_time_s", 15: "has"}
+    assert {line: why.split()[0] for line, why in found.items()} == times | counts | others
+    assert sorted(metrics(home)["gpus"]) == [1, 8, 16]
+
+
+def test_a_table_without_a_good_row_makes_no_store(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t", "1,0", "x,1")
+    with pytest.raises(BadInput, match="none of its 2 rows"):
+        bring(table, MAP, home)
+    with pytest.raises(BadInput, match="none of its 0 rows"):
+        bring(a_csv(tmp_path / "e.csv", "n,t"), MAP, home)
+    assert not home.exists()
+
+
+WRONG = {
+    "gpus=n": "epoch_time_s or step_time_s or throughput is missing; required: gpus, epoch_time_s",
+    MAP + ",step_time_s=t": "given both step_time_s and epoch_time_s; allowed: one of them",
+    "gpus=n,epoch_time_s=time": 'no column "time"; the table has: n, t',
+    MAP + ",speed=t": 'no field "speed"; allowed: gpus, epoch_time_s, step_time_s,',
+    MAP + ",gpus=t": "gpus is given twice",
+    MAP + ",nodes": "allowed: field=column or field=@value",
+    MAP + ",nodes=": "allowed: field=column or field=@value",
+    MAP + ",nodes=@0": 'nodes is "0"; allowed: a whole number from 1',
+    MAP + ",precision=@half": "allowed: fp32, tf32, bf16, fp16",
+    MAP + ",power_w=t,gpu_energy_j=t": "allowed: one of them",
+    MAP + ",sm_util=t,sm_util_percent=t": "allowed: one of them",
+    MAP + ',"nodes=t': "allowed: field=column",
+    MAP + ",options.=t": 'no field "options."',
+}
+
+
+@pytest.mark.parametrize("mapping", WRONG)
+def test_an_invalid_mapping_gives_a_one_line_error(tmp_path, home, mapping):
+    table = a_csv(tmp_path / "t.csv", "n,t", "1,10")
+    with pytest.raises(BadInput) as error:
+        bring(table, mapping, home)
+    assert WRONG[mapping] in str(error.value)
+    assert str(error.value).isprintable()
+    assert not home.exists()
+
+
+def test_options_are_constants_of_the_mapping(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t,w", "1,10,vgg16")
+    with pytest.raises(BadInput, match="workload is given twice"):
+        bring(table, MAP + ",workload=w", home, workload="resnet50")
+    for study in ("a b", "", "../x", "x" * 101):
+        with pytest.raises(BadInput, match="--study"):
+            bring(table, MAP, home, study=study)
+    assert bring(table, MAP, home) == 0
+    assert metrics(home)[["workload", "study"]].to_numpy().tolist() == [["t", "t"]]
+
+
+def test_columns_with_commas_and_equals_signs_can_be_named(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", '"GPUs, all",t=s', "2,10")
+    assert bring(table, '"gpus=GPUs, all", epoch_time_s = t=s', home) == 0
+    assert metrics(home)["gpus"].tolist() == [2]
+
+
+BROKEN = {
+    "t.csv": (b"n,t,n\n1,2,3\n", 'column "n" occurs twice'),
+    "latin.csv": ("n,t\n1,\xe9\n".encode("latin-1"), "not a table"),
+    "t.parquet": (b"PAR1", "not a table"),
+    "t.xlsx": (b"", 'unknown suffix ".xlsx"; allowed: .csv, .tsv, .txt, .jsonl, .parquet'),
+    "t.jsonl": (b"[1]\nnothing\n", "line 1: is not a JSON object"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_file_without_a_table_gives_a_one_line_error(tmp_path, home, name):
+    content, why = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput) as error:
+        bring(tmp_path / name, MAP, home)
+    assert why in str(error.value)
+    with pytest.raises(BadInput, match="no such file"):
+        bring(tmp_path / "none.csv", MAP, home)
+
+
+def test_json_lines_are_checked_one_by_one(tmp_path, home):
+    lines = ['{"n": 1, "t": 10}', "nonsense", "[1, 2]", '{"n": true, "t": 5}', '{"n": 2, "t": "5"}',
+             '{"n": 4, "t": null}', '{"n": 4, "t": NaN}', '{"n": 4, "t": {"s": 1}}',
+             '{"n": 1e400, "t": 1}', "", '{"n": 4, "t": 2.5, "o": [1]}', "[" * 10**5]  # fmt: skip
+    table = a_csv(tmp_path / "t.jsonl", *lines)
+    assert bring(table, MAP, home) == 1
+    assert sorted(rejected(table, MAP)) == [2, 3, 4, 6, 7, 8, 9, 12]
+    assert sorted(metrics(home)["gpus"]) == [1, 2, 4]
+
+
+def test_importing_again_changes_nothing_and_more_rows_add(tmp_path, home, capsys):
+    table = a_csv(tmp_path / "t.csv", "n,t,loss", "1,10,nan", "1,11,2", "2,6,3")
+    assert bring(table, MAP + ",loss=loss", home) == 0
+    before = files(home)
+    assert bring(table, MAP + ",loss=loss", home) == 0
+    assert "0 runs added" in capsys.readouterr().out.splitlines()[-1]
+    assert files(home) == before
+    with table.open("a") as file:
+        file.write("1,12,4\n4,3,5\n")
+    assert bring(table, MAP + ",loss=loss", home) == 0
+    assert "2 runs added" in capsys.readouterr().out
+    found = metrics(home)
+    assert found["epoch_time_s"].tolist() == [10, 11, 12, 6, 3]
+    assert found["repeat"].tolist() == [0, 1, 2, 0, 0]
+    assert before.items() <= files(home).items()
+
+
+def test_times_of_a_step_compare_by_sample(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t,b,w", "1,0.5,8,100", "2,0.6,8,120")
+    assert bring(table, "gpus=n,step_time_s=t,local_batch=b,power_w=w", home) == 0
+    found = metrics(home)
+    assert found["unit"].tolist() == ["sample", "sample"]
+    assert found["time_s"].tolist() == pytest.approx([0.5 / 8, 0.6 / 16])
+    assert found["step_time_s"].tolist() == [0.5, 0.6]
+    assert found["energy_j"].tolist() == pytest.approx([100 * 0.5 / 8, 120 * 0.6 / 16])
+    assert found["epoch_time_s"].isna().all()
+
+
+def test_the_same_settings_of_another_file_are_other_runs(tmp_path, home):
+    for name, time_s in (("a.csv", 10), ("b.csv", 11)):
+        assert bring(a_csv(tmp_path / name, "n,t", f"1,{time_s}"), MAP, home, workload="w") == 0
+    assert sorted(metrics(home)["epoch_time_s"]) == [10, 11]
+
+
+def test_a_changed_value_is_rejected_and_nothing_is_counted_twice(tmp_path, home, capsys):
+    """A row put right in the middle would number those after it anew."""
+    table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "1,11", "2,6")
+    bring(table, MAP, home)
+    a_csv(table, "n,t", "1,10", "1,10.5", "1,11", "2,6", "2,7")
+    before = files(home)
+    assert bring(table, MAP, home) == 1
+    told = capsys.readouterr()
+    assert sorted(bad_lines(told.err)) == [3, 4]
+    assert "remove" in bad_lines(told.err)[3]
+    assert sorted(metrics(home)["epoch_time_s"]) == [6, 7, 10, 11]
+    assert before.items() <= files(home).items()
+
+
+def test_a_bad_row_keeps_its_number_among_the_repeats(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "1,oops", "1,12")
+    assert bring(table, MAP, home) == 1
+    assert metrics(home)["repeat"].tolist() == [0, 2]
+    assert bring(a_csv(table, "n,t", "1,10", "1,11", "1,12"), MAP, home) == 0
+    assert metrics(home)["epoch_time_s"].tolist() == [10, 11, 12]
+
+
+def test_repeats_that_a_column_numbers_keep_their_numbers(tmp_path, home, capsys):
+    table = a_csv(tmp_path / "t.csv", "n,t,r", "1,10,7", "1,11,3", "1,12,7", "1,13,", "1,14,-1")
+    assert bring(table, MAP + ",repeat=r", home) == 1
+    found = bad_lines(capsys.readouterr().err)
+    assert "line 2" in found[4]
+    assert sorted(found) == [4, 5, 6]
+    assert metrics(home).set_index("repeat")["epoch_time_s"].to_dict() == {3: 11, 7: 10}
+
+
+def test_a_mapping_that_makes_other_settings_of_the_same_rows_is_warned_of(tmp_path, home, capsys):
+    table = a_csv(tmp_path / "t.csv", "n,t,b", "1,10,32")
+    bring(table, MAP, home)
+    assert bring(table, MAP + ",local_batch=b", home) == 0
+    assert "has 1 other runs from a file of this name" in capsys.readouterr().err
+
+
+def test_an_import_that_was_killed_is_completed_by_the_next(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "2,6", "4,4")
+    bring(table, MAP, home)
+    whole = files(home)
+    (folder,) = (home / "imports").glob("*/")
+    folder.rename(home / ".importing.x")  # what a killed one leaves behind
+    (home / ".importing.x" / "runs.parquet").unlink()
+    assert bring(table, MAP, home) == 0
+    assert files(home).items() >= whole.items()
+
+
+def test_a_run_folder_without_a_record_is_named(tmp_path, home):
+    table = a_csv(tmp_path / "t.csv", "n,t", "1,10")
+    bring(table, MAP, home)
+    (run_id,) = Store(home).arrow("runs")["run_id"].to_pylist()
+    (path,) = (home / "imports").glob("*/")
+    path.rename(tmp_path / "elsewhere")
+    (home / "runs" / run_id).mkdir()
+    with pytest.raises(BadInput, match="has no record; remove it"):
+        bring(table, MAP, home)
+
+
+HOSTILE = ["<script>alert(1)</script>", "a\nb", "\x1b[31m", "../../etc", "=cmd|'x'!A", "é" * 200,
+           "training/v0.6/gnmt", "-", "\u202e", "{}", "a" * 150]  # fmt: skip
+
+
+def test_hostile_names_are_kept_as_data(tmp_path, home):
+    table = tmp_path / "t.jsonl"
+    rows = [{"n": 1, "t": 1 + i, "w": text, "h": text} for i, text in enumerate(HOSTILE)]
+    table.write_text("\n".join(json.dumps(row) for row in rows))
+    assert bring(table, MAP + ",workload=w,hardware=h,options.x=w", home) == 0
+    runs = Store(home).pandas("runs").merge(metrics(home)[["run_id", "epoch_time_s"]], on="run_id")
+    runs = runs.sort_values("epoch_time_s")
+    assert runs["hardware"].tolist() == HOSTILE
+    assert [json.loads(text)["x"] for text in runs["options"]] == HOSTILE
+    named = [json.loads(text).get("workload", w) for text, w in
+             zip(runs["options"], runs["workload"], strict=True)]  # fmt: skip
+    assert named == HOSTILE
+    assert runs["workload"].str.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}").all()
+
+
+def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home):
+    names = ["x" * 201, "y" * 10**6, "\ud800", True, 5, None, "", "good"]
+    table = tmp_path / "t.jsonl"
+    table.write_text("\n".join(json.dumps({"n": 1, "t": 1, "w": name}) for name in names))
+    assert bring(table, MAP + ",workload=w", home) == 1
+    found = rejected(table, MAP + ",workload=w")
+    assert sorted(found) == [1, 2, 3, 4, 6, 7]
+    assert "allowed: a text of 1 to 200 characters" in found[2]
+    assert all(len(why) < 200 and why.isprintable() for why in found.values())
+    long = tmp_path / "long.csv"
+    long.write_text("n,t,w\n1,1," + "z" * 10**6 + "\n2,1,good\n")
+    assert bring(long, MAP + ",workload=w", home) == 1
+    assert csv.field_size_limit() == 131072
+
+
+CELLS = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
+    st.sampled_from(["1", "2", "10", "3.5", "nan", "-1", "1e3", "64", "fp16", "ok", "", " 4 "]),
+    st.lists(st.integers(), max_size=2), st.integers(1, 64), st.floats(0.001, 1e6),
+    st.floats(1e-320, 1e308),
+)  # fmt: skip
+TIMES = ("epoch_time_s", "step_time_s")
+OF_EPOCHS = ("epochs", "samples", "steps", "loss", "metric", "eval_time_s")
+TABLE = st.lists(st.fixed_dictionaries(dict.fromkeys("abcdef", CELLS)), max_size=6)
+
+
+@settings(max_examples=150)
+@given(TABLE, st.permutations(sorted({*FIELDS} - {"gpus", *TIMES})), st.sampled_from(TIMES))
+def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(rows, names, time):
+    chosen = [name for name in names[:4] if not {name, "gpu_energy_j"} >= {"power_w"}]
+    if time == "step_time_s":
+        chosen = [name for name in chosen if name not in OF_EPOCHS]
+    chosen = [name for name in chosen if not name.endswith("_percent")]
+    if "metric" in chosen and "epochs" not in chosen:
+        chosen.remove("metric")
+    text = ",".join(f"{field}={column}" for field, column in
+                    zip(["gpus", time, *chosen], "abcdef", strict=False))  # fmt: skip
+    fields = parse_map(text)
+    given_rows = tuple(Row(line, cells) for line, cells in enumerate(rows, 1))
+    given_table = Rows(tuple("abcdef"), given_rows)
+    source = Source(Path("t.jsonl"))
+    runs, _ = parse_runs(given_table, fields, source, Options("study"))
+    refused, left_out = source.account.rejected, source.account.left_out
+    assert len(runs) + len(refused) + sum(each.count for each in left_out) == len(rows)
+    assert source.account.rows_read == len(runs)
+    assert all(one.reason.isprintable() and len(one.reason) < 300 for one in refused)
+    assert len({run.record.run_id for run in runs}) == len(runs)
+    again, _ = parse_runs(given_table, fields, Source(Path("t.jsonl")), Options("study"))
+    assert [run.record for run in again] == [run.record for run in runs]
+    for run in runs:
+        if run.record.spec.measure.epoch_count > 100:
+            continue
+        record = run.record.model_validate_json(run.record.model_dump_json())
+        assert record == run.record
+        windows = run.windows
+        train = [row for row in windows if row["phase"] in ("train", "steps")]
+        assert len(train) == (record.spec.measure.epoch_count or 1)
+        for row in train:
+            assert 0 < row["duration_s"] < math.inf
+            for name in ("gpu_energy_j", "cpu_energy_j", "dram_energy_j", "gpu_power_mean_w"):
+                assert row.get(name) is None or 0 < row[name] < math.inf
+            assert (row["energy_verdict"] == "unavailable") == (row["energy_source"] == "none")
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.floats(0.1, 10)), min_size=1, max_size=12))
+def test_every_good_row_is_a_run_with_its_own_repeat(rows):
+    given_rows = tuple(Row(line, {"n": n, "t": t}) for line, (n, t) in enumerate(rows, 2))
+    given_table = Rows(("n", "t"), given_rows)
+    source = Source(Path("t.csv"))
+    runs, _ = parse_runs(given_table, parse_map(MAP), source, Options("s"))
+    assert not source.account.rejected
+    assert [(run.record.spec.setting.gpus, run.windows[0]["duration_s"]) for run in runs] == rows
+    for run in runs:  # a repeat's id is written into the canonical form of the first one
+        text = json.dumps([canonical(run.record.spec), "t.csv"])
+        assert run.record.run_id == hashlib.sha256(text.encode()).hexdigest()[:16]
+    for gpus in range(1, 5):
+        own = [run.record.spec.repeat for run in runs if run.record.spec.setting.gpus == gpus]
+        assert own == list(range(len(own)))
+
+
+CAPS = (
+    "gpus=@1,epoch_time_s=time_per_epoch,workload=network,hardware=gpu,local_batch=batch_size,"
+    "power_limit_w=power_limit,power_w=average_power,options.dataset=dataset,"
+    "options.optimizer=optimizer"
+)
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_table_of_power_caps_is_imported_completely(home, origin):
+    path = public_csv("power_caps.csv", origin)
+    frame = pd.read_csv(path)
+    assert bring(path, CAPS, home) == 0
+    found = metrics(home)
+    assert len(found) == len(frame)
+    assert (found["repeat"] == 0).all()  # each cell was measured once
+    keys = ["hardware", "workload", "options", "local_batch", "power_limit_w"]
+    options = [json.dumps({"dataset": d, "optimizer": o}) for d, o in
+               zip(frame["dataset"], frame["optimizer"], strict=True)]  # fmt: skip
+    renamed = {"gpu": "hardware", "network": "workload", "batch_size": "local_batch",
+               "power_limit": "power_limit_w"}  # fmt: skip
+    both = frame.rename(columns=renamed).assign(options=options)
+    both = both.merge(found, on=keys, how="inner", suffixes=("_given", ""))
+    assert len(both) == len(frame)
+    assert np.allclose(both["epoch_time_s"], both["time_per_epoch"], rtol=1e-12)
+    assert np.allclose(both["energy_per_epoch_j"], both["energy_per_epoch_J"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_scaling_series_stay_separate_when_they_are_imported(home, origin):
+    path = public_csv("scaling_series.csv", origin)
+    frame = pd.read_csv(path)
+    assert bring(path, "gpus=gpus,epoch_time_s=value,workload=series,options.unit=unit", home) == 0
+    series = scaling_series(metrics(home))
+    sizes = frame.groupby(["series", "unit"])["gpus"].agg(["size", "nunique"])
+    expected = sorted(sizes.loc[sizes["nunique"] > 1, "size"])
+    assert sorted(series.groupby("series").size()) == expected
+
+
+def test_the_other_commands_take_an_imported_store(tmp_path, home, write_study, capsys):
+    lines = [f"{n},{10 / n**0.8 * (1 + r / 50)},{300 * n}" for n in (1, 2, 4, 8) for r in (0, 1)]
+    table = a_csv(tmp_path / "t.csv", "n,t,p", *lines)
+    assert bring(table, MAP + ",power_w=p,global_batch=@64", home, workload="digits-cnn") == 0
+    assert fit([home], "gpus", "epoch_time_s", None, as_json=True) == 0
+    (law,) = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert law["beta"] == pytest.approx(0.8, abs=0.05)
+    for name in TABLES:
+        assert export(home, name, tmp_path / f"{name}.csv") == 0
+    before = files(home)
+    study = write_study(workloads=[{"name": "digits-cnn", "command": ["true"]}])
+    ran = wattlaw("run", study, "--store", home)
+    assert ran.returncode == 0, ran.stderr
+    assert "1 done" in ran.stdout
+    assert before.items() <= files(home).items()
+    capsys.readouterr()
+    assert status(home, as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["counts"] == {"done": 9}
+
+
+def test_line_numbers_of_rows_are_those_of_the_file(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b'\xef\xbb\xbfa,b\r\n1,"x\r\ny"\r\n\r\n2,\r\n3\r\n')
+    found = read_rows(path)
+    assert found.columns == ("a", "b")
+    assert [(row.line, row.cells, row.fault is None) for row in found.rows] == [
+        (2, {"a": "1", "b": "x\r\ny"}, True),
+        (5, {"a": "2", "b": None}, True),
+        (6, {}, False),
+    ]
+
+
+def test_a_metric_needs_the_epochs_after_which_it_was_measured(tmp_path):
+    with pytest.raises(BadInput, match="metric needs epochs"):
+        bring(a_csv(tmp_path / "t.csv", "n,t,acc", "1,10,0.5"), MAP + ",metric=acc", tmp_path / "s")
+
+
+FORMS = {  # the same three rows as people and programs write them
+    "semicolons": "n;t;w\n1;1.234,5;a\n2;0,85;b\n4;1.234;a b\n",
+    "tabs": "n\tt\tw\n1\t1,234.5\ta\n2\t0.85\tb\n4\t1,234\ta b\n",
+    "quotes": 'n,t,w\n1,"1,234.5",a\n2,0.85,b\n4,"1,234",a b\n',
+    "spaces": "n,t,w\n1,1 234.5,a\n2,.85,b\n4,1\u202f234,a b\n",
+    "apostrophes": "n,t,w\n1,1'234.5,a\n2,8.5e-1,b\n4,1_234,a b\n",
+    "bars": "| n | t | w |\n|---|--:|--|\n|1 | 1234.5 | a |\n| 2 | .85 | b |\n| 4 | 1234 | a b |\n",
+    "a banner": "Measured on 2026-01-31, cluster A\n\nn,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n",
+    "a row of units": "n,t,w\n-,[s],\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n",
+    "empty rows and columns": "n,t,w,,\n1,1234.5,a,,\n,,,,\n2,0.85,b,,\n4,1234,a b,,,\n",
+    "totals": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\nAverage,823,\nTotal:,2469,\n",
+    "comments": "# my table\nn,t,w\n1,1234.5,a\n# a remark\n2,0.85,b\n4,1234,a b\n",
+    "failed runs": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n8,OOM,b\n",
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+@pytest.mark.parametrize("form", FORMS)
+def test_tables_of_people_are_read_with_one_meaning(tmp_path, form, encoding):
+    path = tmp_path / "t.csv"
+    path.write_bytes(FORMS[form].encode(encoding))
+    read = read_import(path, map=MAP + ",workload=w")
+    assert [run.record.spec.setting.gpus for run in read.runs] == [1, 2, 4]
+    assert [run.windows[0]["duration_s"] for run in read.runs] == [1234.5, 0.85, 1234.0]
+    assert read.runs[1].record.spec.workload.name == "b"
+    assert not read.files[0].rejected
+    lines = sum(bool(line.strip()) for line in FORMS[form].splitlines())
+    left_out = sum(each.count for each in read.files[0].left_out)
+    assert left_out + 3 + 1 + (form == "a row of units") == lines
+
+
+NUMBERS = {  # a cell of GPUs, samples, or a time: what it is, or why it is none
+    ("gpus", "8,192"): 8192, ("gpus", "8.0"): 8, ("gpus", "1 024"): 1024,
+    ("gpus", "1,234,567"): 1_234_567,
+    ("gpus", "1,5"): "allowed: a whole number", ("gpus", "8k"): "write all digits",
+    ("gpus", "4x"): "is a factor", ("gpus", "~8"): "is approximate", ("gpus", "4-8"): "is a range",
+    ("gpus", "1_0"): "allowed: a whole number",
+    ("epoch_time_s", "1,234"): "may be 1.234 or 1234", ("epoch_time_s", "0,123"): 0.123,
+    ("epoch_time_s", "12,5"): 12.5, ("epoch_time_s", "12,345.6"): 12345.6,
+    ("epoch_time_s", "12.345,6"): 12345.6, ("epoch_time_s", "1.5k"): "write all digits",
+    ("epoch_time_s", "12 ± 1"): "has an error", ("epoch_time_s", "<5"): "is a bound",
+    ("epoch_time_s", "$5"): "is an amount of money", ("epoch_time_s", "97%"): "is a percentage",
+    ("epoch_time_s", "1:30"): "write hh:mm:ss", ("epoch_time_s", "01:30:00"): 5400,
+    ("epoch_time_s", "1 day, 01:30:00"): 91_800, ("epoch_time_s", "1h30m"): 5400,
+    ("epoch_time_s", "2,5 min"): 150, ("epoch_time_s", "1.234,5 ms"): 1.2345,
+    ("sm_util", "97%"): 0.97, ("sm_util_percent", "97%"): 0.97, ("sm_util", "0,97"): 0.97,
+    ("dataset_fraction", "50%"): 0.5, ("metric", "97%"): "is a percentage",
+    ("power_w", "1.2 kW"): 1200, ("power_w", "1,200"): "may be 1.200 or 1200",
+    ("samples", "1,281,167"): 1_281_167, ("global_batch", "4,096"): 4096,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "cell"), NUMBERS)
+def test_a_number_is_read_where_it_can_mean_one_thing_only(tmp_path, field, cell):
+    known = {"gpus": "1", "epoch_time_s": "10", "epochs": "1"} | {field: cell}
+    path = tmp_path / "t.jsonl"
+    path.write_text(json.dumps(known, ensure_ascii=False))
+    file = (read := read_import(path, map=",".join(f"{name}={name}" for name in known))).files[0]
+    expected = NUMBERS[field, cell]
+    if isinstance(expected, str):
+        assert expected in file.rejected[0]
+        return
+    (run,) = read.runs
+    window = run.windows[0]
+    found = {
+        "gpus": run.record.spec.setting.gpus, "epoch_time_s": window["duration_s"],
+        "sm_util": window["sm_util_mean"], "sm_util_percent": window["sm_util_mean"],
+        "power_w": (window.get("gpu_energy_j") or 0) / 10, "samples": window["samples"],
+        "dataset_fraction": run.record.spec.setting.dataset_fraction,
+        "global_batch": run.record.spec.setting.global_batch,
+    }[field]  # fmt: skip
+    assert found == pytest.approx(expected)
+
+
+def test_other_cells_of_a_table_show_what_a_comma_is(tmp_path):
+    mapping = "gpus=n,epoch_time_s=t,power_w=p,samples=s"
+    for rest, time_s in (('"21,345.6","1,000"', 1234), ('"0,85",1000', 1.234), ('5,"1,281"', 1234)):
+        path = a_csv(tmp_path / "t.csv", "n,t,p,s", f'8,"1,234",{rest}', "8,10,N/A,-")
+        read = read_import(path, map=mapping)
+        assert [run.windows[0]["duration_s"] for run in read.runs] == [time_s, 10]
+    assert read.runs[1].windows[0]["samples"] is None
+    path = a_csv(tmp_path / "t.csv", "n,t,p,s", '8,"1,234","0,85",1', '8,"1,234","1.5",1')
+    assert len(read_import(path, map=mapping).files[0].rejected) == 2
+    path = a_csv(tmp_path / "t.csv", "n,t,w", '8,"1,234",3.1')  # a name
+    assert len(read_import(path, map=MAP + ",workload=w").files[0].rejected) == 1
+
+
+def test_no_message_has_a_form_of_number_that_is_refused(tmp_path):
+    path = tmp_path / "t.jsonl"
+    for field in FIELDS.values():
+        for number in re.findall(r"[0-9][0-9,]*[0-9]", field.allowed):
+            path.write_text(json.dumps({"n": number, "t": 1}))
+            assert read_import(path, map=MAP).runs, number
+
+
+def test_a_cell_over_several_lines_and_a_stray_quote_are_accounted_for(tmp_path):
+    cell = ("n,t,w", '1,10,"a', "", 'b, c"')
+    for stray in (('2,5,"c', "4,3,d", "8,2,e"), ('2,5,"c', "4,3,d", '8,2,"', "16,1,x")):
+        file = (read := read_import(a_csv(tmp_path / "t.csv", *cell, *stray), map=MAP)).files[0]
+        gpus = [run.record.spec.setting.gpus for run in read.runs]
+        assert gpus == [1, *([16] if len(stray) == 4 else [])]
+        assert "line 5: has an unclosed quote" in file.rejected[0]
+        (left_out,) = file.left_out
+        assert (left_out.count, left_out.first) == (2, 6)
+
+
+def test_invalid_json_lines_give_an_error(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"n":')
+    with pytest.raises(BadInput, match="line 1: is not JSON"):
+        bring(path, MAP, tmp_path / "s")

@@ -1,0 +1,461 @@
+"""AMD GPUs: which ones a process may use, what their meter says of odd machines, and faults."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fake_amdsmi import UNIT_J, AmdMachine, Gpu
+from fake_nvml import FakeGpus
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conftest import wattlaw
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.amd import gpus as amd
+from wattlaw.measure.devices.amd.gpus import AmdGpu
+from wattlaw.measure.devices.amd.meter import AmdMeter
+from wattlaw.measure.devices.inventory import gpu_environment, visible_gpu_ids
+from wattlaw.measure.devices.meter import Device, Sample, Target
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.store.store import Store
+
+Make = Callable[..., AmdMachine]
+
+
+@contextlib.contextmanager
+def opened(target: Target | None = None) -> Iterator[AmdMeter]:
+    with contextlib.closing(AmdMeter.open(target or Target(1))) as meter:
+        yield meter
+
+
+def devices(meter: AmdMeter) -> dict[str, Device]:
+    return {device.id: device for device in meter.devices()}
+
+
+def sample(meter: AmdMeter, gpu: Gpu, *, last: bool = False) -> Sample | None:
+    return next((one for one in meter.read(last=last) if one.device == gpu.id), None)
+
+
+# Which GPUs a process may use.
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"ROCR_VISIBLE_DEVICES": "2,0"}, [2, 0]),
+        ({"HIP_VISIBLE_DEVICES": "1"}, [1]),
+        ({"CUDA_VISIBLE_DEVICES": "1,2"}, [1, 2]),
+        ({"HIP_VISIBLE_DEVICES": "3", "CUDA_VISIBLE_DEVICES": "1"}, [3]),
+        ({"HIP_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": "1"}, [1]),  # as HIP reads it
+        ({"ROCR_VISIBLE_DEVICES": "3,1", "HIP_VISIBLE_DEVICES": "1"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "3,1", "HIP_VISIBLE_DEVICES": "2"}, []),
+        ({"ROCR_VISIBLE_DEVICES": ""}, []),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-b45d0000deadbee2,0"}, [2, 0]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-B45D0000DEADBEE2"}, [2]),
+        ({"ROCR_VISIBLE_DEVICES": "GPU-b45d"}, []),  # of several
+        ({"ROCR_VISIBLE_DEVICES": "GPU-,0"}, []),
+        ({"ROCR_VISIBLE_DEVICES": "B45D0000DEADBEE2"}, []),
+        ({"ROCR_VISIBLE_DEVICES": "1,-1,0"}, [1]),
+        ({"ROCR_VISIBLE_DEVICES": "1,2,1,0"}, [1, 2]),  # ends where ROCr's list ends
+        ({"HIP_VISIBLE_DEVICES": "1,1,0"}, [1, 0]),  # HIP ignores the repetition
+        ({"GPU_DEVICE_ORDINAL": "1"}, [0, 1, 2, 3]),  # of OpenCL
+        ({"SLURM_JOB_ID": "7"}, []),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1-2"}, [1, 2]),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1,2", "ROCR_VISIBLE_DEVICES": "0,1"}, [1]),
+        (
+            {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "4,5,6,7", "ROCR_VISIBLE_DEVICES": "0,1"},
+            [0, 1],  # the job's cgroup hides the other GPUs of the node
+        ),
+    ],
+)
+def test_the_visible_gpus_are_those_of_rocm_and_slurm(
+    amd_machine: Make, environ: dict[str, str], expected: list[int]
+) -> None:
+    amd_machine("MI300X", 4, library=False)
+    gpus = amd.all_gpus()
+    selected = amd.select_gpus(gpus, environ)
+    assert [gpus.index(gpu) for gpu in selected.gpus] == expected
+    assert selected.notes or expected
+
+
+WORDS = st.lists(
+    st.sampled_from(["0", "1", "3", "9", "-1", "", "GPU-", "GPU-b", "GPU-b45d0000deadbee1", "٣"])
+)
+
+
+@given(rocr=WORDS, hip=WORDS)
+def test_any_list_gives_each_gpu_at_most_once(rocr: list[str], hip: list[str]) -> None:
+    gpus = [AmdGpu(f"AMD-{i}", "m", "0x74a1", "b", None, f"b45d0000deadbee{i}") for i in range(4)]  # type: ignore[arg-type]
+    environ = {"ROCR_VISIBLE_DEVICES": ",".join(rocr), "HIP_VISIBLE_DEVICES": ",".join(hip)}
+    selected = amd.select_gpus(gpus, environ).gpus
+    assert len({gpu.uuid for gpu in selected}) == len(selected)
+    only_rocr = amd.select_gpus(gpus, {"ROCR_VISIBLE_DEVICES": ",".join(rocr)}).gpus
+    assert {*selected} <= {*only_rocr}
+
+
+def test_gpus_are_in_the_order_of_rocm_and_not_of_the_buses(amd_machine: Make) -> None:
+    machine = amd_machine("MI210", 3, library=False)
+    nodes = machine.sys / "class/kfd/kfd/topology/nodes"
+    for node, minor in ((1, 130), (2, 128), (3, 129)):
+        (nodes / str(node) / "properties").write_text(f"drm_render_minor {minor}\n")
+    assert [gpu.uuid for gpu in amd.all_gpus()] == [machine[i].id for i in (2, 0, 1)]
+
+
+def test_a_container_has_only_the_gpus_whose_render_node_it_can_open(amd_machine: Make) -> None:
+    machine = amd_machine("MI210", 3, library=False)
+    (machine.root / "dev/dri").mkdir(parents=True)
+    with pytest.raises(NotAvailable, match="group render"):
+        AmdMeter.open(Target(1))
+    (machine.root / "dev/dri/renderD129").touch()
+    assert visible_gpu_ids() == [machine[1].id]
+    assert gpu_environment([machine[1].id])["ROCR_VISIBLE_DEVICES"] == "0"
+
+
+def test_a_worker_sees_exactly_its_gpus(amd_machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = amd_machine("MI250X", 8, library=False)
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "6,7")
+    ids = [machine[7].id, machine[2].id]
+    for name, value in gpu_environment(ids).items():
+        monkeypatch.setenv(name, value)
+    assert visible_gpu_ids() == ids
+
+
+@pytest.mark.parametrize("model", ["MI210", "RX 7900 XTX"])
+def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(
+    amd_machine: Make, fake_gpus: Callable[..., FakeGpus], model: str
+) -> None:
+    machine = amd_machine(model, 1, library=False)
+    assert visible_gpu_ids() == machine.ids
+    (machine.sys / "module/nvidia").mkdir(parents=True)
+    if model == "MI210":
+        assert visible_gpu_ids() == machine.ids
+    else:
+        assert visible_gpu_ids() == []
+        with pytest.raises(NotAvailable, match="integrated GPU is not counted"):
+            AmdMeter.open(Target(1))
+    fake_gpus(2)
+    assert [uuid[:4] for uuid in visible_gpu_ids()] == ["GPU-", "GPU-"]  # of one vendor
+
+
+def test_an_ordinal_of_a_part_of_a_gpu_is_refused(
+    amd_machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = amd_machine("MI300X", library=False)
+    machine[0].set(current_compute_partition="CPX")
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "3")
+    with pytest.raises(NotAvailable, match="selects a partition"):
+        AmdMeter.open(Target(1))
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", f"GPU-{machine[0].unique_id}")
+    with opened() as meter:
+        assert devices(meter)[machine[0].id].facts["is_shared"] is True
+
+
+# Boards with two GPUs.
+
+
+def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine: Make) -> None:
+    machine = amd_machine("MI250X", 4)
+    first, second = machine[0], machine[1]
+    with opened() as meter:
+        found = devices(meter)
+        assert list(found) == [gpu.id for gpu in machine.gpus]
+        assert found[first.id].facts["scope"] == f"the board with GPUs {first.id} and {second.id}"
+        assert found[first.id].facts["is_shared"] is False
+        assert first.id in str(found[second.id].facts["scope"])
+        assert "failed" not in found[second.id].facts
+        samples = {one.device: one for one in meter.read()}
+        assert samples[first.id].power_w == 96
+        assert samples[second.id].power_w is samples[second.id].energy_j is None
+        assert (samples[second.id].power_source, samples[second.id].sm_util) == (None, 0.88)
+
+
+@pytest.mark.parametrize(("ordinal", "measured"), [("2", True), ("3", False)])
+def test_a_job_with_one_gpu_of_a_board(
+    amd_machine: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    ordinal: str,
+    measured: bool,
+) -> None:
+    machine = amd_machine("MI250X", 4, library=False)
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", ordinal)
+    with opened() as meter:
+        ((device, facts),) = ((one.id, one.facts) for one in meter.devices())
+        assert device == machine[int(ordinal)].id
+        (read,) = meter.read()
+        assert (read.power_w is not None) is measured
+        if measured:
+            assert facts["is_shared"] is True
+        else:
+            assert str(facts["failed"]).startswith(f"GPU {machine[2].id} reports the power of")
+
+
+def test_a_gpu_whose_other_gpu_is_hidden_is_alone_on_its_board(amd_machine: Make) -> None:
+    machine = amd_machine("MI250X", 4, library=False)
+    machine[0].remove()
+    ids = machine.ids[1:]
+    assert [gpu.board for gpu in amd.all_gpus()] == [(ids[0],), tuple(ids[1:]), tuple(ids[1:])]
+    with opened() as meter:
+        assert "reports no power" in str(devices(meter)[ids[0]].facts["failed"])
+
+
+def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both(
+    amd_machine: Make, tmp_path: Path
+) -> None:
+    machine = amd_machine("MI250X", 2)
+    ids, folder = [gpu.id for gpu in machine.gpus], StateFolder(tmp_path / "limits")
+    for one, other in (ids, ids[::-1]):
+        with acquire([one], folder) as lease, pytest.raises(NotAvailable, match=f"with {other}"):
+            lease.apply(Limits(power_limit_w=150))
+        assert machine[0].limit_uw == 217_000_000
+    with acquire(ids, folder) as lease:
+        reports = lease.apply(Limits(power_limit_w=150))
+        assert [report.power_limit_before_w for report in reports] == [217, 217]
+        assert {report.limiter for report in reports} == {"amd-smi"}
+        assert machine[0].limit_uw == 150_000_000
+    assert machine[0].limit_uw == 217_000_000
+
+
+# What the meter says of odd machines, and faults.
+
+
+def test_an_mi300a_contains_its_processor_and_memory(amd_machine: Make) -> None:
+    machine = amd_machine("MI300X", 1)
+    machine[0].set(device="0x74a0")
+    with opened() as meter:
+        (device,) = meter.devices()
+        assert (device.name, device.contains) == ("AMD Instinct MI300A", ("cpu", "dram"))
+        assert device.facts["scope"] == "socket: processor, GPU and memory"
+
+
+def test_energy_and_throttling_are_counted(amd_machine: Make) -> None:
+    gpu = amd_machine("MI300X", 1)[0]
+    with opened() as meter:
+        first = sample(meter, gpu)
+        gpu.use(70.0)
+        gpu.set_smi(accumulation_counter=2000, ppt_residency_acc=260)  # a quarter of the cycles
+        time.sleep(0.2)
+        second = sample(meter, gpu, last=True)
+        elapsed_s = (second.t_ns - first.t_ns) * 1e-9
+        assert second.energy_j - first.energy_j == pytest.approx(70, abs=2 * UNIT_J)
+        assert first.power_throttle_s == 0
+        assert second.power_throttle_s == pytest.approx(0.25 * elapsed_s)
+
+
+def test_a_counter_of_32_bits_is_corrected_and_one_that_runs_backwards_is_not(
+    amd_machine: Make,
+) -> None:
+    gpu = amd_machine("MI210", 1)[0]
+    gpu.set_smi(energy_accumulator=2**32 - 1000)
+    with opened() as meter:
+        first = sample(meter, gpu).energy_j
+        gpu.set_smi(energy_accumulator=500)
+        second = sample(meter, gpu).energy_j
+        assert second - first == pytest.approx(1500 * UNIT_J)
+        gpu.set_smi(energy_accumulator=400)  # 2**32 - 100 units more would be 65 kJ
+        assert sample(meter, gpu).energy_j - second == pytest.approx(-100 * UNIT_J)
+
+
+@pytest.mark.parametrize("library", [True, False])
+def test_values_that_are_not_available_are_missing(amd_machine: Make, library: bool) -> None:
+    gpu = amd_machine("MI210", 1, library=library)[0]
+    gpu.set_smi(gfx_activity=None, umc_activity=65535, clk=None, ppt_residency_acc=None)
+    gpu.set(gpu_busy_percent=65535, mem_busy_percent=None, pp_dpm_sclk="0: 500Mhz",
+            pp_dpm_mclk="no clocks", temp1_input=None, temp2_input=None, mem_info_vram_used=2**64,
+            power1_cap=0)  # fmt: skip
+    with opened() as meter:
+        found = sample(meter, gpu)
+        assert found.power_w == 96
+        missing = ("sm_util", "mem_util", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
+                   "mem_used_bytes", "power_limit_w", "power_throttle_s")  # fmt: skip
+        assert [getattr(found, name) for name in missing] == [None] * len(missing)
+
+
+def test_without_sensors_the_power_is_that_of_the_library_in_whole_watts(amd_machine: Make) -> None:
+    machine = amd_machine("MI210", 2)
+    machine[0].set(power1_average=None)
+    machine[1].set(power1_average=None)
+    machine[1].set_smi(average_socket_power=65535, current_socket_power=143)
+    with opened() as meter:
+        facts = [device.facts for device in meter.devices()]
+        assert [one["power"] for one in facts] == ["average", "instant"]
+        assert [one.power_w for one in meter.read()] == [96, 143]
+
+
+@pytest.mark.parametrize("function", ["amdsmi_get_energy_count", "amdsmi_get_gpu_activity"])
+def test_a_function_that_the_library_does_not_support_is_replaced_by_files(
+    amd_machine: Make, function: str
+) -> None:
+    gpu = amd_machine("MI210", 1)[0]
+    gpu.fail(function, 2)
+    gpu.set(energy1_input=123_000_000)
+    with opened() as meter:
+        found = sample(meter, gpu)
+        by_file = function == "amdsmi_get_energy_count"
+        assert found.energy_j == (123 if by_file else 5_000_000_000 * UNIT_J)
+        assert found.sm_util == (0.88 if by_file else 0.87)
+
+
+def test_a_library_that_does_not_answer_leaves_the_files(
+    amd_machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = amd_machine("MI210", 1)[0]
+    monkeypatch.setenv("WATTLAW_FAKE_AMDSMI", "")
+    with opened() as meter:
+        facts = devices(meter)[gpu.id].facts
+        assert "does not answer" in str(facts["amdsmi"])
+        assert "DRIVER_NOT_LOADED" in str(facts["amdsmi"])
+        assert (facts["energy_counter"], sample(meter, gpu).power_w) == (None, 96)
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit(1)", "cannot be loaded"),
+        ("raise SyntaxError('invalid')", "cannot be loaded"),
+        ("def amdsmi_init(): raise SystemExit(1)", "does not answer"),
+        ("", "does not answer"),
+    ],
+)
+def test_a_broken_package_of_the_library_leaves_the_files(
+    amd_machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
+) -> None:
+    gpu = amd_machine("MI210", 1)[0]
+    (tmp_path / "amdsmi.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    with opened() as meter:
+        assert reason in str(devices(meter)[gpu.id].facts["amdsmi"])
+        assert sample(meter, gpu).power_w == 96
+
+
+@pytest.mark.parametrize(
+    ("power", "reason"),
+    [
+        (None, "No such file"),
+        (0, "is '0'"),
+        ("N/A", "is 'N/A'"),
+        (2**64 - 1, "is '18446744073709551615'"),
+    ],
+)
+def test_a_gpu_that_reports_no_power_is_marked_as_failed(
+    amd_machine: Make, power: object, reason: str
+) -> None:
+    machine = amd_machine("MI210", 2, library=False)
+    machine[0].set(power1_average=power)
+    with opened() as meter:
+        facts = devices(meter)[machine[0].id].facts
+        assert reason in str(facts["failed"])
+        assert [one.power_w for one in meter.read()] == [None, 96]
+
+
+def test_a_file_that_may_not_be_read_is_named(amd_machine: Make) -> None:
+    gpu = amd_machine("MI210", 1, library=False)[0]
+    gpu.set(power1_average=None)
+    (gpu.hwmon / "power1_average").mkdir()  # root may read every file
+    with opened() as meter:
+        assert "Is a directory" in str(devices(meter)[gpu.id].facts["failed"])
+
+
+def test_a_gpu_that_stops_to_answer_is_given_up_and_says_why(amd_machine: Make) -> None:
+    machine = amd_machine("MI210", 2, library=False)
+    with opened() as meter:
+        meter.read()
+        machine[0].set(power1_average="")
+        for _ in range(9):
+            assert sample(meter, machine[0]).power_w is None
+        assert sample(meter, machine[0]) is None
+        assert meter.problems() == [f"{machine[0].id}: no longer read: power1_average is ''"]
+        assert sample(meter, machine[1]).power_w == 96
+
+
+def test_a_gap_does_not_end_the_reading(amd_machine: Make) -> None:
+    gpu = amd_machine("MI210", 1, library=False)[0]
+    with opened() as meter:
+        for _ in range(3):
+            gpu.set(power1_average=None)
+            for _ in range(6):
+                assert sample(meter, gpu).power_w is None
+            gpu.set(power1_average=120_000_000)
+            assert sample(meter, gpu).power_w == 120
+        assert meter.problems() == []
+
+
+def test_a_board_that_was_replaced_is_lost(amd_machine: Make) -> None:
+    gpu = amd_machine("MI210", 1, library=False)[0]
+    with opened() as meter:
+        assert sample(meter, gpu) is not None
+        gpu.set(unique_id="00000000feedbeef")
+        assert meter.read(last=True) == []
+        assert meter.problems() == [f"{gpu.id}: lost: another board has replaced it"]
+
+
+def test_only_requested_gpus_are_read(amd_machine: Make) -> None:
+    machine = amd_machine("MI210", 3, library=False)
+    with opened(Target(1, gpus=(machine[2].id,))) as meter:
+        assert list(devices(meter)) == [machine[2].id]
+    with pytest.raises(NotAvailable, match="none of the requested"):
+        AmdMeter.open(Target(1, gpus=("GPU-1111",)))
+
+
+# Commands.
+
+
+def test_a_measured_command_has_the_energy_of_its_boards_and_the_limit_that_was_set(
+    amd_machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = amd_machine("MI250X", 4)
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    for gpu, watts in ((machine[0], 200), (machine[2], 100)):
+        gpu.set(power1_average=watts * 1_000_000)
+        gpu.set_smi(constant_w=watts)
+    store = tmp_path / "store"
+    done = wattlaw("measure", "-o", store, "--power-limit", "150", "--", "sleep", "2")
+    assert (done.returncode, machine[0].limit_uw, machine[2].limit_uw) == (
+        0, 217_000_000, 217_000_000
+    ), done.stderr  # fmt: skip
+    (row,) = Store(store).pandas("epochs").to_dict("records")
+    assert row["gpu_energy_j"] == pytest.approx(300 * row["duration_s"], rel=0.02)
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
+    (record,) = Store(store).records()
+    assert record.spec.setting.gpus == 4
+    assert [one.power_limit_before_w for one in record.limits] == [217] * 4
+
+
+def test_a_counter_that_stands_still_is_replaced_by_the_integral_and_reported(
+    amd_machine: Make, tmp_path: Path
+) -> None:
+    amd_machine("MI210", 1)
+    assert wattlaw("measure", "-o", tmp_path / "store", "--", "sleep", "2").returncode == 0
+    (row,) = Store(tmp_path / "store").pandas("epochs").to_dict("records")
+    assert row["gpu_energy_j"] == pytest.approx(96 * row["duration_s"], rel=0.02)
+    assert (row["energy_source"], row["energy_verdict"]) == ("integral", "suspect")
+    assert "stands still" in row["energy_reason"]
+
+
+def test_a_second_gpu_without_any_value_does_not_spoil_its_board(
+    amd_machine: Make, tmp_path: Path
+) -> None:
+    machine = amd_machine("MI250X", 2, library=False)
+    files = ("gpu_busy_percent", "mem_busy_percent", "mem_info_vram_used", "pp_dpm_sclk")
+    machine[1].set(**dict.fromkeys((*files, "pp_dpm_mclk", "temp1_input", "temp2_input")))
+    assert wattlaw("measure", "-o", tmp_path / "store", "--", "sleep", "2").returncode == 0
+    (row,) = Store(tmp_path / "store").pandas("epochs").to_dict("records")
+    assert row["gpu_energy_j"] == pytest.approx(96 * row["duration_s"], rel=0.02)
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu", "ok")
+
+
+def test_devices_lists_gpus_with_what_is_measured_and_what_not(amd_machine: Make) -> None:
+    machine = amd_machine("MI250X", 2)
+    found = json.loads(wattlaw("devices", "--json").stdout)
+    (meter,) = (one for one in found["meters"] if one["name"] == "amd")
+    assert [device["id"] for device in meter["devices"]] == machine.ids
+    text = wattlaw("devices").stdout
+    assert "reports the power" in text
+    assert f"the same for {machine[1].id}" in " ".join(text.split())

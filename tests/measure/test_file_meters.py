@@ -1,0 +1,741 @@
+"""Intel GPUs, Grace, pm_counters and node power on trees of files, with what goes wrong in them."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from powercap import Powercap
+from recording import HOST, report_of, samples_of
+from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, increase, put
+
+from conftest import environment, wait_for
+from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.measure.devices import cray, node_power
+from wattlaw.measure.devices.cray import CrayMeter
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource
+from wattlaw.measure.devices.grace import GraceMeter
+from wattlaw.measure.devices.intel import IntelMeter, select_gpus
+from wattlaw.measure.devices.inventory import counted, visible_gpu_ids
+from wattlaw.measure.devices.meter import Device, Meter, Target
+from wattlaw.measure.devices.node_power import NodePowerMeter, parse_dcmi
+from wattlaw.measure.devices.node_sharing import shares_node
+from wattlaw.measure.devices.rapl import RaplMeter
+from wattlaw.measure.telemetry import sampler
+from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.store.schema import SAMPLES, WINDOWS
+
+TARGET = Target(os.getpid())
+CPUS = os.cpu_count()
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "ZE_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    return tmp_path / "sys"
+
+
+def energies(meter: Meter) -> dict[str, float]:
+    return {sample.device: sample.energy_j for sample in meter.read()}
+
+
+def verdicts(meter: Meter, advance, seconds: int = 6) -> list[tuple[str, str | None]]:
+    """Return verdict and reason of the window from second 1 to the last but one."""
+    rows = []
+    for second in range(seconds):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        advance(second)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    window = {"host": "a", "start_ns": 10**9, "duration_s": seconds - 2.0}
+    table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples)
+    return [(row["energy_verdict"], row["energy_reason"]) for row in table.to_pylist()]
+
+
+# One file
+
+
+@given(st.lists(st.integers(0, 499), min_size=1, max_size=30), st.integers(0, 10_000))
+def test_a_counter_that_wraps_counts_every_increase(tmp_path_factory, increases, start):
+    path = tmp_path_factory.mktemp("counter") / "energy_uj"
+    source = FileSource(Device("a", "cpu", "a"), path, scale=1.0, wraps_at=10_000)
+    put(path, start)
+    begin = source.value()
+    for total in range(1, len(increases) + 1):
+        put(path, (start + sum(increases[:total])) % 10_000)
+        assert source.value() - begin == sum(increases[:total])
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EAGAIN, errno.ENODEV, errno.ENOENT])
+def test_a_moment_without_an_answer_passes_and_lost_hardware_is_given_up(tmp_path, code):
+    answers = iter([7, OSError(code, os.strerror(code)), 8, 9])
+
+    def parse(_: str) -> int:
+        answer = next(answers)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    device = Device("a", "gpu", "a")
+    meter = FileMeter(
+        [FileSource(device, put(tmp_path / "energy", 0), scale=1.0, parse=parse)], 0.1
+    )
+    read = [energies(meter).get("a") for _ in range(3)]
+    if code in (errno.EIO, errno.EAGAIN):
+        assert (read, meter.problems()) == ([7, None, 8], [])
+    else:
+        assert read == [7, None, None]
+        assert meter.problems() == [f"a: no longer read: [Errno {code}] {os.strerror(code)}"]
+
+
+def test_a_file_that_never_answers_is_given_up(tmp_path):
+    def parse(_: str) -> int:
+        raise OSError(errno.EIO, "no")
+
+    source = FileSource(Device("a", "gpu", "a"), put(tmp_path / "energy", 0), parse=parse)
+    assert [source.read() for _ in range(20)] == [None] * 20
+    assert source.problem == "a: no longer read: [Errno 5] no"
+
+
+# Root may read everything, so it becomes another user; what leads to the tree may be root's only.
+CODE = """
+import os, sys
+from wattlaw import registry
+from wattlaw.devices.meter import GROUP, Target
+from wattlaw.errors import NotPermitted
+os.chdir(os.environ["WATTLAW_SYSFS_ROOT"])
+os.environ["WATTLAW_SYSFS_ROOT"] = "."
+meter = registry.load(GROUP, sys.argv[1])
+if os.geteuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+try:
+    devices = meter.open(Target(1)).devices()
+    print("; ".join(str(device.facts.get("failed", "read")) for device in devices))
+except NotPermitted as error:
+    print(f"not permitted: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "pattern", "permit"),
+    [
+        ("rapl", lambda root: Powercap(root / "class/powercap"),
+         "class/powercap/intel-rapl:*/energy_uj",
+         "chmod o+r class/powercap/intel-rapl:*/energy_uj"),
+        ("intel", lambda root: IntelCards(root, 1), "class/drm/card*/device/hwmon/*/energy1_input",
+         "chmod o+r ./class/drm/card*/device/hwmon/hwmon*/energy*_input"),
+        ("grace", lambda root: AcpiMeters(root, grace_names(1)),
+         "class/hwmon/*/device/power1_average",
+         "chmod o+r class/hwmon/hwmon*/device/power1_average"),
+        ("node-power", lambda root: AcpiMeters(root, {"": 412.0}, old=False),
+         "class/hwmon/*/power1_average", "chmod o+r class/hwmon/hwmon*/power1_average"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/*energy",
+         "chmod -R o+rX cray/pm_counters"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters",
+         "chmod -R o+rX cray/pm_counters"),
+        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/freshness",
+         "chmod -R o+rX cray/pm_counters"),
+    ],
+)  # fmt: skip
+def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
+    root, name, make, pattern, permit
+):
+    make(root)
+    for path in (root, *root.glob("**/*")):
+        path.chmod(0o755)
+
+    def opened() -> str:
+        line = [sys.executable, "-c", CODE, name]
+        return subprocess.run(line, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+    assert {*opened().split("; ")} == {"read"}
+    for path in root.glob(pattern):
+        path.chmod(0)
+    text = opened()
+    assert text.startswith("not permitted: ") == (not pattern.endswith("freshness"))
+    assert f"can be read by root only; an administrator can allow it with: {permit}" in text
+    subprocess.run(["/bin/sh", "-c", permit], cwd=root, check=True)
+    assert {*opened().split("; ")} == {"read"}
+
+
+# Intel
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_a_card_counts_once_and_its_tiles_are_parts_of_it(root, driver):
+    cards = IntelCards(root, 2, driver=driver)
+    meter = IntelMeter.open(TARGET)
+    first, second = meter.devices()
+    assert (first.id, second.id) == ("intel-0000:18:00.0", "intel-0000:19:00.0")
+    assert (first.kind, first.name) == ("gpu", "Intel Data Center GPU Max 1550")
+    facts = {"pci_id": "8086:0bd5", "driver": driver, "tiles": 2, "max_power_limit_w": 600}
+    assert facts.items() <= first.facts.items()
+    assert ("package" in first.facts["scope"]) == (driver == "xe")
+    before = energies(meter)
+    cards.advance(2.0)
+    after = {sample.device: sample for sample in meter.read(last=True)}
+    for device in (first.id, second.id):
+        assert after[device].energy_j - before[device] == pytest.approx(800)
+        assert after[device].power_limit_w == 600
+
+
+@pytest.mark.parametrize(
+    ("mask", "hierarchy", "expected"),
+    [
+        (None, None, {0: False, 1: False, 2: False}),
+        ("", None, {0: False, 1: False, 2: False}),
+        ("0", None, {0: True}),
+        ("0,1", "FLAT", {0: False}),
+        ("4,5,2", "COMBINED", {1: True, 2: False}),
+        ("2,0", "COMPOSITE", {0: False, 2: False}),
+        ("1.0", "COMPOSITE", {1: True}),
+        ("1.0,1.1", "composite", {1: False}),
+        ("0.1", None, {0: True}),
+        ("9,x,1.9,-1,٣,0." + "9" * 5000, "COMPOSITE", {}),
+    ],
+)
+def test_a_mask_selects_cards_and_a_part_of_a_card_is_shared(mask, hierarchy, expected):
+    environ = {"ZE_AFFINITY_MASK": mask, "ZE_FLAT_DEVICE_HIERARCHY": hierarchy}
+    assert select_gpus([2, 2, 2], {k: v for k, v in environ.items() if v is not None}) == expected
+
+
+@given(st.text("0123456789.,- x"), st.sampled_from(["FLAT", "COMPOSITE", ""]))
+def test_any_mask_selects_cards_of_the_machine(mask, hierarchy):
+    environ = {"ZE_AFFINITY_MASK": mask, "ZE_FLAT_DEVICE_HIERARCHY": hierarchy}
+    assert {*select_gpus([2, 1], environ)} <= {0, 1}
+
+
+def test_only_visible_and_requested_cards_are_read(root, monkeypatch):
+    IntelCards(root, 3)
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "2")
+    (device,) = IntelMeter.open(TARGET).devices()
+    assert (device.id, device.facts["is_shared"]) == ("intel-0000:19:00.0", True)
+    named = Target(1, gpus=("intel-0000:1a:00.0", "GPU-of-another-vendor"))
+    assert [d.id for d in IntelMeter.open(named).devices()] == ["intel-0000:1a:00.0"]
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "17")
+    with pytest.raises(NotAvailable, match="no Intel GPU that ZE_AFFINITY_MASK makes visible"):
+        IntelMeter.open(TARGET)
+
+
+def test_a_slurm_job_without_gpus_counts_no_card(root, monkeypatch):
+    IntelCards(root, 2, limit_w=0)
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(NotAvailable, match="this Slurm job has no GPU"):
+        IntelMeter.open(TARGET)
+    assert visible_gpu_ids() == []
+    monkeypatch.setenv("SLURM_JOB_GPUS", "0-1")
+    devices = IntelMeter.open(TARGET).devices()
+    assert visible_gpu_ids() == [device.id for device in devices]
+    assert [device.facts["power_limit_w"] for device in devices] == [None, None]  # none in force
+
+
+def test_a_card_that_cannot_be_read_is_failed_and_the_others_count(root):
+    cards = IntelCards(root, 3)
+    cards.energy(0).unlink()
+    put(cards.energy(1), "broken")
+    path = root / "class/drm/card2/device/hwmon/hwmon3/energy1_input"
+    failed = {d.id: d.facts.get("failed") for d in IntelMeter.open(TARGET).devices()}
+    assert failed == {
+        "intel-0000:18:00.0": "it has no energy counter (an old driver)",
+        "intel-0000:19:00.0": f"{path} cannot be read: 'broken' is not a number",
+        "intel-0000:1a:00.0": None,
+    }
+    cards.energy(1).unlink()
+    cards.energy(2).unlink()
+    with pytest.raises(NotAvailable, match="has no energy counter"):
+        IntelMeter.open(TARGET)
+
+
+def test_gpus_of_other_vendors_and_connectors_are_no_cards(root):
+    cards = IntelCards(root, 1)
+    put(cards.folders[0].parents[1] / "vendor", "0x1002")
+    with pytest.raises(NotAvailable, match="no Intel GPU in"):
+        IntelMeter.open(TARGET)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("stuck", "stands still"), ("backwards", "went back"), ("jump", "jumped ahead")],
+)
+def test_a_faulty_counter_of_a_card_is_never_ok(root, fault, reason):
+    cards = IntelCards(root, 1)
+    meter = IntelMeter.open(TARGET)
+
+    def advance(second: int) -> None:
+        if fault != "stuck":
+            cards.advance(1.0)
+        if second == 2 and fault != "stuck":
+            put(cards.energy(), 5 * 10**5 if fault == "backwards" else 10**14)
+
+    ((verdict, why),) = verdicts(meter, advance)
+    expected = "implausible" if fault == "jump" else "unavailable"
+    assert (verdict, reason in why) == (expected, True)
+
+
+# Grace
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_modules_and_processors_count_by_their_outermost_channels(root, old):
+    AcpiMeters(root, {**grace_names(2), "TotalGPU Power Socket 1": 400.0}, old=old)
+    meter = GraceMeter.open(TARGET)
+    devices = {device.id: device for device in meter.devices()}
+    assert [*devices] == ["module-0", "grace-0", "module-1", "grace-1"]
+    module, grace = devices["module-1"], devices["grace-1"]
+    assert (module.kind, module.contains) == ("module", ("gpu", "cpu", "dram"))
+    assert (grace.kind, grace.contains) == ("cpu", ("dram",))
+    assert grace.facts["parts"] == "CPU, SysIO, TotalGPU"
+    assert (grace.facts["resolution_s"], module.facts["is_shared"]) == (0.05, False)
+    assert {s.device: s.power_w for s in meter.read()} == {
+        "module-0": 640, "grace-0": 180, "module-1": 640, "grace-1": 180
+    }  # fmt: skip
+    with pytest.raises(NotAvailable, match="no ACPI power meter"):
+        NodePowerMeter.open(TARGET)  # a channel is not the node
+
+
+def test_a_socket_without_the_sum_of_its_processor_counts_its_cores(root):
+    AcpiMeters(root, {"CPU Power Socket 0": 120.0, "SysIO Power Socket 0": 30.0}, interval_ms=500)
+    meter = GraceMeter.open(TARGET)
+    (device,) = meter.devices()
+    assert (device.contains, device.facts["scope"]) == ((), "cores of socket 0")
+    assert meter.period_s == 0.5
+
+
+def test_a_channel_that_is_unplugged_is_given_up_and_the_others_go_on(root):
+    files = AcpiMeters(root, grace_names(1)).files
+    meter = GraceMeter.open(TARGET)
+    files["Module Power Socket 0"].unlink()
+    for _ in range(2):
+        assert [sample.device for sample in meter.read()] == ["grace-0"]
+    assert meter.problems()[0].startswith("module-0: no longer read: [Errno 2] No such file")
+
+
+# pm_counters
+
+
+def test_a_node_and_its_parts_are_counted_with_their_scopes(root, monkeypatch):
+    counters = PmCounters(root)
+    put(counters.folder / "accel_energy", "1600 J")  # the sum of all four
+    put(counters.folder / "cpu0_energy", "100 J")  # a part
+    meter = CrayMeter.open(TARGET)
+    devices = {device.id: device for device in meter.devices()}
+    accelerators = [f"cray-accel{index}" for index in range(4)]
+    assert sorted(devices) == [*accelerators, "cray-cpu", "cray-memory", "cray-node"]
+    node = devices["cray-node"]
+    assert (node.kind, node.contains) == ("node", ("module", "gpu", "cpu", "dram"))
+    assert node.facts["counter_refresh_s"] == 0.1
+    assert 0 <= node.facts["age_s"] < 60
+    kinds = {id_: device.kind for id_, device in devices.items()}
+    assert (kinds["cray-cpu"], kinds["cray-memory"], kinds["cray-accel2"]) == ("cpu", "dram", "gpu")
+    assert all(d.facts["complements"] for d in devices.values() if d is not node)
+    before = energies(meter)
+    counters.advance(2.0)
+    after = energies(meter)
+    assert {id_: after[id_] - before[id_] for id_ in after} == {
+        "cray-node": 4000, "cray-cpu": 400, "cray-memory": 160, **dict.fromkeys(accelerators, 800)
+    }  # fmt: skip
+    with pytest.raises(NotAvailable, match="read from pm_counters"):
+        NodePowerMeter.open(TARGET)
+
+
+def test_counters_without_times_are_read(root):
+    counters = PmCounters(root, 0)
+    put(counters.folder / "energy", "598732067 J")
+    meter = CrayMeter.open(TARGET)
+    ages_s = {device.id: device.facts["age_s"] for device in meter.devices()}
+    assert ages_s["cray-node"] is None
+    assert 0 <= ages_s["cray-cpu"] < 60
+    assert energies(meter)["cray-node"] == 598732067
+
+
+@pytest.mark.parametrize("text", ["12", "12 W", "-3 J", "J", "1e5 J", "12 J 5 s", "9" * 30 + " J"])
+def test_a_counter_with_another_text_is_failed_and_the_others_count(root, text):
+    counters = PmCounters(root, 0)
+    put(counters.folder / "cpu_energy", text)
+    meter = CrayMeter.open(TARGET)
+    failed = [device.id for device in meter.devices() if "failed" in device.facts]
+    assert failed == ["cray-cpu"]
+    assert {*energies(meter)} == {"cray-node", "cray-memory"}
+
+
+def update_while_read(counters: PmCounters, times: int) -> threading.Thread:
+    """Update the counters so many times, each time while ``memory_energy`` is being read.
+
+    A reader blocks in a named pipe, so that an update surely falls between two of its files.
+    """
+    path = counters.folder / "memory_energy"
+
+    def block() -> None:
+        os.mkfifo(path.with_suffix(".new"))
+        path.with_suffix(".new").rename(path)
+
+    def write() -> None:
+        for update in range(1, times + 1):
+            with path.open("w") as pipe:
+                old = counters.joules["memory_"]
+                path.unlink()
+                counters.advance(1.0)
+                if update < times:
+                    block()
+                pipe.write(f"{old} J\n")
+
+    block()
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_files_that_are_updated_while_they_are_read_are_read_again(root):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+    before = dict(counters.joules)
+    writer = update_while_read(counters, 2)
+    read = energies(meter)
+    writer.join(10)
+    assert counters.joules[""] - before[""] == 4000
+    assert read == {f"cray-{part[:-1] or 'node'}": j for part, j in counters.joules.items()}
+
+
+def test_counters_that_are_updated_all_the_time_give_no_sample_of_two_moments(root):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+    writer = update_while_read(counters, cray._TRIES)
+    assert meter.read() == []
+    writer.join(10)
+    assert not writer.is_alive()
+    assert len(meter.read()) == 3
+
+
+def test_counters_are_not_read_twice_and_counters_that_stop_are_noted(root, monkeypatch):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+    assert len(meter.read()) == 3
+    assert meter.read() == []
+    assert meter.problems() == []
+    monkeypatch.setattr(cray, "_STALE_S", 0.05)
+    time.sleep(0.06)
+    assert meter.read() == []
+    (problem,) = meter.problems()
+    assert "not updated for" in problem
+    counters.advance(1.0)
+    assert len(meter.read()) == 3
+    assert meter.problems() == []
+
+
+@pytest.mark.parametrize("is_updated", [False, True])
+def test_counters_that_are_stale_when_they_are_opened_are_not_the_node(root, is_updated):
+    counters = PmCounters(root, 0)
+    for path in counters.folder.glob("*energy"):
+        put(path, f"1000 J {time.time_ns() // 1000 - 60_000_000} us")
+    ended = threading.Event()
+
+    def update() -> None:  # by a controller whose clock is a minute behind
+        while not ended.wait(0.1):
+            increase(counters.folder / "freshness", 1)
+
+    thread = threading.Thread(target=update if is_updated else ended.wait, daemon=True)
+    thread.start()
+    meter = CrayMeter.open(TARGET)
+    ended.set()
+    thread.join()
+    kinds, _ = counted(meter.devices())
+    row = row_of(meter, counters)
+    if is_updated:
+        assert (kinds, row["energy_scope"], row["node_energy_verdict"]) == (("node",), "node", "ok")
+        return
+    assert (kinds, row["energy_scope"], meter.read(), meter.problems()) == ((), None, [], [])
+    assert row["node_energy_verdict"] == row["energy_verdict"] == "unavailable"
+    reason = f"{counters.folder}/freshness stays at 1 for 1 s"
+    assert [reason in text for text in row["energy_reason"].split("; ")] == [True] * 3
+
+
+def test_a_window_after_counters_have_stopped_has_the_reason(root):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+    row = row_of(meter, counters, stops_at=0)
+    assert (row["node_energy_verdict"], row["energy_verdict"]) == ("unavailable", "unavailable")
+    assert "cray-node: it has no readings in the window" in row["energy_reason"]
+
+
+def row_of(
+    meter: Meter, counters: PmCounters, *, stops_at: int = 6, restarts_at: int | None = None
+) -> dict[str, object]:
+    """Return the energy of the window from second 1 to 5."""
+    rows = []
+    for second in range(6):
+        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
+        if second == restarts_at:
+            put(counters.folder / "startup", 2)
+        if second < stops_at:
+            counters.advance(1.0)
+    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
+    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
+    windows = pa.Table.from_pylist([window], schema=WINDOWS)
+    facts = {
+        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
+        for device in meter.devices()
+    }
+    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    return row
+
+
+@pytest.mark.parametrize(
+    ("fault", "verdict", "scope"),
+    [(None, "ok", "node"), ("shared", "partial", "gpu"), ("restart", "unavailable", None)],
+)
+def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
+    root, monkeypatch, fault, verdict, scope
+):
+    counters = PmCounters(root)
+    for name in cray._VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    if fault == "shared":
+        monkeypatch.setenv("SLURM_JOB_ID", "7")
+        monkeypatch.setenv("SLURM_CPUS_ON_NODE", "0")
+    meter = CrayMeter.open(TARGET)
+    row = row_of(meter, counters, restarts_at=2 if fault == "restart" else None)
+    assert row["node_energy_verdict"] == verdict
+    assert row["energy_scope"] == scope
+    if fault is None:
+        assert (row["node_energy_j"], row["gpu_energy_j"]) == (8000, 6400)
+        assert (row["cpu_energy_j"], row["dram_energy_j"]) == (800, 320)
+
+
+@pytest.mark.parametrize("is_higher", [True, False])
+def test_a_window_across_a_restart_of_the_counters_has_a_fault(root, is_higher):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+
+    def advance(second: int) -> None:
+        if second == 2:
+            put(counters.folder / "startup", 2)
+            counters.joules = dict.fromkeys(counters.joules, 2 * 10**6 if is_higher else 0)
+        counters.advance(1.0)
+
+    ((verdict, reason),) = verdicts(meter, advance)
+    assert (verdict, "cray-cpu: the counter went back" in reason) == ("unavailable", True)
+    assert meter.problems() == ["pm_counters: restarted (startup was 1, is 2)"]
+
+
+def test_a_change_of_the_power_cap_is_noted_and_energy_counts(root):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+
+    def advance(second: int) -> None:
+        if second == 2:
+            put(counters.folder / "generation", 41)
+        counters.advance(1.0)
+
+    assert verdicts(meter, advance) == [("ok", None)]
+    assert meter.problems() == ["pm_counters: the node's power cap was changed during the run"]
+
+
+def test_counters_of_a_lost_freshness_are_not_read(root):
+    counters = PmCounters(root, 0)
+    meter = CrayMeter.open(TARGET)
+    (counters.folder / "freshness").unlink()
+    assert meter.read() == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "is_shared"),
+    [(None, False), ("0,1,2,3,4,5,6,7", False), ("0,1", True), ("", True), ("0,1,2,3", True)],
+)
+def test_accelerators_that_a_job_does_not_have_make_them_shared(
+    root, monkeypatch, visible, is_shared
+):
+    PmCounters(root)
+    for index in range(8):  # two on each board, and a screen
+        put(root / f"bus/pci/devices/0000:{0xC1 + index:02x}:00.0/class", "0x038000")
+    put(root / "bus/pci/devices/0000:01:00.0/class", "0x030000")
+    for name in cray._VISIBLE:
+        monkeypatch.delenv(name, raising=False)
+    if visible is not None:
+        monkeypatch.setenv("ROCR_VISIBLE_DEVICES", visible)
+    gpus = [device for device in CrayMeter.open(TARGET).devices() if device.kind == "gpu"]
+    assert [device.facts["is_shared"] for device in gpus] == [is_shared] * 4
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": str(CPUS)}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "0"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": f"{CPUS}(x2),{CPUS + 3}"}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": f"0,{CPUS}(x99)"}, True),
+        ({"SLURM_JOB_ID": "7"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "x"}, True),
+        ({"SLURM_JOB_ID": "7", "SLURM_CPUS_ON_NODE": "0", "SBATCH_EXCLUSIVE": ""}, False),
+    ],
+)
+def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, environ, expected):
+    assert shares_node(environ) == expected
+    PmCounters(root, 0)
+    AcpiMeters(root, grace_names(1))
+    Powercap(root / "class/powercap")
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    devices = [
+        d for meter in (CrayMeter, GraceMeter, RaplMeter) for d in meter.open(TARGET).devices()
+    ]
+    assert {device.kind for device in devices} == {"node", "module", "cpu", "dram"}
+    assert {device.facts["is_shared"] for device in devices} == {expected}
+
+
+# Node power
+
+
+@pytest.fixture
+def ipmi(root, tmp_path, monkeypatch) -> Ipmi:
+    server = Ipmi(root, tmp_path / "bin")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(server.programs), os.environ["PATH"]]))
+    return server
+
+
+def readings(meter: Meter, count: int = 3) -> list[float]:
+    samples = []
+    for number in range(count):
+        samples += meter.read(last=number == count - 1)
+        time.sleep(0.15)
+    return [sample.power_w for sample in samples]
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_an_unnamed_power_meter_is_the_node(root, old):
+    meters = AcpiMeters(root, {"": 412.0}, interval_ms=1000, old=old)
+    meter = NodePowerMeter.open(TARGET)
+    (device,) = meter.devices()
+    assert (device.id, device.kind) == ("node-acpi", "node")
+    assert device.contains == ("module", "gpu", "cpu", "dram")
+    assert (device.facts["power"], device.facts["resolution_s"]) == ("acpi", 1.0)
+    assert device.facts["call_s"] < 1
+    assert readings(meter) == [412, 412, 412]
+    put(meters.files[""], 500_000_000)
+    assert readings(meter)[-1] == 500
+
+
+def test_two_unnamed_power_meters_and_one_of_a_battery_are_not_the_node(root):
+    AcpiMeters(root, {"": 412.0, "rear": 300.0})
+    with pytest.raises(NotAvailable, match="no ACPI power meter"):
+        NodePowerMeter.open(TARGET)
+    for path in root.glob("devices/*/*/*/power1_is_battery"):
+        put(path, 1)
+    with pytest.raises(NotAvailable, match="no ACPI power meter"):
+        NodePowerMeter.open(TARGET)
+
+
+@pytest.mark.parametrize("mode", ["normal", "new", "unset"])
+def test_the_management_controller_gives_the_power_of_the_node(ipmi, mode):
+    ipmi.set(mode)
+    meter = NodePowerMeter.open(TARGET)
+    (device,) = meter.devices()
+    assert (device.id, device.kind, meter.period_s) == ("node-dcmi", "node", 5.0)
+    assert device.facts["complements"]
+    ipmi.set(mode, 650)
+    assert readings(meter) == [412, 650, 650]
+    assert meter.problems() == []
+    meter.close()
+
+
+def test_a_reading_of_an_old_time_is_not_a_new_one(ipmi):
+    ipmi.set("stale")
+    meter = NodePowerMeter.open(TARGET)
+    assert readings(meter) == [412]
+    assert meter.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "reason"),
+    [
+        ("inactive", NotAvailable, "power reading': the .* not activated; ask an administrator"),
+        ("garbage", NotAvailable, "power reading': no power reading in .*; ask an administrator"),
+        ("unsupported", NotAvailable, "DCMI request failed because: Invalid command"),
+        ("permission", NotPermitted, "requires root; if sudo allows"),
+    ],
+)
+def test_a_controller_that_gives_no_power_has_a_reason(ipmi, mode, kind, reason):
+    ipmi.set(mode)
+    with pytest.raises(NotAvailable, match=reason) as caught:
+        NodePowerMeter.open(TARGET)
+    assert type(caught.value) is kind
+    assert "Error" not in str(caught.value)  # no name of a class
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_controller_that_hangs_is_not_waited_for(ipmi, monkeypatch):
+    monkeypatch.setattr(node_power, "_OPEN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(node_power, "_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(node_power, "_LAST_S", 0.1)
+    meter = NodePowerMeter.open(TARGET)
+    ipmi.set("hang")
+    meter.read()  # the first reading; the next one hangs
+    for last in (False, True):
+        start_s = time.monotonic()
+        assert meter.read(last=last) == []
+        assert time.monotonic() - start_s < (0.2 if last else 0.05)
+    time.sleep(0.4)
+    assert meter.read() == []
+    assert "timed out" in meter.problems()[0]
+    meter.close()
+    with pytest.raises(NotAvailable, match=r"no answer in 0\.3 s|timed out"):
+        NodePowerMeter.open(TARGET)
+
+
+def test_a_controller_that_fails_for_long_is_given_up(ipmi):
+    meter = NodePowerMeter.open(TARGET)
+    ipmi.set("unsupported")
+    assert readings(meter, 10) == [412]
+    ipmi.set("normal")
+    assert readings(meter, 3) == []
+    assert "Invalid command" in meter.problems()[0]
+
+
+def test_programs_of_the_working_folder_are_not_run(ipmi, tmp_path, monkeypatch):
+    (tmp_path / "bin").rename(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PATH", os.pathsep.join([".", "", "here"]))
+    with pytest.raises(NotAvailable, match="ipmitool not found"):
+        NodePowerMeter.open(TARGET)
+
+
+@given(st.text())
+@example("Instantaneous power reading: 0 Watts\nPower reading state is: activated")
+@example("Instantaneous power reading: 7 Watts\n" * 2 + "Power reading state is: activated")
+def test_any_other_output_of_ipmitool_is_no_reading(text):
+    with pytest.raises(ValueError, match=r"power reading|0 W"):
+        parse_dcmi(text)
+
+
+def test_a_slow_controller_delays_no_other_meter(root, ipmi):
+    tree = Powercap(root / "class/powercap")
+    ipmi.set("slow")  # 1.5 s, and a reading begins when sampling begins
+    folder = root.parent / "live"
+    folder.mkdir()
+    line = sampler.command(folder, HOST, Target(os.getpid(), 0.1))
+    process = subprocess.Popen(line, env=environment())
+    try:
+        wait_for(sampler.stream_path(folder, HOST).exists, "samples")
+        for _ in range(25):
+            time.sleep(0.1)
+            tree.advance(0.1)
+    finally:
+        process.terminate()
+        process.wait(20)
+    rows = samples_of(folder).to_pylist()
+    times = [row["t_ns"] for row in rows if row["device"] == "package-0"]
+    assert max(later - t_ns for t_ns, later in pairwise(times)) < 10**9
+    powers = [row["power_w"] for row in rows if row["device"] == "node-dcmi"]
+    assert powers == [412, 412]  # that of the opening, and the one that began then
+    facts = {device.id: device.facts for device in report_of(folder).devices}
+    assert facts["node-dcmi"]["call_s"] > 1.5

@@ -1,0 +1,489 @@
+"""The process that sets limits restores them, and reports errors.
+
+What happens when processes are killed is in test_killed_owners.py.
+"""
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_nvml import FakeGpus
+from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
+
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.common.files import locked_temporary
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.saved_state import SavedState, boot_id
+from wattlaw.measure.limits.state_folder import StateFolder
+
+Start = Callable[..., Place]
+LOCK, UNLOCK = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
+#: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
+HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
+CAP = Limits(power_limit_w=150)
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Start]:
+    """Give a function that makes boards; at the end no lock or watchdog may remain."""
+    places = []
+
+    def make(count: int = 1, **changes: object) -> Place:
+        places.append(Place(tmp_path, fake_gpus(count, **(HARDWARE | changes)), monkeypatch))
+        return places[-1]
+
+    yield make
+    for place in places:
+        place.boards.clear_faults()
+        assert not place.watchdogs
+
+
+@pytest.fixture
+def sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put fakes of sudo and nvidia-smi on the path, and a Python that has pynvml for those."""
+    path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
+
+
+def saved_limit(device: str, **changes: object) -> SavedState:
+    made = {
+        "device": device,
+        "power_limit_w": 203.251,
+        "unlock_clock": False,
+        "token": "of-the-dead",
+        "owner_pid": 2**22 - 1,  # nobody
+        "user": "somebody",
+        "made_at": datetime.now(UTC),
+        "boot_id": boot_id(),
+        "host": socket.gethostname(),
+        "set_w": 217.5,  # as the boards of these tests stand
+    }
+    return SavedState(**(made | changes))
+
+
+def test_a_cap_is_restored_to_its_previous_value_not_the_maximum(start: Start) -> None:
+    place = start(2)
+    place.boards[1].limit_mw = 203_251
+    with acquire(place.devices) as held:
+        held.apply(CAP)
+        assert place.limits_w == [150, 150]
+        assert len(place.files) == 2
+    assert place.limits_w == [217.5, 203.251]
+    assert place.is_clean()
+    held.release()  # once more does no harm
+
+
+def test_a_limit_is_restored_after_an_exception(start: Start) -> None:
+    place = start()
+    with pytest.raises(ZeroDivisionError), acquire(place.devices) as held:
+        held.apply(CAP)
+        1 / 0  # noqa: B018
+    assert place.limits_w == [217.5]
+    assert place.is_clean()
+
+
+def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> None:
+    place = start(2, clamp_mw=[0, 180_000])
+    with acquire(place.devices) as held:
+        plain, clamped = held.apply(CAP)
+    assert (plain.power_limit_w, plain.power_limit_enforced_w) == (150, 150)
+    assert (plain.power_limit_before_w, plain.limiter, plain.note) == (217.5, "nvidia", None)
+    assert (clamped.power_limit_w, clamped.power_limit_enforced_w) == (150, 180)
+    assert clamped.note == f"{place.devices[1]} enforces 180 W instead of 150 W"
+    assert place.limits_w == [217.5, 217.5]
+
+
+@pytest.mark.parametrize(
+    "limits", [Limits(300), Limits(99.9), Limits(150, 2000), Limits(None, 100)], ids=str
+)
+def test_a_limit_out_of_range_changes_nothing(start: Start, limits: Limits) -> None:
+    place = start(2)
+    with acquire(place.devices) as held, pytest.raises(NotAvailable, match=r"is outside .* to "):
+        held.apply(limits)
+    assert place.boards.calls(SET) == place.boards.calls(LOCK) == 0
+    assert place.is_clean()
+
+
+def test_an_unreadable_limit_is_not_changed(
+    start: Start,
+) -> None:
+    place = start()
+    place.boards.fault("nvmlDeviceGetPowerManagementLimit", code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    with (
+        acquire(place.devices) as held,
+        pytest.raises(NotAvailable, match="could not be restored"),
+    ):
+        held.apply(CAP)
+    assert place.boards.calls(SET) == 0
+    assert place.is_clean()
+
+
+def test_without_a_watchdog_nothing_is_limited(start: Start) -> None:
+    place = start()
+    place.boards.fault("nvmlInitWithFlags", code=pynvml.NVML_ERROR_UNKNOWN, after_calls=1)
+    with acquire(place.devices) as held, pytest.raises(NotAvailable, match="watchdog"):
+        held.apply(CAP)
+    assert place.boards.calls(SET) == 0
+    assert place.is_clean()
+
+
+def test_users_without_driver_permission_use_sudo(start: Start, sudo: None) -> None:
+    place = start(root=0, limit_mw=203_251)
+    with acquire(place.devices) as held:
+        (applied,) = held.apply(Limits(150.5, 900))
+        assert (applied.limiter, applied.power_limit_enforced_w) == ("nvidia-smi", 150.5)
+        assert place.boards[0].locked_max_mhz == 900
+    assert place.limits_w == [203.251]
+    assert place.boards[0].locked_max_mhz == 0
+    assert place.is_clean()
+
+
+def test_users_without_any_permission_change_nothing(
+    start: Start, sudo: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SUDO_REFUSES", "1")
+    place = start(2, root=0)
+    with acquire(place.devices) as held:
+        with pytest.raises(NotPermitted, match=r"requires root; .*a password is required"):
+            held.apply(CAP)
+        assert place.files == place.watchdogs == []
+    assert place.limits_w == [217.5, 217.5]
+    assert place.is_clean()
+
+
+def test_a_board_that_knows_no_limits_is_left_as_it_is(start: Start) -> None:
+    place = start()
+    for function in (SET, LOCK, UNLOCK):
+        place.boards.fault(function, code=pynvml.NVML_ERROR_NOT_SUPPORTED)
+    for limits in (CAP, Limits(None, 900)):
+        with acquire(place.devices) as held, pytest.raises(NotAvailable, match="Not Supported"):
+            held.apply(limits)
+        assert place.is_clean()
+
+
+def test_the_first_board_is_restored_if_the_second_fails(start: Start) -> None:
+    place = start(2)
+    place.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
+    with acquire(place.devices) as held, pytest.raises(NotAvailable, match="Unknown Error"):
+        held.apply(CAP)
+    assert place.boards.calls(SET) == 4  # each was limited, or tried, and given back, or tried
+    assert place.limits_w == [217.5, 217.5]
+    assert place.is_clean()
+
+
+def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(
+    start: Start,
+) -> None:
+    place = start()
+    for function in (LOCK, UNLOCK):
+        place.boards.fault(function, code=pynvml.NVML_ERROR_NO_PERMISSION)
+    with acquire(place.devices) as held, pytest.raises(NotPermitted):
+        held.apply(Limits(150, 900))
+    assert place.limits_w == [217.5]
+    assert place.is_clean()
+
+
+def test_a_clock_lock_is_removed_at_the_end(start: Start) -> None:
+    place = start()
+    with acquire(place.devices) as held:
+        (applied,) = held.apply(Limits(clock_limit_mhz=900))
+        assert (place.boards[0].locked_min_mhz, place.boards[0].locked_max_mhz) == (900, 900)
+        assert applied.clock_limit_mhz == 900
+    assert (place.boards[0].locked_min_mhz, place.boards[0].locked_max_mhz) == (0, 0)
+    assert place.boards.calls(SET) == 0
+    assert place.is_clean()
+
+
+def test_a_refused_restore_is_reported_and_tried_again(start: Start) -> None:
+    place = start()
+    held = acquire(place.devices)
+    held.apply(CAP)
+    place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
+    with pytest.raises(NotAvailable, match=r"not restored: .*; try 'wattlaw limits restore'"):
+        held.release()
+    assert place.folder.read(place.devices[0]).power_limit_w == 217.5
+    assert acquire(place.devices) is None  # the watchdog has it
+    tries = place.boards.calls(SET)
+    held.release()
+    assert place.boards.calls(SET) <= tries + 1  # by the watchdog; it is not ours any more
+    place.boards.clear_faults()
+    place.wait_until_clean()
+    assert place.limits_w == [217.5]
+
+
+def test_the_driver_stays_open_while_a_limit_is_set(start: Start) -> None:
+    # Without persistence mode a driver forgets limits when its last user closes it.
+    place = start()
+    with acquire(place.devices) as held:
+        held.apply(CAP)
+        (watchdog,) = place.watchdogs
+        mapped = Path(f"/proc/{watchdog.pid}/maps").read_text()
+        assert str(place.boards.path) in mapped
+
+
+def test_a_kept_limit_outlives_its_process_until_limits_restore(
+    start: Start,
+) -> None:
+    place = start()
+    with acquire(place.devices) as held:
+        held.apply(CAP, kept=True)
+        assert place.watchdogs == []
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, place.limits_w) == ("kept", [150])
+    with (
+        acquire(place.devices) as held,
+        pytest.raises(NotAvailable, match=r"by .* until 'wattlaw limits restore'"),
+    ):
+        held.apply(Limits(120))
+    assert place.limits_w == [150]
+    (left,) = restore_stale_or_raise(place.folder, include_kept=True)
+    assert (left.state, place.limits_w) == ("restored", [217.5])
+    assert place.is_clean()
+
+
+def test_stale_limits_are_restored_first(start: Start) -> None:
+    place = start(limit_mw=120_000)
+    place.folder.create()
+    place.folder.write(saved_limit(place.devices[0], set_w=120.0))
+    with acquire(place.devices) as held:
+        (applied,) = held.apply(CAP)
+        assert applied.power_limit_before_w == 203.251
+        assert place.folder.read(place.devices[0]).power_limit_w == 203.251
+    assert place.limits_w == [203.251]
+
+
+@pytest.mark.parametrize("recover", [restore_stale_or_raise, lambda _: hold_and_apply()])
+def test_saved_states_of_an_earlier_boot_are_removed(start: Start, recover: Callable) -> None:
+    place = start()
+    place.folder.create()
+    place.folder.write(saved_limit(place.devices[0], boot_id="of last week", kept=True))
+    recover(place.folder)
+    assert place.limits_w == [217.5]
+    assert place.is_clean()
+
+
+def hold_and_apply() -> None:
+    with acquire([f"GPU-fa4e0000-1111-4222-8333-{0:012d}"]) as held:
+        held.apply(CAP)
+
+
+def test_a_limit_that_its_owner_restores_is_not_restored_twice(start: Start) -> None:
+    place = start()
+    place.folder.create()
+    place.folder.write(saved_limit(place.devices[0]))
+
+    class Late(StateFolder):
+        def lock(self, device: str) -> int | None:
+            self.remove(device)  # its owner was quicker, and then somebody set another limit
+            place.boards[0].limit_mw = 231_000
+            return super().lock(device)
+
+    assert [left.state for left in restore_stale_or_raise(Late(place.folder.path))] == ["restored"]
+    assert place.limits_w == [231]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", '{"device": "GPU-0"}', "\udcff", "other", '"power_limit_w":NaN'],
+    ids=["empty", "torn", "list", "lacking", "bytes", "of another device", "NaN"],
+)
+def test_a_damaged_file_stops_its_device_and_no_other(start: Start, text: str) -> None:
+    place = start(2)
+    first, second = place.devices
+    place.folder.create()
+    place.folder.write(saved_limit(second))
+    path = place.folder.path / f"{first}.json"
+    if text == "other":
+        text = saved_limit("GPU-other").model_dump_json()
+    elif "NaN" in text:
+        text = saved_limit(first).model_dump_json().replace('"power_limit_w":203.251', text)
+    path.write_text(text, errors="surrogateescape")
+    with acquire([first]) as held, pytest.raises(BadInput, match=f"{path}: not a saved limit"):
+        held.apply(CAP)
+    with pytest.raises(BadInput, match=f"{path}: not a saved limit"):
+        restore_stale_or_raise(place.folder)
+    assert place.limits_w == [217.5, 203.251]
+    assert place.files == [path.name]
+
+
+def test_a_broken_limiter_does_not_stop_other_limiters(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    place = start()
+    monkeypatch.setenv("WATTLAW_SIMULATED", str(tmp_path / "missing.json"))
+    with acquire(place.devices) as held:
+        held.apply(CAP)
+        assert place.limits_w == [150]
+    assert place.limits_w == [217.5]
+
+
+def test_saved_states_are_complete_and_writable_by_their_owner_only(start: Start) -> None:
+    place = start()
+    before = os.umask(0)
+    try:
+        with acquire(place.devices) as held:
+            held.apply(CAP)
+            path = place.folder.path / place.files[0]
+            told = json.loads(path.read_text())
+            assert (told["device"], told["power_limit_w"]) == (place.devices[0], 217.5)
+            assert stat.S_IMODE(path.stat().st_mode) == 0o644
+            (lock,) = place.folder.path.glob("*.lock")
+            assert stat.S_IMODE(lock.stat().st_mode) == 0o644
+            mode = 0o1777 if os.geteuid() == 0 else 0o755
+            assert stat.S_IMODE(place.folder.path.stat().st_mode) == mode
+    finally:
+        os.umask(before)
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(start: Start, tmp_path: Path) -> None:
+    place = start()
+    place.folder.create()
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    path = place.folder.path / f"{place.devices[0]}.json"
+    path.symlink_to(victim)
+    with acquire(place.devices) as held, pytest.raises(BadInput, match="cannot be read"):
+        held.apply(CAP)
+    place.folder.write(saved_limit(place.devices[0]))  # it came between a look and writing
+    assert (victim.read_text(), path.is_symlink()) == ("precious", False)
+    path.unlink()
+    lock = path.with_suffix(".lock")
+    lock.unlink()
+    lock.symlink_to(tmp_path / "made")
+    with pytest.raises(NotAvailable, match="cannot be opened"):
+        acquire(place.devices)
+    assert not (tmp_path / "made").exists()
+    assert place.limits_w == [217.5]
+
+
+def test_a_pipe_in_place_of_a_file_does_not_block(start: Start) -> None:
+    place = start()
+    place.folder.create()
+    os.mkfifo(place.folder.path / f"{place.devices[0]}.json")
+    with acquire(place.devices) as held, pytest.raises(BadInput, match="not a regular file"):
+        held.apply(CAP)
+
+
+@pytest.mark.parametrize("kind", ["open to all", "a file", "a link"])
+def test_a_folder_that_cannot_be_trusted_is_refused(
+    start: Start, tmp_path: Path, kind: str
+) -> None:
+    place = start()
+    path = place.folder.path
+    if kind == "open to all":
+        place.folder.create()
+        place.folder.write(saved_limit(place.devices[0]))
+        path.chmod(0o777)
+        with pytest.raises(NotAvailable, match="other users can remove files in it"):
+            restore_stale_or_raise(place.folder)
+    elif kind == "a file":
+        path.touch()
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotAvailable, match="WATTLAW_LIMITS_DIR"):
+        acquire(place.devices)
+    assert place.boards.calls(SET) == 0
+
+
+def test_a_lease_locks_all_devices_or_none(start: Start) -> None:
+    place = start(2)
+    first, second = place.devices
+    with acquire([second]):
+        assert acquire(place.devices) is None
+        assert not place.folder.is_locked(first)
+    lock = place.folder.path / f"{second}.lock"
+    lock.unlink()
+    lock.symlink_to("nowhere")
+    with pytest.raises(NotAvailable):
+        acquire(place.devices)
+    assert not place.folder.is_locked(first)
+
+
+def test_a_limit_that_somebody_has_changed_since_stays(start: Start) -> None:
+    place = start(1)
+    place.folder.create()
+    place.folder.write(saved_limit(place.devices[0], set_w=150.0, unlock_clock=True))
+    place.boards[0].limit_mw = 190_000  # an administrator, after the owner had died
+    place.boards[0].locked_max_mhz = 900
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, "190 W since" in (left.reason or "")) == ("not restored", True)
+    assert (place.limits_w, place.boards[0].locked_max_mhz) == ([190], 0)
+    assert not place.files
+
+
+def test_saved_states_of_another_machine_are_ignored(start: Start) -> None:
+    place = start(1)
+    place.folder.create()
+    place.folder.write(saved_limit(place.devices[0], host="node-b", boot_id="its own"))
+    (left,) = restore_stale_or_raise(place.folder, include_kept=True)
+    assert left.state == "on another host"
+    assert (place.limits_w, len(place.files)) == ([217.5], 1)
+    with acquire(place.devices, place.folder) as held, pytest.raises(NotAvailable, match="node-b"):
+        held.apply(CAP)
+
+
+def test_stale_limits_of_another_container_are_restored(start: Start) -> None:
+    # It had a name of its own; its process ids say nothing here, where 1 is somebody else.
+    place = start(1)
+    place.folder.create()
+    place.folder.write(saved_limit(place.devices[0], host="4c01db0b339c", owner_pid=1))
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, place.limits_w) == ("restored", [203.251])
+    assert place.is_clean()
+
+
+def test_a_file_that_another_user_put_there_sets_nothing_by_itself(start: Start) -> None:
+    place = start(1)
+    place.folder.create()
+    place.folder.write(saved_limit(place.devices[0], power_limit_w=100.0))
+    (name,) = place.files
+    os.chown(place.folder.path / name, 65534, 65534)
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, left.saved.user) == ("of another user", "nobody")  # whatever it says
+    with acquire(place.devices, place.folder) as held:
+        held.apply(CAP)
+        assert place.limits_w == [150]
+    assert (place.limits_w, place.files) == ([217.5], [name])
+
+
+def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) -> None:
+    place = start(1)
+    with acquire(place.devices, place.folder) as held:
+        (place.folder.path / f"{place.devices[0]}.lock").unlink()
+        held.apply(CAP)
+        sees_it = (
+            "import sys; from wattlaw.measure.limits.guard import *\n"
+            "acquire(sys.argv[1:]).apply(Limits(120.0))"
+        )
+        line = [sys.executable, "-c", sees_it, *place.devices]
+        other = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert "is in use by" in other.stderr
+        assert place.limits_w == [150]
+
+
+def test_only_temporary_files_of_killed_writers_are_removed(
+    start: Start,
+) -> None:
+    place = start()
+    place.folder.create()
+    name = f"{place.devices[0]}.json"
+    (place.folder.path / f".{name}.gu16v0d9").write_text("{")
+    handle, being_written = locked_temporary(place.folder.path / name)
+    restore_stale_or_raise(place.folder)
+    assert [path.name for path in place.folder.path.iterdir()] == [being_written.name]
+    os.close(handle)
+    assert main(["limits", "restore"]) == 0
+    assert list(place.folder.path.iterdir()) == []

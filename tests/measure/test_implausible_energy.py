@@ -1,0 +1,558 @@
+"""Impossible energies: the real sampler with faulty boards, and synthetic samples."""
+
+import csv
+import itertools
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+from fake_nvml import (
+    COUNTER_ABSENT,
+    SETTER_DOES_NOTHING,
+    SETTER_IS_LATE,
+    SETTER_IS_UNDONE,
+    FakeGpus,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from public_data import ORIGINS, public_csv
+from recording import HOST, Recording, machine, record, report_of, samples_of
+from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
+
+from conftest import wattlaw
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.limits.requests import Limits, report_applied_limits
+from wattlaw.measure.telemetry import plausibility, sampler
+from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.run.finish import _not_enforced
+from wattlaw.store.record import VERDICTS, LimitReport, device_facts
+from wattlaw.store.schema import SAMPLES, WINDOWS
+from wattlaw.store.store import Store
+
+S = 10**9
+Row = dict[str, object]
+
+
+def windows_of(*edges_s: tuple[float, float]) -> pa.Table:
+    """Return windows by start and length, in seconds."""
+    rows = [{"host": HOST, "start_ns": round(a * S), "duration_s": s} for a, s in edges_s]
+    return pa.Table.from_pylist(rows, schema=WINDOWS)
+
+
+def energies(samples: Sequence[Row], *edges_s: tuple[float, float], **facts: object) -> list[Row]:
+    """Return the energies of windows of boards, each with the same facts."""
+    table = pa.Table.from_pylist([{"host": HOST} | row for row in samples], schema=SAMPLES)
+    known = {(HOST, str(row["device"])): facts for row in samples}
+    return energy_of_windows(windows_of(*edges_s), table, known).to_pylist()
+
+
+def readings(seconds: float = 20, hz: float = 10, **columns: object) -> list[Row]:
+    """Return readings of a board; a column is a value, a function of the time, or None."""
+    rows = []
+    for tick in range(round(seconds * hz) + 1):
+        t_s = tick / hz
+        row: Row = {"device": "GPU-0", "kind": "gpu", "t_ns": round(t_s * S)}
+        row["power_source"] = "measured"
+        row |= {name: told(t_s) if callable(told) else told for name, told in columns.items()}
+        rows.append(row)
+    return rows
+
+
+# Recordings by the real sampler of boards that say something wrong from a moment on.
+
+FINE, THOUSANDFOLD, ZERO, STUCK, JUMPS, SENTINELS, HEALS, TINY = range(8)
+MACHINES = {"polled": 0, "buffered": 1}
+BAD_S, SECONDS = 1.5, 5.4
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory) -> dict[str, Recording]:
+    folder = tmp_path_factory.mktemp("wrong")
+    absent = {ZERO, STUCK, TINY}
+    boards = {
+        name: FakeGpus.create(
+            folder / f"{name}.boards",
+            8,
+            buffers=buffers,
+            period_s=[1.0] * 4 + [0.0] * 4,
+            counter_mode=[COUNTER_ABSENT if place in absent else 0 for place in range(8)],
+        )
+        for name, buffers in MACHINES.items()
+    }
+
+    def script() -> None:
+        now_ns = time.time_ns()
+        bad_ns, good_ns = now_ns + round(BAD_S * S), now_ns + round((BAD_S + 0.8) * S)
+        for made in boards.values():
+            made[JUMPS].fault_ns = bad_ns
+            for what in ("power", "counter"):
+                made.lie(THOUSANDFOLD, what, "scales", 1000)
+            made.lie(ZERO, "power", "sets", 0)
+            made.lie(STUCK, "power", "freezes", from_ns=now_ns)
+            made.lie(JUMPS, "counter", "adds", 10**12, from_ns=bad_ns)
+            made.lie(SENTINELS, "power", "sets", 2**32 - 1, from_ns=bad_ns, to_ns=good_ns)
+            made.lie(SENTINELS, "counter", "sets", 2**64 - 1, from_ns=bad_ns, to_ns=good_ns)
+            for what in ("sm_util", "mem_util", "sm_clock", "mem_clock", "temperature", "limit"):
+                made.lie(SENTINELS, what, "sets", 2**32 - 1, from_ns=bad_ns)
+            for what in ("memory", "reasons", "violation"):
+                made.lie(SENTINELS, what, "sets", 2**64 - 1, from_ns=bad_ns)
+            made.fault("nvmlDeviceGetFieldValues", HEALS, UNKNOWN, from_ns=bad_ns, to_ns=good_ns)
+            made.lie(TINY, "power", "scales", 0.001)
+
+    folders = {folder / name: made for name, made in boards.items()}
+    return dict(zip(boards, record(folders, SECONDS, begun=script), strict=True))
+
+
+@pytest.fixture(params=MACHINES)
+def recording(recordings, request) -> Recording:
+    return recordings[request.param]
+
+
+def rows_of(recording: Recording, board: int, length_s: float = 3.0) -> list[Row]:
+    """Return windows of the wrong time."""
+    first_ns = int(recording.of(board)["t_ns"].to_numpy().min()) + S
+    return recording.windows(board, [first_ns + n * S // 5 for n in range(6)], length_s)
+
+
+def test_a_sound_board_is_ok_and_knows_its_maximum_limit(recording):
+    assert recording.facts(FINE)["max_power_limit_w"] == 400.0
+    assert {row["energy_verdict"] for row in rows_of(recording, FINE)} == {"ok"}
+
+
+@pytest.mark.parametrize("board", [THOUSANDFOLD, ZERO, TINY, STUCK])
+def test_impossible_power_is_implausible_and_keeps_its_value(recording, board):
+    for row in rows_of(recording, board):
+        assert row["energy_verdict"] == "implausible"
+        assert row["gpu_energy_j"] is not None
+        assert recording.boards[board].uuid.decode() in row["energy_reason"]
+        assert (row["gpu_energy_j"] > 1e5) == (board == THOUSANDFOLD)
+
+
+def test_a_counter_that_jumps_ahead_is_not_used(recording):
+    jump_ns = recording.boards[JUMPS].fault_ns
+    rows = recording.windows(JUMPS, [jump_ns - n * S // 5 for n in range(1, 5)], 3.0)
+    assert {row["energy_verdict"] for row in rows} == {"suspect"}
+    for row in rows:
+        assert row["energy_source"] == "integral"
+        assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=1e-2)
+
+
+def test_sentinels_are_missing_values_and_the_energy_between_is_still_right(recording):
+    samples = recording.of(SENTINELS)
+    for column, most in (
+        ("power_w", 250.1), ("energy_j", 1e6), ("sm_util", 1), ("mem_util", 1),
+        ("sm_clock_mhz", 1410), ("mem_clock_mhz", 1215), ("temperature_c", 45),
+        ("mem_used_bytes", 2 << 30), ("power_limit_w", 400), ("throttle", 8),
+        ("power_throttle_s", 1),
+    ):  # fmt: skip
+        values = samples[column].drop_null().to_numpy()
+        assert len(values)
+        assert values.max() <= most
+    for row in rows_of(recording, SENTINELS):
+        assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=1e-2)
+
+
+def test_a_fault_that_heals_leaves_a_gap_and_the_rest_is_measured(recording):
+    t_ns = recording.of(HEALS)["t_ns"].to_numpy()
+    end_ns = int(t_ns.max())
+    (row,) = recording.windows(HEALS, [end_ns - 2 * S], 1.5)
+    assert row["energy_verdict"] == "ok"
+    for row in rows_of(recording, HEALS, 2.0):
+        if row["energy_verdict"] == "ok":
+            assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=0.05)
+
+
+CLOCK = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <time.h>
+#include <sys/stat.h>
+int clock_gettime(clockid_t id, struct timespec *t)
+{
+    static int (*real)(clockid_t, struct timespec *);
+    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    int code = real(id, t);
+    struct stat info;
+    if (id == CLOCK_REALTIME && !stat(getenv("STEPPED"), &info)) t->tv_sec += atoi(getenv("STEP"));
+    return code;
+}
+"""
+
+
+def test_a_wall_clock_that_is_set_during_a_window_is_never_ok(tmp_path):
+    (tmp_path / "clock.c").write_text(CLOCK)
+    library, stepped = tmp_path / "clock.so", tmp_path / "stepped"
+    line = ["gcc", "-shared", "-fPIC", tmp_path / "clock.c", "-o", library, "-ldl"]
+    subprocess.run(line, check=True)
+    boards = FakeGpus.create(tmp_path / "boards", 2, counter_mode=[0, COUNTER_ABSENT])
+    folders = {step_s: tmp_path / f"live{step_s}" for step_s in (-2, 2)}
+    processes = []
+    try:
+        for step_s, folder in folders.items():
+            folder.mkdir()
+            more = {"LD_PRELOAD": str(library), "STEPPED": str(stepped), "STEP": str(step_s)}
+            line = sampler.command(folder, HOST, Target(os.getpid(), 0.1))
+            processes.append(subprocess.Popen(line, env=machine(boards) | more))
+        while not all(sampler.stream_path(folder, HOST).exists() for folder in folders.values()):
+            assert all(process.poll() is None for process in processes)
+            time.sleep(0.05)
+        time.sleep(1.5)
+        start_ns = time.time_ns() - S
+        stepped.touch()
+        time.sleep(1.7)
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+    for folder in folders.values():
+        found = Recording(boards, samples_of(folder), report_of(folder), 0)
+        for board in range(2):
+            (row,) = found.windows(board, [start_ns], 2.5)
+            assert row["energy_verdict"] != "ok"
+
+
+# Boards that return, change their order, or are another one.
+
+
+def test_a_lost_board_that_returns_has_no_energy_for_the_rest_of_its_sampler(fake_gpus):
+    boards = fake_gpus(2)
+    meter = opened(boards)
+    boards[0].lost_ns = time.time_ns()
+    assert of(boards, 0, meter.read(last=True)) == []
+    boards[0].back_ns = time.time_ns()
+    assert of(boards, 0, meter.read(last=True)) == []
+    meter.close()
+    again = opened(boards)
+    assert told(of(boards, 0, again.read(last=True)), "power_w") == [250.0]
+    again.close()
+
+
+def test_boards_are_known_by_uuid_when_their_order_changes(fake_gpus):
+    boards = fake_gpus(2, high_w=[100.0, 300.0])
+    for order in ([0, 1], [1, 0]):
+        boards.header.order[:2] = order
+        meter = opened(boards, 1)
+        samples = meter.read(last=True)
+        assert {sample.device for sample in samples} == {boards[1].uuid.decode()}
+        assert told(samples, "power_w") == [300.0]
+        meter.close()
+
+
+def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):
+    boards = fake_gpus(1)
+    meter = opened(boards)
+    assert meter.read(last=True)
+    boards[0].uuid = "GPU-ffffffff-1111-4222-8333-000000000000"
+    assert meter.read(last=True) == []
+    assert "GPU-ffffffff" in meter.problems()[0]
+    meter.close()
+
+
+def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tmp_path):
+    boards = FakeGpus.create(tmp_path / "boards", 2)
+    boards.fault("nvmlDeviceGetUtilizationRates", 1, LOST)  # not called before the first reading
+    (found,) = record({tmp_path / "live": boards}, 2.5)
+    assert len(found.of(1)) == 0
+    assert "failed" in found.facts(1)
+    start_ns = int(found.of(0)["t_ns"].to_numpy().min()) + S // 2
+    facts = device_facts([found.report])
+    window = windows_of((start_ns / S, 1.5))
+    (row,) = energy_of_windows(window, found.samples, facts).to_pylist()
+    assert (row["energy_verdict"], row["gpu_energy_j"]) == ("partial", pytest.approx(375, rel=0.02))
+
+
+@pytest.mark.parametrize("sentinel", [2**31 - 1, 2**32 - 1])
+def test_a_limit_that_is_a_sentinel_is_not_known(fake_gpus, sentinel):
+    boards = fake_gpus(1)
+    boards.lie(0, "max_limit", "sets", sentinel)
+    meter = opened(boards)
+    assert facts_of(meter)[0]["max_power_limit_w"] is None
+    meter.close()
+
+
+def test_a_driver_clock_that_goes_back_gives_ascending_times(fake_gpus):
+    boards = fake_gpus(1, buffers=1)
+    meter = opened(boards)
+    (reader,) = meter._readers
+    found = []
+    for number in range(4):
+        time.sleep(0.3)
+        boards.clear_lies()
+        boards.lie(0, "sample_time", "adds", -700_000 * number)
+        reader._second_ns = 0
+        found += meter.read(last=True)
+    meter.close()
+    for column in ("power_w", "energy_j"):
+        t_ns = [sample.t_ns for sample in found if getattr(sample, column) is not None]
+        assert all(later > earlier for earlier, later in itertools.pairwise(t_ns))
+
+
+# Setters that report success.
+
+
+@pytest.mark.parametrize(
+    ("mode", "wait_ms", "enforced_w"),
+    [(SETTER_DOES_NOTHING, 0, 400.0), (SETTER_IS_LATE, 200, 200.0), (SETTER_IS_LATE, 5000, 400.0)],
+)
+def test_a_setter_that_reports_success_is_read_back(fake_gpus, mode, wait_ms, enforced_w):
+    boards = fake_gpus(1, setter_mode=mode, setter_ms=wait_ms)
+    limiter = NvidiaLimiter.open()
+    (uuid,) = limiter.devices()
+    before = limiter.read(uuid)
+    limiter.set_power_limit(uuid, 200.0)
+    report = report_applied_limits(before, Limits(200.0), "nvidia", limiter)
+    assert report.power_limit_enforced_w == enforced_w
+    assert (report.note is None) == (enforced_w == 200.0)
+    limiter.close()
+    assert len(boards) == 1
+
+
+# Made-up samples.
+
+RAMP = {"energy_j": lambda s: 250.0 * s}
+
+
+@pytest.mark.parametrize(
+    ("columns", "facts", "verdict"),
+    [
+        ({"power_w": 250.0}, {}, "ok"),
+        ({"power_w": 250_000.0}, {}, "implausible"),
+        ({"power_w": 700.0}, {"max_power_limit_w": 400.0}, "implausible"),
+        ({"power_w": 500.0}, {"max_power_limit_w": 400.0}, "ok"),
+        ({"power_w": 250_000.0}, {"max_power_limit_w": 400_000.0}, "implausible"),
+        ({"power_w": 0.0}, {}, "implausible"),
+        ({"power_w": 5.0, "sm_util": 0.9}, {"max_power_limit_w": 400.0}, "implausible"),
+        ({"power_w": 9.0, "sm_util": 0.0}, {"max_power_limit_w": 450.0}, "ok"),
+        ({"power_w": None, "energy_j": lambda s: 250_000.0 * s}, {}, "implausible"),
+        ({"power_w": 250.0, "energy_j": lambda s: 250_000.0 * s}, {}, "suspect"),
+        ({"power_w": 250_000.0, **RAMP}, {}, "suspect"),
+        ({"power_w": 250_000.0, "energy_j": lambda s: 250_000.0 * s}, {}, "implausible"),
+        ({"power_w": 0.0, **RAMP}, {}, "suspect"),
+        ({"power_w": 0.0, "energy_j": 7.0}, {}, "implausible"),
+        ({"power_w": None, "energy_j": lambda s: 250.0 * s + 1e9 * (s > 6)}, {}, "implausible"),
+        ({"power_w": None, "energy_j": lambda s: 1e-3 * s}, {}, "implausible"),
+        ({"power_w": 2**32 / 1e3}, {}, "unavailable"),
+        ({"power_w": float("nan")}, {}, "unavailable"),
+        ({"power_w": -250.0}, {}, "unavailable"),
+        ({"power_w": 250.0, "energy_j": 2.0**64 / 1e3}, {}, "ok"),
+        ({"power_w": lambda s: 250.0 if s != 7 else 5000.0}, {}, "implausible"),
+        ({"power_w": lambda s: 250.0 if s != 7 else 0.0}, {}, "implausible"),
+        ({"power_w": lambda s: 250.0 if s != 7 else float("inf")}, {}, "ok"),
+    ],
+)  # fmt: skip
+def test_bounds_of_a_gpu(columns, facts, verdict):
+    (row,) = energies(readings(**columns), (5, 4), **facts)
+    assert row["energy_verdict"] == verdict
+    assert (row["energy_reason"] is None) == (verdict == "ok")
+    assert (row["gpu_energy_j"] is None) == (verdict == "unavailable")
+
+
+@pytest.mark.parametrize(("kind", "least_w", "most_w"), [("cpu", 0.05, 2500), ("dram", 0, 1500)])
+def test_bounds_of_processors_and_memory(kind, least_w, most_w):
+    for watts in (least_w, most_w):
+        rows = readings(energy_j=lambda s, watts=watts: 1.0 + watts * s, kind=kind)
+        (row,) = energies(rows, (5, 4))
+        assert row["energy_verdict"] in ("implausible", "unavailable")
+
+
+def wave(low: float, high: float, period_s: float = 2.0):
+    return lambda s: high if s % period_s < period_s / 2 else low
+
+
+@pytest.mark.parametrize("length_s", [0.5, 2.0, 10.0])
+@pytest.mark.parametrize(
+    "load",
+    [
+        {"sm_util": wave(0.05, 0.95)},
+        {"sm_util": 0.5, "sm_clock_mhz": wave(300, 1400)},
+        {"sm_util": wave(0.05, 0.95), "power_limit_w": 123.4},
+    ],
+)
+def test_power_that_stays_the_same_under_changing_load_is_stuck(load, length_s):
+    (row,) = energies(readings(power_w=123.4, **load), (5, length_s))
+    assert row["energy_verdict"] == "implausible"
+    (row,) = energies(readings(power_w=123.4, energy_j=lambda s: 123.0 * s, **load), (5, length_s))
+    assert (row["energy_verdict"], row["energy_source"]) == ("suspect", "counter")
+
+
+@pytest.mark.parametrize(
+    ("columns", "facts"),
+    [
+        ({"power_w": 9.0, "sm_util": 0.0, "sm_clock_mhz": 300}, {}),  # an idle board
+        ({"power_w": 9.0, "sm_util": wave(0, 0.1), "sm_clock_mhz": wave(210, 405)}, {}),
+        # A sensor of whole watts at a binding limit: the clock moves so that power does not.
+        ({"power_w": 250.0, "power_limit_w": 250.0, "sm_util": wave(0.8, 1.0),
+          "sm_clock_mhz": wave(900, 1900, 0.4)}, {}),
+        ({"power_w": 250.0, "power_limit_w": 250.0,
+          "sm_util": lambda s: 0.0 if round(10 * s) % 50 == 0 else 1.0}, {}),
+        # Power averaged over a second does not show a load that changes faster.
+        ({"power_w": 150.0, "sm_util": wave(0, 1, 0.4)}, {"power": "average"}),
+        ({"power_w": lambda s: round(wave(60, 250, 6.0)(s)), "sm_util": wave(0, 1, 6.0)}, {}),
+        ({"power_w": lambda s: 250 + round(s * 7919) % 3, "sm_util": wave(0, 1)}, {}),
+    ],
+)  # fmt: skip
+def test_power_that_stays_the_same_for_a_reason_is_not_stuck(columns, facts):
+    rows = energies(readings(30, **columns), *((s, 4) for s in range(5, 25, 3)), **facts)
+    assert {row["energy_verdict"] for row in rows} == {"ok"}
+
+
+@pytest.mark.parametrize("origin", ORIGINS)
+def test_a_training_on_eight_gpus_is_plausible_and_not_stuck(origin):
+    with public_csv("node_power_1x8gpu.csv", origin).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    told = [(float(row["t_rel_run_start_s"]), float(row["power_W"]) / 8)
+            for row in rows if row["run"] == rows[0]["run"]]  # fmt: skip
+    for unit_w in (0.001, 1.0, 10.0):
+        samples: list[Row] = [
+            {"device": "GPU-0", "kind": "gpu", "t_ns": round(s * S), "power_source": "measured",
+             "power_w": round(watts / unit_w) * unit_w, "sm_util": min(1.0, watts / 800)}
+            for s, watts in told
+        ]  # fmt: skip
+        starts = [(s, 30) for s in range(20, 600, 40)]
+        found = [row["energy_verdict"] for row in energies(samples, *starts, max_power_limit_w=700)]
+        assert set(found) <= {"ok", "partial"}  # the meter was silent for 11 s now and then
+        assert found.count("ok") > len(found) / 2
+
+
+@pytest.mark.parametrize("counter", [True, False])
+def test_windows_with_repeated_times_are_suspect(counter):
+    columns = {"power_w": 250.0} | (RAMP if counter else {})
+    rows = readings(30, **columns)
+    for row in rows[151:]:
+        row["t_ns"] -= 3 * S  # set back by 3 s at 15 s
+    crossing, before, after = energies(rows, (11, 6), (5, 4), (18, 4))
+    assert crossing["energy_verdict"] != "ok"
+    assert (before["energy_verdict"], after["energy_verdict"]) == ("ok", "ok")
+
+
+@pytest.mark.parametrize("length_s", [1, 0.95])
+def test_a_window_that_ends_where_the_clock_came_back_to_is_suspect(length_s):
+    rows = readings(30, **RAMP)
+    for row in rows[151:]:
+        row["t_ns"] -= 3 * S  # 15.1 s becomes 12.1 s, whose reading is of 3 s later
+    (edge,) = energies(rows, (11.1, length_s))
+    assert edge["gpu_energy_j"] > 300
+    assert edge["energy_verdict"] == "suspect"
+
+
+def test_times_that_occur_twice_or_never_change_do_no_harm():
+    rows = readings(power_w=250.0, **RAMP)
+    (row,) = energies([*rows[:1], *rows[:1], *rows, *rows[-1:]], (0, 20))
+    assert row["gpu_energy_j"] == pytest.approx(5000)
+    frozen = [one | {"t_ns": 7 * S} for one in rows]
+    assert energies(frozen, (5, 4))[0]["energy_verdict"] == "unavailable"
+
+
+@pytest.mark.parametrize(("start_s", "length_s", "verdict"), [
+    (2, 16, "suspect"), (6, 2, "unavailable"), (2, 4, "partial"), (13, 4, "ok"),
+])  # fmt: skip
+def test_the_energy_of_a_gap_is_the_increase_of_the_counter(start_s, length_s, verdict):
+    rows = [row for row in readings(power_w=250.0, **RAMP) if not 5 * S < row["t_ns"] < 9 * S]
+    (row,) = energies(rows, (start_s, length_s))
+    assert row["energy_verdict"] == verdict
+    if verdict != "unavailable":
+        covered_s = min(length_s, {"partial": 3}.get(verdict, length_s))
+        assert row["gpu_energy_j"] == pytest.approx(250 * covered_s)
+
+
+def test_a_part_that_is_implausible_makes_the_sum_so():
+    wrong = [row | {"device": "GPU-1", "power_w": 1e6} for row in readings()]
+    (row,) = energies([*readings(power_w=250.0), *wrong], (5, 4))
+    assert row["energy_verdict"] == "implausible"
+    assert row["energy_reason"].startswith("GPU-1: ")
+
+
+NUMBERS = st.one_of(
+    st.none(), st.floats(), st.floats(0, 1000), st.sampled_from([0.0, 4294967.295, 250.0, 1e9]),
+    st.floats(-1e3, 1e7),
+)  # fmt: skip
+TIMES = st.one_of(st.integers(0, 20 * S), st.integers(-(2**63), 2**63 - 1), st.none())
+
+
+@st.composite
+def sequences(draw) -> list[Row]:
+    """Return samples of some devices: sound ones with some columns and times replaced."""
+    rows: list[Row] = []
+    for number in range(draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from(["gpu", "gpu", "cpu", "dram", "node"]))
+        watts = draw(st.floats(0, 4000))
+        steady, counted = draw(st.booleans()), draw(st.booleans())
+        own = readings(
+            draw(st.integers(1, 12)), draw(st.sampled_from([1, 5, 10])), kind=kind,
+            power_w=watts if steady else lambda s, watts=watts: watts * (1 + s % 3),
+            energy_j=(lambda s, watts=watts: watts * s) if counted else None,
+            sm_util=wave(0, 1),
+        )  # fmt: skip
+        source = draw(st.sampled_from(["measured", "measured", "simulated", "estimated", None]))
+        for row in own:
+            row |= {"device": f"{kind}-{number}", "power_source": source}
+        for _ in range(draw(st.integers(0, 6))):
+            row = draw(st.sampled_from(own))
+            column = draw(st.sampled_from(["power_w", "energy_j", "sm_util", "t_ns", "kind"]))
+            if column == "kind":
+                row["kind"] = draw(st.sampled_from([None, "gpu", "cpu"]))
+            else:
+                row[column] = draw(TIMES if column == "t_ns" else NUMBERS)
+        if draw(st.booleans()):
+            shift_ns, place = draw(st.integers(-10 * S, 10 * S)), draw(st.integers(0, len(own)))
+            for row in own[place:]:
+                if row["t_ns"] is not None:
+                    row["t_ns"] = max(-(2**62), min(row["t_ns"], 2**62)) + shift_ns
+        rows += own
+    return draw(st.permutations(rows)) if draw(st.integers(0, 9)) == 0 else rows
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    sequences(),
+    st.floats(0, 12), st.floats(0.01, 20),
+    st.sampled_from([None, 0.0, 70.0, 400.0, 4e5, float("nan"), "text"]),
+)  # fmt: skip
+def test_an_ok_energy_is_physically_possible_for_any_samples(rows, start_s, length_s, limit):
+    (row,) = energies(rows, (start_s, length_s), max_power_limit_w=limit)
+    assert row["energy_verdict"] in VERDICTS
+    devices = len({one["device"] for one in rows if one["power_source"] == "measured"})
+    for kind in ("gpu", "cpu", "dram"):
+        energy_j = row[f"{kind}_energy_j"]
+        if energy_j is None:
+            continue
+        assert 0 <= energy_j < float("inf")
+        if row["energy_verdict"] != "ok" or row["energy_source"] in ("simulated", "estimated"):
+            continue
+        most_w = plausibility.MAX_DEVICE_W[kind]
+        if isinstance(limit, float) and limit > 0:
+            most_w = min(most_w, plausibility.MAX_POWER_FACTOR * limit)
+        assert energy_j <= most_w * length_s * devices * (1 + 1e-6)
+
+
+def test_a_run_has_notes_on_limits_that_its_devices_exceeded(tmp_path, monkeypatch):
+    modes = [SETTER_IS_UNDONE, 0, SETTER_DOES_NOTHING]
+    boards = FakeGpus.create(tmp_path / "boards", 3, setter_mode=modes, setter_ms=2500)
+    for name, value in boards.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    done = wattlaw("measure", "-o", tmp_path / "store", "--power-limit", 200, "--", "sleep", 6)
+    assert done.returncode == 0
+    (found,) = Store(tmp_path / "store").records()
+    uuids = [board.uuid.decode() for board in boards]
+    notes = [[note for note in found.notes if note.startswith(uuid)] for uuid in uuids]
+    assert ["400 W" in " ".join(told) for told in notes] == [True, False, True]
+
+
+@pytest.mark.parametrize(("mhz", "count"), [(900.0, 0), (915.0, 0), (1410.0, 1)])
+def test_an_ineffective_clock_lock_gives_a_note(mhz, count):
+    limit = LimitReport(
+        host=HOST, device="GPU-0", limiter="nvidia", power_limit_w=None,
+        power_limit_enforced_w=None, power_limit_before_w=400.0, clock_limit_mhz=900.0,
+    )  # fmt: skip
+    rows = [{"host": HOST} | row for row in readings(sm_clock_mhz=mhz)]
+    samples = pa.Table.from_pylist(rows, schema=SAMPLES)
+    assert len([*_not_enforced([limit], windows_of((5, 4)), samples)]) == count
+    assert [*_not_enforced([limit], windows_of((25, 4)), samples)] == []
+    assert [*_not_enforced([limit], windows_of(), samples)] == []

@@ -1,0 +1,435 @@
+"""Limits are restored after SIGKILL and SIGTERM."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pynvml
+import pytest
+from fake_amdsmi import AmdMachine
+from fake_nvml import FakeGpus
+from limiting import (
+    FAKE_BIN,
+    KILLS,
+    OWNER,
+    SET,
+    Child,
+    Place,
+    child,
+    child_named,
+    kill,
+    kill_group,
+    kill_tree,
+    restore_stale_or_raise,
+    stays,
+)
+
+from conftest import SIMULATED_DEVICES, started, wait_for
+from wattlaw.measure.devices.inventory import gpu_environment
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+
+Start = Callable[..., Place]
+#: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
+HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
+CAP = Limits(power_limit_w=150)
+#: So many show that the limits come back whenever their owner is killed; docs/soak.md runs more.
+ROUNDS, BOARDS, AT_ONCE = int(os.environ.get("KILLS") or 24), 8, 3
+#: The share of a life, by its length, in which its cap is not in force yet; how long it then is.
+STARTING, CAPPED_S = 0.6, 0.5
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Start]:
+    """Give a function that makes boards; at the end no lock or watchdog may remain."""
+    places = []
+
+    def make(count: int = 1, **changes: object) -> Place:
+        places.append(Place(tmp_path, fake_gpus(count, **(HARDWARE | changes)), monkeypatch))
+        return places[-1]
+
+    yield make
+    for place in places:
+        place.boards.clear_faults()
+        place.wait_until_clean()
+
+
+@pytest.mark.parametrize("how", KILLS)
+def test_the_limits_of_a_killed_process_are_restored(
+    start: Start, how: Callable[[Child], None]
+) -> None:
+    place = start(2, limit_mw=[217_500, 203_251])
+    with place.owner(150) as owner:
+        assert place.limits_w == [150, 150]
+        how(owner)
+        place.wait_until_clean()
+    assert place.limits_w == [217.5, 203.251]
+
+
+@pytest.mark.parametrize("how", [kill_tree, subprocess.Popen.terminate])
+def test_an_ended_campaign_restores_limits(
+    start: Start, write_study: Callable[..., Path], tmp_path: Path, how: Callable[[Child], None]
+) -> None:
+    place = start(2, limit_mw=[217_500, 203_251])
+    study = write_study(
+        workloads=[{"name": "own", "command": ["sleep", "60"]}],
+        sweeps=[{"gpus": [1], "global_batch": [128], "power_limit_w": [150]}],
+    )
+    with started("run", study, "--store", tmp_path / "store") as campaign:
+        wait_for(lambda: place.limits_w == [150, 150], "the caps")
+        how(campaign)
+        place.wait_until_clean()
+    assert place.limits_w == [217.5, 203.251]
+
+
+def test_nothing_is_left_on_disk_when_owner_and_watchdog_are_killed_at_the_start(
+    start: Start,
+) -> None:
+    place = start()
+    with place.owner(150, is_waited_for=False) as owner:
+        wait_for(lambda: place.watchdogs, "the watchdog to be started")
+        kill_group(owner)
+        place.wait_until_clean()
+    assert place.limits_w == [217.5]
+
+
+@pytest.mark.parametrize(
+    ("number", "command", "code"),
+    [
+        (signal.SIGTERM, "exec sleep 30", 128 + signal.SIGTERM),
+        (signal.SIGINT, "exec sleep 30", 128 + signal.SIGINT),
+        (signal.SIGTERM, "trap 'exit 7' TERM; sleep 30 & wait", 7),
+    ],
+)
+def test_a_terminated_command_restores_limits_and_passes_its_exit_code(
+    start: Start, number: signal.Signals, command: str, code: int
+) -> None:
+    place = start()
+    with place.measured("--power-limit", 150, "--", "sh", "-c", command) as process:
+        child_named(process, "sleep")
+        assert place.limits_w == [150]
+        process.send_signal(number)
+        assert process.wait(20) == code
+    assert place.limits_w == [217.5]
+    assert place.is_clean()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_before_the_command_starts_restores_limits(
+    start: Start, number: signal.Signals
+) -> None:
+    place = start()
+    with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
+        wait_for(lambda: place.limits_w == [150], "the cap")
+        process.send_signal(number)
+        assert process.wait(20) != 0
+        place.wait_until_clean()
+    assert place.limits_w == [217.5]
+
+
+def test_previous_limits_are_on_disk_before_the_driver_is_called(start: Start) -> None:
+    place = start()
+    place.boards.fault(SET, hang=True)
+    with place.owner(150, is_waited_for=False) as owner:
+        wait_for(lambda: place.boards.calls(SET) == 1, "the driver to be asked")
+        (name,) = place.files
+        path = place.folder.path / name
+        told = json.loads(path.read_text())
+        assert (told["device"], told["power_limit_w"]) == (place.devices[0], 217.5)
+        assert told["owner_pid"] == owner.pid
+        assert stat.S_IMODE(path.stat().st_mode) in (0o600, 0o644)
+        assert len(place.watchdogs) == 1
+        kill(owner)  # and a driver that hangs is waited for
+        wait_for(lambda: place.boards.calls(SET) == 2, "the watchdog to ask the driver")
+        assert place.files == [name]
+        place.boards.clear_faults()
+        place.wait_until_clean()
+    assert place.limits_w == [217.5]
+
+
+def test_a_board_has_one_owner_until_it_is_released(start: Start) -> None:
+    place = start(2)
+    first, second = place.devices
+    with place.owner(150, [first]) as owner:
+        assert acquire([first]) is acquire(place.devices) is None
+        with acquire([second]) as other:
+            other.apply(Limits(160))
+            assert place.limits_w == [150, 160]
+        place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
+        kill(owner)
+        assert stays(lambda: acquire([first]) is None, 1.2)
+        assert [left.state for left in restore_stale_or_raise(place.folder)] == ["in use"]
+        assert place.limits_w == [150, 217.5]
+        assert place.boards.calls(SET) >= 5  # the watchdog does not give up
+        place.boards.clear_faults()
+        place.wait_until_clean()
+    assert place.limits_w == [217.5, 217.5]
+    with acquire([first]) as held:
+        held.apply(CAP)
+
+
+def test_a_second_command_fails_if_the_board_is_limited(start: Start) -> None:
+    place = start()
+    with (
+        place.owner(150),
+        place.measured("--power-limit", 120, "--", "sleep", 30) as process,
+    ):
+        assert process.wait(20) == 3
+        assert "another process has locked one of these GPUs" in process.stderr.read()
+        assert place.limits_w == [150]
+
+
+def test_a_command_that_cannot_restore_a_limit_prints_advice(start: Start) -> None:
+    place = start()
+    with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
+        child_named(process, "sleep")
+        place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
+        process.terminate()
+        assert process.wait(20) != 0
+        assert "try 'wattlaw limits restore'" in process.stderr.read()
+        assert place.folder.read(place.devices[0]).power_limit_w == 217.5
+        place.boards.clear_faults()
+        place.wait_until_clean()
+    assert place.limits_w == [217.5]
+
+
+@pytest.mark.parametrize("who", ["acquire", "start"])
+def test_the_next_start_restores_limits_that_outlived_their_watchdog(
+    start: Start, who: str
+) -> None:
+    place = start()
+    with place.owner(150) as owner:
+        for watchdog in place.watchdogs:
+            watchdog.kill()
+        kill(owner)
+    assert stays(lambda: place.limits_w == [150], 0.2)
+    if who == "acquire":
+        with acquire(place.devices) as held:
+            (applied,) = held.apply(Limits(120))
+            assert applied.power_limit_before_w == 217.5
+            assert place.folder.read(place.devices[0]).power_limit_w == 217.5
+    else:  # even of a command that limits nothing
+        with place.measured("--", "true") as process:
+            assert process.wait(20) == 0
+            assert f"restored the limits of {place.devices[0]}" in process.stderr.read()
+    assert place.limits_w == [217.5]
+
+
+def test_a_kept_limit_outlives_its_process(start: Start) -> None:
+    place = start()
+    code = OWNER.replace("[1])))", "[1])), kept=True)").replace("sleep(60)", "sleep(0)")
+    subprocess.run([sys.executable, "-c", code, "150", *place.devices], check=True)
+    assert (place.limits_w, place.watchdogs) == ([150], [])
+    with place.measured("--power-limit", 120, "--", "true") as process:
+        assert process.wait(20) == 3
+        assert "until 'wattlaw limits restore'" in process.stderr.read()
+    assert place.limits_w == [150]
+    restore_stale_or_raise(place.folder, include_kept=True)
+    assert place.limits_w == [217.5]
+
+
+def test_a_signal_that_ends_the_owner_does_not_end_the_watchdog(start: Start) -> None:
+    place = start()
+    with place.owner(150) as owner:
+        (watchdog,) = place.watchdogs
+        assert os.getsid(watchdog.pid) != os.getsid(owner.pid)
+        assert watchdog.pid not in {p.pid for p in family(owner)}
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            watchdog.send_signal(number)
+        kill_tree(owner)
+        place.wait_until_clean()
+    assert place.limits_w == [217.5]
+
+
+def test_the_command_inherits_neither_locks_nor_the_pipe_of_the_watchdog(start: Start) -> None:
+    place = start()
+    with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
+        command = child_named(process, "sleep")
+        (watchdog,) = place.watchdogs
+        pipes = {open_files(watchdog.pid)[n] for n in ("0", "1")}
+        assert pipes < set(open_files(process.pid).values())
+        assert set(open_files(command.pid)) == {"0", "1", "2"}
+        for member in family(process):
+            found = set(open_files(member.pid).values())
+            assert not found & pipes
+            assert not [name for name in found if name.endswith(".lock")]
+
+
+def open_files(pid: int) -> dict[str, str]:
+    return {link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+
+
+def test_a_forked_child_that_lives_on_does_not_hide_the_death_of_its_owner(start: Start) -> None:
+    place = start()
+    code = OWNER.replace("time.sleep", "__import__('os').fork(); time.sleep")
+    with child([sys.executable, "-c", code, "150", *place.devices]) as owner:
+        wait_for(lambda: len(family(owner)) == 1 and place.limits_w == [150], "the fork")
+        kill(owner)
+        wait_for(lambda: place.limits_w == [217.5], "the limit to be given back", 20)
+
+
+def family(process: Child) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def test_a_relative_path_in_the_environment_means_the_same_to_the_watchdog(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = start()
+    devices = [{"id": "SIM-0", "idle_w": 50.0, "max_w": 300.0}]
+    (tmp_path / "devices.json").write_text(json.dumps(devices))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WATTLAW_SIMULATED", "devices.json")
+    monkeypatch.setenv("PYTHONPATH", str(SIMULATED_DEVICES))
+    with place.owner(150, ["SIM-0"]) as owner:
+        kill(owner)
+        limits = tmp_path / "devices.json.limits"
+        wait_for(lambda: json.loads(limits.read_text()) == {"SIM-0": 300}, "the limit", 20)
+        wait_for(lambda: not place.folder.is_locked("SIM-0"), "the lock")
+
+
+def test_a_pending_nvidia_smi_does_not_undo_the_restore(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(path))
+    monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
+    (tmp_path / "slow").touch()
+    place = start(root=0)
+    with place.owner(150, is_waited_for=False) as owner:
+        child_named(owner, "python3")
+        time.sleep(0.2)
+        (tmp_path / "slow").unlink()  # the next one is quick
+        kill(owner)  # and not nvidia-smi, which belongs to root
+        place.wait_until_clean()
+        assert place.limits_w == [217.5]
+        assert stays(lambda: place.limits_w == [217.5], 1.5)
+    assert place.boards.calls(SET) == 4  # both ways, to limit and to give back
+
+
+@dataclass
+class Run:
+    """A measured command with a power limit, on a board of its own, that will be killed."""
+
+    place: Place
+    board: int
+    before_mw: int  # odd, and another one each time
+    part: float  # of its life, after which it is killed
+    process: Child
+    end: contextlib.ExitStack
+    begun_s: float = field(default_factory=time.monotonic)
+    capped_s: float | None = None
+
+    @property
+    def limit_mw(self) -> int:
+        """The limit of its board now."""
+        return self.place.boards[self.board].limit_mw
+
+    @property
+    def is_given_back(self) -> bool:
+        """Whether the board is unlocked."""
+        return not self.place.folder.is_locked(self.place.devices[self.board])
+
+    def is_due(self, start_s: float) -> bool:
+        """Say whether its part of a life, which is the start and then the cap, has passed."""
+        now_s = time.monotonic()
+        if self.capped_s is None and self.limit_mw == 150_000:
+            self.capped_s = now_s
+        if self.part < STARTING:
+            return now_s - self.begun_s >= self.part / STARTING * start_s
+        capped_s = now_s if self.capped_s is None else self.capped_s
+        return now_s - capped_s >= (self.part - STARTING) / (1 - STARTING) * CAPPED_S
+
+
+def begin(place: Place, number: int, board: int, before_mw: int, part: float = 1.0) -> Run:
+    place.boards[board].limit_mw = before_mw
+    store = place.folder.path.parent / f"store{number}"
+    line = [sys.executable, "-m", "wattlaw", "measure", "-o", str(store), "--power-limit", "150"]
+    environment = os.environ | gpu_environment([place.devices[board]])
+    end = contextlib.ExitStack()
+    log = end.enter_context(store.with_suffix(".log").open("w"))
+    process = end.enter_context(child([*line, "--", "sleep", "30"], env=environment, stderr=log))
+    return Run(place, board, before_mw, part, process, end)
+
+
+def start_s(place: Place, before_mw: int) -> float:
+    """Return how long the slowest of runs side by side takes until its cap is in force."""
+    runs = [begin(place, -1 - i, i, before_mw) for i in range(AT_ONCE)]
+    wait_for(lambda: all(run.limit_mw == 150_000 for run in runs), "the caps")
+    taken_s = time.monotonic() - runs[0].begun_s
+    for run in runs:
+        kill(run.process)
+    place.wait_until_clean()
+    for run in runs:
+        run.end.close()
+    return taken_s
+
+
+@pytest.fixture
+def amd_place(
+    tmp_path: Path, amd_machine: Callable[..., AmdMachine], monkeypatch: pytest.MonkeyPatch
+) -> Place:
+    """Give AMD GPUs with limits of up to 750 W, of which AMD SMI limits those of the test."""
+    machine = amd_machine("MI300X", BOARDS)
+    for gpu in machine.gpus:
+        gpu.set(power1_cap_max=750_000_000)
+    return Place(tmp_path, machine, monkeypatch)
+
+
+def test_limits_of_every_killed_run_are_restored(start: Start) -> None:
+    kill_capped_runs(start(BOARDS), range(180_001, 250_000, 2))
+
+
+def test_limits_of_every_killed_run_on_amd_gpus_are_restored(amd_place: Place) -> None:
+    kill_capped_runs(amd_place, range(160_000, 750_000, 1000))  # AMD's driver has whole watts
+    assert amd_place.limits_w != [150] * BOARDS
+
+
+def kill_capped_runs(place: Place, limits_mw: range) -> None:
+    """Kill runs at random moments; afterwards each GPU has the limit that it had before."""
+    chance = random.Random(2024)
+    to_cap_s = start_s(place, limits_mw[-1])
+    odd_mw = chance.sample(limits_mw, ROUNDS)
+    parts = [chance.random() for _ in range(ROUNDS)]
+    kills = [chance.choice(KILLS) for _ in range(ROUNDS)]
+    free = list(range(BOARDS))
+    living: list[Run] = []
+    dying: list[Run] = []
+    found_mw: dict[int, int] = {}
+    capped = begun = 0
+    while len(found_mw) < ROUNDS:
+        if len(living) < AT_ONCE and begun < ROUNDS and free:
+            board = free.pop(chance.randrange(len(free)))
+            living.append(begin(place, begun, board, odd_mw[begun], parts[begun]))
+            begun += 1
+        for run in [run for run in living if run.is_due(to_cap_s)]:
+            assert run.process.poll() is None
+            capped += run.limit_mw == 150_000
+            kills[odd_mw.index(run.before_mw)](run.process)
+            living.remove(run)
+            dying.append(run)
+        for run in [run for run in dying if run.is_given_back]:
+            found_mw[run.before_mw] = run.limit_mw
+            assert place.folder.read(place.devices[run.board]) is None
+            run.end.close()
+            dying.remove(run)
+            free.append(run.board)
+        time.sleep(0.005)
+    assert found_mw == {mw: mw for mw in odd_mw}
+    print(
+        f"{len(found_mw)} limits restored; {capped} runs were killed while their cap was in force"
+    )
+    assert 0.25 * ROUNDS <= capped <= 0.8 * ROUNDS
+    place.wait_until_clean()

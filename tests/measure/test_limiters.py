@@ -1,0 +1,615 @@
+"""What every limiter promises, by the same tests for all; then what is particular to NVIDIA's."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+import pytest
+from fake_amdsmi import AmdMachine
+from fake_nvml import FakeGpus
+from limiting import FAKE_BIN, OWNER, child, kill
+from trees import IntelCards, put
+
+from conftest import wait_for, wattlaw
+from wattlaw.common import registry
+from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.measure.devices import meter
+from wattlaw.measure.devices.limiter import GROUP, Limiter
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+
+NOBODY = 65534
+NVIDIA = ("nvidia", "nvidia-smi")
+AMD = ("amd-smi", "amd-sysfs")
+#: Two devices of 217.5 W; by default 250 W, at least 100 W and at most 260 W.
+BOARDS = {
+    "limit_min_mw": 100_000,
+    "limit_max_mw": 260_000,
+    "limit_default_mw": 250_000,
+    "limit_mw": 217_500,
+}
+SIMULATED = [{"id": f"SIM-{i}", "idle_w": 100.0, "max_w": 260.0} for i in range(2)]
+
+
+@dataclass
+class Way:
+    """A way to limit, on devices that are there."""
+
+    name: str
+    meter: str
+    denied: Callable[[], AbstractContextManager[None]]
+    boards: FakeGpus | None = None
+    min_w: float = 100.0
+    lose: Callable[[], object] | None = None
+    machine: AmdMachine | None = None
+
+    @property
+    def before_w(self) -> float:
+        """The limit of both devices; AMD's driver has whole watts only."""
+        return 217.5 if self.machine is None else 217
+
+    @contextmanager
+    def opened(self) -> Iterator[Limiter]:
+        with contextlib.closing(registry.load(GROUP, self.name).open()) as limiter:
+            yield limiter
+
+
+def nvidia(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
+    @contextmanager
+    def denied() -> Iterator[None]:
+        boards.header.root = 0
+        try:
+            yield
+        finally:
+            boards.header.root = 1
+
+    return Way("nvidia", "nvidia", denied, boards)
+
+
+def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
+    boards.header.root = 0
+    path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
+    for name, value in {**boards.environment(), "PATH": os.pathsep.join(path)}.items():
+        patch.setenv(name, value)
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        with patch.context() as only_here:
+            only_here.setenv("FAKE_SUDO_REFUSES", "1")
+            yield
+
+    return Way("nvidia-smi", "nvidia", denied, boards)
+
+
+def amd(name: str, machine: AmdMachine) -> Way:
+    files = [gpu.hwmon / "power1_cap" for gpu in machine.gpus]
+    files += [gpu.folder / "power_dpm_force_performance_level" for gpu in machine.gpus]
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        for file in files:
+            file.chmod(0o444)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            for file in files:
+                file.chmod(0o644)
+
+    return Way(name, "amd", denied, machine=machine)
+
+
+def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
+    path.write_text(json.dumps(SIMULATED))
+    path.with_name(f"{path.name}.limits").write_text('{"SIM-0": 217.5, "SIM-1": 217.5}')
+    patch.setenv("WATTLAW_SIMULATED", str(path))
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        path.parent.chmod(0o500)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            path.parent.chmod(0o700)
+
+    return Way("simulated", "simulated", denied)
+
+
+def intel(folder: Path, patch: pytest.MonkeyPatch) -> Way:
+    cards = IntelCards(folder / "sys", 2, limit_w=217.5)
+    for index in range(2):
+        put(cards.folders[index] / "power1_rated_max", 260_000_000)
+    patch.chdir(folder / "sys")  # what leads there is root's only
+    patch.setenv("WATTLAW_SYSFS_ROOT", ".")
+    patch.delenv("ZE_AFFINITY_MASK", raising=False)
+
+    @contextmanager
+    def denied() -> Iterator[None]:
+        for index in range(2):
+            cards.limit(index).chmod(0o444)
+        if os.geteuid() == 0:  # root may write all the same
+            os.seteuid(NOBODY)
+        try:
+            yield
+        finally:
+            os.seteuid(os.getuid())
+            for index in range(2):
+                cards.limit(index).chmod(0o644)
+
+    def lose() -> None:
+        shutil.rmtree(folder / "sys/devices/pci0000:15")
+
+    return Way("intel", "intel", denied, min_w=1.0, lose=lose)
+
+
+@pytest.fixture(params=[*AMD, *NVIDIA, "intel", "simulated"])
+def way(
+    request: pytest.FixtureRequest,
+    fake_gpus: Callable[..., FakeGpus],
+    amd_machine: Callable[..., AmdMachine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Way:
+    """Give each way to limit in turn."""
+    if request.param in AMD:
+        return amd(request.param, amd_machine("MI210", library=request.param == "amd-smi"))
+    if request.param == "simulated":
+        return simulated(tmp_path / "devices.json", monkeypatch)
+    if request.param == "intel":
+        return intel(tmp_path, monkeypatch)
+    make = nvidia if request.param == "nvidia" else nvidia_smi
+    return make(fake_gpus(2, **BOARDS), monkeypatch)
+
+
+@pytest.fixture
+def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
+    """Give boards that are limited by sudo."""
+    found = fake_gpus(2, **BOARDS)
+    nvidia_smi(found, monkeypatch)
+    return found
+
+
+def test_all_registered_limiters_follow_the_contract() -> None:
+    assert registry.names(GROUP) == [*AMD, "intel", *NVIDIA, "simulated"]
+
+
+def test_devices_are_those_of_the_meter(way: Way) -> None:
+    measured = registry.load(meter.GROUP, way.meter).open(meter.Target(os.getpid()))
+    with way.opened() as limiter, contextlib.closing(measured):
+        assert limiter.devices() == [device.id for device in measured.devices()]
+        assert len(limiter.devices()) == 2
+
+
+def test_a_limit_reads_as_it_was_set_and_on_no_other_device(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        assert limiter.read(first).power_limit_w == way.before_w
+        for watts in (150, 203.251 if way.machine is None else 203, 100, 260, way.before_w):
+            limiter.set_power_limit(first, watts)
+            state = limiter.read(first)
+            assert (state.device, state.power_limit_w) == (first, pytest.approx(watts, abs=1e-6))
+            assert state.enforced_w == pytest.approx(watts, abs=1e-6)
+            assert limiter.read(second).power_limit_w == way.before_w
+
+
+def test_a_limit_stays_when_the_limiter_is_closed_and_closing_twice_does_no_harm(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[1]
+        limiter.set_power_limit(device, 150)
+        limiter.close()
+    with way.opened() as limiter:
+        assert limiter.read(device).power_limit_w == 150
+
+
+def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        state = limiter.read(device)
+        assert (state.min_w, state.max_w) == (way.min_w, 260)
+        none_w = () if way.name == "intel" else (0,)  # there, 0 means no limit
+        for watts in (way.min_w - 0.001, 260.001, -100, 10_000, *none_w):
+            with pytest.raises(NotAvailable) as caught:
+                limiter.set_power_limit(device, watts)
+            assert not isinstance(caught.value, NotPermitted)
+            assert device in str(caught.value)
+        assert limiter.read(device) == state
+
+
+def test_a_user_without_permission_gets_an_error_and_changes_nothing(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        with way.denied(), pytest.raises(NotPermitted, match=device):
+            limiter.set_power_limit(device, 150)
+        assert limiter.read(device).power_limit_w == way.before_w
+        limiter.set_power_limit(device, 150)
+        assert limiter.read(device).power_limit_w == 150
+
+
+def test_a_device_that_is_not_there_is_not_available(way: Way) -> None:
+    with way.opened() as limiter:
+        for call in (
+            limiter.read,
+            lambda device: limiter.set_power_limit(device, 150),
+            lambda device: limiter.lock_clock(device, 900),
+            limiter.unlock_clock,
+        ):
+            with pytest.raises(NotAvailable, match="GPU-unknown"):
+                call("GPU-unknown")
+
+
+@pytest.mark.parametrize("way", AMD, indirect=True)
+def test_an_amd_clock_is_limited_where_the_limit_can_be_removed(way: Way) -> None:
+    gpu = way.machine[0]
+    with way.opened() as limiter, driver_commands(gpu.folder / "pp_od_clk_voltage") as commands:
+        state = limiter.read(gpu.id)
+        assert (state.min_mhz, state.max_mhz, state.no_clock_limit_reason) == (500, 1700, None)
+        with pytest.raises(NotAvailable, match=f"{gpu.id}: 1701 MHz is outside"):
+            limiter.lock_clock(gpu.id, 1701)
+        with way.denied(), pytest.raises(NotPermitted, match=gpu.id):
+            limiter.lock_clock(gpu.id, 900)
+        assert (gpu.level, commands()) == ("auto", [])
+        limiter.lock_clock(gpu.id, 900)
+        assert (gpu.level, commands()) == ("manual", ["s 1 900", "c"])
+        for _ in range(2):  # when nothing is limited, that is no error
+            limiter.unlock_clock(gpu.id)
+            assert (gpu.level, commands()) == ("auto", [])
+        gpu.set(power_dpm_force_performance_level="high")  # by somebody else
+        assert "'high' instead of auto" in limiter.read(gpu.id).no_clock_limit_reason
+        with pytest.raises(NotAvailable, match="could not be restored"):
+            limiter.lock_clock(gpu.id, 900)
+        limiter.unlock_clock(gpu.id)
+        assert gpu.level == "high"
+
+
+@pytest.mark.parametrize("way", ["amd-sysfs"], indirect=True)
+def test_an_amd_clock_limit_that_is_refused_half_way_leaves_nothing_behind(way: Way) -> None:
+    gpu = way.machine[0]
+    (gpu.folder / "pp_od_clk_voltage").unlink()
+    (gpu.folder / "pp_od_clk_voltage").mkdir()  # cannot be written, not even by root
+    with way.opened() as limiter:
+        with pytest.raises(NotAvailable, match="Is a directory"):
+            limiter.lock_clock(gpu.id, 900)
+        assert gpu.level == "auto"
+        gpu.set(power_dpm_force_performance_level=None)
+        with pytest.raises(NotAvailable, match="performance level cannot be read"):
+            limiter.unlock_clock(gpu.id)  # it may be locked, so that it stays saved
+
+
+@contextmanager
+def driver_commands(path: Path) -> Iterator[Callable[[], list[str]]]:
+    """Replace a file that takes commands by a pipe; give a function that returns new commands."""
+    path.unlink()
+    os.mkfifo(path)
+    handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+    def read() -> list[str]:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(handle, 4096).decode().splitlines()
+        return []
+
+    try:
+        yield read
+    finally:
+        os.close(handle)
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_a_radeon_keeps_clocks_so_they_are_not_limited_and_its_power_is(
+    name: str, amd_machine: Callable[..., AmdMachine]
+) -> None:
+    gpu = amd_machine("RX 7900 XTX", 1)[0]
+    with contextlib.closing(registry.load(GROUP, name).open()) as limiter:
+        state = limiter.read(gpu.id)
+        assert (state.min_mhz, state.power_limit_w) == (None, 217)
+        assert "could not be removed" in state.no_clock_limit_reason
+        limiter.set_power_limit(gpu.id, 150)
+        assert gpu.limit_uw == 150_000_000
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_both_gpus_of_a_board_have_its_limit(
+    name: str, amd_machine: Callable[..., AmdMachine]
+) -> None:
+    machine = amd_machine("MI250X", 4)
+    ids = [gpu.id for gpu in machine.gpus]
+    with contextlib.closing(registry.load(GROUP, name).open()) as limiter:
+        assert [limiter.read(one).limited_with for one in ids] == [
+            (ids[1],), (ids[0],), (ids[3],), (ids[2],)
+        ]  # fmt: skip
+        with pytest.raises(NotAvailable, match="outside 1 to 260 W"):
+            limiter.set_power_limit(ids[0], 0)  # power1_cap_min is 0
+        limiter.set_power_limit(ids[1], 150)
+        assert [limiter.read(one).power_limit_w for one in ids] == [150, 150, 217, 217]
+        assert [gpu.limit_uw for gpu in machine.gpus] == [150_000_000, 0, 217_000_000, 0]
+
+
+@pytest.mark.parametrize("way", AMD, indirect=True)
+def test_an_amd_gpu_that_is_removed_is_not_available_and_the_other_is(way: Way) -> None:
+    first, second = way.machine.gpus
+    with way.opened() as limiter:
+        first.remove()
+        for call in (limiter.read, lambda device: limiter.set_power_limit(device, 150)):
+            with pytest.raises(NotAvailable, match=f"{first.id}: lost"):
+                call(first.id)
+        limiter.set_power_limit(second.id, 150)
+        assert limiter.read(second.id).power_limit_w == 150
+
+
+@pytest.mark.parametrize("name", AMD)
+def test_a_machine_without_amd_gpus_loads_no_library_of_amd(
+    name: str, amd_machine: Callable[..., AmdMachine]
+) -> None:
+    amd_machine(count=0)
+    with pytest.raises(NotAvailable, match="no AMD GPU"):
+        registry.load(GROUP, name).open()
+
+
+def test_an_error_of_the_library_is_not_available(amd_machine: Callable[..., AmdMachine]) -> None:
+    gpu = amd_machine("MI300X")[0]
+    gpu.fail("amdsmi_set_power_cap", 7)
+    with contextlib.closing(registry.load(GROUP, "amd-smi").open()) as limiter:
+        with pytest.raises(NotAvailable, match=f"{gpu.id}: amdsmi_set_power_cap.*API_FAILED"):
+            limiter.set_power_limit(gpu.id, 150)
+        assert gpu.limit_uw == 217_000_000
+
+
+@pytest.mark.parametrize("way", [*NVIDIA, "simulated"], indirect=True)
+def test_a_clock_is_locked_and_unlocked_or_unsupported(way: Way) -> None:
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        state = limiter.read(device)
+        if way.boards is None:
+            assert (state.min_mhz, state.max_mhz) == (None, None)
+            for call in (
+                lambda: limiter.lock_clock(device, 900),
+                lambda: limiter.unlock_clock(device),
+            ):
+                with pytest.raises(NotAvailable, match="has no clock"):
+                    call()
+            return
+        assert (state.min_mhz, state.max_mhz) == (210, 1410)
+        board = way.boards[0]
+        limiter.lock_clock(device, 900)
+        assert (board.locked_min_mhz, board.locked_max_mhz) == (900, 900)
+        for _ in range(2):  # when nothing is locked, that is no error
+            limiter.unlock_clock(device)
+            assert (board.locked_min_mhz, board.locked_max_mhz) == (0, 0)
+        with pytest.raises(NotAvailable, match=device):
+            limiter.lock_clock(device, 5000)
+        with way.denied(), pytest.raises(NotPermitted, match=device):
+            limiter.lock_clock(device, 900)
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+def test_a_clamped_limit_is_reported_as_enforced(way: Way) -> None:
+    way.boards[0].clamp_mw = 180_000
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        limiter.set_power_limit(device, 150)
+        state = limiter.read(device)
+        assert (state.power_limit_w, state.enforced_w, state.default_w) == (150, 180, 250)
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+def test_a_lost_board_is_not_available_and_the_other_is(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        way.boards[0].lost_ns = time.time_ns()
+        for call in (
+            limiter.read,
+            lambda device: limiter.set_power_limit(device, 150),
+            lambda device: limiter.lock_clock(device, 900),
+            limiter.unlock_clock,
+        ):
+            with pytest.raises(NotAvailable, match=f"{first}: .*lost") as caught:
+                call(first)
+            assert not isinstance(caught.value, NotPermitted)
+        limiter.set_power_limit(second, 150)
+        assert limiter.read(second).power_limit_w == 150
+    with way.opened() as limiter:
+        assert limiter.devices() == [second]
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+def test_a_board_without_clock_locks_has_none_to_take_away(way: Way) -> None:
+    code = pynvml.NVML_ERROR_NOT_SUPPORTED
+    way.boards.fault("nvmlDeviceSetGpuLockedClocks", code=code)
+    way.boards.fault("nvmlDeviceResetGpuLockedClocks", code=code)
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        with pytest.raises(NotAvailable, match="Not Supported"):
+            limiter.lock_clock(device, 900)
+        limiter.unlock_clock(device)
+
+
+@pytest.mark.parametrize("way", NVIDIA, indirect=True)
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_UNKNOWN, pynvml.NVML_ERROR_GPU_IS_LOST])
+def test_a_driver_that_fails_is_not_available(way: Way, code: int) -> None:
+    for function in ("nvmlDeviceSetPowerManagementLimit", "nvmlDeviceGetEnforcedPowerLimit"):
+        way.boards.fault(function, code=code)
+    with way.opened() as limiter:
+        device = limiter.devices()[0]
+        for call in (lambda: limiter.set_power_limit(device, 150), lambda: limiter.read(device)):
+            with pytest.raises(NotAvailable, match=device) as caught:
+                call()
+            assert not isinstance(caught.value, NotPermitted)
+
+
+@pytest.mark.parametrize("name", NVIDIA)
+def test_without_a_driver_or_a_board_there_is_nothing_to_limit(
+    name: str, fake_gpus: Callable[..., FakeGpus], boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_limiter = registry.load(GROUP, name).open
+    fake_gpus(0)
+    with pytest.raises(NotAvailable, match="lists no GPU"):
+        open_limiter()
+    monkeypatch.setenv("WATTLAW_FAKE_NVML", "")
+    with pytest.raises(NotAvailable, match="driver"):
+        open_limiter()
+
+
+def test_without_sudo_the_sudo_limiter_is_not_available(
+    boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    with pytest.raises(NotAvailable, match="sudo not found"):
+        registry.load(GROUP, "nvidia-smi").open()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sudo: Ein Passwort ist notwendig",
+        "Sorry, user ada is not allowed to execute '/usr/bin/nvidia-smi' as root on node7.",
+        "ada is not in the sudoers file.",
+    ],
+)
+def test_a_refusal_of_sudo_is_recognised_in_any_language(
+    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    sudo = tmp_path / "bin" / "sudo"
+    sudo.parent.mkdir()
+    sudo.write_text(f'#!/bin/sh\necho "{words}" >&2\nexit 1\n')
+    sudo.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{sudo.parent}:{os.environ['PATH']}")
+    with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
+        device = limiter.devices()[0]
+        with pytest.raises(NotPermitted, match="sudo -n nvidia-smi"):
+            limiter.set_power_limit(device, 150)
+
+
+def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
+    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
+    with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
+        first, second = limiter.devices()
+        (tmp_path / "slow").touch()
+        slow = threading.Thread(target=limiter.set_power_limit, args=(first, 120))
+        slow.start()
+        time.sleep(0.4)
+        (tmp_path / "slow").unlink()
+        limiter.set_power_limit(second, 140)
+        assert slow.is_alive()
+        limiter.set_power_limit(first, 150)
+        slow.join()
+        assert [board.limit_mw for board in boards] == [150_000, 140_000]
+
+
+def test_simulated_limits_of_several_processes_do_not_overwrite_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way = simulated(tmp_path / "devices.json", monkeypatch)
+
+    def change(device: str) -> None:
+        with way.opened() as limiter:
+            for watts in range(110, 160):
+                limiter.set_power_limit(device, watts)
+                assert limiter.read(device).power_limit_w == watts
+            done.append(device)
+
+    done: list[str] = []
+    threads = [threading.Thread(target=change, args=(device["id"],)) for device in SIMULATED]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(done) == ["SIM-0", "SIM-1"]
+
+
+@pytest.mark.parametrize("way", ["intel"], indirect=True)
+def test_a_card_that_is_unplugged_is_not_available_and_nothing_is_created(way: Way) -> None:
+    with way.opened() as limiter:
+        first, second = limiter.devices()
+        way.lose()
+        for call in (limiter.read, lambda device: limiter.set_power_limit(device, 150)):
+            with pytest.raises(NotAvailable, match=f"{first}: .*lost") as caught:
+                call(first)
+            assert not isinstance(caught.value, NotPermitted)
+        limiter.set_power_limit(second, 150)
+        assert limiter.read(second).power_limit_w == 150
+    with way.opened() as limiter:
+        assert limiter.devices() == [second]
+
+
+def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 1, limit_w=0, driver="xe")
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    with contextlib.closing(registry.load(GROUP, "intel").open()) as limiter:
+        (device,) = limiter.devices()
+        state = limiter.read(device)
+        assert (state.power_limit_w, state.enforced_w, state.max_w) == (0, None, 600)
+    assert "none of 1 to 600 W" in wattlaw("devices").stdout
+    row = wattlaw("limits", "show").stdout.splitlines()[-2].split()
+    assert row[:4] == [device, "none", "–", "600"]
+    lease = acquire([device])
+    assert lease is not None
+    (report,) = lease.apply(Limits(power_limit_w=350.0))
+    assert (report.limiter, report.power_limit_enforced_w, report.note) == ("intel", 350, None)
+    assert cards.limit().read_text().strip() == "350000000"
+    lease.release()
+    assert cards.limit().read_text().strip() == "0"
+
+
+def test_a_limit_that_could_not_be_restored_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 1, limit_w=650.0)  # above the rated 600 W
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    lease = acquire(["intel-0000:18:00.0"])
+    assert lease is not None
+    with lease, pytest.raises(NotAvailable, match=r"650 W is outside 1 to 600 W.*not be restored"):
+        lease.apply(Limits(power_limit_w=350.0))
+    assert cards.limit().read_text().strip() == "650000000"
+
+
+def test_a_card_of_whose_tiles_a_job_has_one_is_not_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    IntelCards(tmp_path / "sys", 1)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
+    lease = acquire(["intel-0000:18:00.0"])
+    assert lease is not None
+    with lease, pytest.raises(NotAvailable, match="would apply to all its users"):
+        lease.apply(Limits(power_limit_w=350.0))
+
+
+@pytest.mark.parametrize("driver", ["i915", "xe"])
+def test_the_limits_of_intel_cards_are_restored_when_their_owner_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: str
+) -> None:
+    cards = IntelCards(tmp_path / "sys", 2, driver=driver, limit_w=517.5)
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    line = [sys.executable, "-c", OWNER, "300", "intel-0000:18:00.0", "intel-0000:19:00.0"]
+
+    def limits() -> list[str]:
+        return [cards.limit(index).read_text().strip() for index in range(2)]
+
+    with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout.readline() == "limited\n", process.stderr.read()
+        assert limits() == ["300000000"] * 2
+        kill(process)
+        wait_for(lambda: limits() == ["517500000"] * 2, "the limits to be restored", 20)

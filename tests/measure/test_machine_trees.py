@@ -1,0 +1,88 @@
+"""``wattlaw devices`` on six types of machine: what is measured, what not, and why."""
+
+import json
+import os
+
+import pytest
+from trees import MACHINES
+
+from conftest import wattlaw
+
+#: Per machine: the devices that have energy or power, by meter, and the reasons of other meters.
+EXPECTED = {
+    "nvidia": {
+        "rapl": {"package-0", "dram-0", "package-1", "dram-1"},
+        "nvidia": "no NVIDIA driver",  # its library is not in a tree
+        "node-power": "no management controller (kernel drivers",
+        "cray": "not an HPE Cray machine",
+    },
+    "lumi": {
+        "amd": {f"AMD-{0xB45D0000DEADBEE0 + gpu:x}" for gpu in range(8)},
+        "cray": {"cray-node", "cray-cpu", "cray-memory", *(f"cray-accel{i}" for i in range(4))},
+        "node-power": "read from pm_counters",
+        "rapl": "no RAPL counters",
+    },
+    "aurora": {
+        "intel": {f"intel-0000:{0x18 + i:02x}:00.0" for i in range(6)},
+        "rapl": {"package-0", "dram-0", "package-1", "dram-1"},
+        "cray": "not an HPE Cray machine",
+    },
+    "grace-hopper": {
+        "grace": {f"{scope}-{socket}" for scope in ("module", "grace") for socket in range(4)},
+        "node-power": "no ACPI power meter",
+        "rapl": "no RAPL counters",
+    },
+    "dcmi-server": {
+        "node-power": {"node-dcmi"},
+        "rapl": {"package-0", "dram-0", "package-1", "dram-1"},
+        "grace": "no ACPI power meter of an NVIDIA Grace processor",
+        "intel": "no Intel GPU",
+    },
+    "virtual-machine": {
+        "cray": "not an HPE Cray machine",
+        "grace": "no ACPI power meter",
+        "intel": "no Intel GPU",
+        "node-power": "no management controller",
+        "rapl": "a virtual machine, or no driver",
+    },
+}
+
+#: The title of the table: what the energy of a run includes.
+TITLES = {
+    "nvidia": "Energy of a run includes: cpu + dram",
+    "lumi": "Energy of a run includes: node",
+    "aurora": "Energy of a run includes: gpu + cpu + dram",
+    "grace-hopper": "Energy of a run includes: module",
+    "dcmi-server": "Energy of a run includes: cpu + dram",
+    "virtual-machine": "Energy cannot be measured on this machine",
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_a_machine_lists_what_it_measures_and_why_it_does_not_measure_the_rest(
+    machine, tmp_path, monkeypatch
+):
+    for name in [n for n in os.environ if n.startswith(("SLURM_", "ZE_", "WATTLAW_FAKE_"))]:
+        monkeypatch.delenv(name)
+    MACHINES[machine](tmp_path / "sys", tmp_path / "bin")
+    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]))
+    done = wattlaw("devices", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = json.loads(done.stdout)
+    meters = {meter["name"]: meter for meter in listed["meters"]}
+    for name, expected in EXPECTED[machine].items():
+        devices = meters[name]["devices"]
+        if isinstance(expected, str):
+            assert devices == []
+            assert expected in meters[name]["reason"]
+        else:
+            assert {device["id"] for device in devices} == expected
+            assert not any("failed" in device["facts"] for device in devices)
+            assert all(device["facts"].get("scope") for device in devices)
+    limits = {limiter["name"]: limiter["devices"] for limiter in listed["limiters"]}
+    is_aurora = machine == "aurora"
+    assert [state["power_limit_w"] for state in limits["intel"]] == [600.0] * 6 * is_aurora
+    table = wattlaw("devices")
+    assert (table.returncode, table.stderr) == (0, "")
+    assert table.stdout.splitlines()[0].strip() == TITLES[machine]

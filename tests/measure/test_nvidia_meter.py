@@ -1,0 +1,727 @@
+"""NVIDIA boards on the fake driver: what is found out, what is read, what may fail, what it adds up
+to. The energies are compared with exact integrals of what the boards drew.
+"""
+
+import itertools
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pynvml
+import pytest
+from fake_nvml import (
+    COUNTER_ABSENT,
+    COUNTER_BACK,
+    COUNTER_RESTARTS,
+    COUNTER_STILL,
+    FakeGpus,
+)
+from recording import HOST, Recording, errors, machine, record
+
+from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.measure.devices.meter import Sample, Target
+from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
+from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.store.schema import SAMPLES, WINDOWS
+
+S = 1_000_000_000
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+LOST = pynvml.NVML_ERROR_GPU_IS_LOST
+NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
+NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
+
+
+def opened(boards: FakeGpus, *places: int, period_s: float = 0.1) -> NvidiaMeter:
+    """Open a meter for some boards, or for all."""
+    uuids = tuple(boards[place].uuid.decode() for place in places) or None
+    return NvidiaMeter.open(Target(1, period_s, gpus=uuids))
+
+
+def facts_of(meter: NvidiaMeter) -> list[dict[str, object]]:
+    return [dict(device.facts) for device in meter.devices()]
+
+
+def of(boards: FakeGpus, place: int, samples: list[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.device == boards[place].uuid.decode()]
+
+
+def told(samples: list[Sample], column: str) -> list[float]:
+    return [value for sample in samples if (value := getattr(sample, column)) is not None]
+
+
+# What is found out.
+
+
+def test_the_refresh_period_of_each_counter_is_exact_to_a_fifth(fake_gpus):
+    boards = fake_gpus(4, refresh_ms=[20, 100, 50, 400], counter_mode=[0, 0, 0, COUNTER_ABSENT])
+    meter = opened(boards)
+    found = [facts["counter_refresh_s"] for facts in facts_of(meter)]
+    assert found[:3] == [pytest.approx(s, rel=0.2) for s in (0.02, 0.1, 0.05)]
+    assert found[3] is None
+    assert [facts["energy_counter"] for facts in facts_of(meter)] == [*["field"] * 3, None]
+    meter.close()
+
+
+def test_a_driver_without_field_values_is_read_by_single_calls(fake_gpus):
+    boards = fake_gpus(2, refresh_ms=100, average_power=[1, 0])
+    boards.fault("nvmlDeviceGetFieldValues", code=NOT_SUPPORTED)
+    meter = opened(boards)
+    for facts in facts_of(meter):
+        assert (facts["energy_counter"], facts["power"]) == ("call", "usage")
+        assert facts["counter_refresh_s"] == pytest.approx(0.1, rel=0.2)
+    samples = meter.read(last=True)
+    assert told(samples, "power_w") == [250.0, 250.0]
+    assert told(samples, "energy_j") == [pytest.approx(25_000, abs=500)] * 2  # 100 s of 250 W
+    assert told(samples, "power_throttle_s") == [0.0, 0.0]
+    meter.close()
+
+
+def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
+    boards = fake_gpus(
+        6,
+        buffers=[1, 1, 0, 0, 0, 1],
+        instant_power=[1, 1, 1, 0, 0, 0],
+        average_power=[1, 1, 1, 1, 0, 1],
+        buffer_period_ms=[20, 500, 20, 20, 20, 20],
+        buffer_length=[120, 120, 120, 120, 120, 20],
+    )
+    meter = opened(boards)
+    found = facts_of(meter)
+    power = [facts["power"] for facts in found]
+    # The buffer of the second is too coarse for 10 Hz, that of the last too short for one second.
+    assert power == ["buffer", "instant", "instant", "average", "usage", "average"]
+    assert found[0]["buffers"] == "power_w,sm_util,mem_util"
+    assert found[0]["power_buffer_spacing_s"] == pytest.approx(0.02)
+    assert found[0]["power_buffer_span_s"] == pytest.approx(119 * 0.02)
+    assert found[1]["buffers"] == "sm_util,mem_util"
+    assert found[2]["buffers"] is None
+    assert [facts["power_scopes"] for facts in found] == ["gpu", "gpu", "gpu", None, None, None]
+    assert all(facts["power_limit_w"] == 400.0 for facts in found)
+    time.sleep(0.1)
+    samples = meter.read(last=True)
+    for place in range(6):
+        assert {*told(of(boards, place, samples), "power_w")} == {250.0}
+    meter.close()
+
+
+def test_boards_are_read_as_rarely_as_their_driver_buffers_and_counts(fake_gpus):
+    lengths = [120, 120, 120, 1000, 120, 120, 120, 120]
+    boards = fake_gpus(
+        8,
+        buffers=[1, 1, 0, 1, 0, 0, 0, 0],
+        buffer_length=lengths,
+        refresh_ms=[20] * 4 + [100, 20, 20, 20],
+        # Without a counter: a mean over 1 s as a field, as a call, and power of this moment.
+        counter_mode=[0] * 5 + [COUNTER_ABSENT] * 3,
+        instant_power=[1] * 5 + [0] * 3,
+        average_power=[1] * 6 + [0] * 2,
+        capability=[90] * 6 + [86, 80],
+    )
+    periods = []
+    for places in ((0, 1), (0, 2), (2,), (0, 3), (3,), (4,), (5,), (6,), (7,)):
+        meter = opened(boards, *places, period_s=0.05)
+        periods.append(meter.period_s)
+        meter.close()
+    assert periods == [2.0, 0.05, 0.05, 2.0, 4.0, pytest.approx(0.1, rel=0.1), 0.25, 0.25, 0.05]
+    slow = opened(boards, 0, period_s=5.0)
+    assert slow.period_s == 5.0
+    slow.close()
+
+
+# What is read.
+
+
+@pytest.mark.parametrize("buffers", [0, 1])
+def test_every_column_has_the_values_of_the_board(fake_gpus, buffers):
+    boards = fake_gpus(2, gpm=[1, 0], buffers=buffers, memory_used=3 << 30, temperature_c=51)
+    meter = opened(boards)
+    assert [facts["gpm"] for facts in facts_of(meter)] == [True, False]
+    begun_ns = time.time_ns()
+    meter.read(last=True)
+    time.sleep(0.15)
+    samples = meter.read(last=True)
+    meter.close()
+    expected = {
+        "power_w": 250.0, "power_average_w": 250.0, "power_limit_w": 400.0, "sm_util": 0.95,
+        "mem_util": 0.6, "mem_used_bytes": 3 << 30, "sm_clock_mhz": 1410, "mem_clock_mhz": 1215,
+        "temperature_c": 51, "throttle": 0, "power_throttle_s": 0.0, "power_source": "measured",
+        "kind": "gpu",
+    }  # fmt: skip
+    for place in range(2):
+        mine = of(boards, place, samples)
+        for column, value in expected.items():
+            found = {round(one, 9) if isinstance(one, float) else one for one in told(mine, column)}
+            assert found == {value}, column
+        for sample in mine:
+            assert begun_ns - 3 * S < sample.t_ns < time.time_ns()
+            if sample.energy_j is not None:  # true at the moment that it stands at
+                true_j = boards.energy_j(place, boards.header.boot_ns, sample.t_ns)
+                assert sample.energy_j == pytest.approx(true_j, abs=0.01)
+        assert told(mine, "energy_j")
+        assert told(mine, "cpu_cores") == []
+    gpm = ("sm_occupancy", "tensor_util", "dram_util")
+    found = [told(of(boards, 0, samples), column) for column in gpm]
+    assert found == [[pytest.approx(share)] for share in (0.95, 0.95, 0.6)]
+    assert [told(of(boards, 1, samples), column) for column in gpm] == [[], [], []]
+
+
+def test_a_board_without_an_energy_counter_has_no_energy_rather_than_zero(fake_gpus):
+    boards = fake_gpus(1, counter_mode=COUNTER_ABSENT)
+    meter = opened(boards)
+    samples = [sample for _ in range(3) for sample in meter.read(last=True)]
+    assert told(samples, "energy_j") == []
+    assert told(samples, "power_w") == [250.0] * 3
+    meter.close()
+
+
+def test_a_counter_gives_one_sample_per_refresh(fake_gpus):
+    boards = fake_gpus(1, refresh_ms=100)
+    meter = opened(boards, period_s=0.01)
+    samples = []
+    for number in range(50):
+        samples += meter.read(last=number == 49)
+        time.sleep(0.01)
+    meter.close()
+    counted = [(s.t_ns, s.energy_j) for s in samples if s.energy_j is not None]
+    assert 4 <= len(counted) <= 8
+    assert len({*counted}) == len(counted)
+
+
+@pytest.mark.parametrize("by_field", [True, False])
+def test_throttle_seconds_grow_only_while_the_power_limit_binds(fake_gpus, by_field):
+    boards = fake_gpus(2, limit_mw=[200_000, 400_000])
+    if not by_field:
+        boards.fault("nvmlDeviceGetFieldValues", code=NOT_SUPPORTED)
+    meter = opened(boards)
+    first = meter.read(last=True)
+    time.sleep(0.3)
+    second = meter.read(last=True)
+    for place, (grows_s, bit) in enumerate([(0.3, 4), (0.0, 0)]):
+        before, after = (of(boards, place, samples) for samples in (first, second))
+        grown_s = told(after, "power_throttle_s")[0] - told(before, "power_throttle_s")[0]
+        assert grown_s == pytest.approx(grows_s, abs=0.1)
+        assert (grown_s > 0) == (grows_s > 0)
+        assert told(after, "throttle") == [bit]
+    boards[0].limit_mw = 400_000
+    begun_s = told(of(boards, 0, meter.read(last=True)), "power_throttle_s")[0]
+    time.sleep(0.1)
+    assert told(of(boards, 0, meter.read(last=True)), "power_throttle_s")[0] == begun_s
+    meter.close()
+
+
+# What may fail.
+
+
+def test_an_nvml_error_gives_no_row_and_never_zero_watts(fake_gpus):
+    boards = fake_gpus(2)
+    meter = opened(boards)
+    boards.fault("nvmlDeviceGetFieldValues", board=0, code=UNKNOWN)
+    for _ in range(9):
+        samples = meter.read(last=True)
+        assert of(boards, 0, samples) == []
+        assert told(of(boards, 1, samples), "power_w") == [250.0]
+    boards.clear_faults()  # in time: it was a passing trouble
+    assert told(of(boards, 0, meter.read(last=True)), "power_w") == [250.0]
+    assert meter.problems() == []
+    meter.close()
+
+
+def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_gpus):
+    boards = fake_gpus(2)
+    meter = opened(boards)
+    boards.fault("nvmlDeviceGetFieldValues", board=0, code=UNKNOWN)
+    samples = [sample for _ in range(10) for sample in meter.read()]
+    assert of(boards, 0, samples) == []
+    (problem,) = meter.problems()
+    assert problem.startswith(f"{boards[0].uuid.decode()}: no longer read: ")
+    assert f"NVML error {UNKNOWN}" in problem
+    boards.clear_faults()
+    asked = boards.calls("nvmlDeviceGetFieldValues")
+    samples = meter.read(last=True)
+    assert of(boards, 0, samples) == []
+    assert of(boards, 1, samples)
+    assert boards.calls("nvmlDeviceGetFieldValues") == asked + 1
+    meter.close()
+
+
+@pytest.mark.parametrize("buffers", [0, 1])
+def test_a_lost_board_has_a_reason_and_other_boards_continue(fake_gpus, buffers):
+    boards = fake_gpus(2, gpm=1, buffers=buffers)
+    meter = opened(boards)
+    assert of(boards, 0, meter.read(last=True))
+    boards[0].lost_ns = time.time_ns()
+    for _ in range(2):
+        samples = meter.read(last=True)
+        assert of(boards, 0, samples) == []
+        assert of(boards, 1, samples)
+    (problem,) = meter.problems()
+    assert problem.startswith(f"{boards[0].uuid.decode()}: lost: ")
+    assert len(meter.devices()) == 2
+    meter.close()
+
+
+def test_a_board_that_cannot_be_opened_has_a_reason_and_others_are_measured(fake_gpus):
+    boards = fake_gpus(3)
+    boards.fault("nvmlDeviceGetFieldValues", board=1, code=LOST)
+    meter = opened(boards)
+    ids = [device.id for device in meter.devices() if "failed" not in device.facts]
+    assert ids == [boards[0].uuid.decode(), boards[2].uuid.decode()]
+    (failed,) = (device for device in meter.devices() if "failed" in device.facts)
+    assert failed.id == boards[1].uuid.decode()  # ours all the same: the sum lacks it
+    (problem,) = meter.problems()
+    assert problem.startswith(f"{boards[1].uuid.decode()}: cannot be read: ")
+    assert {sample.device for sample in meter.read()} == {*ids}
+    meter.close()
+
+
+def test_the_error_without_any_readable_board_has_all_reasons(fake_gpus):
+    boards = fake_gpus(2)
+    boards.fault("nvmlDeviceGetFieldValues", code=LOST)
+    with pytest.raises(NotAvailable, match=r"0000: cannot be read: .*0001: cannot be read: "):
+        opened(boards)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "nvmlDeviceGetTemperature",
+        "nvmlDeviceGetEnforcedPowerLimit",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetUtilizationRates",
+        "nvmlDeviceGetClockInfo",
+        "nvmlGpmSampleGet",
+    ],
+)
+def test_a_failing_optional_call_loses_only_its_own_value(fake_gpus, function):
+    boards = fake_gpus(1, gpm=1)
+    boards.fault(function, code=UNKNOWN)
+    meter = opened(boards)
+    samples = [sample for _ in range(12) for sample in meter.read(last=True)]
+    assert told(samples, "power_w") == [250.0] * 12
+    assert told(samples, "mem_used_bytes") == [2 << 30] * 12
+    assert meter.problems() == []
+    meter.close()
+
+
+def test_values_without_permission_are_left_out_or_reported(fake_gpus):
+    boards = fake_gpus(3, buffers=1)
+    boards.fault("nvmlDeviceGetSamples", board=0, code=NO_PERMISSION)  # is polled instead
+    boards.fault("nvmlDeviceGetHandleByIndex_v2", board=2, code=NO_PERMISSION)  # another job's
+    meter = opened(boards)
+    assert [facts["power"] for facts in facts_of(meter)] == ["instant", "buffer"]
+    meter.close()
+    boards.fault("nvmlInitWithFlags", code=NO_PERMISSION)
+    with pytest.raises(NotPermitted, match="does not answer: Insufficient Permissions"):
+        opened(boards)
+
+
+def test_a_driver_that_does_not_fit_its_kernel_says_what_to_do(fake_gpus):
+    boards = fake_gpus(1)
+    boards.fault("nvmlInitWithFlags", code=pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+    with pytest.raises(NotAvailable, match="reboot"):
+        opened(boards)
+
+
+def test_a_driver_that_cannot_list_its_boards_is_not_available(fake_gpus):
+    boards = fake_gpus(1)
+    boards.fault("nvmlDeviceGetCount_v2", code=UNKNOWN)
+    with pytest.raises(NotAvailable, match="the NVIDIA driver does not answer"):
+        opened(boards)
+
+
+def has_a_real_driver() -> bool:
+    code = "import ctypes; ctypes.CDLL('libnvidia-ml.so.1')"
+    line = [sys.executable, "-c", code]
+    return not subprocess.run(line, capture_output=True, env=machine(), check=False).returncode
+
+
+def test_a_machine_without_a_driver_says_so(tmp_path):
+    code = (
+        "from wattlaw.measure.devices.meter import Target\n"
+        "from wattlaw.measure.devices.nvidia.meter import NvidiaMeter\n"
+        "NvidiaMeter.open(Target(1))"
+    )
+    if has_a_real_driver():
+        pytest.skip("this machine has a driver")
+    line = [sys.executable, "-c", code]
+    done = subprocess.run(line, capture_output=True, text=True, env=machine(), check=False)
+    assert "NotAvailable: no NVIDIA driver (libnvidia-ml.so.1 not found)" in done.stderr
+
+
+# What it adds up to. Two machines of eight boards are recorded at once by real samplers.
+
+CONSTANT, CAPPED, SQUARE, SLOW_SQUARE, STILL, BACK, RESTARTS, ABSENT = range(8)
+FAULT_S = 4.2  # after sampling began
+SECONDS = 9.3
+MACHINES = {"polled": 0, "buffered": 1}
+#: So long after a change its effect has been read: readings of buffers of 2.4 s are 2 s apart.
+READ_S = {"polled": 1.0, "buffered": 2.0}
+#: Its counter goes back by 50 J. A reader sees that only if the board draws less than 50 J between
+#: two readings; otherwise the counter has passed its old value.
+BACK_W = {"polled": 40.0, "buffered": 20.0}
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory) -> dict[str, Recording]:
+    """Record every kind of board, polled at 10 Hz and by the driver's buffers."""
+    folder = tmp_path_factory.mktemp("recordings")
+    faults = {STILL: COUNTER_STILL, BACK: COUNTER_BACK, RESTARTS: COUNTER_RESTARTS}
+    boards = {
+        name: FakeGpus.create(
+            folder / f"{name}.boards",
+            8,
+            buffers=buffers,
+            refresh_ms=[20, 100] * 4,
+            low_w=60.0,
+            high_w=[*[250.0] * 5, BACK_W[name], 250.0, 250.0],
+            period_s=[0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0],
+            limit_mw=[400_000, 200_000, *[400_000] * 6],
+            counter_mode=[(faults | {ABSENT: COUNTER_ABSENT}).get(place, 0) for place in range(8)],
+            fault_ns=2**62,
+        )
+        for name, buffers in MACHINES.items()
+    }
+
+    def plan_the_faults() -> None:
+        fault_ns = time.time_ns() + round(FAULT_S * S)
+        for board in itertools.chain(*boards.values()):
+            board.fault_ns = fault_ns
+
+    folders = {folder / name: made for name, made in boards.items()}
+    found = record(folders, SECONDS, begun=plan_the_faults)
+    return dict(zip(boards, found, strict=True))
+
+
+@pytest.fixture(params=MACHINES)
+def machine_name(request) -> str:
+    """Give both machines, one after the other."""
+    return request.param
+
+
+@pytest.fixture
+def recording(recordings, machine_name) -> Recording:
+    """Give the recording of the machine."""
+    return recordings[machine_name]
+
+
+def verdicts(rows) -> set[tuple[object, ...]]:
+    return {(row["energy_source"], row["energy_verdict"]) for row in rows}
+
+
+@pytest.mark.parametrize("board", [CONSTANT, CAPPED])
+def test_constant_power_is_exact_to_a_thousandth_in_windows_of_a_second(recording, board):
+    rows = recording.random_windows(board, 1.0, 100)
+    assert max(errors(rows, "gpu_energy_counter_j")) < 1e-3
+    assert max(errors(rows, "gpu_energy_integral_j")) < 1e-3
+    assert verdicts(rows) == {("counter", "ok")}
+    assert rows[0]["gpu_power_mean_w"] == pytest.approx({CONSTANT: 250, CAPPED: 200}[board])
+
+
+def in_step(recording: Recording, board: int) -> bool:
+    """Say whether power was polled, but for some jitter, at the very moments when it changed.
+
+    Such samples fall on either side of each edge by chance: their integral means nothing.
+    """
+    powers = recording.of(board).filter(pc.field("power_w").is_valid())
+    since_ns = (powers["t_ns"].to_numpy() - recording.boards.header.boot_ns) % (S // 10)
+    is_close = (since_ns < S // 100) | (since_ns > S // 10 - S // 100)
+    return recording.facts(board)["power"] != "buffer" and is_close.mean() > 0.05
+
+
+@pytest.mark.parametrize("board", [SQUARE, SLOW_SQUARE])
+def test_a_square_wave_of_one_hertz_is_found_to_a_hundredth_in_windows_of_three_seconds(
+    recording, board
+):
+    rows = recording.random_windows(board, 3.0, 100)
+    columns = ("gpu_energy_counter_j", "gpu_energy_integral_j")
+    for column in columns[:1] if in_step(recording, board) else columns:
+        found = sorted(errors(rows, column))
+        assert found[89] < 0.01
+        assert found[-1] < 0.02  # where a window ends between two late samples
+
+
+@pytest.mark.parametrize("board", [SQUARE, SLOW_SQUARE])
+def test_in_windows_that_cut_a_square_wave_the_error_is_half_a_sample_period_of_its_step(
+    recording, board
+):
+    # At 10 Hz an edge of the wave may lie anywhere between two samples, 0.1 s apart; an integral
+    # is off by up to half of that times the step, where one more rise than fall is in a window.
+    rows = recording.random_windows(board, 5.5, 100)
+    assert sorted(errors(rows, "gpu_energy_counter_j"))[89] < 0.01
+    columns = ("gpu_energy_counter_j", "gpu_energy_integral_j")
+    for column in columns[:1] if in_step(recording, board) else columns:
+        most_j = 1.3 * 0.05 * (250 - 60)
+        assert max(abs(row[column] - row["true_j"]) for row in rows) < most_j
+
+
+def test_a_window_below_the_resolution_is_suspect(recording):
+    for row in recording.random_windows(SQUARE, 0.015, 20):
+        assert row["energy_verdict"] == "suspect"
+        assert "the window is shorter than" in row["energy_reason"]
+    for row in recording.random_windows(ABSENT, 0.015, 20):
+        assert row["energy_verdict"] == "suspect"
+        assert row["energy_reason"].endswith("shorter than the time between power readings")
+
+
+@pytest.mark.parametrize(
+    ("board", "reason"),
+    [
+        (STILL, "the counter stands still"),
+        (BACK, "the counter went back"),
+        (RESTARTS, "the counter went back"),
+    ],
+)
+def test_a_counter_at_fault_is_recognised_and_the_power_is_used(
+    recording, machine_name, board, reason
+):
+    fault_ns = recording.boards[board].fault_ns
+    across = [fault_ns - S + place * S // 10 for place in range(-3, 4)]
+    rows = recording.windows(board, across, 1.5 + READ_S[machine_name])
+    if board == STILL:  # each second, once it was read
+        read_ns = fault_ns + round(READ_S[machine_name] * S)
+        rows += recording.windows(board, [read_ns + n * S // 5 for n in range(1, 6)], 1.0)
+    for row in rows:
+        assert (row["energy_source"], row["energy_verdict"]) == ("integral", "suspect")
+        assert row["energy_reason"] == f"{recording.boards[board].uuid.decode()}: {reason}"
+        assert row["gpu_energy_counter_j"] is None
+        assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=1e-3)
+
+
+@pytest.mark.parametrize("board", [STILL, BACK, RESTARTS])
+def test_energy_of_a_faulty_counter_is_never_ok(recording, board):
+    for row in recording.random_windows(board, 1.0, 100):
+        if row["energy_verdict"] == "ok":
+            assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=0.05)
+        assert row["gpu_energy_j"] > 0
+
+
+@pytest.mark.parametrize("board", [BACK, RESTARTS])
+def test_a_counter_is_trusted_again_after_its_fault(recording, machine_name, board):
+    after_ns = recording.boards[board].fault_ns + round((READ_S[machine_name] + 0.5) * S)
+    rows = recording.windows(board, [after_ns + n * S // 10 for n in range(10)], 1.0)
+    assert verdicts(rows) == {("counter", "ok")}
+    assert max(errors(rows, "gpu_energy_j")) < 1e-3
+
+
+def test_a_board_without_a_counter_is_integrated_and_not_zero(recording):
+    rows = recording.random_windows(ABSENT, 1.0, 50)
+    assert verdicts(rows) == {("integral", "ok")}
+    assert {row["gpu_energy_counter_j"] for row in rows} == {None}
+    assert max(errors(rows, "gpu_energy_j")) < 1e-3
+
+
+def test_a_window_has_its_limit_and_the_share_of_time_at_it(recording):
+    for board, limit_w, share in ((CAPPED, 200.0, 1.0), (CONSTANT, 400.0, 0.0)):
+        for row in recording.random_windows(board, 2.5, 10):
+            assert row["power_limit_mean_w"] == limit_w
+            assert row["power_throttle_share"] == pytest.approx(share, abs=0.01)
+
+
+def test_eight_boards_are_each_counted_once_and_add_up(recording, machine_name):
+    boards, samples = recording.boards, recording.samples
+    start_ns = boards[STILL].fault_ns - round((2.0 + READ_S[machine_name]) * S)
+    window = {"host": HOST, "start_ns": start_ns, "duration_s": 2.0}
+    table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples)
+    (row,) = table.to_pylist()
+    each_j = [boards.energy_j(place, start_ns, start_ns + 2 * S) for place in range(8)]
+    true_j, waves_j = sum(each_j), each_j[SQUARE] + each_j[SLOW_SQUARE]
+    most_j = 1e-3 * (true_j - waves_j) + 0.02 * waves_j  # as found of each of them above
+    assert most_j < 40  # far from one board more or less
+    assert row["gpu_energy_j"] == pytest.approx(true_j, abs=most_j)
+    assert true_j == pytest.approx(
+        2 * (250 + 200 + 155 + 155 + 250 + BACK_W[machine_name] + 250 + 250)
+    )
+    assert row["energy_source"] == "integral"  # one board has no counter
+    assert row["gpu_energy_counter_j"] is None
+    uuids = [boards[place].uuid.decode() for place in range(8)]
+    assert [device.id for device in recording.report.devices if device.kind == "gpu"] == uuids
+
+
+def test_with_the_drivers_buffers_a_reading_in_two_seconds_gives_ten_samples_a_second(recordings):
+    per_second = {}
+    for name, found in recordings.items():
+        powers = found.samples.filter(pc.field("power_w").is_valid())
+        boards = Counter(powers["device"].to_pylist())
+        assert len(boards) == 8
+        per_second[name] = {count / found.report.duration_s for count in boards.values()}
+        for rate in per_second[name]:
+            assert rate == pytest.approx(10, rel=0.15)
+    reads = {name: found.report.meters["nvidia"].reads for name, found in recordings.items()}
+    assert reads["buffered"] == pytest.approx(reads["polled"] / 20, abs=2)
+    # There are calls that neither way saves, such as that for the temperature.
+    calls = {name: found.calls for name, found in recordings.items()}
+    assert calls["buffered"] < 0.25 * calls["polled"]
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetFieldValues", "nvmlDeviceGetSamples"])
+def test_a_board_whose_better_calls_fail_is_read_by_the_plain_ones(fake_gpus, function):
+    boards = fake_gpus(1, buffers=1)
+    boards.fault(function, code=UNKNOWN)
+    meter = opened(boards)
+    (device,) = meter.devices()
+    time.sleep(0.15)
+    found = [*meter.read(), *meter.read(last=True)]
+    assert any(sample.power_w for sample in found)
+    assert any(sample.energy_j for sample in found)
+    assert device.facts["energy_counter"] in ("field", "call")
+    meter.close()
+
+
+def test_a_buffer_without_new_samples_is_replaced_by_polling(fake_gpus):
+    boards = fake_gpus(1, buffers=1)
+    meter = opened(boards)
+    boards[0].buffers = 0
+    (reader,) = meter._readers
+    for _ in range(4):
+        reader._second_ns = 0  # as if its period had passed
+        found = meter.read()
+    assert any(sample.power_w == 250.0 for sample in found)
+    assert any("has no new samples" in problem for problem in meter.problems())
+    assert meter.period_s == 0.1  # from now on it is polled
+    meter.close()
+
+
+# Virtual GPUs, parts of GPUs, modules, and sensors.
+
+
+@pytest.mark.parametrize("buffers", [0, 1])
+def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buffers):
+    boards = fake_gpus(1, virtualization=2, buffers=buffers)
+    meter = opened(boards)
+    (facts,) = facts_of(meter)
+    assert (facts["virtualization"], facts["is_shared"]) == ("vgpu", True)
+    assert (facts["energy_counter"], facts["power"]) == (None, None)
+    assert "vGPU" in facts["failed"]
+    time.sleep(0.1)
+    samples = meter.read(last=True)
+    assert {round(share, 9) for share in told(samples, "sm_util")} == {0.95}
+    assert told(samples, "power_w") == told(samples, "energy_j") == []
+    window = {"host": HOST, "start_ns": samples[0].t_ns, "duration_s": 0.1}
+    rows = [sample._asdict() | {"host": HOST} for sample in samples]
+    (row,) = energy_of_windows(
+        pa.Table.from_pylist([window], schema=WINDOWS),
+        pa.Table.from_pylist(rows, schema=SAMPLES),
+        {(HOST, boards[0].uuid.decode()): facts | {"kind": "gpu"}},
+    ).to_pylist()
+    assert (row["gpu_energy_j"], row["energy_verdict"]) == (None, "unavailable")
+    assert "vGPU" in row["energy_reason"]
+    meter.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_shared", "virtualization"),
+    [
+        ({}, False, None),
+        ({"virtualization": 1}, False, "passthrough"),
+        ({"virtualization": 3}, True, "host-vgpu"),
+        ({"mig_mode": 1, "mig_count": 2}, True, None),
+    ],
+)
+def test_a_gpu_with_several_users_says_that_its_energy_is_that_of_all(
+    fake_gpus, changes, is_shared, virtualization
+):
+    meter = opened(fake_gpus(1, **changes))
+    (facts,) = facts_of(meter)
+    assert (facts["is_shared"], facts["virtualization"]) == (is_shared, virtualization)
+    assert facts["scope"].startswith("all ") == is_shared
+    assert {*told(meter.read(last=True), "power_w")} == {250.0}
+    meter.close()
+
+
+def test_gpus_whose_power_sensor_is_on_for_a_quarter_of_the_time_say_so(fake_gpus):
+    meter = opened(fake_gpus(5, capability=[70, 80, 86, 90, 100]))
+    assert [facts["power_duty"] for facts in facts_of(meter)] == [None, 0.25, None, 0.25, None]
+    meter.close()
+
+
+@pytest.mark.parametrize("counts_module", [0, 1])
+def test_the_counter_of_a_grace_hopper_board_belongs_to_what_it_counts(fake_gpus, counts_module):
+    boards = fake_gpus(1, capability=90, module_mw=150_000, module_counter=counts_module, buffers=1)
+    meter = opened(boards, period_s=0.05)
+    gpu, module = meter.devices()
+    assert (module.kind, module.contains) == ("module", ("gpu", "cpu", "dram"))
+    assert module.facts["complements"] is True
+    counters = [device.facts["energy_counter"] for device in (gpu, module)]
+    assert counters == ([None, "field"] if counts_module else ["field", None])
+    samples = []
+    for number in range(12):
+        time.sleep(0.05)
+        samples += meter.read(last=number == 11)
+    by_id = {device.id: [s for s in samples if s.device == device.id] for device in (gpu, module)}
+    assert {*told(by_id[gpu.id], "power_w")} == {250.0}
+    assert {*told(by_id[module.id], "power_w")} == {400.0}
+    assert {sample.kind for sample in by_id[module.id]} == {"module"}
+    counted = by_id[module.id if counts_module else gpu.id]
+    energies = [(s.t_ns, s.energy_j) for s in counted if s.energy_j is not None]
+    mean_w = (energies[-1][1] - energies[0][1]) / (energies[-1][0] - energies[0][0]) * S
+    assert mean_w == pytest.approx(400.0 if counts_module else 250.0, rel=1e-3)
+    assert told(by_id[gpu.id if counts_module else module.id], "energy_j") == []
+    meter.close()
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("power", [{}, {"period_s": 0.5}, {"average_power": 0}])
+def test_a_module_that_only_repeats_its_gpu_is_none(fake_gpus, capability, power):
+    boards = fake_gpus(2, capability=capability, module_repeats=1, buffers=1, **power)
+    meter = opened(boards, period_s=0.05)
+    assert [device.kind for device in meter.devices()] == ["gpu", "gpu"]
+    for facts in facts_of(meter):
+        assert (facts["energy_counter"], facts["power_scopes"]) == ("field", "gpu")
+        assert facts["power"] == "buffer"  # of the GPU, since there is no module
+    samples = meter.read(last=True)
+    time.sleep(0.3)
+    samples += meter.read(last=True)
+    assert {sample.kind for sample in samples} == {"gpu"}
+    assert told(samples, "energy_j")
+    assert {sample.device for sample in samples} == set(boards.ids)
+    meter.close()
+
+
+def test_a_module_is_compared_where_the_board_has_no_counter(fake_gpus):
+    repeats = opened(fake_gpus(1, capability=90, module_repeats=1, counter_mode=1))
+    assert [device.kind for device in repeats.devices()] == ["gpu"]
+    repeats.close()
+    real = opened(fake_gpus(1, capability=90, module_mw=150_000, counter_mode=1, period_s=0.3))
+    assert [device.kind for device in real.devices()] == ["gpu", "module"]
+    real.close()
+
+
+def test_a_module_that_may_have_several_gpus_is_not_added_up(fake_gpus):
+    boards = fake_gpus(2, capability=100, module_mw=150_000, module_counter=1)
+    meter = opened(boards)
+    assert [device.kind for device in meter.devices()] == ["gpu", "gpu"]
+    assert [facts["energy_counter"] for facts in facts_of(meter)] == [None, None]
+    assert [facts["power_scopes"] for facts in facts_of(meter)] == ["gpu,module"] * 2
+    assert told(meter.read(last=True), "energy_j") == []
+    meter.close()
+
+
+@pytest.mark.parametrize("code", [LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_what_was_read_before_a_board_was_lost_is_kept(fake_gpus, code):
+    boards = fake_gpus(1)
+    meter = opened(boards, period_s=0.01)
+    meter.read(last=True)
+    for _ in range(5):
+        time.sleep(0.01)
+        assert meter.read() == []
+    boards.fault("nvmlDeviceGetFieldValues", code=code)
+    samples = meter.read()
+    assert told(samples, "power_w") == [250.0] * 5
+    assert "lost" in meter.problems()[0]
+    assert meter.read(last=True) == []
+    meter.close()
+
+
+def test_a_board_that_fails_for_five_seconds_is_given_up(fake_gpus):
+    boards = fake_gpus(1, buffers=1)
+    meter = opened(boards)
+    (reader,) = meter._readers
+    boards.fault("nvmlDeviceGetFieldValues", code=UNKNOWN)
+    now_ns = time.time_ns()
+    for later_s in (0, 2, 4, 6):
+        reader.read(now_ns + later_s * S, last=False)
+        assert bool(meter.problems()) == (later_s >= 5)
+    meter.close()

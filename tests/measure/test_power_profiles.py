@@ -1,0 +1,259 @@
+"""Workload power profiles: a swept setting that is saved and restored as power limits are."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pandas as pd
+import pynvml
+import pytest
+from fake_nvml import FakeGpus
+from limiting import Place, child, kill_group
+
+from conftest import records, study_of, wait_for, wattlaw
+from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.study.base import POWER_PROFILES
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import Study
+from wattlaw.study.plan import expand, read_study
+
+MAX_Q, NETWORK, TRAINING = (1 << POWER_PROFILES.index(n) for n in ("max-q", "network", "training"))
+UNNAMED = 1 << 40  # newer than this program
+#: Somebody has requested two profiles; one of them has no name here.
+OFFERS = {"profiles": MAX_Q | NETWORK | TRAINING | UNNAMED, "requested_profiles": NETWORK | UNNAMED}
+PROFILE = Limits(power_profile="max-q")
+SWEEP = {"gpus": [1], "global_batch": [32]}
+#: A run of two epochs that imports no torch.
+TRAINS = """
+import time, wattlaw
+with wattlaw.track() as run:
+    for epoch in run.epochs(range(2), warmup=0):
+        time.sleep(0.3)
+"""
+OWNER = """
+import sys, time
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.guard import acquire
+held = acquire(sys.argv[1:])
+held.apply(Limits(power_limit_w=150.0, power_profile="max-q"))
+print("limited", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Place]]:
+    """Return a function that makes boards with profiles; at the end no watchdog may remain."""
+    places = []
+
+    def make(count: int = 1, **changes: object) -> Place:
+        places.append(Place(tmp_path, fake_gpus(count, **(OFFERS | changes)), monkeypatch))
+        return places[-1]
+
+    yield make
+    assert not any(place.watchdogs for place in places)
+
+
+def study_with(*profiles: str | None, code: str = TRAINS, **changes: object) -> dict[str, object]:
+    command = {"name": "command", "command": [sys.executable, "-c", code]}
+    sweep = {**SWEEP, "power_profile": list(profiles)}
+    return study_of(
+        **{"workloads": [command], "sweeps": [sweep], "launch": {"gpus_per_node": 1}} | changes
+    )
+
+
+def test_names_are_those_of_nvml_in_the_order_of_its_ids() -> None:
+    ids = {
+        name.removeprefix("NVML_POWER_PROFILE_").lower().replace("_", "-"): value
+        for name, value in vars(pynvml).items()
+        if name.startswith("NVML_POWER_PROFILE_") and "OPERATION" not in name
+    }
+    assert ids.pop("max") == len(POWER_PROFILES)
+    assert ids == {name: number for number, name in enumerate(POWER_PROFILES)}
+
+
+def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(start) -> None:
+    place = start(2, profiles=[OFFERS["profiles"], 0])
+    limiter = NvidiaLimiter.open()
+    offering, plain = (limiter.read(device) for device in place.devices)
+    assert offering.power_profiles == ("max-q", "network", "training", "profile-40")
+    assert offering.requested_profiles == offering.enforced_profiles == ("network", "profile-40")
+    assert plain.power_profiles == plain.requested_profiles == ()
+    limiter.close()
+    text = " ".join(wattlaw("devices").stdout.split())
+    assert text.count("clocks 210") == 2
+    assert text.count("power profiles: max-q, network, training, profile-40") == 1
+
+
+def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(start) -> None:
+    place = start(2)
+    lease = acquire(place.devices)
+    reports = lease.apply(PROFILE)
+    assert {board.requested_profiles for board in place.boards} == {MAX_Q}
+    assert [(report.power_profile, report.note) for report in reports] == [("max-q", None)] * 2
+    assert place.limits_w == [400.0] * 2
+    lease.release()
+    assert {board.requested_profiles for board in place.boards} == {NETWORK | UNNAMED}
+    assert place.is_clean()
+
+
+def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(start) -> None:
+    place = start(1, limit_mw=217_500)
+    line = [sys.executable, "-c", OWNER, *place.devices]
+    with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
+        assert owner.stdout.readline() == "limited\n", owner.stderr.read()
+        assert (place.boards[0].requested_profiles, place.limits_w) == (MAX_Q, [150.0])
+        (saved,) = place.folder.states(place.devices[0])
+        assert saved.power_profiles == ("network", "profile-40")
+        kill_group(owner)
+        wait_for(place.is_clean, "the profile to be restored", 20)
+    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
+    assert place.limits_w == [217.5]
+
+
+def test_a_profile_whose_restore_fails_is_restored_by_the_next_command(start) -> None:
+    place = start(1)
+    place.boards.fault(
+        "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", code=999, after_calls=1
+    )
+    lease = acquire(place.devices)
+    lease.apply(PROFILE)
+    with pytest.raises(NotAvailable, match="limits restore"):
+        lease.release()
+    place.boards.clear_faults()
+    place.wait_until_clean()
+    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
+
+
+def test_a_request_that_fails_half_way_changes_nothing(start) -> None:
+    place = start(2)
+    place.boards.fault(
+        "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", board=1, code=999, for_calls=1
+    )
+    with acquire(place.devices) as lease, pytest.raises(NotAvailable, match="999"):
+        lease.apply(Limits(power_limit_w=150.0, power_profile="max-q"))
+    assert {board.requested_profiles for board in place.boards} == {NETWORK | UNNAMED}
+    assert place.limits_w == [400.0] * 2
+    assert place.is_clean()
+
+
+def test_a_profile_that_the_board_does_not_enforce_gives_a_note(start) -> None:
+    place = start(1, refused_profiles=MAX_Q)
+    with acquire(place.devices) as lease:
+        (report,) = lease.apply(PROFILE)
+    assert report.note == f"{place.devices[0]} enforces no power profile instead of max-q"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        ({"profiles": 0, "requested_profiles": 0}, NotAvailable, "it has: none"),
+        ({"profiles": TRAINING, "requested_profiles": 0}, NotAvailable, "it has: training"),
+        ({"mig_mode": 1, "mig_count": 2}, NotAvailable, "instances of MIG"),
+        ({}, NotPermitted, "requires root"),
+    ],
+)
+def test_a_profile_that_cannot_be_set_changes_nothing(start, changes, error, reason) -> None:
+    place = start(1, **changes)
+    place.boards.header.root = error is NotAvailable
+    before = place.boards[0].requested_profiles
+    with acquire(place.devices) as lease, pytest.raises(error, match=reason):
+        lease.apply(PROFILE)
+    assert place.boards[0].requested_profiles == before
+    assert place.is_clean()
+
+
+def test_amd_gpus_have_no_profiles(amd_machine) -> None:
+    (device, *_) = amd_machine().ids
+    with acquire([device]) as lease, pytest.raises(NotAvailable, match="power profile max-q"):
+        lease.apply(PROFILE)
+
+
+def test_a_profile_is_part_of_a_setting_and_of_the_identity_of_its_runs() -> None:
+    def runs(**sweep: object) -> list[object]:
+        return expand(Study.model_validate(study_of(sweeps=[SWEEP | sweep]), strict=False))
+
+    (before,), profiled = runs(), runs(power_profile=[None, "max-q", "training"])
+    by_profile = {run.setting.power_profile: run for run in profiled}
+    assert by_profile.keys() == {None, "max-q", "training"}
+    assert by_profile[None].run_id == before.run_id  # as before profiles were known
+    assert len({run.run_id for run in profiled}) == 3
+    assert all(run.run_id == run_id(run.spec) for run in profiled)
+
+
+@pytest.mark.parametrize("name", ["turbo", "MAX_Q", "max_q", 1, ""])
+def test_an_unknown_profile_is_one_line_with_the_known_ones(write_study, name) -> None:
+    path = write_study(sweeps=[{**SWEEP, "power_profile": [name]}])
+    with pytest.raises(BadInput, match=r"power_profile.*max-q, compute") as caught:
+        read_study(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_decide_is_for_one_profile(write_study) -> None:
+    changes = {"sweeps": [{**SWEEP, "power_profile": ["max-q", None]}], "decide": {}}
+    with pytest.raises(BadInput, match="differ in power_profile"):
+        read_study(write_study(**changes))
+
+
+def test_runs_with_profiles_are_measured_compared_and_advised(start, write_study, tmp_path) -> None:
+    place = start(1)
+    store = tmp_path / "store"
+    done = wattlaw("run", write_study(**study_with(None, "max-q", "compute")), "--store", store)
+    assert done.returncode == 0, done.stderr
+    by_profile = {r.spec.setting.power_profile: r for r in records(store).values()}
+    assert by_profile["compute"].status == "skipped"
+    assert "max-q, network" in by_profile["compute"].reason
+    (limit,) = by_profile["max-q"].limits
+    assert (limit.power_profile, limit.power_limit_w, limit.note) == ("max-q", None, None)
+    assert by_profile[None].limits == ()
+    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
+    assert wattlaw("export", store, "metrics", "-o", tmp_path / "metrics.csv").returncode == 0
+    metrics = pd.read_csv(tmp_path / "metrics.csv")
+    assert {*metrics["power_profile"].fillna("none")} == {"none", "max-q"}
+    advice = json.loads(wattlaw("advise", store, "--json").stdout)
+    options = [advice["recommended"], *advice["pareto"]]
+    assert {option["power_profile"] for option in options} <= {None, "max-q"}
+    assert "max-q" in wattlaw("advise", store, "--details").stdout
+    named = wattlaw("advise", store, "--json", "--baseline", "power_profile=max-q").stdout
+    assert json.loads(named)["baseline"]["power_profile"] == "max-q"
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        {"kind": "simulated", "simulation": {"hardware": "mit-v100"}},
+        {"kind": "replay", "table": "table.csv"},
+    ],
+)
+def test_launchers_without_profiles_skip_their_runs(write_study, tmp_path, launch) -> None:
+    (tmp_path / "table.csv").write_text("gpus,global_batch,step_time_s\n1,32,0.1\n")
+    workloads = [{"name": "resnet50", "dataset_samples": 320}]
+    path = write_study(**study_with("max-q", None, workloads=workloads, launch=launch))
+    store = tmp_path / "store"
+    assert wattlaw("run", path, "--store", store).returncode == 0
+    by_profile = {r.spec.setting.power_profile: r for r in records(store).values()}
+    assert (by_profile[None].status, by_profile["max-q"].status) == ("done", "skipped")
+    assert "max-q" in by_profile["max-q"].reason
+
+
+def test_measure_and_limits_set_take_a_profile(start, tmp_path) -> None:
+    place = start(1)
+    ended = wattlaw(
+        "measure", "--power-profile", "max-q", "-o", tmp_path / "store", "--", "sleep", "0.5"
+    )
+    assert ended.returncode == 0, ended.stderr
+    (record,) = records(tmp_path / "store").values()
+    assert record.spec.setting.power_profile == record.limits[0].power_profile == "max-q"
+    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
+    assert "power profile training" in wattlaw("limits", "set", "--power-profile=training").stdout
+    assert place.boards[0].requested_profiles == TRAINING
+    assert wattlaw("limits", "restore").returncode == 0
+    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
+    assert wattlaw("measure", "--power-profile", "turbo", "--", "true").returncode == 2

@@ -1,0 +1,448 @@
+"""The sampler process: real processes, real files."""
+
+import itertools
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from fake_nvml import FakeGpus
+from recording import HOST, Recording, machine, record, report_of
+
+from conftest import SIMULATED_DEVICES, environment, wait_for
+from wattlaw.common import processes
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.host import HostMeter
+from wattlaw.measure.devices.meter import Device, Sample, Target
+from wattlaw.measure.telemetry import sampler
+from wattlaw.measure.telemetry.sampler import MeterPoller
+from wattlaw.store.live import read_live
+from wattlaw.store.schema import SAMPLES
+
+BUSY = "while True: pass"
+IDLE = "import time; time.sleep(600)"
+# A busy parent whose children come and go: each works for 0.2 s and is waited for.
+FORKING = """
+import subprocess, sys
+while True:
+    subprocess.run([sys.executable, "-c", "import time\\ne=time.process_time()+.2\\n"
+                    "while time.process_time()<e: pass"])
+"""
+# As an agent has them: ranks that work together, each a process.
+RANKS = """
+import subprocess, sys
+ranks = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+print("started", flush=True)
+ranks[0].wait()
+"""
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def load():
+    """Give a function that starts a process with some load; all are ended afterwards."""
+    running = []
+
+    def start(code: str, **options: object) -> int:
+        line = [sys.executable, "-c", code]
+        running.append(subprocess.Popen(line, start_new_session=True, **options))
+        if options:
+            running[-1].stdout.readline()
+        return running[-1].pid
+
+    yield start
+    for process in running:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+#: With simulated devices, and without the tests' other meters.
+ALONE = {"PYTHONPATH": str(SIMULATED_DEVICES)}
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory) -> dict[str, str]:
+    """Give an environment with a device that can be sampled as often as one likes."""
+    path = tmp_path_factory.mktemp("simulated") / "devices.json"
+    path.write_text(json.dumps([{"id": "SIM-0", "idle_w": 60, "max_w": 300}]))
+    return {"WATTLAW_SIMULATED": str(path)}
+
+
+@pytest.fixture
+def sampling(tmp_path):
+    """Give a function that starts a sampler; whatever is left of it at the end is killed."""
+    running = []
+
+    def start(pid: int, hz: float = 20, watts: float | None = None, **more: str):
+        line = sampler.command(tmp_path, HOST, Target(pid, 1 / hz, watts))
+        running.append(subprocess.Popen(line, env=environment() | more))
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def ended(process: "subprocess.Popen[bytes]") -> int:
+    process.terminate()
+    return process.wait(20)
+
+
+def used_s(pid: int) -> float:
+    """Return the processor time of a process and of its children that have ended."""
+    return sum(psutil.Process(pid).cpu_times()[:4])
+
+
+def rows(folder: Path, device: str = "host") -> list[dict[str, object]]:
+    path = sampler.stream_path(folder, HOST)
+    found = read_live(path, SAMPLES, "here").to_pylist() if path.exists() else []
+    return [row for row in found if row["device"] == device]
+
+
+# A run's own processes.
+
+
+def test_a_busy_core_is_measured_as_one_core_and_estimated_at_the_given_watts(
+    tmp_path, load, sampling
+):
+    pid = load(BUSY)
+    process = sampling(pid, watts=15.0)
+    wait_for(lambda: rows(tmp_path), "samples")
+    begun_s = used_s(pid)
+    wait_for(lambda: len(rows(tmp_path)) > 20, "samples")
+    later_s = used_s(pid)
+    assert ended(process) == 0
+    found = rows(tmp_path)
+    energy = found[-1]["energy_j"] - found[0]["energy_j"]
+    assert 15 * (later_s - begun_s) - 0.3 < energy < 15 * used_s(pid) + 0.3
+    span_s = (found[-1]["t_ns"] - found[0]["t_ns"]) * 1e-9
+    assert 0 < energy < 1.1 * 15 * span_s
+    assert {row["power_source"] for row in found} == {"estimated"}
+    assert all(row["mem_used_bytes"] > 1_000_000 for row in found)
+
+
+def test_work_of_children_that_have_ended_is_not_forgotten(load):
+    pid = load(FORKING)
+    meter = HostMeter.open(Target(pid, assume_cpu_w=1.0))
+    time.sleep(0.5)
+    begun_s, energies = used_s(pid), []
+    while used_s(pid) - begun_s < 0.8:  # of four children and more
+        energies += [sample.energy_j for sample in meter.read()]
+        time.sleep(0.1)
+    ended_s = used_s(pid)
+    energies += [sample.energy_j for sample in meter.read()]
+    assert energies == sorted(energies)
+    # A child that lives is known to the meter, and not yet to its parent's times.
+    assert energies[-1] == pytest.approx(ended_s - begun_s, abs=0.3)
+
+
+def test_eight_ranks_are_one_tree_of_processes_and_count_their_machine_once(load):
+    root = load(RANKS, stdout=subprocess.PIPE)
+    meter = HostMeter.open(Target(root, assume_cpu_w=10.0))
+    first = meter.read()
+    time.sleep(1.0)
+    second = meter.read()
+    assert len(first) == len(second) == 1
+    assert len(processes.descendants(root)) == 9
+    seconds = (second[0].t_ns - first[0].t_ns) * 1e-9
+    assert 0 < second[0].cpu_cores <= processes.cores() * 1.05 + 0.09  # of a clock of 10 ms
+    used_j = second[0].energy_j - first[0].energy_j
+    assert used_j == pytest.approx(10 * second[0].cpu_cores * seconds, rel=1e-6)
+    meter.close()
+
+
+def test_the_descendants_of_a_process_are_found_and_of_one_that_is_gone_none(load):
+    root = load(RANKS, stdout=subprocess.PIPE)
+    children = {child.pid for child in psutil.Process(root).children(recursive=True)}
+    assert {*processes.descendants(root)} == {root, *children}
+    assert processes.descendants(2**22 - 1) == []
+
+
+def test_without_assumed_watts_there_is_no_power_and_no_energy(tmp_path, load, sampling):
+    process = sampling(load(BUSY))
+    wait_for(lambda: len(rows(tmp_path)) > 1, "samples")
+    ended(process)
+    for row in rows(tmp_path):
+        assert (row["power_w"], row["energy_j"], row["power_source"]) == (None, None, None)
+    assert max(row["cpu_cores"] or 0 for row in rows(tmp_path)) > 0
+
+
+def test_a_process_that_is_gone_stops_having_rows_and_yields_no_zero(tmp_path, load, sampling):
+    pid = load(BUSY)
+    process = sampling(pid, watts=15.0)
+    wait_for(lambda: len(rows(tmp_path)) > 5, "samples")
+    os.kill(pid, signal.SIGKILL)
+    time.sleep(1.1)
+    count = len(rows(tmp_path))
+    time.sleep(1.1)
+    assert len(rows(tmp_path)) == count
+    assert process.poll() is None
+    assert ended(process) == 0
+    assert all(row["mem_used_bytes"] > 0 for row in rows(tmp_path))
+
+
+def test_a_root_process_that_does_not_exist_is_reported():
+    with pytest.raises(NotAvailable, match="does not exist"):
+        HostMeter.open(Target(2**22 - 1))
+
+
+# Its data.
+
+
+def test_a_sigkill_loses_at_most_a_second_of_samples(tmp_path, load, sampling, simulated):
+    process = sampling(load(IDLE), hz=50, **simulated)
+    wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 20, "samples")
+    time.sleep(1.5)
+    process.kill()
+    killed_ns = time.time_ns()
+    process.wait()
+    assert killed_ns - rows(tmp_path, "SIM-0")[-1]["t_ns"] < 1.5 * SECOND
+    assert not sampler.report_path(tmp_path, HOST).exists()
+
+
+@pytest.mark.parametrize(("hz", "at_least"), [(20, 6), (0.01, 1)])
+def test_it_ends_itself_with_its_data_when_its_parent_dies(tmp_path, load, hz, at_least, simulated):
+    pid = load(IDLE)
+    line = sampler.command(tmp_path, HOST, Target(pid, 1 / hz))
+    parent = (
+        "import os, subprocess, sys, time\n"
+        f"line = {line!r}\n"
+        "line[-2] = str(os.getpid())\n"
+        "print(subprocess.Popen(line).pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    owner = subprocess.Popen(
+        [sys.executable, "-c", parent],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment() | simulated,
+    )
+    int(owner.stdout.readline())
+    wait_for(lambda: len(rows(tmp_path, "SIM-0")) >= at_least, "samples")
+    owner.kill()
+    owner.communicate()
+    wait_for(sampler.report_path(tmp_path, HOST).exists, "the sampler's last words", 10)
+    assert len(rows(tmp_path, "SIM-0")) >= at_least
+
+
+# Meters that break.
+
+
+def test_a_broken_device_has_a_reason_and_others_continue(tmp_path, load, sampling, simulated):
+    process = sampling(load(IDLE), **simulated)
+    wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 30, "samples")
+    ended(process)
+    report = report_of(tmp_path)
+    assert len(rows(tmp_path, "flaky-0")) == 3
+    assert report.samples == sum(len(rows(tmp_path, d)) for d in ("flaky-0", "SIM-0", "host"))
+    assert report.problems == ("flaky no longer read: OSError: device lost",)
+    assert report.unavailable["absent"] == "no such board; try plugging one in"
+    assert {device.id for device in report.devices} == {"flaky-0", "SIM-0", "host"}
+    assert 0 < report.cpu_s < report.duration_s
+
+
+@pytest.mark.parametrize("period_s", [0.0, -1.0, math.inf, math.nan])
+def test_a_meter_whose_period_would_never_let_the_loop_sleep_is_not_read(period_s):
+    class Restless:
+        def __init__(self) -> None:
+            self.period_s = period_s
+
+        def devices(self) -> list[Device]:
+            return [Device("restless", "node", "asks to be read all the time")]
+
+        def read(self, *, last: bool = False) -> list[Sample]:
+            raise AssertionError("it was read")
+
+        def problems(self) -> list[str]:
+            return []
+
+        def close(self) -> None:
+            pass
+
+    reading = MeterPoller("restless", Restless)
+    reading.open()
+    reading.begin(0.0)
+    assert reading.read(time.monotonic()) == []
+    assert "cannot be read every" in reading.unavailable
+
+
+# A driver that hangs. The sampler's patience is 10 s; these have less.
+
+IMPATIENT = """
+from wattlaw.telemetry import sampler
+sampler.READ_TIMEOUT_S = 0.6
+sampler.OPEN_TIMEOUT_S = 1.5
+sampler.main()
+"""
+
+
+@pytest.fixture
+def impatient(tmp_path, simulated):
+    """Give a function that starts a sampler without patience on fake boards."""
+    running = []
+
+    def start(hangs: bool = False, **changes: object) -> tuple["subprocess.Popen[bytes]", FakeGpus]:
+        boards = FakeGpus.create(tmp_path / "boards", 2, **changes)
+        if hangs:
+            boards.fault("nvmlDeviceGetFieldValues", hang=True)
+        line = sampler.command(tmp_path, HOST, Target(os.getpid(), 0.05))
+        module = line.index("-m")
+        line[module : module + 2] = ["-c", IMPATIENT]
+        process = subprocess.Popen(line, env=machine(boards) | simulated | ALONE)
+        running.append((process, boards))
+        return process, boards
+
+    yield start
+    for process, boards in running:
+        boards.clear_faults()
+        process.kill()
+        process.wait()
+
+
+def board_rows(folder: Path, boards: FakeGpus) -> list[dict[str, object]]:
+    return rows(folder, boards[0].uuid.decode())
+
+
+def goes_on(folder: Path, since_ns: int) -> Callable[[], bool]:
+    """Return whether the simulated device was read since a moment."""
+    return lambda: any(row["t_ns"] > since_ns for row in rows(folder, "SIM-0"))
+
+
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_a_driver_call_that_hangs_does_not_stop_the_other_meters(tmp_path, impatient, comes_back):
+    process, boards = impatient()
+    wait_for(lambda: board_rows(tmp_path, boards), "samples of the board")
+    boards.fault("nvmlDeviceGetFieldValues", hang=True)
+    hung_ns = time.time_ns()
+    wait_for(goes_on(tmp_path, hung_ns + 5 * SECOND // 4), "the other meters", 15)
+    if comes_back:
+        boards.clear_faults()
+        wait_for(goes_on(tmp_path, time.time_ns()), "the other meters", 15)
+    assert ended(process) == 0
+    report = report_of(tmp_path)
+    assert report.problems == ("nvidia no longer read: it does not answer",)
+    assert {"host", "SIM-0", boards[1].uuid.decode()} < {one.id for one in report.devices}
+    times = [row["t_ns"] for row in rows(tmp_path, "SIM-0")]
+    longest_s = max(later - earlier for earlier, later in itertools.pairwise(times)) * 1e-9
+    assert longest_s < 2.0
+    assert board_rows(tmp_path, boards)[-1]["t_ns"] < hung_ns + SECOND // 2
+    assert len(rows(tmp_path, "SIM-0")) == report.meters["simulated"].reads
+
+
+def test_a_driver_that_hangs_from_the_start_leaves_the_other_meters(tmp_path, impatient):
+    process, _ = impatient(hangs=True)
+    wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 5, "samples")
+    assert ended(process) == 0
+    report = report_of(tmp_path)
+    assert report.unavailable["nvidia"] == "it does not answer"
+    assert len(rows(tmp_path, "host")) >= 1
+
+
+def test_a_driver_that_hangs_at_the_end_does_not_keep_the_sampler_from_ending_with_its_data(
+    tmp_path, impatient
+):
+    process, boards = impatient(buffers=1)  # is read once a second only
+    wait_for(lambda: board_rows(tmp_path, boards), "samples of the board")
+    boards.fault("nvmlDeviceGetSamples", hang=True)
+    told_ns = time.time_ns()
+    assert ended(process) == 0
+    report = report_of(tmp_path)
+    assert report.problems == ("nvidia no longer read: it does not answer",)
+    assert rows(tmp_path, "SIM-0")[-1]["t_ns"] > told_ns - SECOND // 10
+    assert len(rows(tmp_path, "SIM-0")) == report.meters["simulated"].reads
+
+
+# Its schedule. One recording serves several tests: a second of it has every board.
+
+HZ = 20
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory, simulated) -> Recording:
+    """Record three boards, of which one is lost in the middle."""
+    folder = tmp_path_factory.mktemp("observed")
+    boards = FakeGpus.create(folder / "boards", 3)
+
+    def lose_one_later() -> None:
+        boards[1].lost_ns = time.time_ns() + 3 * SECOND // 2
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (simulated | ALONE).items():
+            patch.setenv(name, value)
+        (found,) = record({folder / "here": boards}, 3.2, HZ, lose_one_later)
+    return found
+
+
+def times_s(found: Recording, device: str) -> list[float]:
+    table = found.samples.to_pylist()
+    return [row["t_ns"] * 1e-9 for row in table if row["device"] == device]
+
+
+def test_a_board_lost_while_sampling_has_a_reason_and_others_continue(
+    observed,
+):
+    lost_s = observed.boards[1].lost_ns * 1e-9
+    uuids = [board.uuid.decode() for board in observed.boards]
+    ends = [max(times_s(observed, uuid)) for uuid in uuids]
+    assert lost_s - 0.5 < ends[1] <= lost_s + 0.05
+    assert min(ends[0], ends[2]) > lost_s + 0.8
+    (problem,) = observed.report.problems
+    assert problem.startswith(f"{uuids[1]}: lost: ")
+    for row in observed.samples.to_pylist():
+        assert row["power_w"] != 0
+        assert row["energy_j"] != 0 or row["power_source"] == "simulated"
+        if row["device"] in uuids:
+            assert row["power_w"] in (None, 250.0)
+
+
+def test_the_sampler_sleeps_between_readings_and_keeps_its_rate(observed):
+    for name in ("nvidia", "simulated"):
+        meter = observed.report.meters[name]
+        assert meter.period_s == 1 / HZ
+        assert meter.reads + meter.missed == pytest.approx(HZ * observed.report.duration_s, abs=3)
+        assert meter.missed <= 0.1 * meter.reads
+        assert meter.late_s < 0.5 / HZ
+    times = times_s(observed, "SIM-0")
+    gaps = sorted(later - earlier for earlier, later in itertools.pairwise(times))
+    # A loop that sleeps only every second turn has gaps of nothing and of two periods.
+    assert gaps[len(gaps) // 4] > 0.6 / HZ
+    assert gaps[3 * len(gaps) // 4] < 1.4 / HZ
+
+
+def test_it_keeps_its_schedule_without_drift(observed):
+    times = times_s(observed, "SIM-0")[:-1]  # the last is of the end
+    phase = [((t - times[10]) * HZ + 0.5) % 1 - 0.5 for t in times[10:]]
+    late = sorted(abs(one) for one in phase)
+    assert late[len(late) // 2] < 0.2  # the median tick is on the grid, to the end
+    assert sorted(abs(one) for one in phase[-15:])[7] < 0.2
+
+
+def test_the_sampler_report_has_processor_time_and_rate(observed):
+    report = observed.report
+    assert 0 < report.cpu_s < 0.1 * report.duration_s
+    assert 0 < report.start_cpu_s < 5
+    assert report.duration_s == pytest.approx(3.2, abs=1.0)
+    rate_hz = report.meters["nvidia"].reads / report.duration_s
+    assert rate_hz == pytest.approx(HZ, rel=0.1)
+    assert report.meters["host"].period_s == 1.0  # use changes slowly; nothing is lost of it
+    assert report.samples == len(observed.samples)
+    assert "rapl" in {*report.unavailable, *report.meters}
+
+
+def test_it_samples_on_schedule_while_all_cores_are_busy(tmp_path, load, sampling, simulated):
+    for _ in range(processes.cores()):
+        load(BUSY)
+    process = sampling(load(IDLE), hz=HZ, **simulated)
+    wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 2 * HZ, "samples")
+    assert ended(process) == 0
+    meter = report_of(tmp_path).meters["simulated"]
+    assert meter.missed <= 0.1 * (meter.reads + meter.missed)
+    assert meter.late_s < 0.25 / HZ

@@ -1,0 +1,453 @@
+"""Scopes of energy: what a total counts, from the devices of a host to a run and its report."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_tables import frames, run_row, window_row
+
+from conftest import environment, wattlaw
+from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.common.scopes import KINDS, PARTS, outermost
+from wattlaw.measure.devices.inventory import counted
+from wattlaw.measure.devices.meter import Device
+from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.report.topics import data_quality
+from wattlaw.run.summary import WindowEnergy
+from wattlaw.store.schema import SAMPLES, WINDOWS
+from wattlaw.store.store import Store
+
+S = 1_000_000_000
+#: Watts of the parts of a machine; a module and a node draw what is in them.
+WATTS = {"gpu": 400.0, "cpu": 200.0, "dram": 50.0}
+MODULE = {"contains": ("gpu", "cpu", "dram")}
+NODE = {"contains": ("module", "gpu", "cpu", "dram")}
+
+
+def in_kind(kind: str, contains: tuple[str, ...] = ()) -> float:
+    return sum(WATTS[part] for part in {*contains, kind} & {*WATTS})
+
+
+def row_of(*devices: dict[str, Any], seconds: float = 4.0) -> dict[str, Any]:
+    """Return the energy of one window of a host; each device has a kind, watts and facts."""
+    rows, facts = [], {}
+    for place, device in enumerate(devices):
+        name = f"{device['kind']}-{place}"
+        facts["a", name] = {"kind": device["kind"], **device.get("facts", {})}
+        rows += [
+            {"host": "a", "device": name, "kind": device["kind"], "t_ns": tick * S // 10,
+             "power_w": device["w"], "energy_j": device["w"] * tick / 10,
+             "power_source": device.get("source", "measured")}
+            for tick in range(*device.get("ticks", (0, 101)))
+        ]  # fmt: skip
+    window = {"host": "a", "start_ns": 3 * S, "duration_s": seconds}
+    windows = pa.Table.from_pylist([window], schema=WINDOWS)
+    samples = pa.Table.from_pylist(rows, schema=SAMPLES)
+    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    return dict(row)
+
+
+def device(kind: str, w: float, **more: Any) -> dict[str, Any]:
+    own = {name: more.pop(name) for name in ("source", "ticks") if name in more}
+    return {"kind": kind, "w": w, "facts": more, **own}
+
+
+GPU, CPU, DRAM = (device(part, WATTS[part]) for part in PARTS)
+BOARD, WHOLE = device("module", 700.0, **MODULE), device("node", 900.0, **NODE)
+
+
+@pytest.mark.parametrize(
+    ("devices", "scope", "total_j"),
+    [
+        ([GPU, CPU, DRAM], "gpu+cpu+dram", 2600),
+        ([GPU, CPU, DRAM, BOARD], "module", 2800),
+        ([GPU, CPU, DRAM, device("module", 600.0, contains=("gpu", "cpu"))], "module+dram", 2600),
+        ([GPU, device("cpu", 250.0, contains=("dram",)), DRAM], "gpu+cpu", 2600),
+        ([GPU, CPU, DRAM, BOARD, WHOLE], "node", 3600),
+        ([WHOLE], "node", 3600),
+        # A meter that only complements others is not the total, unless there is no other.
+        ([GPU, device("node", 900.0, complements=True, **NODE)], "gpu", 1600),
+        ([device("node", 900.0, complements=True, **NODE)], "node", 3600),
+        ([device("cpu", 90.0, source="estimated"), device("node", 900.0, complements=True)],
+         "node", 3600),
+        # Of two meters of the node, one counts; of cpu meters, those that do not complement.
+        ([WHOLE, device("node", 950.0, complements=True)], "node", 3600),
+        ([device("node", 950.0, complements=True, resolution_s=2.0),
+          device("node", 900.0, complements=True, resolution_s=1.0)], "node", 3600),
+        ([CPU, CPU, device("cpu", 410.0, complements=True)], "cpu", 1600),
+        ([device("cpu", 410.0, complements=True), device("cpu", 9.0, source="estimated")],
+         "cpu", 1640),
+        # An estimate is no total of what was measured.
+        ([GPU, device("module", 700.0, source="estimated", **MODULE)], "gpu", 1600),
+        ([GPU, device("node", 900.0, source="estimated", **NODE)], "gpu", 1600),
+        # The energy of a chassis is that of other nodes, too.
+        ([GPU, device("chassis", 9000.0, contains=("node",))], "gpu", 1600),
+        ([GPU, device("node", 900.0, is_shared=True, **NODE)], "gpu", 1600),
+        ([GPU, device("node", 900.0, ticks=(0, 40), **NODE)], "gpu", 1600),
+        ([device("chassis", 9000.0)], None, 0),
+    ],
+)  # fmt: skip
+def test_the_total_of_a_window_is_that_of_the_outermost_measured_scope(devices, scope, total_j):
+    row = row_of(*devices)
+    energy = WindowEnergy.of([row])
+    assert row["energy_scope"] == energy.scope == scope
+    assert energy.total_j == (None if scope is None else pytest.approx(total_j))
+    if scope is not None:
+        assert (energy.source(scope), energy.verdict(scope)) == ("counter", "ok")
+
+
+def test_a_node_with_a_fault_does_not_spoil_the_devices_in_it():
+    row = row_of(GPU, device("node", 900.0, is_shared=True, **NODE))
+    assert (row["energy_verdict"], row["gpu_energy_j"]) == ("ok", pytest.approx(1600))
+    assert (row["node_energy_verdict"], row["node_energy_j"]) == ("partial", pytest.approx(3600))
+    assert "node-1: the node is shared" in row["energy_reason"]
+    row = row_of(device("gpu", 400.0, ticks=(0, 50)), WHOLE)
+    assert (row["energy_verdict"], row["node_energy_verdict"]) == ("partial", "ok")
+    assert row["energy_scope"] == "node"
+    row = row_of(GPU, device("node", 0.0))
+    assert (row["energy_verdict"], row["node_energy_verdict"]) == ("ok", "implausible")
+    row = row_of(GPU)
+    assert (row["node_energy_verdict"], row["node_energy_source"]) == (None, None)
+
+
+def test_a_fault_of_a_part_is_not_one_of_its_module_nor_the_reverse():
+    lost_gpu = device("gpu", 400.0, ticks=(0, 50))
+    row = row_of(lost_gpu, CPU, BOARD)
+    assert (row["energy_scope"], row["energy_verdict"]) == ("module", "ok")
+    assert (row["module_energy_j"], row["gpu_energy_j"]) == (pytest.approx(2800), None)
+    assert row["cpu_energy_j"] == pytest.approx(800)
+    assert "gpu-0: " in row["energy_reason"]
+    row = row_of(GPU, CPU, device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "ok")
+    assert (row["module_energy_j"], WindowEnergy.of([row]).total_j) == (None, pytest.approx(2400))
+    assert "module-2: " in row["energy_reason"]
+    row = row_of(GPU, CPU, BOARD, device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "ok")  # one of two is lost
+    row = row_of(device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("module", "partial")
+    row = row_of(lost_gpu, CPU, device("module", 700.0, ticks=(0, 50), **MODULE))
+    assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "partial")
+
+
+FACTS = st.fixed_dictionaries(
+    {}, optional={"complements": st.just(True), "is_shared": st.just(True),
+                  "failed": st.just("cannot be read"), "resolution_s": st.sampled_from([0.5, 2.0])},
+)  # fmt: skip
+MEMBER = st.tuples(st.sampled_from([*KINDS, "chassis"]), FACTS, st.booleans())
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.lists(MEMBER, max_size=5), st.sets(st.sampled_from(PARTS)).map(tuple))
+def test_devices_and_the_energy_of_a_window_count_the_same(members, module):
+    contains = {"module": module, "node": NODE["contains"], "cpu": ("dram",)}
+    watts = {"module": 700.0, "node": 900.0, "chassis": 9000.0, **WATTS}
+    devices = [
+        device(kind, watts[kind], **facts, ticks=(0, 0 if "failed" in facts else 101),
+               contains=contains.get(kind, ()) if has_parts else ())
+        for kind, facts, has_parts in members
+    ]  # fmt: skip
+    row = row_of(*devices)
+    kinds, devices_counted = counted(
+        [
+            Device(str(place), one["kind"], "", one["facts"], one["facts"]["contains"])
+            for place, one in enumerate(devices)
+        ]
+    )
+    assert ("+".join(kinds) or None) == row["energy_scope"]
+    for kind in kinds:
+        number = sum(one.kind == kind for one in devices_counted)
+        assert row[f"{kind}_energy_j"] == pytest.approx(4 * watts[kind] * number)
+
+
+@pytest.mark.parametrize(
+    ("devices", "scope", "verdict"),
+    [
+        ([GPU, device("cpu", 200.0, is_shared=True), DRAM], "gpu+dram", "ok"),
+        ([device("cpu", 200.0, is_shared=True), device("dram", 50.0, is_shared=True)],
+         "cpu+dram", "partial"),
+        ([GPU, device("module", 700.0, is_shared=True, **MODULE)], "gpu", "ok"),
+        ([device("module", 700.0, is_shared=True, **MODULE)], "module", "partial"),
+        ([device("gpu", 400.0, is_shared=True)], "gpu", "suspect"),
+        ([GPU, device("cpu", 90.0, source="estimated")], "gpu+cpu", "ok"),
+    ],
+)  # fmt: skip
+def test_processors_of_a_shared_node_are_partial_and_leave_the_gpus_ok(devices, scope, verdict):
+    row = row_of(*devices)
+    assert (row["energy_scope"], row["energy_verdict"]) == (scope, verdict)
+    shared = [one["kind"] for one in devices if one["facts"].get("is_shared")]
+    reason = row["energy_reason"] or ""
+    assert all(f"the {kind} is shared: its energy includes" in reason for kind in shared)
+    if verdict == "ok":
+        assert [row[f"{kind}_energy_j"] for kind in shared] == [None] * len(shared)
+
+
+def test_an_accelerator_without_a_reading_makes_the_sum_of_complements_partial():
+    lost = device("gpu", 400.0, complements=True, failed="cannot be read", ticks=(0, 0))
+    row = row_of(device("gpu", 400.0, complements=True), lost)
+    assert (row["energy_verdict"], row["energy_reason"]) == ("partial", "gpu-1: cannot be read")
+
+
+def test_a_complement_takes_over_where_the_others_have_no_energy():
+    lost = device("cpu", 200.0, ticks=(0, 20))
+    row = row_of(lost, device("cpu", 410.0, complements=True))
+    assert (row["cpu_energy_j"], row["energy_verdict"]) == (pytest.approx(1640), "ok")
+
+
+@pytest.mark.parametrize(
+    ("failed", "verdict", "node_verdict"),
+    [
+        ({"kind": "cpu"}, "partial", None),
+        ({"kind": "gpu", "complements": True}, "ok", None),
+        ({"kind": "node"}, "ok", "unavailable"),
+        ({"kind": "chassis"}, "ok", None),
+    ],
+)
+def test_a_device_that_cannot_be_read_spoils_its_own_scope_only(failed, verdict, node_verdict):
+    rows = [{"host": "a", "device": "gpu-0", "kind": "gpu", "t_ns": tick * S // 10,
+             "power_w": 400.0, "power_source": "measured"} for tick in range(101)]  # fmt: skip
+    window = {"host": "a", "start_ns": 3 * S, "duration_s": 4.0}
+    facts = {("a", "other"): {"failed": "permission denied", **failed}}
+    (row,) = energy_of_windows(
+        pa.Table.from_pylist([window], schema=WINDOWS),
+        pa.Table.from_pylist(rows, schema=SAMPLES), facts,
+    ).to_pylist()  # fmt: skip
+    assert (row["energy_verdict"], row["node_energy_verdict"]) == (verdict, node_verdict)
+    assert row["energy_scope"] == "gpu"
+
+
+CONTAINS = st.dictionaries(
+    st.sampled_from(KINDS), st.sets(st.sampled_from(["chassis", *KINDS])), min_size=1
+)
+
+
+@given(contains=CONTAINS)
+def test_kinds_that_are_kept_contain_none_of_each_other_and_all_that_is_dropped(contains):
+    kept = outermost(contains)
+    assert kept
+    assert {*kept} <= {*contains}
+    if "node" in contains:
+        assert kept == ("node",)
+        return
+
+    def inside(kind: str) -> set[str]:
+        known: set[str] = set()
+        while more := {k for o in (known | {kind}) & {*contains} for k in contains[o]} - known:
+            known |= more
+        return known
+
+    for kind in kept:
+        assert not inside(kind) & {*kept} - {kind}
+    for kind in {*contains} - {*kept}:
+        assert any(kind in inside(other) for other in kept)
+
+
+PART = st.builds(
+    lambda kind, copies, complements: [device(kind, WATTS[kind] / copies)] * copies
+    + [device(kind, WATTS[kind], complements=True)] * complements,
+    st.sampled_from(PARTS), st.integers(1, 3), st.integers(0, 1),
+)  # fmt: skip
+OUTER = st.sets(st.sampled_from(PARTS)).map(tuple)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    parts=st.lists(PART, unique_by=lambda devices: devices[0]["kind"], max_size=3),
+    cpu=st.sets(st.just("dram")).map(tuple),
+    module=st.none() | OUTER,
+    nodes=st.lists(st.booleans(), max_size=2),
+    order=st.randoms(use_true_random=False),
+)
+def test_no_total_counts_a_part_twice_or_exceeds_the_node(parts, cpu, module, nodes, order):
+    devices = [dict(one) for devices in parts for one in devices]
+    for one in devices:  # a processor whose energy includes that of its memory
+        if one["kind"] == "cpu" and cpu:
+            share = one["w"] / WATTS["cpu"]
+            one |= {"w": share * in_kind("cpu", cpu), "facts": {**one["facts"], "contains": cpu}}
+    if module:  # a meter includes all or nothing of what another one includes
+        module = (*{*module, "cpu", "dram"},) if cpu and {*module} & {"cpu", "dram"} else module
+        devices.append(device("module", in_kind("module", module), contains=module))
+    everything = in_kind("node", PARTS)
+    devices += [device("node", everything, complements=slow, **NODE) for slow in nodes]
+    order.shuffle(devices)
+    row = row_of(*devices) if devices else {"energy_scope": None}
+    if row["energy_scope"] is None:
+        assert not devices
+        return
+    kinds = row["energy_scope"].split("+")
+    total_w = sum(row[f"{kind}_energy_j"] for kind in kinds) / 4.0
+    measured = {one["kind"] for one in devices} | {*(module or ())}
+    if "cpu" in {one["kind"] for one in devices}:
+        measured |= {*cpu}
+    assert total_w <= everything * (1 + 1e-9)
+    is_node = any(not slow for slow in nodes) or measured == {"node"}
+    expected = everything if is_node else sum(WATTS[part] for part in measured & {*PARTS})
+    assert total_w == pytest.approx(expected)
+    assert len(kinds) == len({*kinds})
+
+
+ENERGY = {
+    "gpu_energy_j": 100.0, "cpu_energy_j": 40.0, "module_energy_j": 160.0, "node_energy_j": 240.0,
+    "energy_scope": "node", "energy_source": "integral", "energy_verdict": "ok",
+    "node_energy_source": "counter", "node_energy_verdict": "ok",
+}  # fmt: skip
+
+
+def run_of(*changes: dict[str, Any], **run: Any) -> pd.Series:
+    windows = [window_row("a", place, **ENERGY | one) for place, one in enumerate(changes)]
+    return run_metrics(*frames([run_row("a", **run)], windows)).iloc[0]
+
+
+def test_a_run_counts_its_nodes_and_has_the_energy_of_a_node_without_its_gpus():
+    run = run_of({}, {"node_energy_j": 260.0}, nodes=2, gpus=2)
+    assert (run["energy_j"], run["energy_is"]) == (250.0, "node, counter")
+    assert (run["node_energy_j"], run["node_energy_per_epoch_j"]) == (250.0, 250.0)
+    assert run["gpu_energy_j"] == 100.0
+    assert run["energy_per_node_without_gpu_j"] == 75.0
+
+
+@pytest.mark.parametrize(
+    ("window", "is_", "energy_j"),
+    [
+        ({"energy_scope": "module", "node_energy_verdict": "partial"}, "module, integral", 160.0),
+        ({"energy_scope": "module+dram", "module_energy_j": None}, "gpu+cpu, integral", 140.0),
+        ({"energy_scope": "gpu+cpu", "module_energy_j": None, "node_energy_j": None,
+          "node_energy_verdict": "unavailable", "node_energy_source": "none"},
+         "gpu+cpu, integral", 140.0),
+        ({"energy_verdict": "partial"}, "node, counter", 240.0),
+        ({"node_energy_verdict": "suspect"}, "node, counter, suspect", 240.0),
+        ({"node_energy_source": "integral"}, "node, mixed, suspect", 240.0),
+        ({"energy_scope": "module", "energy_verdict": "partial"}, "partial, left out", math.nan),
+    ],
+)  # fmt: skip
+def test_a_run_counts_the_outermost_scope_that_all_its_windows_have(window, is_, energy_j):
+    run = run_of({}, window)
+    assert run["energy_is"] == is_
+    assert run["energy_j"] == pytest.approx(energy_j, nan_ok=True)
+    if not is_.endswith("left out"):
+        rows = [ENERGY | one for one in ({}, window)]
+        energy = WindowEnergy.of([{"dram_energy_j": None, **row} for row in rows])
+        assert (energy.scope, energy.total_j) == (run["energy_scope"], 2 * energy_j)
+
+
+def test_a_slow_meter_of_the_node_gives_its_energy_and_not_the_total():
+    run = run_of({"energy_scope": "module"}, {"energy_scope": "module"})
+    assert (run["energy_is"], run["energy_j"]) == ("module, integral", 160.0)
+    assert (run["node_energy_j"], run["energy_per_node_without_gpu_j"]) == (240.0, 140.0)
+
+
+def test_a_node_that_is_shared_has_no_energy_of_a_node():
+    run = run_of({"energy_scope": "module", "node_energy_verdict": "partial"})
+    assert run[["node_energy_j", "energy_per_node_without_gpu_j"]].isna().all()
+
+
+GRACE_HOPPER: list[dict[str, Any]] = [
+    {"id": "hopper", "idle_w": 400, "max_w": 400, "source": "measured"},
+    {"id": "grace", "kind": "cpu", "idle_w": 150, "max_w": 150, "source": "measured",
+     "contains": ["dram"],
+     "facts": {"scope": "processor and memory", "power": "average", "age_s": 0.25}},
+    {"id": "memory", "kind": "dram", "idle_w": 30, "max_w": 30, "source": "measured"},
+    {"id": "board", "kind": "module", "idle_w": 600, "max_w": 600, "source": "measured",
+     "contains": ["gpu", "cpu", "dram"]},
+    {"id": "dcmi", "kind": "node", "idle_w": 820, "max_w": 820, "source": "measured",
+     "contains": list(NODE["contains"]), "facts": {"complements": True, "resolution_s": 0.5}},
+    {"id": "rack", "kind": "chassis", "idle_w": 9000, "max_w": 9000, "source": "measured",
+     "contains": ["node"]},
+]  # fmt: skip
+PM_COUNTERS = {"id": "pm", "kind": "node", "idle_w": 800, "max_w": 800, "source": "measured",
+               "contains": list(NODE["contains"])}  # fmt: skip
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Return a function that gives devices to every process started from here."""
+
+    def give(devices: list[dict[str, Any]]) -> Path:
+        path = tmp_path / "devices.json"
+        path.write_text(json.dumps(devices))
+        for name, value in (environment() | {"WATTLAW_SIMULATED": str(path)}).items():
+            monkeypatch.setenv(name, value)
+        return path
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("devices", "scope", "watts"),
+    [(GRACE_HOPPER, "module", 600), ([*GRACE_HOPPER, PM_COUNTERS], "node", 800)],
+)
+def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, machine, devices, scope, watts):
+    machine(devices)
+    done = wattlaw("measure", "-o", tmp_path / "s", "--json", tmp_path / "m.json", "--",
+                   "sleep", "3")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = json.loads((tmp_path / "m.json").read_text())
+    seconds = shown["duration_s"]
+    joules = {kind: shown[f"{kind}_energy_j"] for kind in KINDS}
+    node_w = 800 if scope == "node" else 820
+    expected = {"node": node_w, "module": 600, "gpu": 400, "cpu": 150}
+    assert joules.pop("dram") is None  # it is part of the processor's
+    assert {k: j / seconds for k, j in joules.items()} == pytest.approx(expected, rel=0.02)
+    assert (shown["energy_scope"], shown["energy_verdict"]) == (scope, "ok")
+    assert shown["energy_j"] / seconds == pytest.approx(watts, rel=0.02)
+    store = Store(tmp_path / "s")
+    (row,) = store.arrow("epochs").to_pylist()
+    assert (row["energy_scope"], row["node_energy_verdict"]) == (scope, "ok")
+    assert "chassis" in store.arrow("telemetry")["kind"].to_pylist()
+    reports = {d.id: d for s in store.folder(row["run_id"]).read().samplers for d in s.devices}
+    assert reports["grace"].contains == ("dram",)
+    runs, epochs = (store.pandas(name) for name in ("runs", "epochs"))
+    (run,) = run_metrics(runs, epochs).to_dict("records")
+    assert run["energy_is"] == f"{scope}, counter"
+    assert run["energy_per_node_without_gpu_j"] == pytest.approx((node_w - 400) * seconds, rel=0.03)
+
+
+def test_devices_are_listed_with_what_a_run_counts_and_what_contains_what(machine):
+    machine(GRACE_HOPPER)
+    text = wattlaw("devices").stdout
+    assert text.startswith("Energy of a run includes: module")
+    lines = {name: next(line.split() for line in text.splitlines() if f" {name} " in line)
+             for name in ("hopper", "grace", "board", "dcmi", "rack")}  # fmt: skip
+    assert lines["board"][:2] == ["yes", "module"]
+    assert lines["hopper"][:3] == ["in", "module", "gpu"]
+    assert (lines["dcmi"][0], lines["rack"][0]) == ("no", "no")
+    assert "includes gpu, cpu, dram" in text
+    assert "updated every 0.5 s" in text
+    assert "power (average), 0.25 s old" in text
+    assert "no NVIDIA driver" in text
+    found = json.loads(wattlaw("devices", "--json").stdout)
+    (meter,) = (meter for meter in found["meters"] if meter["name"] == "simulated")
+    assert {one["id"]: one["contains"] for one in meter["devices"]}["grace"] == ["dram"]
+
+
+def test_the_report_names_the_scopes_and_the_power_of_a_node_without_its_gpus():
+    windows = [window_row("a", 1, duration_s=2.0, **ENERGY),
+               window_row("b", 1, duration_s=2.0, gpu_energy_j=100.0, energy_source="counter",
+                          energy_verdict="ok")]  # fmt: skip
+    runs = [run_row("a"), run_row("b", gpus=2, local_batch=32)]
+    table = data_quality.verdicts(analyse(*frames(runs, windows)))
+    assert table is not None
+    rows = [dict(zip(table.headings, row, strict=True)) for row in table.plain_rows]
+    by_scope = {row["counted"]: row for row in rows}
+    assert {*by_scope} == {"node", "gpu"}
+    assert by_scope["node"]["node without GPUs (W)"] == "70"  # (240 - 100) J / 2 s
+
+
+def test_a_table_with_the_energy_of_nodes_counts_them(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("gpus,epoch_s,node_j,gpu_j\n4,10,8000,3000\n8,5,9000,4000\n")
+    pairs = "gpus=gpus,epoch_time_s=epoch_s,node_energy_j=node_j,gpu_energy_j=gpu_j"
+    done = wattlaw("import", path, "--store", tmp_path / "s", "--map",
+                   f"workload=@w,global_batch=@64,{pairs}")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    store = Store(tmp_path / "s")
+    runs = run_metrics(*(store.pandas(name) for name in ("runs", "epochs")))
+    assert list(runs["energy_is"]) == ["node, integral, suspect"] * 2
+    assert list(runs["energy_per_epoch_j"]) == [8000.0, 9000.0]
+    assert list(runs["energy_per_node_without_gpu_j"]) == [5000.0, 5000.0]

@@ -1,0 +1,399 @@
+"""What changes an answer stands beside it, and nothing is surer than its data."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
+
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.left_out import runs_without_result
+from wattlaw.analysis.decide.decision import Decision, OtherSetting
+from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.settings import TrainingSetting
+from wattlaw.api import results
+from wattlaw.cli.main import main
+from wattlaw.report.layouts import Content, Layout, sections
+from wattlaw.report.topics import advice as text
+from wattlaw.report.topics.decision import decision_text
+from wattlaw.run.run_status import StatusPoller
+from wattlaw_dashboard.overview import read_overview
+from wattlaw_dashboard.pages import Pages
+from wattlaw_dashboard.results import read_energies, read_results
+from wattlaw_dashboard.tails import Device, Totals
+from wattlaw_dashboard.timeline import timelines
+
+Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
+
+
+def runs_of(
+    setting: dict[str, object], times_s: list[float], watts: float | None = 100.0,
+    epochs: int = 1, **window: object,
+) -> Rows:  # fmt: skip
+    """Return runs of one setting, an epoch time each, and their windows."""
+    runs, windows = [], []
+    names = "-".join(f"{value}" for value in setting.values())
+    for repeat, time_s in enumerate(times_s):
+        run_id = f"{names}-{repeat}"
+        gpus = int(setting.get("gpus", 1))  # type: ignore[call-overload]
+        batch = {"global_batch": 64, "local_batch": 64 // gpus}
+        runs.append(run_row(run_id, repeat=repeat, **(batch | setting)))
+        energy = {} if watts is None else {
+            "gpu_energy_j": watts * gpus * time_s, "energy_source": "counter",
+            "energy_verdict": "ok",
+        }  # fmt: skip
+        windows += [window_row(run_id, epoch, duration_s=time_s, **(energy | window))
+                    for epoch in range(epochs)]  # fmt: skip
+    return runs, windows
+
+
+def advice_of(*parts: Rows, **asked: object) -> Advice:
+    tables = frames([run for runs, _ in parts for run in runs],
+                    [window for _, windows in parts for window in windows])  # fmt: skip
+    table = run_metrics(*tables)
+    unused = runs_without_result(tables[0], table["run_id"], "digits-cnn")
+    return advise(table, tables[1], "digits-cnn", without_result=unused, **asked)
+
+
+def near(mean_s: float, share: float = 0.01) -> list[float]:
+    return [mean_s * float(np.exp(step)) for step in (-share, 0.0, share)]
+
+
+def shown(advice: Advice) -> str:
+    return " ".join(text.summary(advice))
+
+
+def test_an_improbable_setting_is_a_candidate_and_no_instruction():
+    """Three settings whose means are closer than their repeats: none is 50 % probable."""
+    limits = (None, 200.0, 150.0, 125.0)
+    parts = [runs_of({"power_limit_w": limit}, near(100 + at / 10, 0.2))
+             for at, limit in enumerate(limits)]  # fmt: skip
+    advice = advice_of(*parts)
+    assert advice.probability < 0.5
+    assert not advice.clearly_best
+    plain = advice.to_dict()
+    assert plain["clearly_best"] is False
+    probabilities = [plain["probability"], *(tie["probability"] for tie in plain["ties"])]
+    assert all(0 < value < 0.5 for value in probabilities)
+    assert len(probabilities) >= len(limits)
+    first, candidates, *_ = text.summary(advice)
+    assert not first.startswith("Run ")
+    assert first.startswith("No setting is clearly best")
+    assert "the fastest" not in shown(advice)
+    assert text.percent(advice.probability) in candidates
+    assert text.percent(max(tie.probability for tie in advice.ties)) in candidates
+    assert "no setting is clearly best" in text.brief(advice)
+    sure = advice_of(*(runs_of({"power_limit_w": limit}, near(100 * (1 + at)))
+                       for at, limit in enumerate(limits)))  # fmt: skip
+    assert sure.clearly_best and text.summary(sure)[0].startswith("Run ")
+
+
+def test_imported_runs_without_repeats_have_no_probability():
+    """The model assumes how much runs vary; it knows nothing of runs from elsewhere."""
+    local = [runs_of({"gpus": n}, [100 / n**0.9]) for n in (1, 2, 4, 8)]
+    imported = [runs_of({"gpus": n, "launcher": "imported"}, [100 / n**0.9]) for n in (1, 2, 4, 8)]
+    measured, elsewhere = advice_of(*local), advice_of(*imported)
+    assert measured.probability > 0.9
+    assert measured.to_dict()["spread_from"] == "model"
+    assert "as the model assumes" in shown(measured)
+    assert elsewhere.recommended.gpus == measured.recommended.gpus
+    assert elsewhere.to_dict()["probability"] is elsewhere.to_dict()["spread_from"] is None
+    assert elsewhere.savings.time.interval is None
+    assert "too few repeats" in shown(elsewhere)
+    repeated = advice_of(*(runs_of({"gpus": n, "launcher": "imported"}, near(100 / n**0.9))
+                           for n in (1, 2, 4, 8)))  # fmt: skip
+    assert repeated.probability > 0.9
+    assert repeated.to_dict()["spread_from"] == "repeats"
+
+
+def test_whole_jobs_that_share_a_name_are_no_comparison():
+    jobs = [
+        runs_of({"gpus": n, "global_batch": None, "local_batch": None, "launcher": "imported"},
+                [time_s], None, phase="run", samples=None, steps=None)
+        for n, time_s in ((4, 3600.0), (8, 1000.0))
+    ]  # fmt: skip
+    advice = advice_of(*jobs)
+    assert advice.unit == "run"
+    assert advice.probability is None
+    assert not advice.clearly_best
+    assert "work-unknown" in {warning.code for warning in advice.warnings}
+    assert "the runs may have done different work" in text.summary(advice)[0]
+    ours = advice_of(*(runs_of({"gpus": n}, [1000.0 / n], None, phase="run", samples=None,
+                               steps=None) for n in (4, 8)))  # fmt: skip
+    assert "work-unknown" not in {warning.code for warning in ours.warnings}
+
+
+def test_epochs_that_differ_stand_beside_a_deadline():
+    """Totals are of 40 epochs; the setting that ran 4 meets the deadline over these alone."""
+    long, short = (
+        runs_of({"gpus": 1}, near(100), epochs=40),
+        runs_of({"gpus": 2}, near(55), epochs=4),
+    )
+    advice = advice_of(long, short, deadline_s=600)
+    assert advice.recommended is None
+    assert "4 epochs that it ran" in advice.reason
+    assert "totals are for 40 epochs" in shown(advice)
+    assert "for 40 epochs" in text.brief(advice_of(long, short))
+    unbound = advice_of(long, short)
+    assert unbound.recommended.to_dict()["epochs_trained"] == 4
+    assert "This setting ran 4." in shown(unbound)
+    assert "totals are for" not in shown(advice_of(long, runs_of({"gpus": 2}, near(55), epochs=40)))
+
+
+def test_runs_that_are_left_out_are_counted_with_their_reasons():
+    failed = ([run_row("bad", gpus=8, status="failed", reason="out of memory")], [])
+    other = runs_of({"gpus": 1, "options": '{"learning_rate": 0.5}'}, [90.0])
+    simulated = runs_of({"gpus": 2, "launcher": "simulated"}, near(50))
+    emulated = runs_of({"gpus": 1, "emulated_gpus": 8}, [20.0])
+    kept = [runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)]
+    unknown = runs_of({"gpus": 2, "global_batch": 128, "local_batch": 64}, [45.0, 45.5])
+    advice = advice_of(failed, other, simulated, emulated, unknown, *kept)
+    counts = sorted(advice.to_dict()["left_out"].values())
+    assert counts == [1, 1, 1, 2, 3]
+    assert dict(advice.left_out)["failed"] == 1
+    assert dict(advice.left_out)["simulated"] == 3
+    line = next(line for line in text.summary(advice) if line.startswith("Left out: "))
+    assert line.startswith("Left out: 8 runs (")
+    assert "8 runs left out" in text.brief(advice)
+    assert sum(advice.rests_on.runs.values()) == 6 + 2  # runs of a batch left out show the spread
+
+
+def test_the_only_setting_left_says_so_first():
+    other = runs_of({"gpus": 2, "options": '{"learning_rate": 0.5}'}, [30.0])
+    advice = advice_of(other, runs_of({"gpus": 1}, near(100)), max_gpus=1)
+    assert "the only setting that is compared" in text.summary(advice)[0]
+    assert "the only setting that is compared" in text.brief(advice)
+    assert "fastest" not in shown(advice)
+
+
+def test_weak_scaling_has_both_answers():
+    """At a constant local batch, the smallest count is the only one whose batch is allowed."""
+    weak = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
+            for n in (1, 2, 4)]  # fmt: skip
+    advice = advice_of(*weak)
+    assert advice.recommended.gpus == 1
+    both = advice.to_dict()["weak_scaling"]
+    assert (both["local_batch"], both["at_local_batch"]["gpus"]) == (64, 4)
+    assert both["at_local_batch"]["time_s"] == pytest.approx(100 / 4**0.9, rel=1e-3)
+    assert (both["global_batch"], both["at_global_batch"]["global_batch"]) == (64, 64)
+    assert f"{fmt_s(100 / 4**0.9)} and" in shown(advice)
+    every = advice_of(*weak, any_batch=True)
+    assert (every.recommended.gpus, every.weak_scaling.at_local_batch.gpus) == (4, 4)
+    strong = advice_of(*(runs_of({"gpus": n}, near(100 / n)) for n in (1, 2, 4)))
+    assert strong.weak_scaling is None
+
+
+def fmt_s(value_s: float) -> str:
+    return f"{value_s:.3g} s"
+
+
+def test_steps_of_an_unknown_batch_have_both_answers_and_none_is_clear():
+    steps = [
+        runs_of({"gpus": n, "global_batch": None, "local_batch": None}, near(10 * n**0.2), None,
+                phase="steps", samples=None, steps=100)
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    advice = advice_of(*steps)
+    assert advice.unit == "step"
+    assert advice.recommended.gpus == 1  # if a step has the same samples
+    assert advice.weak_scaling.at_global_batch.gpus == 1
+    assert advice.weak_scaling.at_local_batch.gpus == 4  # if each worker keeps its samples
+    assert not advice.clearly_best
+
+
+@pytest.mark.parametrize("are_known", [True, False])
+def test_epochs_that_grow_with_the_workers_are_compared_per_sample(are_known):
+    """The data set grows with the GPUs: epochs take the same time, and samples do not."""
+    grown = [
+        runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64, "launcher": "imported"},
+                near(100 * n**0.1), None, samples=1000 * n if are_known else None, steps=None)
+        for n in (1, 2, 4)
+    ]  # fmt: skip
+    advice = advice_of(*grown, any_batch=True)
+    assert advice.unit == "epoch"
+    both = advice.weak_scaling
+    assert (both.at_local_batch.gpus, both.at_global_batch.gpus) == (4, 1)
+    assert not both.is_same_work
+    assert not advice.clearly_best
+    words = "An epoch has more samples" if are_known else "if it has more samples"
+    assert words in shown(advice)
+
+
+def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
+    """A row twice as fast has no energy: it is not compared, and it is named."""
+    rows = [runs_of({"gpus": 1, "launcher": "imported"}, [100.0]),
+            runs_of({"gpus": 2, "launcher": "imported"}, [60.0], 90),
+            runs_of({"gpus": 4, "launcher": "imported"}, [30.0], None)]  # fmt: skip
+    advice = advice_of(*rows)
+    assert advice.recommended.gpus == advice.baseline.gpus == 2
+    [faster] = advice.to_dict()["faster_left_out"]
+    assert (faster["gpus"], faster["time_s"], faster["reason"]) == (4, 30.0, "no comparable energy")
+    assert "4 GPUs" in shown(advice)
+    assert "the fastest imported setting," not in shown(advice)
+    bounded = advice_of(*rows, max_slowdown=0.1)
+    assert bounded.recommended is None  # 60 s is not within 10 % of 30 s
+    few = advice_of(*(runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)), max_gpus=1)
+    assert [item.reason for item in few.faster_left_out] == ["more GPUs than allowed"]
+    assert not advice_of(*rows[:2]).faster_left_out
+
+
+def test_the_fastest_setting_is_one_of_those_that_are_compared():
+    """Runs of another variant, twice as fast, are another job."""
+    same = [runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)]
+    other = runs_of({"gpus": 2, "options": '{"depth": 2}'}, [25.0])
+    assert "the fastest measured setting," in shown(advice_of(*same))
+    assert "the fastest measured setting that is compared" in shown(advice_of(*same, other))
+
+
+@pytest.mark.parametrize(
+    "bound", [{"deadline_s": 100.5}, {"max_slowdown": 0.005}, {"energy_budget_j": 10_050.0}]
+)
+def test_a_setting_that_misses_a_bound_never_ties(bound):
+    """200 W takes 0.6 % more time and energy: within 2 % of the best, and beyond the bound."""
+    parts = [runs_of({"power_limit_w": limit}, [time_s - 0.1, time_s, time_s + 0.1])
+             for limit, time_s in ((None, 100.0), (200.0, 100.6))]  # fmt: skip
+    free = advice_of(*parts)
+    assert 200.0 in {tie.option.setting["power_limit_w"] for tie in free.ties}
+    bounded = advice_of(*parts, **bound)
+    assert bounded.recommended.setting["power_limit_w"] is None
+    assert 200.0 not in {tie.option.setting["power_limit_w"] for tie in bounded.ties}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    parts = [runs_of({"gpus": n}, near(100 / n**0.9)) for n in (1, 2, 4)]
+    tables = frames([run for runs, _ in parts for run in runs],
+                    [window for _, windows in parts for window in windows])  # fmt: skip
+    return write_store(tmp_path_factory.mktemp("answers") / "store", *tables).path
+
+
+def test_advise_exits_with_1_where_nothing_is_recommended(store, tmp_path, capsys):
+    assert main(["advise", str(store)]) == 0
+    assert main(["advise", str(store), "--deadline", "1s"]) == 1
+    assert main(["advise", str(store), "--deadline", "1s", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["recommended"] is None
+    failed = frames([run_row("bad", status="failed", reason="out of memory")], [])
+    empty = str(write_store(tmp_path / "empty", *failed).path)
+    for command in ("advise", "predict"):
+        assert main([command, empty]) == 1
+        assert main([command, str(store), "-w", "no-such"]) == 2  # bad input
+    capsys.readouterr()
+
+
+def test_predict_exits_with_1_where_the_runs_allow_no_prediction(tmp_path, capsys):
+    runs, windows = runs_of({"gpus": 2, "launcher": "imported"}, [10.0])
+    tables = frames(runs, windows)
+    path = write_store(tmp_path / "store", *tables).path
+    record = next(path.glob("runs/*/run.json"))
+    facts = json.loads(record.read_text())
+    facts["facts"]["parallelism"] = "pipeline"
+    record.write_text(json.dumps(facts))
+    assert main(["predict", str(path)]) == 1
+    assert "pipeline" in capsys.readouterr().err
+
+
+def energies_by_source(tmp_path: Path) -> Path:
+    """Return a store with 1 kJ or more of each source, and an hour of the runs that have a time."""
+    runs, windows = [], []
+    for launcher, source, joules in (
+        ("local", "counter", 1000.0), ("local", "estimated", 2000.0),
+        ("imported", "integral", 4000.0), ("imported", "estimated", 8000.0),
+        ("simulated", "simulated", 16000.0), ("replay", "replayed", 32000.0),
+    ):  # fmt: skip
+        run_id = f"{launcher}-{source}"
+        runs.append(run_row(run_id, launcher=launcher))
+        energy = {"gpu_energy_j": joules, "energy_source": source, "energy_verdict": "ok"}
+        windows.append(window_row(run_id, 0, **energy))
+    runs.append(run_row("impossible"))
+    windows.append(window_row("impossible", 0, gpu_energy_j=1e9, energy_source="counter",
+                              energy_verdict="implausible"))  # fmt: skip
+    path = write_store(tmp_path / "store", *frames(runs, windows)).path
+    for record in path.glob("runs/*/run.json"):
+        facts = json.loads(record.read_text())
+        facts |= {"started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T01:00:00Z"}
+        record.write_text(json.dumps(facts))
+    return path
+
+
+def test_the_dashboard_adds_no_energy_or_gpu_hours_of_different_sources(tmp_path):
+    path = energies_by_source(tmp_path)
+    assert read_energies([path]) == {
+        "GPUs (measured)": 1000.0, "GPUs (estimated)": 2000.0, "GPUs (imported)": 4000.0,
+        "GPUs (imported estimated)": 8000.0, "GPUs (simulated)": 16000.0,
+        "GPUs (replayed)": 32000.0,
+    }  # fmt: skip
+    state = read_overview([path], StatusPoller())
+    assert state.gpu_hours == {"measured": 3.0, "imported": 2.0}
+    assert state.sources == {"measured": 3, "imported": 2, "simulated": 1, "replayed": 1}
+    pages = Pages((path,))
+    pages._energies._value = read_energies([path])
+    page = pages.overview()["summary"]
+    for name in ("energy of GPUs (simulated)", "GPU-hours, imported runs", "1 simulated"):
+        assert name in page
+
+
+def test_the_report_totals_add_no_sources(tmp_path):
+    path = energies_by_source(tmp_path)
+    opened = results.open(path)
+    totals = analyse(opened.runs, opened.epochs).totals
+    energies = {(row["source"], row["energy_is"]): row["energy_j"]
+                for row in totals.dropna(subset="energy_j").to_dict("records")}  # fmt: skip
+    assert sorted(energies.values()) == [1000.0 * 2**power for power in range(6)]
+    assert {source for source, _ in energies} == {"measured", "imported", "simulated", "replayed"}
+
+
+def test_the_mean_of_many_devices_is_of_one_origin():
+    totals, devices = Totals(), []
+    for number in range(10):
+        device = Device("host", f"d{number}", "gpu")
+        origin = "estimated" if number < 4 else "measured"
+        power = 10.0 if number < 4 else 100.0
+        device.add({"t_ns": 10**10, "power_w": power, "power_source": origin}, totals)
+        devices.append(device)
+    [chart] = [chart for chart in timelines(devices, totals, []) if "Power" in chart.title]
+    names = [name for name, _ in chart.legend]
+    assert "mean of 6 devices" in names and "mean of 4 devices (estimated)" in names
+    assert totals.steps["power_w"][10][0] == 600.0
+    assert totals.steps["power_w (estimated)"][10][0] == 40.0
+
+
+def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
+    parts = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
+             for n in (1, 2, 4)]  # fmt: skip
+    tables = frames([run for runs, _ in parts for run in runs],
+                    [window for _, windows in parts for window in windows])  # fmt: skip
+    path = write_store(tmp_path / "store", *tables).path
+    shown_results = read_results([path])
+    assert shown_results.sentences[0].startswith("Run digits-cnn on 1 GPU")
+    assert any("at local batch 64, 4 GPUs" in line for line in shown_results.sentences)
+    assert any(line.startswith("Left out: 6 runs") for line in shown_results.sentences)
+    findings = analyse(*tables)
+    [screen] = sections(Content(findings, (), ()), Layout(("advice",)))
+    assert screen.sentences == text.summary(findings.advice[0])  # none of them is cut
+
+
+DECISION = {
+    "study": "s", "workload": "w", "origin": "measured", "question": {"minimize": "energy"},
+    "setting": TrainingSetting(2, local_batch=8), "expected_regret": 0.1, "probability": 0.3,
+    "meets": 1.0, "tolerance": 0.02, "confidence": 0.9, "gpu_hours_spent": 4.0,
+    "gpu_hours_grid": 16.0, "runs": 3, "stopped_because": None,
+    "others": (OtherSetting(TrainingSetting(4, local_batch=8), 0.25),),
+}  # fmt: skip
+
+
+def test_a_decision_below_50_percent_names_candidates_and_adds_no_predicted_hours():
+    decision = Decision(**DECISION)
+    assert decision.to_dict()["clearly_best"] is False
+    line = decision_text(decision)
+    assert "no setting is clearly best" in line
+    assert "4 GPUs" in line and "0.25" in line
+    assert "4 GPU-hours spent, 12 (predicted)" in line
+    assert "16" not in line
+    assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
+    sure = replace(decision, probability=0.95, origin="simulated")
+    assert "no setting is clearly best" not in decision_text(sure)
+    assert "4 simulated GPU-hours spent" in decision_text(sure)

@@ -1,0 +1,99 @@
+"""What ``next``, ``advise`` and the report show of a decision."""
+
+import json
+
+from decide_studies import QUESTION
+
+from wattlaw.api import results
+from wattlaw.api.decision_inputs import setting_of
+from wattlaw.api.studies import load_study, run
+from wattlaw.cli.main import main
+from wattlaw.report.figures import GALLERY
+from wattlaw.report.topics.decision import result as decision_result
+from wattlaw.store.run_folder import RunFolder, RunLock
+
+SETTING = (
+    "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
+    "precision", "power_limit_w", "clock_limit_mhz",
+)  # fmt: skip
+
+
+def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys):
+    study, store = write_decide(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
+    line = ["next", str(store), str(study)]
+    assert main([*line, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"{store} is not a store")
+    first = json.loads(captured.out)
+    assert first[0]["gpus"] == 1
+    assert {item["gpu_hours"] for item in first} == {None}
+    run(study, store)
+    study = write_decide(QUESTION)
+    assert main([*line, "--json", "--count", "2"]) == 0
+    captured = capsys.readouterr()
+    items = json.loads(captured.out)
+    assert (len(items), captured.err) == (2, "")
+    for item in items:
+        assert set(SETTING) | {"gpu_hours", "regret_now", "regret_after"} <= set(item)
+        assert item["gpu_hours"] > 0
+        assert item["regret_after"] <= 1.1 * item["regret_now"]
+    names = ("gpus", "nodes", "local_batch")
+    first = [items[0][name] for name in names]
+    busy = next(
+        item for item in load_study(study).plan.runs
+        if [getattr(setting_of(item), name) for name in names] == first
+    )  # fmt: skip
+    with RunLock(RunFolder(store / "runs" / busy.run_id)) as held:  # of a campaign
+        assert held.acquire()
+        assert main([*line, "--json", "--count", "2"]) == 0
+    items = json.loads(capsys.readouterr().out)
+    assert first not in [[item[name] for name in names] for item in items]
+    assert main(line) == 0
+    assert "GPU-hours" in capsys.readouterr().out
+    assert main(["next", str(store), str(write_decide(None))]) == 2
+    assert "decide" in capsys.readouterr().err
+    study = str(write_decide(QUESTION))
+    for line in (["next", study, study], ["run", study, "--dry-run", "--store", study]):
+        assert main(line) == 2
+        assert capsys.readouterr().err.startswith(f"wattlaw: {study}: a file")
+
+
+def test_advise_minimizes_the_goal(write_decide, tmp_path, capsys):
+    run(write_decide(None), tmp_path / "store")
+    opened = results.open(tmp_path / "store")
+    gpus = {
+        goal: opened.advise(minimize=goal, any_batch=True).recommended.gpus
+        for goal in ("time", "gpu_hours")
+    }
+    assert gpus == {"time": 8, "gpu_hours": 1}
+    rich = opened.advise(minimize="cost", price_per_gpu_hour=1)
+    assert rich.recommended.gpus == 1
+    assert opened.advise(minimize="carbon", grid="DE").recommended.gpus == 1
+    assert opened.advise(minimize="edp").recommended == opened.advise().recommended
+    for goal in ("cost", "carbon", "money"):
+        assert main(["advise", str(tmp_path / "store"), "--minimize", goal]) == 2
+        assert "minimize: given" in capsys.readouterr().err
+
+
+def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, monkeypatch):
+    folder = tmp_path / "figures"
+    few = tuple(figure for figure in GALLERY if figure.name == "decision")
+    monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
+    run(write_decide(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
+    opened = results.open(tmp_path / "store")
+    table = decision_result(opened._findings())
+    frame = table.to_frame()
+    assert list(frame["setting"]) == ["1 GPU on 1 node, batch 32 each"]
+    assert list(frame["runs"]) == ["3"]
+    opened.report(tmp_path / "report.html", figures=folder, kinds="svg")
+    assert (folder / "decision.svg").exists()
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="decision"' in page
+    assert f"{table.title} (replayed)" in page
+    before_decision = page.split('id="decision"')[0]
+    assert "Its setting is 1 GPU on 1 node, batch 32 each" in before_decision
+
+    run(write_decide(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
+    plain = results.open(tmp_path / "plain")._findings()
+    assert decision_result(plain) is None
+    assert few[0].chart(plain) is None

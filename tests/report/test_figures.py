@@ -1,0 +1,388 @@
+"""The gallery: every figure is drawn, and nothing in it overlaps, is cut off or has no unit.
+
+The pictures are kept in tests/output/figures, to be looked at.
+"""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import altair as alt
+import made_studies
+import pandas as pd
+import paths
+import pytest
+import vl_convert
+from altair.utils.schemapi import debug_mode
+from drawn import Text, size, texts
+from made_tables import frames, run_row, study, window_row
+
+from wattlaw.analysis.decide.decision import CourseRow, Decision
+from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.analysis.predict.settings import TrainingSetting
+from wattlaw.report.figures import GALLERY, Figure, advice, figures_of, limits
+from wattlaw.report.figures.facets import MAX_PANELS
+from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels
+from wattlaw.report.theme import line_styles
+
+OUTPUT = paths.OUTPUT / "figures"
+EVIL = "</script><img src=x onerror=alert(1)>"
+LONG = "a-workload-whose-name-says-everything-that-its-author-ever-wanted-to-say-about-it " * 3
+#: The figures of the two published studies.
+MIT = {
+    "joint", "utilisation", "variation_by_cap", "energy_speed", "effects_by_cap",
+    "effects_by_clock", "epoch_time", "epoch_time_by_cap", "epoch_time_by_clock",
+}  # fmt: skip
+KIT = {"gpu_hours", "factor", "strong_scaling", "constant_local_batch", "quality", "growing_data"}
+
+
+def made(kind: str) -> Findings:
+    """Return the findings of a synthetic store: small, large, or like one of the two studies."""
+    if kind == "small":
+        return analyse(*study(counts=(1, 2), source="none"), decisions=[decision("small", 3)])
+    if kind == "hostile":
+        runs, epochs = study(counts=(1, 2, 4, 8))
+        runs["workload"] = [EVIL if i % 2 else LONG for i in range(len(runs))]
+        runs["hardware"] = "a\nboard\x00 with\ttabs " + "W" * 90
+        runs["metric_name"] = EVIL
+        runs.loc[0, ["status", "reason"]] = "failed", EVIL
+        return analyse(runs, epochs, decisions=[decision(EVIL, 8, minimize=EVIL)])
+    if kind == "crowded":
+        return analyse(*_crowd(), decisions=[decision(f"{LONG}{i}", 60) for i in range(5)])
+    tables = made_studies.mit(repeats=2) if kind == "mit" else made_studies.kit(repeats=3)
+    target = 0.76 if kind == "kit" else None
+    return analyse(tables.runs, tables.epochs, joint=tables.joint, target=target)
+
+
+def decision(name: str, runs: int, minimize: str = "energy") -> Decision:
+    """Return a decision, with another leading setting after every fifth run."""
+    course = tuple(
+        CourseRow(
+            run, 0.01 * run**2, TrainingSetting(2 ** (run // 5 % 12), local_batch=32.0),
+            1 - 0.8 / run, 0.3 / run,
+        )
+        for run in range(1, runs + 1)
+    )  # fmt: skip
+    last = course[-1]
+    return Decision(
+        name, name, "simulated", {"minimize": minimize, "deadline": 3600}, last.setting,
+        last.expected_regret, last.probability, 1.0, 0.02, 0.9, last.gpu_hours_spent, 100.0, runs,
+        "certain", course=course,
+    )  # fmt: skip
+
+
+def _crowd() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return 11 workloads of different batches on 14 worker counts."""
+    runs, epochs = [], []
+    for i, gpus in itertools.product(range(11), range(1, 15)):
+        run_id = f"{i:08}{gpus:08}"
+        runs.append(run_row(run_id, workload=f"model-{i}", gpus=gpus, global_batch=64 * (i + 1),
+                            local_batch=None))  # fmt: skip
+        energy = {"gpu_energy_j": 9e5 * (i + 1) * gpus**0.1, "energy_source": "counter",
+                  "energy_verdict": "ok", "sm_util_mean": 0.8, "sm_util_cv": 0.1,
+                  "mem_util_mean": 0.5, "mem_util_cv": 0.2}  # fmt: skip
+        epochs.append(window_row(run_id, 1, duration_s=(900.0 + i) / gpus**0.9, **energy))
+    return frames(runs, epochs)
+
+
+KINDS = ("small", "hostile", "crowded", "mit", "kit")
+
+
+@cache
+def findings(kind: str) -> Findings:
+    return made(kind)
+
+
+@cache
+def spec(kind: str, figure: Figure) -> dict[str, Any] | None:
+    with debug_mode(False):  # the complete chart is validated below, not each part of it
+        chart = figure.chart(findings(kind))
+    # The crowded ones differ from the others in their data alone, which take long to validate.
+    if chart is not None and kind != "crowded":
+        alt.ConcatChart.from_dict(chart, validate=True)
+    return chart
+
+
+@cache
+def svg(kind: str, figure: Figure) -> str:
+    return str(vl_convert.vegalite_to_svg(spec(kind, figure)))
+
+
+@cache
+def said(kind: str, figure: Figure) -> list[Text]:
+    return texts(svg(kind, figure))
+
+
+def drawn(kind: str) -> list[Figure]:
+    return [figure for figure in GALLERY if spec(kind, figure) is not None]
+
+
+def named(figures: list[Figure]) -> set[str]:
+    return {figure.name for figure in figures}
+
+
+def walk(value: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a chart."""
+    if isinstance(value, dict):
+        yield value
+        for name, inner in value.items():
+            if name != "datasets":
+                yield from walk(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from walk(inner)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_figure_is_drawn_as_a_picture_to_be_looked_at(kind):
+    folder = OUTPUT / kind
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    for figure in drawn(kind):
+        (folder / f"{figure.name}.svg").write_text(svg(kind, figure), encoding="utf-8")
+
+
+def test_every_picture_can_be_converted_to_pixels():
+    for figure in drawn("small"):
+        picture = vl_convert.svg_to_png(svg("small", figure), scale=1.5)
+        assert picture.startswith(b"\x89PNG")
+        assert len(picture) > 3000, figure.name
+
+
+def test_all_pictures_of_the_two_studies_are_there():
+    assert named(drawn("mit")) >= MIT
+    assert named(drawn("kit")) >= KIT
+    assert named([figure for figure in GALLERY if "mit-2022" in figure.studies]) >= MIT
+    assert named([figure for figure in GALLERY if "kit-2025" in figure.studies]) >= KIT
+
+
+def test_between_them_the_made_studies_show_every_figure_of_the_gallery():
+    shown = set().union(*(named(drawn(kind)) for kind in KINDS))
+    assert shown == named(list(GALLERY))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_texts_overlap_in_any_figure(kind):
+    clashes = [
+        (figure.name, one.words, other.words)
+        for figure in drawn(kind)
+        for one, other in itertools.combinations(said(kind, figure), 2)
+        if one.overlaps(other)
+    ]
+    assert clashes == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_text_is_cut_off_by_the_edge_of_the_picture(kind):
+    cut = []
+    for figure in drawn(kind):
+        width, height = size(svg(kind, figure))
+        cut += [(figure.name, t) for t in said(kind, figure) if t.outside(width, height)]
+    assert cut == []
+
+
+def test_the_checks_of_texts_find_what_they_look_for():
+    long = "a legend label that is longer than its column"
+    chart = {
+        "data": {"values": [{"x": 1, "y": 1}]},
+        "layer": [
+            {"mark": {"type": "text", "dx": dx}, "encoding": {"text": {"value": words}}}
+            for dx, words in ((0, long), (30, "another text"))
+        ],
+    }
+    found = [text for text in texts(vl_convert.vegalite_to_svg(chart)) if " " in text.words]
+    assert found[0].overlaps(found[1])
+    turned = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="50"><g transform="translate(9,5)"><text transform="rotate(-90)" font-size="10px">tall</text></g></svg>'  # noqa: E501
+    (text,) = texts(turned)
+    assert text.bottom == pytest.approx(5)
+    assert text.top == pytest.approx(5 - 10 * (0.4 + 0.6 + 0.3 + 0.3))
+    assert text.left == pytest.approx(9 - 7.5)
+    assert text.outside(9, 50)
+    assert not Text("", 1, 1, 2, 2).outside(9, 50)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_axis_of_numbers_has_its_unit_in_brackets(kind):
+    for figure in drawn(kind):
+        for part in walk(spec(kind, figure)):
+            for name in ("x", "y"):
+                channel = part.get("encoding", {}).get(name, {})
+                if channel.get("type") != "quantitative" or "title" not in channel:
+                    continue
+                assert re.search(r"\([^()]+\)$", channel["title"]), (figure.name, channel["title"])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_panel_has_titles_on_its_axes_of_numbers(kind):
+    """A rule or a label may leave the title to another layer of its panel."""
+    for figure in drawn(kind):
+        for panel in spec(kind, figure)["concat"]:
+            for name in ("x", "y"):
+                channels = [part["encoding"][name] for part in walk(panel)
+                            if name in part.get("encoding", {})]  # fmt: skip
+                if any(channel.get("type") == "quantitative" for channel in channels):
+                    assert any(channel.get("title") for channel in channels), figure.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_name_in_a_legend_is_there_in_full(kind):
+    for figure in drawn(kind):
+        there = {text.words for text in said(kind, figure)}
+        for part in walk(spec(kind, figure)):
+            color = part.get("encoding", {}).get("color", {})
+            if color.get("legend") and color.get("type") == "nominal":
+                assert set(color["scale"]["domain"]) <= there, figure.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_figure_weighs_little_however_many_runs_there_are(kind):
+    for figure in drawn(kind):
+        assert len(json.dumps(spec(kind, figure))) < 150_000, figure.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_figure_fits_on_a_page_and_says_what_it_shows(kind):
+    for figure in drawn(kind):
+        assert size(svg(kind, figure))[0] < 1150, figure.name
+        assert figure.title and figure.caption.endswith(".")
+        assert spec(kind, figure)["title"]["text"] == figure.title
+        notes = " ".join(spec(kind, figure)["title"]["subtitle"])
+        assert notes == "" or re.fullmatch(r"[A-Z0-9].*[.…]", notes), (figure.name, notes)
+
+
+def test_lines_differ_in_shape_and_dash_as_in_colour():
+    channels = line_styles([f"line {i}" for i in range(14)])
+    ranges = {name: channel.to_dict()["scale"]["range"] for name, channel in channels.items()}
+    for other in ("shape", "strokeDash"):
+        pairs = zip(ranges["color"], map(str, ranges[other]), strict=True)
+        assert len(set(pairs)) == 14
+        assert len(set(map(str, ranges[other][:7]))) == 7
+
+
+def test_colours_of_lines_differ_in_grey_from_white_and_most_from_each_other():
+    colours = line_styles([f"line {i}" for i in range(7)])["color"].to_dict()["scale"]["range"]
+    grey = sorted(_luminance(colour) for colour in colours)
+    assert grey[-1] < 0.5
+    assert sum(b - a > 0.02 for a, b in itertools.pairwise(grey)) >= 5
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance of WCAG 2."""
+    shares = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_panels_that_do_not_fit_are_counted():
+    figure = next(one for one in GALLERY if one.name == "epoch_time")
+    chart = spec("crowded", figure)
+    assert len(chart["concat"]) == MAX_PANELS
+    assert "2 more panels" in " ".join(chart["title"]["subtitle"])
+
+
+def test_names_from_a_store_are_inert_in_a_picture_and_cut_in_the_middle():
+    for figure in drawn("hostile"):
+        assert "<img" not in svg("hostile", figure)
+        for text in said("hostile", figure):
+            assert "\n" not in text.words
+            assert len(text.words) <= 160
+    whole = svg("hostile", next(one for one in GALLERY if one.name == "epoch_time"))
+    assert "a-workload-whose-name" in whole
+    assert "\u2026" in whole
+
+
+def test_names_that_are_shortened_to_the_same_text_stay_distinct():
+    names = [f"{'x' * 60}{i}{'y' * 60}" for i in range(12)]
+    cut = unique_labels(names)
+    assert len(set(cut.values())) == 12
+    assert all(len(name) <= MAX_LENGTH for name in cut.values())
+    assert shorten_middle("a\n b\x00") == "a b\ufffd"
+
+
+def test_a_store_with_nothing_done_has_no_figure():
+    empty = analyse(*frames([run_row("a", status="failed", reason="no")], []))
+    assert [figure.name for figure in GALLERY if figure.chart(empty) is not None] == []
+
+
+def test_energies_that_count_different_things_are_different_lines():
+    runs, epochs = study()
+    other, others = study(source="counter")
+    for table in (other, others):
+        table["run_id"] = "x" + table["run_id"]
+    both = analyse(pd.concat([runs, other]), pd.concat([epochs, others]))
+    figure = next(one for one in GALLERY if one.name == "energy")
+    text = json.dumps(figure.chart(both)["concat"])
+    assert "cpu, counter" in text
+    assert "cpu, estimated" in text
+
+
+def test_no_figure_of_the_default_page_repeats_another():
+    names = {figure.name for figure in figures_of(None)}
+    assert {"pareto", "epoch_time", "speedup", "energy"} <= names
+    assert not names & {"energy_speed", "strong_scaling", "constant_local_batch", "factor"}
+    assert len(figures_of(None)) + 4 == len(GALLERY)
+
+
+def points_of(findings: Findings) -> Counter[str]:
+    """Return the number of points of each kind in the figure of the advice."""
+    chart = advice.pareto(findings)
+    layers = [
+        layer for panel in chart["concat"] for layer in panel["layer"]
+        if layer["mark"]["type"] == "point"
+    ]  # fmt: skip
+    tables = [chart["datasets"][layer["data"]["name"]] for layer in layers]
+    return Counter(row["line"] for table in tables for row in table)
+
+
+def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommendation():
+    known = analyse(*study())
+    (found,) = known.advice
+    drawn = points_of(known)
+    assert drawn["recommended"] == 1
+    assert drawn["baseline"] == (found.baseline != found.recommended)
+    assert drawn["Pareto front"] + drawn["predicted"] == len(found.pareto)
+    assert drawn["predicted"] == sum(option.is_predicted for option in found.pareto)
+    left_out = known.settings["global_batch"].isin(found.batches_left_out).sum()
+    assert 0 < left_out == drawn["a batch left out"]
+    assert drawn["a setting"] == len(known.settings) - left_out
+
+
+def test_without_energy_the_first_figure_has_worker_hours():
+    axis = next(part["encoding"]["y"] for part in walk(spec("small", GALLERY[0]))
+                if "y" in part.get("encoding", {}))  # fmt: skip
+    assert axis["title"] == "worker-hours per epoch (h)"
+
+
+def test_every_line_of_the_effects_of_limits_is_in_the_legend():
+    known = findings("mit")
+    rows = known.limit_effects
+    rows = rows[(rows["limit_kind"] == "power_limit_w") & (rows["workload"] == "resnet50")]
+    many = pd.concat([rows.assign(workload=f"net{i}", gpus=rows["gpus"] * i) for i in range(1, 10)])
+    chart = limits.effects(replace(known, limit_effects=many), "power_limit_w")
+    shown = {row["line"] for table in chart["datasets"].values() for row in table if "line" in row}
+    domains = [part["color"]["scale"]["domain"] for part in walk(chart) if "color" in part
+               and "scale" in part["color"]]  # fmt: skip
+    assert domains
+    assert all(set(domain) == shown for domain in domains)
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown"), [((1, 2, 64, 128, 256), {2, 128}), ((2, 8, 64), {2, 64})]
+)
+def test_figures_compare_2_and_128_workers_as_published(counts, shown):
+    tables = made_studies.mit(
+        models={"bert-base": made_studies.MIT["bert-base"]}, counts=counts, repeats=2
+    )
+    found = analyse(tables.runs, tables.epochs, joint=tables.joint)
+    for figure in GALLERY:
+        if figure.name in ("joint", "effects_by_cap"):
+            named = re.findall(r"(\d+) workers?\b", json.dumps(figure.chart(found)))
+            assert {int(count) for count in named} == shown, figure.name

@@ -1,0 +1,354 @@
+"""The report: complete in itself, inert to names, readable by all; and its figures as files."""
+
+import base64
+import hashlib
+import json
+import re
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+import vl_convert
+from made_stores import write_store
+from made_studies import MIT, Caps, kit, mit
+from made_tables import frames, run_row, study, window_row
+
+from wattlaw import __version__
+from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput
+from wattlaw.report.figures import GALLERY, Figure
+from wattlaw.report.page import write_report
+from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
+from wattlaw.report.scripts import explorable
+from wattlaw_papers.claims import check_claims
+
+EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
+FEW = {"schnet": MIT["schnet"]}
+
+
+class Page(HTMLParser):
+    """Collects tags with their attributes, and the text of each kind of tag."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attributes)))
+
+    def of(self, name: str) -> list[dict[str, str | None]]:
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+
+@cache
+def mit_findings() -> Findings:
+    made = mit(models=FEW, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
+    return analyse(made.runs, made.epochs, joint=made.joint, reference=2)
+
+
+@cache
+def kit_findings() -> Findings:
+    made = kit(repeats=2, counts=(1, 2, 4))
+    footprint = Footprint(pue=1.2, grid_g_per_kwh=300.0, price_per_kwh=0.2, currency="EUR")
+    return analyse(made.runs, made.epochs, footprint=footprint)
+
+
+def written(findings: Findings, template: str | None = None, **options: bool) -> str:
+    """Return the page of findings."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "new" / "report.html"
+        claims = check_claims(findings.stored, findings.epochs)
+        write_report(findings, claims, path, template=template, **options)
+        return path.read_text(encoding="utf-8")
+
+
+@cache
+def mit_page() -> str:
+    return written(mit_findings())
+
+
+@pytest.fixture
+def some(monkeypatch) -> tuple[Figure, ...]:
+    """Leave a few figures in the gallery, as all take a while to draw."""
+    few = tuple(figure for figure in GALLERY if figure.name in ("energy", "pareto", "speedup"))
+    monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
+    return few
+
+
+def test_it_is_one_file_that_loads_nothing_and_runs_nothing():
+    text = mit_page()
+    parsed = Page(text)
+    assert not parsed.of("script")
+    assert not parsed.of("link")
+    assert not parsed.of("base")
+    for _, attributes in parsed.tags:
+        assert not any(name.startswith("on") or name == "style" for name in attributes)
+    assert all(one["src"].startswith("data:image/") for one in parsed.of("img"))
+    assert all(one["href"].startswith("#") for one in parsed.of("a"))
+    (policy,) = (one["content"] for one in parsed.of("meta") if "http-equiv" in one)
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+    assert "unsafe" not in policy
+    assert "url(" not in text.split("<style>")[1].split("</style>")[0]
+
+
+def test_the_policy_names_the_hash_of_the_pages_own_style():
+    text = mit_page()
+    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"sha256-{digest}" in text
+
+
+def test_the_first_screen_is_open_and_all_else_is_folded():
+    parsed = Page(mit_page())
+    assert [one["aria-labelledby"] for one in parsed.of("section")] == ["advice"]
+    folded = [one for one in parsed.of("details") if one.get("class") == "section"]
+    names = ["scaling", "energy", "caps", "prediction", "utilisation"]
+    assert [one["id"] for one in folded][: len(names)] == names
+    assert not any("open" in one for one in folded)
+    lines = [one["id"] for one in parsed.of("p") if one.get("class") == "line"]
+    assert lines == ["batch"]  # the made runs were not evaluated
+    ids = [attributes["id"] for _, attributes in parsed.tags if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+
+
+def test_the_first_screen_has_a_figure_a_short_table_and_caveats_before_any_detail():
+    screen = Page(mit_page().split('<details class="section"')[0])
+    assert [one["id"] for one in screen.of("figure")] == ["figure-pareto"]
+    assert len(screen.of("table")) == 1
+    assert len(screen.of("tr")) <= 1 + 8
+    assert "media" in screen.of("source")[0]  # the figure for a phone
+    assert not re.search(r"\s", screen.of("source")[0]["srcset"]), "a list of addresses"
+
+
+def test_a_screen_reader_can_read_it():
+    parsed = Page(mit_page())
+    assert parsed.of("html") == [{"lang": "en"}]
+    assert all(one.get("scope") in ("col", "row") for one in parsed.of("th"))
+    assert all(one["alt"] for one in parsed.of("img"))
+    assert len(parsed.of("figure")) == len(parsed.of("figcaption")) == len(parsed.of("img"))
+    scrolling = [one for one in parsed.of("div") if one.get("class") == "scroll"]
+    assert all(one["tabindex"] == "0" and one["aria-label"] for one in scrolling)
+    assert len(parsed.of("table")) == len(parsed.of("caption"))
+    assert len(parsed.of("h1")) == 1
+
+
+def test_figures_and_tables_are_numbered_in_their_order():
+    text = mit_page()
+    for word in ("Figure", "Table"):
+        numbers = [int(n) for n in re.findall(rf"<b>{word} (\d+)\.</b>", text)]
+        assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
+
+
+def test_it_has_its_date_runs_and_version():
+    text = mit_page()
+    assert re.search(rf"written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by wattlaw {__version__}", text)
+    assert "50 runs; V100-32GB" in text
+
+
+def test_what_is_folded_is_not_printed_and_dark_figures_are_inverted_on_screens_only():
+    style = mit_page().split("</style>")[0]
+    printed = style.split("@media print")[1]
+    assert "details:not([open]), .line { display: none; }" in printed
+    assert ".scroll { overflow: visible; }" in printed
+    dark = style.split("@media screen and (prefers-color-scheme: dark)")[1]
+    assert "invert(1)" in dark
+
+
+@pytest.mark.usefixtures("some")
+def test_an_interactive_page_runs_its_own_scripts_only_and_has_its_figures_as_data():
+    text = written(analyse(*hostile()), interactive=True)
+    parsed = Page(text)
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+    assert len(scripts) == 2
+    (policy,) = (one["content"] for one in parsed.of("meta") if "http-equiv" in one)
+    allowed = policy.split("script-src ")[1].split(";")[0].split()
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    assert allowed == [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    assert "unsafe" not in policy
+    assert not parsed.of("img")
+    (data,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)
+    charts = [one["data-figure"] for one in parsed.of("div") if one.get("class") == "chart"]
+    assert set(json.loads(data)) == set(charts)
+    assert {"pareto", "speedup"} <= set(charts)
+    assert not re.search(r"https?://(?!\w*\.?w3\.org|vega\.github\.io|github\.com)", data)
+
+
+def test_the_panels_of_an_interactive_figure_zoom_and_its_legend_selects():
+    chart = next(one for one in make_charts(analyse(*study())) if one.figure.name == "speedup")
+    spec = explorable(chart.spec)
+    params = [part for panel in spec["concat"] for layer in panel["layer"]
+              for part in layer.get("params", ())]  # fmt: skip
+    assert Counter(part["bind"] for part in params) == {"scales": len(spec["concat"]), "legend": 1}
+    lines = [layer for panel in spec["concat"] for layer in panel["layer"]
+             if layer["encoding"].get("color", {}).get("field") == "line"]  # fmt: skip
+    assert lines
+    assert all(one["encoding"]["opacity"]["condition"]["param"] == "pick" for one in lines)
+    assert "params" not in json.dumps(chart.spec)  # the chart itself is as it was
+    assert vl_convert.vegalite_to_vega(spec)["signals"]
+
+
+#: Every column of text that a store takes from outside.
+TEXTS = ("study", "workload", "hardware", "metric_name", "launcher", "precision", "git_commit")
+OBJECTS = ("options", "train", "software")
+
+
+def hostile() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a study in which every text is hostile, and says which column it is of."""
+    runs, epochs = study(counts=(1, 2, 4, 8))
+    for column in TEXTS:
+        runs[column] = f"{column}{EVIL}"
+    for column in OBJECTS:
+        runs[column] = [json.dumps({f"{column}{EVIL}": f"{EVIL}{i % 2}"}) for i in range(len(runs))]
+    runs["notes"] = [[f"notes{EVIL}"]] * len(runs)
+    for table in (runs, epochs):
+        table["run_id"] = f"run_id{EVIL}" + table["run_id"]
+    epochs["host"] = f"host{EVIL}"
+    epochs["energy_source"] = f"energy_source{EVIL}"
+    runs.loc[0, ["status", "reason"]] = "failed", f"reason{EVIL}"
+    return runs, epochs
+
+
+def test_no_text_of_a_store_becomes_markup():
+    text = written(analyse(*hostile()))
+    parsed = Page(text)
+    assert not parsed.of("script")
+    assert not parsed.of("svg")
+    assert len(parsed.of("style")) == 1
+    names = {name for _, attributes in parsed.tags for name in attributes}
+    assert not any(name.startswith("on") for name in names)
+    assert not {"\x00", "\x1b"} & set(text)
+    shown = (*TEXTS, "software", "options", "notes", "reason", "run_id", "energy_source")
+    for column in set(shown) - {"precision", "metric_name"}:
+        assert f"{column}&lt;/script&gt;" in text, column
+    pictures = [one["src"] for one in parsed.of("img")]
+    assert len(pictures) > 3
+    for address in pictures:
+        kind, drawn = address.split(",", 1)
+        assert kind == "data:image/svg+xml;charset=utf-8"
+        root = ElementTree.fromstring(unquote(drawn))  # noqa: S314 - our own picture
+        tags = {element.tag.split("}")[1] for element in root.iter()}
+        assert not tags & {"script", "img", "image", "foreignObject", "a", "use", "style"}
+    assert any("&lt;/script" in unquote(address) for address in pictures)
+
+
+def test_figures_are_written_in_the_requested_formats_and_text_is_escaped(tmp_path, some):
+    written_to = write_figures(
+        make_charts(analyse(*hostile())), tmp_path / "figures", ("png", "svg", "html")
+    )
+    names = {path.name for path in written_to}
+    assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg", "html")}
+    starts = {".png": b"\x89PNG", ".svg": b"<svg", ".html": b"<!DOCTYPE html>"}
+    for path in written_to:
+        assert path.read_bytes().startswith(starts[path.suffix])
+    text = (tmp_path / "figures" / f"{some[0].name}.html").read_text(encoding="utf-8")
+    assert len(Page(text).of("script")) == 3  # its data is one of them
+    assert not Page(text).of("img")
+    (policy,) = (one["content"] for one in Page(text).of("meta") if "http-equiv" in one)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize(
+    ("runs", "epochs"),
+    [([], []), ([run_row("a", status="planned")], []), ([run_row("a")], [window_row("a", 1)])],
+)
+def test_a_store_with_little_in_it_still_gets_a_page(runs, epochs):
+    text = written(analyse(*frames(runs, epochs)))
+    assert "Methods" in text
+    assert "How to cite" in text
+
+
+@pytest.mark.usefixtures("some")
+def test_runs_that_are_not_done_are_listed_with_their_reasons():
+    runs, epochs = study()
+    broken = frames(
+        [run_row(f"bad{i}", status="failed", reason="rank 1: out of luck") for i in range(200)], []
+    )[0]
+    text = written(analyse(pd.concat([runs, broken]), epochs))
+    assert "200 failed" in text
+    assert "rank 1: out of luck" in text
+    assert "bad0, bad1, bad10, …" in text
+
+
+@pytest.mark.usefixtures("some")
+def test_an_estimate_is_marked_and_a_missing_energy_is_not_zero():
+    text = written(analyse(*study()))
+    assert "Estimated means busy cores" in text
+    assert text.count("cpu, estimated") > 9
+    assert "Simulated means from a model" in written(analyse(*study(source="simulated")))
+    without = written(analyse(*study(source="none")))
+    assert "no meter was available" in without
+    assert 'id="figure-energy"' not in without
+
+
+@pytest.mark.parametrize(("study_", "other"), [("mit-2022", "Huber"), ("kit-2025", "Frey")])
+def test_the_template_of_a_study_keeps_to_its_sections_figures_and_claims(some, study_, other):
+    text = written(mit_findings() if study_ == "mit-2022" else kit_findings(), study_)
+    shown = set(re.findall(r'id="figure-(\w+)"', text))
+    assert shown == {figure.name for figure in some if study_ in figure.studies}
+    assert "Claims of" in text
+    assert f"Claims of {other}" not in text
+    assert "layout, figures and claims of" in text
+    assert 'id="advice"' not in text
+    sections = [one for one in Page(text).of("details") if one.get("class") == "section"]
+    assert all("open" in one for one in sections)
+
+
+def test_an_unknown_template_or_kind_of_figure_is_refused_with_what_is_allowed():
+    with pytest.raises(BadInput, match="mit-2022, kit-2025"):
+        written(analyse(*study()), "mit")
+    with pytest.raises(BadInput, match="png, svg, html"):
+        figure_kinds("png,gif")
+    with pytest.raises(BadInput, match="png, svg, html"):
+        figure_kinds("")
+
+
+@pytest.mark.usefixtures("some")
+def test_carbon_and_cost_state_what_they_include():
+    text = written(kit_findings())
+    assert "kg CO2e" in text
+    assert "cost (EUR)" in text
+    assert "times PUE 1.2" in text
+    assert "a lower bound" in text
+    assert 'id="table-totals"' not in mit_page()
+
+
+def counting(figure: Figure, calls: Counter[str]) -> Figure:
+    def draw(findings: Findings) -> Any:
+        calls[figure.name] += 1
+        return figure.draw(findings)
+
+    return replace(figure, draw=draw)
+
+
+def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(
+    tmp_path, capsys, monkeypatch
+):
+    calls: Counter[str] = Counter()
+    monkeypatch.setattr(
+        "wattlaw.report.figures.GALLERY", [counting(figure, calls) for figure in GALLERY]
+    )
+    made = mit(models={"resnet50": MIT["resnet50"]}, counts=(2, 4, 8), repeats=2, clocks=False)
+    write_store(tmp_path / "store", made.runs, made.epochs, samples=20)
+    command = ["report", str(tmp_path / "store"), "-o", str(tmp_path / "page.html")]
+    code = main(
+        [*command, "--template", "mit-2022", "--grid", "300", "--pue", "1.1", "--kinds", "svg",
+         "--figures", str(tmp_path / "figures")]
+    )  # fmt: skip
+    assert code == 0
+    assert 'id="figure-joint"' in (tmp_path / "page.html").read_text()
+    assert {path.suffix for path in (tmp_path / "figures").iterdir()} == {".svg"}
+    assert set(calls.values()) == {1}, "a figure is made once for the page and its file"
+    assert main([*command, "--template", "nature"]) == 2
+    assert "mit-2022, kit-2025" in capsys.readouterr().err

@@ -1,0 +1,317 @@
+"""Real runs that are killed at bad moments, and their status in the store afterwards."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import psutil
+import pytest
+from launchers import ScriptedLauncher, execute
+
+from conftest import (
+    LONG,
+    in_training,
+    processes_of,
+    records,
+    started,
+    study_of,
+    wait_for,
+    wattlaw,
+)
+from wattlaw.common.errors import NotAvailable
+from wattlaw.run.launcher import Ended
+from wattlaw.run.training.environment import AGENT_PID
+from wattlaw.store.store import Store
+from wattlaw.study.model import Study
+
+TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
+ONE_WORKER = [{"gpus": [1], "global_batch": [32]}]
+
+
+def command(code, *words):
+    """Return a workload that does not import torch."""
+    return {
+        "name": "command",
+        "command": [sys.executable, "-c", f"import sys, time\n{code}", *words],
+    }
+
+
+def statuses(store):
+    return [record.status for record in records(store).values()]
+
+
+def no_orphans(store):
+    wait_for(lambda: not processes_of(store), "every process of the run to be gone", 15)
+
+
+def test_after_a_killed_worker_or_launcher_no_process_remains_and_the_run_is_repeated(
+    tmp_path, write_study
+):
+    """A killed worker fails the run with a reason; a killed launcher leaves it interrupted."""
+    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: in_training(store), "training")
+        worker = processes_of(store, "wattlaw.run.training.worker")[1]
+        worker.send_signal(signal.SIGKILL)
+        output, _ = campaign.communicate(timeout=60)
+    assert campaign.returncode == 1, output
+    (record,) = records(store).values()
+    assert record.status == "failed"
+    assert "signal 9 (SIGKILL)" in record.reason
+    assert Store(store).arrow("epochs").num_rows == 0
+    no_orphans(store)
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: [one for one in in_training(store) if one.parent.name == "2"], "training")
+        campaign.kill()
+        campaign.wait()
+        no_orphans(store)
+    assert statuses(store) == ["running"]
+    assert "1 interrupted" in wattlaw("status", store).stdout
+    assert Store(store).arrow("epochs").num_rows == 0
+    again = wattlaw("run", study, "--store", store)
+    assert again.returncode == 0, again.stderr
+    (record,) = records(store).values()
+    assert (record.status, record.attempts, record.reason) == ("done", 3, None)
+
+
+#: Two epochs: the second one begins when the file of the argument exists.
+TWO_EPOCHS = """
+import pathlib, sys, time, wattlaw
+with wattlaw.track() as run:
+    for epoch in run.epochs(range(2), warmup=0):
+        time.sleep(1.5)
+        while epoch == 0 and not pathlib.Path(sys.argv[1]).exists():
+            time.sleep(0.05)
+"""
+
+
+def test_a_killed_sampler_is_noted_and_only_telemetry_is_missing(tmp_path, write_study):
+    go = tmp_path / "go"
+    study = write_study(
+        workloads=[command(TWO_EPOCHS, str(go))], measure=LONG | {"epochs": 1, "warmup_epochs": 0}
+    )
+    store = tmp_path / "store"
+
+    def is_sampled():
+        streams = [*store.glob("runs/*/live/1/telemetry.*.csv")]
+        return streams and streams[0].read_text().count("\n") > 40  # of two seconds
+
+    with started("run", study, "--store", store) as campaign:
+        wait_for(is_sampled, "samples of the first epoch")
+        (sampler,) = processes_of(store, "wattlaw.measure.telemetry.sampler")
+        sampler.kill()
+        go.touch()
+        output, _ = campaign.communicate(timeout=120)
+    assert campaign.returncode == 0, output
+    (record,) = records(store).values()
+    assert record.status == "done"
+    assert any("sampler" in note and "without a report" in note for note in record.notes)
+    first, last = Store(store).pandas("epochs").sort_values("epoch").itertuples()
+    assert (first.cpu_energy_j > 0, pd.isna(last.cpu_energy_j)) == (True, True)
+    assert last.energy_verdict == "unavailable"
+
+
+def test_a_signal_stops_the_run_cleanly(tmp_path, write_study):
+    study = write_study(sweeps=ONE_WORKER, measure=LONG)
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: in_training(store), "training")
+        campaign.send_signal(signal.SIGINT)
+        output, _ = campaign.communicate(timeout=30)
+    assert campaign.returncode == 1
+    assert "SIGINT" in output
+    assert "Traceback" not in output
+    assert not processes_of(store)
+    (record,) = records(store).values()
+    assert record.state == "interrupted"
+    assert record.reason == "interrupted by SIGINT"
+    assert "0 failed, 0 skipped, 1 left" in output
+    assert "1 interrupted" in wattlaw("status", store).stdout
+
+
+def test_runs_that_exceed_the_time_limit_are_stopped_with_that_reason(tmp_path, write_study):
+    study = write_study(
+        workloads=[command("time.sleep(1000)", f"{tmp_path}/store")],
+        repeats=2,
+        launch={"timeout_s": 5, "max_parallel": 2},
+    )
+    store = tmp_path / "store"
+    ended = wattlaw("run", study, "--store", store)
+    assert ended.returncode == 1
+    assert statuses(store) == ["failed", "failed"]
+    for record in records(store).values():
+        assert record.reason == "time limit of 5 s reached (launch.timeout_s)"
+    assert not processes_of(store, "")
+
+
+def test_the_error_of_a_failing_rank_is_the_reason_and_other_runs_continue(tmp_path, write_study):
+    study = write_study(
+        workloads=[{"name": "broken"}, command("pass")],
+        sweeps=[{"gpus": [2, 64], "global_batch": [128], "power_limit_w": [None]}],
+        launch={"gpus_per_node": 4, "max_parallel": 2},
+    )
+    store = tmp_path / "store"
+    ended = wattlaw("run", study, "--store", store)
+    assert ended.returncode == 1
+    found = {(r.spec.workload.name, r.spec.setting.gpus): r for r in records(store).values()}
+    assert found["broken", 2].reason == "rank 1: ValueError: sample 7 is broken"
+    assert found["command", 2].status == "done"
+    assert {found[name, 64].status for name in ("broken", "command")} == {"skipped"}
+    assert "this machine has 4" in found["command", 64].reason
+    assert "wattlaw status" in ended.stdout
+
+
+def test_a_run_with_a_cap_is_skipped_if_none_can_be_set(tmp_path, write_study):
+    study = write_study(
+        sweeps=[
+            {"gpus": [1], "global_batch": [32], "power_limit_w": [200], "clock_limit_mhz": [None]}
+        ]
+    )
+    ended = wattlaw("run", study, "--store", tmp_path / "store")
+    assert ended.returncode == 0
+    (record,) = records(tmp_path / "store").values()
+    assert record.status == "skipped"
+    assert "limit" in record.reason
+
+
+def test_two_campaigns_on_one_store_share_the_runs_and_repeat_none(tmp_path, write_study):
+    study = write_study(workloads=[command("time.sleep(3)")], repeats=2)
+    store = tmp_path / "store"
+    with (
+        started("run", study, "--store", store) as one,
+        started("run", study, "--store", store) as other,
+    ):
+        outputs = [campaign.communicate(timeout=150)[0] for campaign in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0), outputs
+    assert statuses(store) == ["done"] * 2
+    assert {record.attempts for record in records(store).values()} == {1}
+    done = [output.count("\ndone: ") + output.startswith("done: ") for output in outputs]
+    assert sum(done) == 2
+    assert min(done) >= 1
+
+
+def test_a_launcher_killed_at_any_moment_leaves_no_incomplete_run_marked_done(
+    tmp_path, write_study
+):
+    study = write_study(
+        workloads=[command("time.sleep(0.5)")],
+        repeats=3,
+        launch={"gpus_per_node": 2, "max_parallel": 2},
+    )
+    store, moments = tmp_path / "store", random.Random(7)
+    for _ in range(5):
+        with started("run", study, "--store", store) as campaign:
+            wait_for(store.exists, "the store")
+            time.sleep(moments.uniform(0.0, 2.5))
+            campaign.kill()
+        for table in ("epochs", "telemetry"):
+            Store(store).arrow(table)
+    ended = wattlaw("run", study, "--store", store)
+    assert ended.returncode == 0, ended.stderr
+    assert statuses(store) == ["done"] * 3
+    assert Store(store).arrow("epochs").num_rows == 3
+
+
+def test_runs_that_fit_together_run_in_parallel(tmp_path, write_study):
+    study = write_study(
+        workloads=[
+            command(
+                "open(sys.argv[1], 'x'); time.sleep(1000)",
+                *(f"{tmp_path}/began{{repeat}}", f"{tmp_path}/store"),
+            )
+        ],
+        repeats=2,
+        launch={"gpus_per_node": 2, "max_parallel": 2, "threads_per_worker": 1},
+    )
+    store = tmp_path / "store"
+    with started("run", study, "--store", store) as campaign:
+        wait_for(lambda: len([*tmp_path.glob("began*")]) == 2, "two runs at once")
+        agents = processes_of(store, "wattlaw.run.training.agent")
+        assert len({psutil.Process(a.pid).ppid() for a in agents}) == 1
+        campaign.send_signal(signal.SIGTERM)
+        output, _ = campaign.communicate(timeout=30)
+    assert campaign.returncode == 1
+    assert "Traceback" not in output
+    assert {(r.state, r.reason) for r in records(store).values()} == {
+        ("interrupted", "interrupted by SIGTERM")
+    }
+    assert not processes_of(store, "")
+
+
+@pytest.fixture
+def study():
+    """Give two runs that differ in the repeat."""
+    return Study.model_validate_json(json.dumps(study_of(repeats=2, order="as_written")))
+
+
+def by_repeat(store):
+    return {record.spec.repeat: record for record in records(store).values()}
+
+
+def test_a_launcher_error_fails_that_run_and_the_others_continue(tmp_path, study):
+    def breaks():
+        raise NotAvailable("the queue is gone")
+
+    launcher = ScriptedLauncher(tmp_path, repeat_0=breaks)
+    outcome = execute(study, tmp_path / "store", launcher)
+    assert (outcome.done, outcome.failed) == (1, 1)
+    assert "the queue is gone" in by_repeat(tmp_path / "store")[0].reason
+    assert launcher.attempts[0].stopped
+
+
+def test_a_run_that_one_campaign_interrupted_is_run_by_another(tmp_path, study):
+    store = tmp_path / "store"
+
+    def interrupted_meanwhile():
+        # While the second campaign runs its first run, the first campaign is stopped in the other.
+        def stop():
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        first = ScriptedLauncher(tmp_path / "elsewhere", repeat_1=stop)
+        (tmp_path / "elsewhere").mkdir()
+        assert execute(study, store, first).interrupted_by == "SIGTERM"
+        assert by_repeat(store)[1].status == "failed"
+        return Ended()
+
+    outcome = execute(study, store, ScriptedLauncher(tmp_path, repeat_0=interrupted_meanwhile))
+    assert outcome.failed == 0
+    assert outcome.done == 2
+
+
+def test_a_run_whose_launcher_died_before_it_made_the_live_folder_is_repeated(tmp_path, study):
+    store = Store(tmp_path / "store")
+    execute(study, store.path, ScriptedLauncher(tmp_path))
+    (record, _) = store.records()
+    folder = store.folder(record.run_id)
+    folder.write(record.model_copy(update={"status": "running", "attempts": 5}))
+    (status,) = set(store.pandas("runs").loc[lambda runs: runs.run_id == record.run_id, "status"])
+    assert status == "interrupted"
+    assert execute(study, store.path, ScriptedLauncher(tmp_path)).done == 2
+    assert folder.read().attempts == 6
+
+
+def test_a_worker_whose_agent_has_ended_ends_itself(tmp_path):
+    agent = subprocess.Popen([sys.executable, "-c", "pass"])
+    agent.wait()
+    line = [sys.executable, "-m", "wattlaw.run.training.worker", str(tmp_path), "1"]
+    gone = os.environ | {AGENT_PID: str(agent.pid)}
+    assert subprocess.run(line, env=gone, check=False).returncode == -signal.SIGKILL
+
+
+def test_a_hangup_signal_that_nohup_ignores_stays_ignored(tmp_path, study):
+    def hang_up():
+        os.kill(os.getpid(), signal.SIGHUP)
+        return Ended()
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        outcome = execute(study, tmp_path / "store", ScriptedLauncher(tmp_path, repeat_0=hang_up))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (outcome.done, outcome.interrupted_by) == (2, None)

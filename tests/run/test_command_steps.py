@@ -1,0 +1,206 @@
+"""Studies of unmodified scripts: their steps, their end at a limit, their launchers."""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import paths
+import pytest
+import yaml
+from agents import free_port
+
+from conftest import wattlaw
+from wattlaw.cli.main import main
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+
+SCRIPTS = paths.SCRIPTS
+COUNT = "for i in $(seq 10000); do echo step $i seen $((i*4)) loss 0.$i; sleep 0.02; done"
+CORES = "Cpus_allowed_list:"
+PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+) loss (?P<loss>\S+)"
+
+
+def command(name: str, script: str, *words: str, **keys: Any) -> dict[str, Any]:
+    return {"name": name, "command": ["{python}", str(SCRIPTS / script), *words], **keys}
+
+
+def write(
+    path: Path, workloads: list[dict[str, Any]], sweeps: list[dict[str, Any]], **changes: Any
+) -> Path:
+    launch = {"gpus_per_node": 4, "threads_per_worker": 1, "max_parallel": 2}
+    study = {"name": "scripts", "workloads": workloads, "sweeps": sweeps, "launch": launch}
+    path.write_text(yaml.safe_dump(study | changes))
+    return path
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """Measure 20 steps of scripts that would run for long; return the store and the output."""
+    folder = tmp_path_factory.mktemp("steps")
+    epochs = ("--epochs", "100000")
+    workloads = [
+        command("plain", "plain.py", *epochs, dataset_samples=150),
+        command("ddp", "ddp.py", *epochs),
+        command("alone", "ddp.py", "--alone", *epochs),
+        command("by-torchrun", "ddp.py", *epochs, launch_with="torchrun"),
+        {"name": "shell", "command": ["sh", "-c", COUNT], "progress": {"pattern": PATTERN}},
+        command("jax", "jax_regression.py", progress={"pattern": PATTERN}),
+    ]
+    sweeps = [
+        {"gpus": [1], "local_batch": [10], "workloads": ["plain", "shell", "jax"]},
+        {"gpus": [2], "local_batch": [10], "workloads": ["ddp", "alone", "by-torchrun"]},
+    ]
+    path = write(folder / "study.yaml", workloads, sweeps, measure={"steps": 20, "warmup_steps": 5})
+    with pytest.MonkeyPatch.context() as patch:  # torchrun is beside this interpreter
+        patch.setenv("STEPS", "100000")
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        done = wattlaw("run", path, "--store", folder / "store", cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    yield folder / "store", done.stdout
+
+
+def run_of(store: Path, name: str) -> tuple[RunRecord, pd.DataFrame]:
+    (record,) = [r for r in Store(store).records() if r.spec.workload.name == name]
+    epochs = Store(store).pandas("epochs")
+    return record, epochs[epochs["run_id"] == record.run_id].sort_values("start_ns")
+
+
+@pytest.mark.parametrize(
+    ("name", "world", "parallelism", "samples"),
+    [("plain", 1, "none", 10), ("ddp", 2, "ddp", 20), ("by-torchrun", 2, "ddp", 20)],
+)
+def test_a_script_is_ended_when_it_has_its_steps(name, world, parallelism, samples, limited):
+    record, windows = run_of(limited[0], name)
+    assert (record.status, record.attempts) == ("done", 1), record.reason
+    assert set(windows["phase"]) == {"steps"}
+    assert windows["epoch"].isna().all()
+    steady = windows[~windows["warmup"].astype(bool)]
+    assert 15 <= steady["steps"].sum() <= 20  # steps with a pause are left out
+    assert windows["from_step"].min() == 1
+    assert steady["samples"].sum() == samples * steady["steps"].sum()
+    assert (steady["step_time_mean_s"] >= 0.02).all()
+    facts = record.facts
+    assert (facts.world_size, facts.parallelism, facts.instrumented) == (world, parallelism, True)
+    assert facts.workers_cooperate is (True if world > 1 else None)
+    assert facts.parameters is not None
+    assert facts.gradient_bytes == 4 * facts.parameters
+
+
+def test_workers_that_train_alone_are_marked_and_warned_about(limited):
+    record, _ = run_of(limited[0], "alone")
+    assert record.status == "done"
+    assert record.facts.workers_cooperate is False
+    assert any("DistributedDataParallel" in note for note in record.notes)
+    (warning,) = [line for line in limited[1].splitlines() if line.startswith("Warning: ")]
+    assert "gpus: [1]" in warning
+    assert "alone" in warning
+    table = Store(limited[0]).pandas("runs").set_index("workload")
+    assert not table.loc["alone", "workers_cooperate"]
+    assert table.loc["ddp", ["world_size", "backend"]].tolist() == [2, "gloo"]
+
+
+@pytest.mark.parametrize(("name", "batch"), [("shell", 4), ("jax", 32)])
+def test_a_program_without_pytorch_is_measured_by_its_log(name, batch, limited):
+    record, windows = run_of(limited[0], name)
+    assert (record.facts.instrumented, record.facts.world_size) == (False, None)
+    steady = windows[~windows["warmup"].astype(bool)]
+    assert set(windows["phase"]) == {"steps"}
+    assert 15 <= steady["steps"].sum() <= 20
+    assert steady["samples"].sum() == batch * steady["steps"].sum()
+    assert steady["loss"].iloc[-1] > 0
+    log = (limited[0] / "runs" / record.run_id / "log.txt").read_text()
+    assert f"step 1 seen {batch} " in log
+    assert "step 1000 " not in log
+
+
+def test_a_script_without_a_limit_is_a_run_with_steps(tmp_path):
+    workloads = [
+        command("whole", "plain.py", "--samples", "300"),
+        command("quiet", "plain.py", "--samples", "50", instrument="none"),
+    ]
+    path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
+    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    record, windows = run_of(tmp_path / "store", "whole")
+    counts = windows["phase"].value_counts()
+    assert counts["run"] == 1
+    assert windows[windows["phase"] == "steps"]["steps"].sum() >= 55  # of 60, but for pauses
+    assert record.facts.instrumented
+    record, windows = run_of(tmp_path / "store", "quiet")
+    assert windows["phase"].tolist() == ["run"]
+    assert (record.facts.instrumented, record.facts.parallelism) == (False, None)
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
+def test_mpirun_starts_the_ranks(tmp_path, monkeypatch):
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    rank = "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE MASTER_ADDR=127.0.0.1"
+    script = f"exec {sys.executable} {SCRIPTS / 'ddp.py'} --epochs 100000"
+    lines = {
+        "ddp": f"{rank} MASTER_PORT={free_port()} {script}",
+        "fails": f"grep {CORES} /proc/self/status; exit $((7 * OMPI_COMM_WORLD_RANK))",
+    }
+    workloads = [
+        {"name": name, "command": ["sh", "-c", line], "launch_with": "mpirun"}
+        for name, line in lines.items()
+    ]
+    sweeps = [
+        {"gpus": [gpus], "local_batch": [10], "workloads": [name]}
+        for name, gpus in (("ddp", 4), ("fails", 2))
+    ]
+    measure = {"steps": 20, "warmup_steps": 5}
+    path = write(tmp_path / "study.yaml", workloads, sweeps, measure=measure)
+    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    record, windows = run_of(tmp_path / "store", "ddp")
+    assert (record.status, record.facts.world_size, record.facts.parallelism) == ("done", 4, "ddp")
+    steady = windows[~windows["warmup"].astype(bool)]
+    assert steady["samples"].sum() == 40 * steady["steps"].sum()
+    record, _ = run_of(tmp_path / "store", "fails")
+    assert (record.status, "mpirun" in record.reason) == ("failed", True)
+    log = (tmp_path / "store" / "runs" / record.run_id / "log.txt").read_text()
+    (cores,) = re.findall(f"{CORES}.*", Path("/proc/self/status").read_text())
+    assert cores in log  # no rank is bound to one of them
+
+
+def test_a_launcher_that_is_missing_is_named_before_a_run_starts(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    workloads = [command("mpi", "plain.py", launch_with="mpirun")]
+    path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
+    assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "mpirun" in line
+    assert not (tmp_path / "store").exists()
+
+
+def test_check_warns_of_a_script_that_does_not_exist(tmp_path, capsys):
+    workloads = [command("there", "plain.py"), command("gone", "no-such.py")]
+    path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
+    assert main(["check", str(path)]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: workloads[1].command")
+    assert "no-such.py" in line
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ({"instrument": "none"}, "workloads[0].instrument"),
+        ({"progress": {"pattern": r"epoch (?P<epoch>\d+)"}}, "workloads[0].progress.pattern"),
+    ],
+)
+def test_steps_that_nobody_counts_cannot_be_measured(keys, place, tmp_path, capsys):
+    path = write(
+        tmp_path / "study.yaml",
+        [command("plain", "plain.py", **keys)],
+        [{"gpus": [1], "local_batch": [10]}],
+        measure={"steps": 5},
+    )
+    assert main(["check", str(path)]) == 2
+    assert place in capsys.readouterr().err

@@ -1,0 +1,309 @@
+"""A study of the user's own commands: real scripts, started once per rank, and measured."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from fake_nvml import FakeGpus
+
+from conftest import processes_of, records, started, wait_for, wattlaw
+from wattlaw.cli.main import main
+from wattlaw.measure.limits.state_folder import VARIABLE
+from wattlaw.run.training.agent import first_error
+from wattlaw.run.training.environment import AGENT_PID
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+
+BOARD_W = 140.0  # less than any limit here
+SCRIPTS = {
+    "tracked": """
+        import sys, time, torch, torch.distributed as dist, wattlaw
+        batch, epochs = map(int, sys.argv[1:])
+        dist.init_process_group("gloo")
+        with wattlaw.track() as run:
+            for epoch in run.epochs(range(epochs)):
+                ranks = torch.ones(1, requires_grad=True).detach()
+                dist.all_reduce(ranks)
+                time.sleep(0.2)
+                run.log(samples=5 * batch * int(ranks), steps=5, loss=ranks / (epoch + 1))
+                with run.evaluation():
+                    time.sleep(0.1)
+                    run.log(samples=7, metric=epoch / 4)
+        print("rank", dist.get_rank(), "is done")
+        dist.destroy_process_group()
+    """,
+    "whole": """
+        import json, sys, time
+        start_ns = time.time_ns()
+        time.sleep(1)
+        json.dump([start_ns, time.time_ns(), *sys.argv[2:]], open(sys.argv[1], "w"))
+    """,
+    "windowless": """
+        import time, wattlaw
+        with wattlaw.track("two words that are no name"):
+            time.sleep(0.5)
+    """,
+    "twice": """
+        import time, wattlaw
+        for name in "first", "second":
+            with wattlaw.track(name, quiet=True) as run:
+                for _ in run.epochs(range(2)):
+                    time.sleep(0.1)
+    """,
+    "fails": """
+        import os, time
+        print("Error rate: 0.3")
+        if os.environ["RANK"] == "1":
+            try:
+                open("/no/such/file")
+            except OSError as error:
+                raise ValueError("sample 7 is broken") from error
+        time.sleep(60)
+    """,
+}
+VALUES = (
+    "--batch={local_batch}/{global_batch}", "{gpus}", "{power_limit_w}", "{clock_limit_mhz}",
+    "{precision}", "{dataset_fraction}", "{epochs}", "{warmup_epochs}", "{seed}", "{repeat}",
+    '{{"lr": {{}}}}', "two words", "$HOME; *",
+)  # fmt: skip
+
+
+def commands(folder: Path) -> list[dict[str, Any]]:
+    """Write the scripts and return the workloads that run them."""
+    for name, body in SCRIPTS.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(body))
+
+    def command(name: str, *words: object) -> dict[str, Any]:
+        script = str(folder / f"{name}.py")
+        return {"command": [sys.executable, script, *map(str, words)]}
+
+    return [
+        command("tracked", "{local_batch}", "{epochs}"),
+        command("whole", folder / "whole.json", *VALUES),
+        command("windowless"),
+        command("twice"),
+        command("fails"),
+        command("nowhere"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run every kind of command in one study, beside a board of 140 W."""
+    folder = tmp_path_factory.mktemp("commands")
+    boards = FakeGpus.create(folder / "boards", high_w=BOARD_W)
+    plain = ["windowless", "twice", "nowhere"]
+    rest = {"power_limit_w": [150], "precision": ["bf16"], "dataset_fraction": ["gpus/3"]}
+    study = {
+        "name": "commands",
+        "workloads": commands(folder),
+        "sweeps": [
+            {"gpus": [1, 2], "local_batch": [16], "workloads": ["tracked"]},
+            {"gpus": [1], "local_batch": [16], "workloads": plain},
+            {"gpus": [2], "global_batch": [16], "workloads": ["fails"]},
+            {"gpus": [1], "local_batch": [16], "workloads": ["whole"], "epochs": 9, **rest},
+        ],
+        "measure": {"epochs": 3, "warmup_epochs": 1},
+        "train": {"seed": 7},
+        "launch": {"gpus_per_node": 4, "threads_per_worker": 1, "max_parallel": 2},
+    }
+    (folder / "study.yaml").write_text(yaml.safe_dump(study))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**boards.environment(), VARIABLE: str(folder / "limits")}.items():
+            patch.setenv(name, value)
+        found = wattlaw("run", folder / "study.yaml", "--store", folder / "store", cwd=folder)
+    assert found.returncode == 1, found.stderr
+    assert "5 done, 2 failed, 0 skipped" in found.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(place: Path) -> dict[tuple[str, int], RunRecord]:
+    """Return the records by workload and ranks."""
+    found = Store(place / "store").records()
+    return {(one.spec.workload.name, one.spec.setting.gpus): one for one in found}
+
+
+def windows(place: Path, run: RunRecord) -> list[dict[str, Any]]:
+    epochs = Store(place / "store").pandas("epochs").sort_values("start_ns")
+    return epochs[epochs.run_id == run.run_id].to_dict("records")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_command_that_tracks_has_the_windows_that_it_marks(ranks, place, runs):
+    found = windows(place, runs["tracked", ranks])
+    assert [(w["phase"], w["epoch"], w["warmup"]) for w in found] == [
+        (phase, epoch, epoch == 0) for epoch in range(3) for phase in ("train", "evaluate")
+    ]
+    training, evaluation = found[::2], found[1::2]
+    assert all(0.2 <= window["duration_s"] < 1 for window in training)
+    assert all(0.1 <= window["duration_s"] < 1 for window in evaluation)
+    log = (place / "store" / "runs" / runs["tracked", ranks].run_id / "log.txt").read_text()
+    assert all(f"rank {rank} is done" in log for rank in range(ranks))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_values_that_a_command_logs_are_stored_with_its_window(ranks, place, runs):
+    found = windows(place, runs["tracked", ranks])
+    assert [w["samples"] for w in found] == [80 * ranks, 7] * 3
+    assert [w["loss"] for w in found[::2]] == pytest.approx([ranks, ranks / 2, ranks / 3])
+    assert [w["metric"] for w in found[1::2]] == [0, 0.25, 0.5]
+    assert [w["steps"] for w in found[::2]] == [5, 5, 5]
+    for window in found[1::2]:  # what was not told is missing, not 0
+        assert window["loss"] != window["loss"]
+        assert window["steps"] != window["steps"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_only_one_of_several_ranks_records_windows(ranks, place, runs):
+    for window in windows(place, runs["tracked", ranks]):
+        assert window["gpu_energy_j"] == pytest.approx(BOARD_W * window["duration_s"], rel=0.02)
+        assert (window["energy_source"], window["energy_verdict"]) == ("counter", "ok")
+
+
+@pytest.mark.parametrize("name", ["whole", "windowless"])
+def test_a_command_that_marks_no_window_is_one_with_all_of_its_time(name, place, runs):
+    (window,) = windows(place, runs[name, 1])
+    assert (window["phase"], window["epoch"], window["warmup"]) == ("run", 0, False)
+    assert window["gpu_energy_j"] == pytest.approx(BOARD_W * window["duration_s"], rel=0.01)
+    assert (window["energy_source"], window["energy_verdict"]) == ("counter", "ok")
+    assert window["samples"] != window["samples"]
+    if name == "whole":
+        first, last, *_ = json.loads((place / "whole.json").read_text())
+        assert window["start_ns"] < first
+        assert window["start_ns"] + window["duration_s"] * 1e9 > last
+
+
+def test_the_window_of_a_command_begins_after_sampling_and_before_the_script(place, runs):
+    (window,) = windows(place, runs["whole", 1])
+    telemetry = Store(place / "store").pandas("telemetry")
+    sampled_ns = telemetry[telemetry.run_id == runs["whole", 1].run_id].t_ns.min()
+    script_ns, *_ = json.loads((place / "whole.json").read_text())
+    assert sampled_ns < window["start_ns"] < script_ns
+
+
+def test_a_command_may_track_twice(place, runs):
+    found = windows(place, runs["twice", 1])
+    assert [(w["phase"], w["epoch"], w["warmup"]) for w in found] == [
+        ("train", 0, True), ("train", 1, False),
+    ] * 2  # fmt: skip
+
+
+def test_a_command_that_fails_has_its_first_error_as_the_reason(place, runs):
+    record = runs["fails", 2]
+    assert record.status == "failed"
+    # The first in the traceback: what the second is a consequence of.
+    assert record.reason == (
+        "rank 1 ended with exit code 1: "
+        "FileNotFoundError: [Errno 2] No such file or directory: '/no/such/file'"
+    )
+
+
+def test_a_script_that_is_not_there_is_the_reason(runs):
+    reason = runs["nowhere", 1].reason
+    assert reason.startswith("rank 0 ended with exit code 2: ")
+    assert "can't open file" in reason
+    assert "nowhere.py" in reason
+
+
+def test_a_missing_program_named_by_a_setting_has_the_exit_code_of_a_shell():
+    line = [sys.executable, "-m", "wattlaw.run.training.command_rank", "fp32", "x"]
+    environ = os.environ | {AGENT_PID: str(os.getpid())}
+    found = subprocess.run(line, capture_output=True, text=True, check=False, env=environ)
+    assert found.returncode == 127
+    assert found.stderr == "OSError: fp32: cannot be run: No such file or directory\n"
+
+
+def test_the_values_of_a_setting_are_separate_arguments(place):
+    assert json.loads((place / "whole.json").read_text())[2:] == [
+        "--batch=16/16", "1", "150", "", "bf16", repr(1 / 3), "9", "1", "7", "0",
+        '{"lr": {}}', "two words", "$HOME; *",
+    ]  # fmt: skip
+
+
+def test_a_limit_applies_during_a_command_and_is_restored(place, runs):
+    (limit,) = runs["whole", 1].limits
+    assert limit.power_limit_enforced_w == 150
+    assert FakeGpus(place / "boards")[0].limit_mw == 400_000
+
+
+def test_the_record_names_command_boards_and_software(place, runs):
+    table = Store(place / "store").pandas("runs").set_index("run_id")
+    row = table.loc[runs["whole", 1].run_id]
+    words = json.loads(row["options"])["command"]
+    assert words[-len(VALUES) :] == list(VALUES)  # as written, so that settings share a series
+    assert row["hardware"] == "NVIDIA A100-SXM4-40GB (fake)"
+    assert list(row["device_ids"]) == [FakeGpus(place / "boards")[0].uuid.decode()]
+    assert {"torch", "wattlaw"} <= json.loads(row["software"]).keys()
+    assert (row["epochs"], row["seed"]) == (9, 7)
+    assert table[["parameters", "gradient_bytes", "flops_per_sample"]].isna().all(axis=None)
+
+
+def test_the_store_counts_what_failed(place, capsys):
+    assert main(["status", str(place / "store"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"] == {"done": 5, "failed": 2}
+
+
+def test_a_missing_program_is_reported_before_anything_starts(write_study, tmp_path, capsys):
+    path = write_study(workloads=[{"command": ["no-such-program", "train.py"]}])
+    assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("command: given 'no-such-program'; allowed: an installed program")
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_killed_run_leaves_no_rank_of_a_command_behind(write_study, tmp_path):
+    code = "import os, sys, time; open(sys.argv[1] + os.environ['RANK'], 'w'); time.sleep(120)"
+    study = write_study(
+        workloads=[{"command": [sys.executable, "-c", code, str(tmp_path / "rank-")]}],
+        sweeps=[{"gpus": [2], "local_batch": [8]}],
+    )
+    store = tmp_path / "store"
+
+    def living() -> list[psutil.Process]:
+        return processes_of(tmp_path, "")  # agent, sampler and ranks all name a path in here
+
+    with started("run", study, "--store", store) as process:
+        wait_for(lambda: len([*tmp_path.glob("rank-*")]) == 2, "both ranks")
+        assert len(living()) >= 5
+        process.kill()
+        process.wait()
+        wait_for(lambda: not living(), "the ranks to end", 20)
+    (record,) = records(store).values()
+    assert Store(store).folder(record.run_id).status(record) == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("[rank1]: ValueError: a\n", "ValueError: a"),
+        ("torch.cuda.OutOfMemoryError: CUDA\n", "torch.cuda.OutOfMemoryError: CUDA"),
+        ("KeyError: 'x'\n\nDuring ...\n\nRuntimeError: b\n", "KeyError: 'x'"),
+        ("Traceback ...\nKeyboardInterrupt\n", "KeyboardInterrupt"),
+        ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n",
+         "train.py: error: unrecognized arguments: --x"),
+        ("/my env/python: can't open file '/a b.py': [Errno 2] No\n",
+         "/my env/python: can't open file '/a b.py': [Errno 2] No"),
+        ("Error rate: 0.3\nErrors: none\nMeanError 0.2\nUserWarning: old\n", None),
+        ("AssertionError\n", "AssertionError"),
+        ("ValueError: " + "x" * 1000 + "\n", "ValueError: " + "x" * 288),
+        ("", None),
+    ],
+)  # fmt: skip
+def test_only_error_messages_in_a_log_count_as_errors(said, expected, tmp_path):
+    log = tmp_path / "log.txt"
+    before = "== attempt 1, then\nOSError: of the attempt before\n"
+    log.write_text(f"{before}== attempt 2, now\nepoch 1\n{said}")
+    assert first_error(log, 2) == expected
+    assert first_error(log, 1) == "OSError: of the attempt before"
+
+
+def test_a_missing_log_has_no_error(tmp_path):
+    assert first_error(tmp_path / "log.txt", 1) is None

@@ -1,0 +1,118 @@
+"""Runs that a decision does not need to their end."""
+
+import pytest
+from decide_studies import QUESTION, run_with
+
+from conftest import decide_table, records
+from wattlaw.api import results
+from wattlaw.api.deciding import Decider
+from wattlaw.api.studies import load_study
+from wattlaw.run.early_stop import STOPPED_EARLY, StepTime, step_time_so_far
+from wattlaw.run.replay.launcher import ReplayLauncher
+from wattlaw.store.live import open_windows, write_window
+from wattlaw.store.record import RunRecord
+from wattlaw.store.store import Store
+
+
+class Surprising(ReplayLauncher):
+    """Replays, except for the batch that was expected to be the best: its steps take 1 s."""
+
+    def __init__(self, table):
+        super().__init__(table)
+        self.attempts = []
+
+    def start(self, record, folder, allocation):
+        if record.spec.setting.local_batch != 64:
+            return super().start(record, folder, allocation)
+        allocation.release()
+        row = {"start_ns": 1, "samples": 64 * 20, "steps": 20, "loss": 1.0}
+        with open_windows(folder.live(record.attempts), "here") as windows:
+            for begin, warmup in ((0, True), (20, False)):
+                own = {"warmup": warmup, "duration_s": 20.0, "from_step": begin}
+                write_window(windows, "here", phase="steps", epoch=None, **row, **own)
+        self.attempts.append(EndlessAttempt())
+        return self.attempts[-1]
+
+
+class EndlessAttempt:
+    """An attempt that ends only when it is stopped."""
+
+    is_stopped = False
+
+    def poll(self):
+        return None
+
+    def stop(self):
+        self.is_stopped = True
+
+
+@pytest.mark.timeout(60)
+def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write_decide, tmp_path):
+    store = tmp_path / "store"
+    sweeps = [{"gpus": [1], "local_batch": [8, 32, 64]}]
+    measure = {"steps": 100_000, "warmup_steps": 20}
+    study = write_decide(
+        QUESTION, decide_table((8, 32, 64)), sweeps=sweeps, repeats=2, measure=measure
+    )
+    launcher = Surprising.open(load_study(study).plan.study.launch, store)
+    outcome = run_with(study, store, launcher)
+    decision = results.open(store).decision
+    assert decision["setting"]["local_batch"] == 32
+    assert (outcome.failed, outcome.left) == (0, 0)
+    stopped = [item for item in records(store).values() if item.spec.setting.local_batch == 64
+               and item.status == "done"]  # fmt: skip
+    assert [attempt.is_stopped for attempt in launcher.attempts] == [True] * len(stopped)
+    assert len(stopped) >= 1
+    assert all(any(STOPPED_EARLY in note for note in record.notes) for record in stopped)
+    frame = results.open(store).metrics
+    steps = frame[frame["local_batch"] == 64]["time_per_sample_s"]
+    assert steps.tolist() == pytest.approx([1 / 64] * len(stopped))
+
+
+@pytest.mark.parametrize(
+    ("measure", "error", "is_enough"),
+    [
+        ({"steps": 1000}, 0.004, True), ({"steps": 1000}, 0.006, False),
+        ({"steps": 1000}, None, False), ({"epochs": 3}, 0.004, False),
+    ],
+)  # fmt: skip
+def test_a_run_is_long_enough_once_its_error_does_not_matter(
+    write_decide, tmp_path, measure, error, is_enough
+):
+    loaded = load_study(write_decide(QUESTION | {"tolerance": "2%"}, measure=measure))
+    Store(tmp_path / "store").create()
+    decider = Decider(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
+    (first,) = decider.choose(loaded.plan.runs, []).runs
+    reason = decider.stop_reason(first.run_id, StepTime(0.1, error))
+    assert (reason is not None) == is_enough
+
+
+@pytest.mark.parametrize(
+    ("durations_s", "variation", "error"),
+    [
+        ([20.0], 0.1, None), ([2.0, 2.0, 2.0], 0.1, "too short"),
+        ([10.0] * 4, 0.1, 0.1 / 80**0.5), ([9.0, 10.0, 11.0], 0.0, 0.1 / 3**0.5),
+    ],
+)  # fmt: skip
+def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
+    write_decide, tmp_path, durations_s, variation, error
+):
+    loaded = load_study(write_decide(QUESTION))
+    spec = next(item.spec for item in loaded.plan.runs if item.spec.nodes == 1)
+    record = RunRecord(
+        run_id="a", spec=spec, status="running", attempts=1, study="a", seed=0, order_seed=0
+    )
+    folder = Store(tmp_path / "store").folder("a")
+    folder.write(record)
+    folder.live(1).mkdir(parents=True)
+    values = {"start_ns": 1, "samples": 640, "steps": 20, "loss": 1.0, "step_time_cv": variation}
+    with open_windows(folder.live(1), "here") as windows:
+        for index, duration_s in enumerate([99.0, *durations_s]):
+            own = {"warmup": index == 0, "duration_s": duration_s, "from_step": 20 * index}
+            write_window(windows, "here", phase="steps", epoch=None, **values, **own)
+    measured = step_time_so_far(folder)
+    if error == "too short":
+        assert measured is None
+        return
+    assert measured.step_s == pytest.approx(sum(durations_s) / (20 * len(durations_s)))
+    assert measured.error == (error and pytest.approx(error, rel=0.01))

@@ -1,0 +1,169 @@
+"""One rank fails while the others wait for it: the run ends at once, for that rank's reason."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from agents import HERE, PLUGIN, agent, record_of, several
+from fake_nvml import FakeGpus
+from limiting import Place
+from ranks import spec_of
+
+from conftest import environment, records, wattlaw
+from wattlaw.run.slurm.submission import interrupted
+from wattlaw.run.training import failures
+from wattlaw.run.training.environment import HOST, WARNS
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.study.identity import run_id
+
+#: Far less than a collective's 30 minutes; starting and ending processes on a busy machine counts.
+#: Long for a busy machine; a rank that waits for a failed one waits for 600 s or more.
+SOON_S = 90.0
+
+
+class Failing:
+    """A study of one run in which a rank fails."""
+
+    def __init__(self, folder: Path, write_study: Callable[..., Path]) -> None:
+        self._folder, self._write_study, self.store = folder, write_study, folder / "store"
+
+    def run(self, fault: str, gpus: int, power_limit_w: float | None = None) -> RunRecord:
+        """Run the study, check that it ends soon after the fault, and return the run's record."""
+        setting = {"gpus": [gpus], "global_batch": [128], "power_limit_w": [power_limit_w]}
+        study = self._write_study(
+            workloads=[{"name": "digits-failing", "options": {"width": 4}}],
+            sweeps=[setting],
+            measure={"epochs": 3, "warmup_epochs": 0, "sample_hz": 20, "assume_cpu_w": 15},
+            train={"checkpoint_every": 2, "loader_workers": int("loading" in fault)},
+        )
+        failed_at = self._folder / f"failed-at.{fault[0]}"
+        path = f"{PLUGIN}:{environment()['PYTHONPATH']}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", path)
+            patch.setenv("TEST_FAULT", fault)
+            patch.setenv("TEST_FAILED_AT", str(failed_at.with_suffix("")))
+            ended = wattlaw("run", study, "--store", self.store)
+        assert time.time() - float(failed_at.read_text()) < SOON_S
+        assert ended.returncode == 1, ended.stderr
+        (record,) = records(self.store).values()
+        assert record.status == "failed"
+        folder = str(self.folder(record).path.resolve())
+        assert not [each for each in psutil.process_iter(["cmdline"])
+                    if folder in (each.info["cmdline"] or ())]  # fmt: skip
+        return record
+
+    def folder(self, record: RunRecord) -> RunFolder:
+        return Store(self.store).folder(record.run_id)
+
+
+@pytest.fixture
+def failing(tmp_path: Path, write_study: Callable[..., Path]) -> Failing:
+    return Failing(tmp_path, write_study)
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("1 starting raises", "rank 1: ValueError: sample 7 is broken"),
+        ("0 opening raises", "rank 0: ValueError: sample 7 is broken"),
+        ("1 loading raises", "rank 1: ValueError: Caught ValueError in DataLoader worker"),
+        ("1 loading is_killed", "rank 1: RuntimeError: DataLoader worker"),
+        ("1 training exits", "rank 1: SystemExit: 3"),
+        ("0 training is_killed", "rank 0 ended by signal 9 (SIGKILL)"),
+        ("1 training is_interrupted", "rank 1: KeyboardInterrupt"),
+        ("1 evaluating lacks_memory", "rank 1: out of memory: the local batch does not fit"),
+        ("0 saving raises", "rank 0: ValueError: sample 7 is broken"),
+    ],
+)
+def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing: Failing, fault, reason):
+    assert str(failing.run(fault, 2).reason).startswith(reason)
+
+
+def test_a_rank_out_of_memory_ends_three_others_and_all_that_was_measured_is_kept(
+    failing: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    place = Place(tmp_path, FakeGpus.create(tmp_path / "boards", 2), monkeypatch)
+    before_w = place.limits_w
+    record = failing.run("2 training lacks_memory", 4, power_limit_w=150)
+    assert "rank 2: out of memory: the local batch does not fit" in str(record.reason)
+    folder = failing.folder(record)
+    rows = folder.windows(1).to_pylist()
+    assert [(row["epoch"], row["phase"]) for row in rows] == [(0, "train"), (0, "evaluate")]
+    samples = folder.samples(1, [])
+    assert max(samples["t_ns"].to_pylist()) > rows[-1]["start_ns"]
+    assert (folder.live(1) / f"sampler.{HERE}.json").exists()
+    assert set(samples["power_limit_w"].drop_null().to_pylist()) == {150.0}
+    assert place.limits_w == before_w
+    assert place.is_clean()
+
+
+@pytest.fixture
+def two_nodes(tmp_path: Path) -> Iterator[Callable[[str], tuple[RunRecord, RunFolder]]]:
+    """Return a function that runs two agents of one rank each until both have ended."""
+    agents: list[subprocess.Popen[bytes]] = []
+
+    def run(fault: str) -> tuple[RunRecord, RunFolder]:
+        spec = spec_of("digits-failing", {"width": 4}, gpus=2, global_batch=128)
+        spec = spec.model_copy(update={"nodes": 2})
+        folder = RunFolder(tmp_path / run_id(spec))
+        record = record_of(spec, folder, 1)
+        told = {"TEST_FAULT": fault, "TEST_FAILED_AT": str(tmp_path / "failed-at"), WARNS: "1"}
+        for number, options in enumerate(several(2)):
+            agents.append(agent(folder, 1, 1, options, **told, **{HOST: f"n{number}"}))
+        for each in agents:
+            each.wait(120)
+        failed_at = (tmp_path / f"failed-at.{fault[0]}").read_text()
+        assert time.time() - float(failed_at) < SOON_S
+        return record, folder
+
+    yield run
+    for each in agents:
+        each.kill()
+        each.wait()
+
+
+def test_a_failure_ends_the_ranks_of_another_node_that_do_not_notice_it(two_nodes, monkeypatch):
+    monkeypatch.setenv("TEST_WAITS", "1")
+    record, folder = two_nodes("0 training lacks_memory")
+    live = folder.live(1)
+    kinds = {failure.kind for failure in failures.read_failures(live)}
+    assert kinds == {"error", "terminated"}
+    assert {path.name for path in live.glob("sampler.*.json")} == {
+        "sampler.n0.json",
+        "sampler.n1.json",
+    }
+    reason = str(failures.cause(live))
+    assert reason.startswith("rank 0: out of memory")
+    after = interrupted(record, folder, "lost contact with n1")
+    assert (after.status, after.reason, after.interruptions) == ("failed", reason, ())
+
+
+def test_a_rank_that_loses_another_node_has_not_failed_by_itself(two_nodes):
+    record, folder = two_nodes("1 training is_lost")
+    live = folder.live(1)
+    assert [failure.kind for failure in failures.read_failures(live)] == ["disconnected"]
+    assert failures.cause(live) is None
+    after = interrupted(record, folder, "lost contact with n1")
+    assert (after.status, len(after.interruptions)) == ("planned", 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed", "disconnected"),
+        ("torch.distributed.DistBackendError: remote process exited", "disconnected"),
+        ("RuntimeError: NCCL communicator was aborted on rank 1", "disconnected"),
+        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "disconnected"),
+        ("DistStoreError: Timed out after 1801 seconds", "disconnected"),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "disconnected"),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "error"),
+        ("ValueError: a socket of 8 pins", "error"),
+    ],
+)
+def test_errors_that_the_end_of_another_rank_causes(text, kind):
+    assert failures.kind_of_error(text) == kind

@@ -1,0 +1,323 @@
+"""Steps that unmodified scripts take, as their processes record them."""
+
+import ast
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import paths
+import pytest
+
+from wattlaw.run.instrumentation.environment import instrumented_environment
+from wattlaw.run.instrumentation.steps import ProcessSteps, StepsFolder
+from wattlaw.run.instrumentation.summary import summarise
+
+SCRIPTS = paths.SCRIPTS
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+LAUNCH = ("-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines",
+          "1", "--mixed_precision", "no", "--dynamo_backend", "no")  # fmt: skip
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return instrumented_environment(os.environ | {"OMP_NUM_THREADS": "1"}, folder / "steps")
+
+
+def run(folder: Path, *line: object, **more: str) -> tuple[list[dict[str, Any]], str]:
+    """Run Python with the hook; return the results that the script prints, and its output."""
+    done = subprocess.run(
+        [sys.executable, *map(str, line)],
+        env=environment(folder) | more, capture_output=True, text=True, timeout=300, check=True,
+    )  # fmt: skip
+    output = done.stdout + done.stderr
+    return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)], output
+
+
+def processes(folder: Path) -> dict[int, ProcessSteps]:
+    return {process.pid: process for process in StepsFolder(folder / "steps").read()}
+
+
+def test_steps_samples_and_times_of_a_plain_script_are_exact(tmp_path):
+    options = "--samples 145 --epochs 4 --step-s 0.05 --accumulate 3 --loader-workers 1 --bf16"
+    line = (SCRIPTS / "plain.py", *options.split())
+    ((of_script,), _) = run(tmp_path, *line)
+    (process,) = processes(tmp_path).values()
+    assert process.pid == of_script["pid"]
+    assert (process.problems, process.is_ended) == ((), True)
+    summary = summarise([process])
+    assert summary.steps == of_script["steps"] == 20
+    # The batches after the last step of an epoch belong to the first step of the next.
+    assert summary.samples_seen == pytest.approx(of_script["samples"], abs=10)
+    assert summary.gradient_accumulation == 3
+    assert (summary.precision, summary.world_size, summary.parallelism) == ("bf16", 1, "none")
+    assert (summary.parameters, summary.gradient_bytes) == (161, 644)
+    assert summary.workers_work_together is None
+    assert [*process.evaluated.nonzero()[0]] == [5, 10, 15]
+    assert (process.data_wait_s[1:] >= 0).all()
+    assert 0 < process.data_wait_s[1:].sum() < process.step_end_s[-1] - process.step_end_s[0]
+    first_s, *_, last_s = of_script["ends_s"]
+    assert process.step_end_s[-1] - process.step_end_s[0] == pytest.approx(
+        last_s - first_s, rel=0.02
+    )
+    assert process.step_end_s[0] == pytest.approx(first_s, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "together"),
+    [
+        ((*TORCHRUN, SCRIPTS / "ddp.py"), True),
+        ((*TORCHRUN, SCRIPTS / "ddp.py", "--alone"), False),
+        ((*TORCHRUN, SCRIPTS / "accelerated.py"), True),
+    ],
+    ids=["ddp", "alone", "accelerate"],
+)
+def test_the_steps_of_several_workers_are_those_of_one_rank(tmp_path, line, together):
+    results, _ = run(tmp_path, *line)
+    assert len(results) == 2
+    known = processes(tmp_path)
+    for result in results:
+        process = known.pop(result["pid"])
+        assert process.problems == ()
+        assert process.rank == result["rank"]
+        assert process.env_world_size == 2
+        assert process.steps == result["steps"]
+        assert process.samples_per_step.sum() == result["samples"]
+    assert not known  # the launcher has recorded nothing
+    summary = summarise([*processes(tmp_path).values()])
+    assert summary.steps == int(results[0]["steps"])
+    assert summary.workers_work_together is together
+    samples = sum(result["samples"] for result in results)
+    if together:
+        assert (summary.world_size, summary.parallelism, summary.backend) == (2, "ddp", "gloo")
+        assert summary.samples_seen == samples
+    else:
+        assert (summary.world_size, summary.parallelism, summary.backend) == (1, "none", None)
+        assert summary.samples_seen == samples / 2
+
+
+@pytest.mark.parametrize(
+    ("line", "accumulation", "evaluated", "batches"),
+    [
+        ([SCRIPTS / "hugging_face.py"], 2, [6], {8}),
+        (["-m", "lightning_fit"], None, [12], {4, 2}),
+        ([*LAUNCH, SCRIPTS / "accelerated.py"], None, [], {4}),
+    ],
+    ids=["transformers", "lightning", "accelerate"],
+)
+def test_trainers_are_counted_without_their_evaluations(
+    tmp_path, line, accumulation, evaluated, batches
+):
+    ((result,), _) = run(tmp_path, *line, PYTHONPATH=path_with_hook(tmp_path, SCRIPTS))
+    (process,) = processes(tmp_path).values()
+    summary = summarise([process])
+    assert summary.steps == result["steps"]
+    assert summary.samples_seen == result["samples"]
+    assert summary.gradient_accumulation == accumulation
+    # Also where the trainer fetches a batch ahead.
+    assert set(process.samples_per_step) == batches
+    assert process.problems == ()
+    assert [*process.evaluated.nonzero()[0]] == evaluated
+
+
+def path_with_hook(folder: Path, *more: Path) -> str:
+    before = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, more))}
+    return instrumented_environment(before, folder / "steps")["PYTHONPATH"]
+
+
+def test_of_two_optimizers_the_one_with_more_steps_counts(tmp_path):
+    ((result,), _) = run(tmp_path, SCRIPTS / "gan.py")
+    summary = summarise([*processes(tmp_path).values()])
+    assert summary.steps == result["steps"] == 13
+    assert summary.samples_seen == result["samples"] == 65
+
+
+def test_a_forked_process_has_a_recording_of_its_own(tmp_path):
+    results, _ = run(tmp_path, SCRIPTS / "forks.py")
+    expected = {result["pid"]: result["steps"] for result in results}
+    known = processes(tmp_path)
+    assert {pid: process.steps for pid, process in known.items()} == expected
+    assert sorted(expected.values()) == [5, 7]
+    assert all(process.is_ended for process in known.values())
+    for path in (tmp_path / "steps").iterdir():
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_users_sitecustomize_and_path_are_as_without_the_hook(tmp_path):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import builtins\nbuiltins.MARK = 'mine'\nVALUE = 5\n")
+    code = "import sitecustomize, sys; print(MARK, sitecustomize.VALUE, sys.path)"
+    plain = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(own)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    _, hooked = run(tmp_path, "-c", code, PYTHONPATH=path_with_hook(tmp_path, own))
+    assert hooked == plain.stdout
+    assert "mine 5" in hooked
+
+
+def test_a_script_finds_the_import_system_as_without_the_hook(tmp_path):
+    code = (
+        "import importlib.metadata, importlib.machinery, inspect, sys\n"
+        "for moment in ('before', 'after'):\n"
+        "    finder = importlib.machinery.PathFinder\n"
+        "    print(moment, [getattr(each, '__name__', type(each)) for each in sys.meta_path])\n"
+        "    print('sitecustomize' in sys.modules, finder.find_spec)\n"
+        "    print(inspect.signature(finder.find_spec), finder.__module__)\n"
+        "    print(importlib.metadata.version('torch'))\n"
+        "    print(importlib.util.find_spec('torch.optim').origin)\n"
+        "    importlib.invalidate_caches()\n"
+        "    import torch.optim.optimizer as optimizer\n"
+        "    print(type(optimizer.__loader__), 'exec_module' in vars(optimizer.__loader__))\n"
+        "import importlib; importlib.reload(optimizer)\n"
+        "try:\n    import sitecustomize\nexcept ImportError as error:\n    print(error)\n"
+    )
+    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    _, hooked = run(tmp_path, "-c", code)
+    assert hooked == plain.stdout + plain.stderr
+
+
+@pytest.mark.parametrize("option", ["-I", "-S", "-E"])
+def test_python_that_does_not_read_the_hook_runs_as_without_it(tmp_path, option):
+    arguments = (option, "-c", "import sys; print(len(sys.meta_path))")
+    _, output = run(tmp_path, *arguments)
+    assert output == subprocess.check_output([sys.executable, *arguments], text=True)
+
+
+def test_an_error_of_the_users_sitecustomize_is_shown_as_without_the_hook(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("raise ValueError('broken')\n")
+    _, output = run(tmp_path, "-c", "print('ran')", PYTHONPATH=path_with_hook(tmp_path, tmp_path))
+    assert "ran" in output
+    assert "ValueError: broken" in output
+
+
+def test_without_torch_nothing_is_written(tmp_path):
+    run(tmp_path, "-c", "import json")
+    assert [*(tmp_path / "steps").iterdir()] == []
+
+
+def test_a_folder_that_cannot_be_written_does_not_disturb_the_script(tmp_path):
+    missing = str(tmp_path / "missing")
+    ((result,), output) = run(tmp_path, SCRIPTS / "gan.py", WATTLAW_STEPS=missing)
+    assert result["steps"] == 13
+    assert "Traceback" not in output
+
+
+def test_a_killed_script_loses_no_more_than_the_last_half_second(tmp_path):
+    line = [sys.executable, SCRIPTS / "plain.py", "--epochs", "1000"]
+    with subprocess.Popen(line, env=environment(tmp_path), stdout=subprocess.PIPE) as process:
+        for text in process.stdout:
+            if text.startswith(b"step 80 "):
+                break
+        process.send_signal(signal.SIGKILL)
+        shown = 80 + process.stdout.read().count(b"step ")
+    (recorded,) = processes(tmp_path).values()
+    assert shown - 0.6 / 0.02 <= recorded.steps <= shown + 1
+    assert not recorded.is_ended
+
+
+def test_the_hook_is_valid_for_python_3_9_and_imports_only_the_standard_library():
+    hook = Path(sys.modules[instrumented_environment.__module__].__file__).parent / "hook"
+    for path in hook.rglob("*.py"):
+        tree = ast.parse(path.read_text(), feature_version=(3, 9))
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import)
+                 for alias in node.names}  # fmt: skip
+        names |= {
+            node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and not node.level
+        }
+        assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+def test_reading_while_a_script_runs_shows_its_steps(tmp_path):
+    line = [sys.executable, SCRIPTS / "plain.py", "--epochs", "1000"]
+    folder = StepsFolder(tmp_path / "steps")
+    with subprocess.Popen(line, env=environment(tmp_path), stdout=subprocess.DEVNULL) as process:
+        counts = [0]
+        while counts[-1] < 60:
+            time.sleep(0.1)
+            counts.append(sum(known.steps for known in folder.read()))
+        process.kill()
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 2
+
+
+def test_a_part_of_the_hook_that_fails_says_so_and_the_rest_goes_on(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "from importlib.machinery import SourceFileLoader as Loader\n"
+        "execute = Loader.exec_module\n"
+        "def exec_module(self, module):\n"
+        "    execute(self, module)\n"
+        "    if module.__name__ == 'torch.utils.data.dataloader':\n"
+        "        del module._BaseDataLoaderIter._next_index\n"
+        "Loader.exec_module = exec_module\n"
+    )
+    code = (
+        "import torch; model = torch.nn.Linear(2, 1)\n"
+        "optimizer = torch.optim.SGD(model.parameters())\n"
+        "for _ in range(3):\n    model(torch.ones(1, 2)).sum().backward(); optimizer.step()\n"
+        "print('RESULT {\"steps\": 3}')\n"
+    )
+    ((result,), output) = run(tmp_path, "-c", code, PYTHONPATH=path_with_hook(tmp_path, tmp_path))
+    assert "Traceback" not in output
+    (process,) = processes(tmp_path).values()
+    assert process.steps == result["steps"]
+    assert [problem.split(":")[0] for problem in process.problems] == ["loaders.count_samples"]
+
+
+ODD = """
+import threading, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Raises(torch.optim.SGD):
+    def step(self, closure=None):
+        raise ZeroDivisionError
+
+def parameters():
+    return [torch.nn.Parameter(torch.ones(2))]
+
+def closure():
+    loss = (good.param_groups[0]["params"][0] ** 2).sum()
+    loss.backward()
+    return loss
+
+def step(optimizer, count):
+    for _ in range(count):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = torch.ones(2)
+        optimizer.step()
+
+if __name__ == "__main__":
+    good = torch.optim.LBFGS(parameters())
+    never = torch.optim.SGD(parameters(), lr=0.1)
+    step(torch.optim.SGD([{"params": []}], lr=0.1), 9)
+    try:
+        step(Raises(parameters(), lr=0.1), 1)
+    except ZeroDivisionError:
+        print("raised")
+    thread = threading.Thread(target=lambda: step(torch.optim.SGD(parameters(), lr=0.1), 3))
+    thread.start()
+    data = TensorDataset(torch.randn(14, 2))
+    context = "spawn"
+    for _ in DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=context):
+        good.step(closure)
+    thread.join()
+"""
+
+
+def test_odd_optimizers_and_workers_of_loaders_do_not_disturb_the_counted_ones(tmp_path):
+    (tmp_path / "odd.py").write_text(ODD)
+    _, output = run(tmp_path, tmp_path / "odd.py")
+    assert output == "raised\n"
+    (process,) = processes(tmp_path).values()  # the loader's worker records nothing
+    assert process.is_ended
+    assert process.steps in (7, 7 + 3)  # the thread's come before, unless the machine is busy
+    assert process.samples_per_step.sum() == 14
+    assert [problem.split(":")[0] for problem in process.problems] == ["optimizer 0"]

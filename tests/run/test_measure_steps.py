@@ -1,0 +1,156 @@
+"""``wattlaw measure`` of training scripts: steps, their time and energy, and the end at a limit."""
+
+import json
+import sys
+from pathlib import Path
+
+import paths
+import pytest
+from fake_nvml import FakeGpus
+
+from conftest import wattlaw
+from wattlaw.store.store import Store
+
+SCRIPTS = paths.SCRIPTS
+COUNT = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo step $i seen $((i*4)); sleep 0.05; done"
+PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+)"
+
+
+def measured(folder: Path, *line: object) -> tuple[dict[str, object], object]:
+    done = wattlaw("measure", "-o", folder, "--json", folder / "s.json", *line)
+    return json.loads((folder / "s.json").read_text()), done
+
+
+def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_path, monkeypatch):
+    boards = FakeGpus.create(tmp_path / "boards", 1, high_w=[200.0])
+    for name, value in boards.environment().items():
+        monkeypatch.setenv(name, value)
+    limits = ("--steps", "90", "--warmup-steps", "10", "--sample-hz", "20")
+    script = (sys.executable, SCRIPTS / "plain.py", "--epochs", "100000")
+    found, done = measured(tmp_path, *limits, "--", *script)
+    assert (done.returncode, found["exit_code"]) == (0, 0)
+    assert (found["instrumented"], found["parallelism"], found["world_size"]) == (True, "none", 1)
+    assert 90 - found["pauses"] == found["steps_measured"]
+    assert found["steps"] >= 100
+    shown = max(int(line.split()[1]) for line in done.stdout.splitlines() if line[:5] == "step ")
+    assert shown - 30 <= found["steps"] <= shown + 1  # its last half second is not recorded
+    (record,) = Store(tmp_path).records()
+    assert (record.status, record.spec.workload.options["steps"]) == ("done", 90)
+    epochs = Store(tmp_path).pandas("epochs")
+    windows = epochs[epochs["phase"] == "steps"].sort_values("start_ns")
+    assert windows["warmup"].tolist() == [True] + [False] * (len(windows) - 1)
+    steady = windows[~windows["warmup"].astype(bool)]
+    assert steady["steps"].sum() == found["steps_measured"]
+    assert steady["samples"].sum() == found["samples_measured"]
+    assert windows["epoch"].isna().all()
+    step_s = steady["duration_s"].sum() / steady["steps"].sum()
+    assert found["step_time_mean_s"] == pytest.approx(step_s)
+    assert found["gpu_energy_per_step_j"] == pytest.approx(200 * step_s, rel=0.05)
+
+
+def test_workers_that_train_alone_are_warned_about(tmp_path):
+    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    found, done = measured(tmp_path, "--", sys.executable, *line, SCRIPTS / "ddp.py", "--alone")
+    assert (found["workers_work_together"], found["world_size"]) == (False, 1)
+    assert found["steps"] == 40
+    assert found["samples_seen"] == 400
+    assert "DistributedDataParallel" in " ".join(done.stderr.split())
+    (record,) = Store(tmp_path).records()
+    assert any("DistributedDataParallel" in note for note in record.notes)
+
+
+def test_a_program_is_ended_when_its_output_shows_the_steps(tmp_path):
+    limits = ("--steps", "20", "--warmup-steps", "4", "--progress", PATTERN)
+    found, done = measured(tmp_path, *limits, "--", "sh", "-c", COUNT.format(n=10_000))
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines == [f"step {n} seen {n * 4}" for n in range(1, len(lines) + 1)]
+    assert 24 <= len(lines) < 100
+    assert (found["instrumented"], found["world_size"]) == (False, None)
+    assert found["steps_measured"] + found["pauses"] == 20
+    assert 0.04 < found["step_time_mean_s"] < 1
+    assert found["samples_measured"] == 4 * found["steps_measured"]
+
+
+def test_the_steps_of_a_jax_script_are_those_that_it_prints(tmp_path):
+    script = (sys.executable, SCRIPTS / "jax_regression.py")
+    found, done = measured(tmp_path, "--progress", PATTERN, "--warmup-steps", "10", "--", *script)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, found["steps"], len(lines)) == (0, 60, 60)
+    assert (found["samples_seen"], found["instrumented"]) == (60 * 32, False)
+    assert found["steps_measured"] + found["pauses"] == 50
+    assert found["samples_measured"] == 32 * found["steps_measured"]
+    assert found["step_time_p50_s"] >= 0.02
+
+
+def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):
+    limits = ("--steps", "200", "--warmup-steps", "2", "--progress", PATTERN)
+    found, done = measured(tmp_path, *limits, "--", "sh", "-c", COUNT.format(n=8) + "; exit 5")
+    assert (done.returncode, found["exit_code"]) == (5, 5)
+    assert (found["steps"], found["samples_seen"]) == (8, 32)
+    assert [note for note in found["notes"] if "6 of 200 measured steps" in note]
+
+
+def test_without_instrumentation_nothing_is_known_of_steps(tmp_path):
+    script = (sys.executable, SCRIPTS / "gan.py")
+    found, done = measured(tmp_path, "--instrument", "none", "--", *script)
+    assert "RESULT" in done.stdout
+    names = ("steps", "step_time_mean_s", "step_time_p50_s", "world_size", "samples_seen",
+             "parallelism")  # fmt: skip
+    assert [found[name] for name in names] == [None] * len(names)
+    assert found["instrumented"] is False
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--steps", "5", "--seconds", "5"),
+        ("--steps", "5", "--instrument", "none"),
+        ("--steps", "5", "--progress", r"(?P<epoch>\d+)"),
+        ("--progress", "step"),
+        ("--steps", "0"),
+    ],
+)
+def test_options_that_cannot_work_start_nothing(tmp_path, options):
+    done = wattlaw("measure", "-o", tmp_path / "s", *options, "--", "touch", tmp_path / "started")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "started").exists()
+    assert not (tmp_path / "s").exists()
+
+
+FAULTS = {
+    "closed": "import os; os.closerange(3, 100)",
+    "full": "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))",
+    "removed": "import os, shutil; shutil.rmtree(os.environ['WATTLAW_STEPS'])",
+    "never": "raise SystemExit(5)",
+}
+TRAINING = """
+import time, torch
+optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+{}
+for number in range(150):
+    optimizer.step()
+    time.sleep(0.01)
+    print(number)
+raise SystemExit(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "steps", "note"),
+    [("closed", 150, None), ("full", None, "the records stop before"), ("removed", None, "folder"),
+     ("never", None, "but no step was recorded")],
+)  # fmt: skip
+def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(
+    tmp_path, fault, steps, note
+):
+    script = (sys.executable, "-c", TRAINING.format(FAULTS[fault]))
+    found, done = measured(tmp_path, "--", *script)
+    assert (done.returncode, found["exit_code"]) == (5, 5)
+    assert done.stdout.split() == [str(n) for n in range(0 if fault == "never" else 150)]
+    assert "Traceback" not in done.stderr
+    if note is None:
+        assert found["steps"] == steps
+    else:
+        assert [text for text in found["notes"] if note in text]

@@ -1,0 +1,212 @@
+"""Commands that start ranks of their own: found by check, and never a result."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paths
+import pytest
+import yaml
+
+from conftest import wattlaw
+from wattlaw.api.studies import load_study
+from wattlaw.common.errors import BadInput
+from wattlaw.run.instrumentation.launched_ranks import wrong_ranks
+from wattlaw.run.instrumentation.steps import ProcessSteps
+from wattlaw.run.training.rank_starters import find_rank_starter
+from wattlaw.store.store import Store
+
+SCRIPTS = paths.SCRIPTS
+
+
+@pytest.mark.parametrize(
+    ("line", "program", "count"),
+    [
+        ("torchrun --nproc-per-node {gpus} train.py", "torchrun", "{gpus}"),
+        ("/opt/x/bin/torchrun --nproc_per_node=2 train.py --n 9", "torchrun", "2"),
+        ("python -m torch.distributed.run --nproc-per-node=4 t.py", "torchrun", "4"),
+        ("{python} -um torch.distributed.launch t.py", "torchrun", "1"),
+        ("python3.11 -X dev -W ignore /x/bin/torchrun t.py", "torchrun", "1"),
+        ("env A=1 -u B nohup nice -n 5 torchrun t.py", "torchrun", "1"),
+        ("env -S 'torchrun --nproc-per-node 2 t.py'", "torchrun", "2"),
+        ("timeout -k 5 60 torchrun t.py", "torchrun", "1"),
+        ("uv run --with torch torchrun --nproc-per-node 2 t.py", "torchrun", "2"),
+        ("uv run -m torch.distributed.run t.py", "torchrun", "1"),
+        ("conda run -n env torchrun t.py", "torchrun", "1"),
+        ("apptainer exec --nv img.sif torchrun t.py", "torchrun", "1"),
+        ("bash -c 'cd x && A=1 exec torchrun --nproc-per-node=2 t.py'", "torchrun", "2"),
+        ("bash -lc 'if [ 1 ]; then mpirun -np 2 python t.py; fi'", "mpirun", "2"),
+        ("numactl --cpunodebind=0 -m 0 mpirun -n 4 python t.py -n 9", "mpirun", "4"),
+        ("mpiexec.hydra -n2 ./a.out", "mpiexec.hydra", "2"),
+        ("srun -n1 torchrun --nproc-per-node 2 t.py", "torchrun", "2"),
+        ("srun python t.py", "srun", None),
+        ("accelerate launch --num_processes 1 t.py", "accelerate launch", "1"),
+        ("python -m accelerate.commands.launch t.py", "accelerate launch", None),
+        ("deepspeed --num_gpus=2 t.py", "deepspeed", "2"),
+        ("horovodrun -np 2 python t.py", "horovodrun", "2"),
+        ("fabric run --devices 2 t.py", "fabric run", "2"),
+        ("lightning run model --devices=2 t.py", "lightning run", "2"),
+    ],
+)
+def test_a_program_that_starts_ranks_is_seen(line, program, count):
+    found = find_rank_starter(shlex.split(line))
+    assert (found.program, found.count) == (program, count)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py --launcher torchrun",
+        "python -c 'torchrun'",
+        "./mytrainer torchrun",
+        "nohup ./mytrainer torchrun",
+        "accelerate test",
+        "lightning download x",
+        "sh -c 'python t.py # torchrun'",
+        "taskset -c 0-3 python t.py --x mpirun",
+        "bash no-such-script.sh",
+        "env",
+        "bash -c",
+    ],
+)
+def test_other_programs_are_not_taken_for_one(line):
+    assert find_rank_starter(shlex.split(line)) is None
+
+
+def write(folder: Path, command: str, gpus: list[int], **changes: Any) -> Path:
+    spec = {"name": "mine", "command": shlex.split(command)} | changes
+    study = {
+        "name": "own",
+        "workloads": [spec],
+        "sweeps": [{"gpus": gpus, "local_batch": [10]}],
+        "measure": {"epochs": 1, "warmup_epochs": 0},
+        "launch": {"gpus_per_node": 2, "threads_per_worker": 1},
+    }
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(study))
+    return path
+
+
+HERE = shlex.quote(sys.executable)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"{HERE} -m torch.distributed.run --nproc-per-node {{gpus}} t.py",
+        f"{HERE} -m torch.distributed.run --nproc-per-node 2 t.py",
+        f"{HERE} -m torch.distributed.run t.py",  # WORLD_SIZE is 1 in each
+        f"env A=1 {HERE} -m accelerate.commands.launch --num_processes 2 t.py",
+        f"bash -c '{HERE} -m torch.distributed.run --nproc-per-node=gpu t.py'",
+    ],
+)
+def test_check_refuses_a_command_that_certainly_starts_other_ranks(tmp_path, command):
+    with pytest.raises(BadInput, match=r"study.yaml: workloads\[0\]\.command: given .*; allowed:"):
+        load_study(write(tmp_path, command, [1, 2]))
+    load_study(write(tmp_path, command, [1, 2]), launch="simulated", hardware="mit-v100")
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus", "warns"),
+    [
+        (f"{HERE} -m torch.distributed.run --nproc-per-node {{gpus}} t.py", [1], False),
+        (f"{HERE} -m torch.distributed.run t.py", [1], False),
+        (f"{HERE} -m accelerate.commands.launch --num_processes 1 t.py", [1, 2], False),
+        (f"{HERE} -m accelerate.commands.launch t.py", [1, 2], True),
+        (f"{HERE} -m torch.distributed.run --nnodes {{gpus}} --nproc-per-node 1 t.py", [2], True),
+    ],
+)
+def test_a_command_whose_ranks_may_be_right_is_not_refused(tmp_path, command, gpus, warns):
+    told = load_study(write(tmp_path, command, gpus)).forecast().warnings
+    assert any("may start ranks of its own" in sentence for sentence in told) is warns
+
+
+def test_a_shell_script_is_looked_into_and_may_have_branches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text(
+        "# torchrun\nexport A=1\nnohup \\\n torchrun --nproc-per-node 2 t.py\n"
+    )
+    for command in ("bash run.sh", "bash -e ./run.sh"):
+        (told,) = load_study(write(tmp_path, command, [1, 2])).forecast().warnings
+        assert "torchrun in " in told
+        assert "run.sh" in told
+
+
+#: As torch.multiprocessing.spawn, which no command line shows.
+SPAWN = """
+import os, socket, subprocess, sys
+with socket.socket() as free:
+    free.bind(("127.0.0.1", 0))
+    own = {"WORLD_SIZE": sys.argv[1], "MASTER_PORT": str(free.getsockname()[1])}
+ranks = [
+    subprocess.Popen([sys.executable, *sys.argv[2:]], env=os.environ | own | {"RANK": str(rank)})
+    for rank in range(int(sys.argv[1]))
+]
+sys.exit(max(rank.wait() for rank in ranks))
+"""
+
+
+@pytest.mark.parametrize(
+    ("count", "gpus", "expected"),
+    [
+        ("2", 2, "of the 2 that were launched has started 2 ranks of its own"),
+        ("2", 1, "trained as one of 2 ranks, but 1 was launched"),
+        ("1", 1, None),
+    ],
+)
+def test_a_script_that_starts_ranks_is_no_result(tmp_path, count, gpus, expected):
+    (tmp_path / "spawn.py").write_text(SPAWN)
+    words = f"{HERE} spawn.py {count} {shlex.quote(str(SCRIPTS / 'ddp.py'))} --epochs 2"
+    path = write(tmp_path, words, [gpus])
+    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
+    (record,) = Store(tmp_path / "store").records()
+    if expected is None:
+        assert (done.returncode, record.status) == (0, "done"), record.reason
+        return
+    assert (done.returncode, record.status) == (1, "failed")
+    assert expected in record.reason
+    assert "once per GPU" in record.reason
+
+
+def test_a_shell_script_that_starts_ranks_without_pytorch_is_no_result(tmp_path):
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "mpirun").write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+    (bin_ / "mpirun").chmod(0o755)
+    (tmp_path / "run.sh").write_text("PATH=./bin:$PATH\nmpirun -np 2 ./a.out\nexit 0\n")
+    path = write(tmp_path, "sh run.sh", [2], instrument="none")
+    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
+    (record,) = Store(tmp_path / "store").records()
+    assert (done.returncode, record.status) == (1, "failed")
+    assert "is mpirun, which starts 2 ranks; wattlaw starts the command once" in record.reason
+    assert "mpirun in run.sh may start ranks" in done.stderr
+
+
+def process(pid: int, begin_s: float = 0.0, **facts: Any) -> ProcessSteps:
+    ends_s = begin_s + np.arange(10.0)
+    return ProcessSteps("here", pid, ends_s, np.full(10, 8.0), **facts)
+
+
+@pytest.mark.parametrize(
+    ("processes", "is_wrong"),
+    [
+        ([process(n, rank=n, world_size=2, launched_rank=n) for n in range(2)], False),
+        ([process(n, rank=n % 2, world_size=2, launched_rank=n // 2) for n in range(4)], True),
+        # A script that trains twice, one after the other.
+        ([process(n, 100.0 * (n // 2), rank=n % 2, world_size=2, launched_rank=n % 2)
+          for n in range(4)], False),
+        # Each with a model of its own: another note says so.
+        ([process(n, rank=n, env_world_size=2, launched_rank=n) for n in range(2)], False),
+        ([process(n, rank=0, env_world_size=1, launched_rank=n) for n in range(2)], True),
+        ([process(n, rank=0, env_world_size=2, launched_rank=0) for n in range(8)], False),
+        ([process(1, rank=0, world_size=2, env_world_size=1), process(2, rank=1, world_size=2)],
+         False),
+        ([process(1, rank=0, world_size=4)], True),
+        ([process(1)], False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_ranks_are_those_that_were_launched(processes, is_wrong):
+    assert (wrong_ranks(processes, 2) is not None) is is_wrong

@@ -1,0 +1,269 @@
+"""A run that gets a preemption notice stops, and a later attempt continues it exactly."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import torch
+from agents import HERE, PLUGIN, agent, record_of
+from ranks import losses, spec_of, trained
+
+from conftest import wait_for
+from wattlaw.run.finish import finish
+from wattlaw.run.training.agent import WORKER
+from wattlaw.run.training.environment import WARNS
+from wattlaw.run.training.preemption import steps_between
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import RunSpec
+
+STEPS = 6  # of an epoch: 1437 samples are 5 x 256 + 157
+LOOKS = STEPS + 2  # checks for a notice, in an epoch that is not the last
+
+
+def model_of(folder: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(folder / "model.pt", weights_only=True)["model"]
+    return found
+
+
+def are_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def content(folder: RunFolder, attempt: int, name: str) -> dict[str, Any] | None:
+    path = folder.live(attempt) / f"{name}.json"
+    found: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return found
+
+
+def digits(gpus: int = 1, **train: object) -> RunSpec:
+    options = {"width": 8}
+    return spec_of(
+        "digits-dropout", options, gpus=gpus, global_batch=256, epochs=3, save_model=True, **train
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plugin() -> Iterator[None]:
+    """Make the workload with dropout importable; the ranks inherit the path of this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(PLUGIN)
+        yield
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    return trained(digits(), folder), folder
+
+
+@pytest.mark.parametrize(
+    ("looks", "stops"),
+    [
+        ([1], [(0, 1)]),
+        ([STEPS - 1], [(0, STEPS - 1)]),
+        ([STEPS], [(0, STEPS)]),  # the training of the epoch is done, its evaluation is not
+        ([STEPS + 1], [(0, STEPS)]),
+        ([LOOKS], [(1, 0)]),
+        ([LOOKS + 4, 1, 3], [(1, 4), (1, 5), (2, 0)]),
+        ([LOOKS + STEPS, 2], [(1, STEPS), (2, 0)]),
+        ([2 * LOOKS + STEPS + 1], [(2, STEPS)]),
+    ],
+)
+def test_a_run_preempted_at_any_step_ends_with_the_same_result(
+    looks, stops, uninterrupted, tmp_path
+):
+    folder = RunFolder(tmp_path / "run")
+    found = []
+    for attempt, look in enumerate([*looks, None], 1):
+        found.append(trained(digits(), folder.path, attempt, warned_at=look))
+    assert are_equal(model_of(folder.path), model_of(uninterrupted[1]))
+    for attempt, (epoch, step) in enumerate(stops, 1):
+        at = {"epoch": epoch, "step": step}
+        assert content(folder, attempt, "checkpointed") == at
+        assert content(folder, attempt, "stopped") == at | {"reason": "preemption notice (SIGUSR1)"}
+    assert content(folder, len(found), "stopped") is None
+    rows = [row for rows in found for row in rows]
+    assert losses(rows, "evaluate") == losses(uninterrupted[0], "evaluate")
+    for epoch, row in enumerate(one for one in uninterrupted[0] if one["phase"] == "train"):
+        parts = [one for one in rows if one["phase"] == "train" and one["epoch"] == epoch]
+        assert sum(part["samples"] for part in parts) == row["samples"]
+        assert sum(part["steps"] for part in parts) == STEPS
+        mean = sum(part["loss"] * part["samples"] for part in parts) / row["samples"]
+        assert mean == pytest.approx(row["loss"], rel=1e-12)
+
+
+def test_windows_of_an_interrupted_epoch_and_the_next_window_are_marked(uninterrupted, tmp_path):
+    marks = ("epoch", "phase", "interrupted", "from_step", "steps")
+
+    def marked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [tuple(row[name] for name in marks) for row in rows]
+
+    assert {row["interrupted"] for row in uninterrupted[0]} == {False}
+    assert {row["from_step"] for row in uninterrupted[0]} == {0}
+    assert marked(trained(digits(), tmp_path, 1, warned_at=4)) == [(0, "train", True, 0, 4)]
+    assert marked(trained(digits(), tmp_path, 2, warned_at=STEPS - 4)) == [
+        (0, "train", True, 4, 2),
+    ]
+    assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [
+        (0, "evaluate", True, 0, None),
+    ]
+    assert marked(trained(digits(), tmp_path, 4)) == [
+        (1, "train", True, 0, 6),
+        (1, "evaluate", False, 0, None),
+        (2, "train", False, 0, 6),
+        (2, "evaluate", False, 0, None),
+    ]
+
+
+@pytest.mark.parametrize("changes", [{"gradient_accumulation": 3}, {"loader_workers": 2}])
+def test_an_interrupted_epoch_continues_with_any_data_loading(changes, tmp_path):
+    spec = digits(2, **changes)
+    trained(spec, tmp_path / "uninterrupted")
+    trained(spec, tmp_path / "cut", 1, warned_at=3)
+    trained(spec, tmp_path / "cut", 2)
+    assert are_equal(model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted"))
+
+
+def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
+    options = {
+        "blocks": [1, 1, 1, 1], "image_size": 32, "classes": 2, "lr": 0.003, "train_samples": 64,
+        "evaluation_samples": 16,
+    }  # fmt: skip
+    spec = spec_of("resnet50", options, gpus=2, epochs=1, save_model=True)
+    trained(spec, tmp_path / "uninterrupted")
+    trained(spec, tmp_path / "cut", 1, warned_at=3)
+    trained(spec, tmp_path / "cut", 2)
+    one, other = model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted")
+    statistics = [name for name in one if "running" in name]
+    assert statistics
+    for name in statistics:  # a mean of means is the mean but for its last digits
+        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "steps"),
+    [(0.0, 1000), (1e-6, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (1.0, 1), (100.0, 1)],
+)
+def test_ranks_check_for_a_notice_about_once_a_second(step_s, steps):
+    assert steps_between(step_s) == steps
+
+
+class Run:
+    """A run of the workload with dropout by real agents of two ranks."""
+
+    def __init__(self, folder: Path) -> None:
+        train = {"save_model": True}
+        self.spec = spec_of("digits-dropout", {}, gpus=2, global_batch=24, epochs=2, **train)
+        self.folder = RunFolder(folder / run_id(self.spec))
+        self.attempt = 0
+        self.agents: list[subprocess.Popen[bytes]] = []
+
+    def begin(self, pause_s: float = 0.0, **more: str) -> "subprocess.Popen[bytes]":
+        """Start the next attempt."""
+        self.attempt += 1
+        self.record = record_of(self.spec, self.folder, self.attempt)
+        pause = self.folder.path / "pause"
+        pause.write_text(str(pause_s))
+        more |= {"TEST_PAUSE_FILE": str(pause)}
+        self.agents.append(agent(self.folder, self.attempt, 2, **more))
+        return self.agents[-1]
+
+    def end(self) -> int:
+        """Wait for the attempt; return the agent's code."""
+        return self.agents[-1].wait(90)
+
+    def content(self, name: str) -> dict[str, Any] | None:
+        """Return the content of a file that the attempt wrote."""
+        return content(self.folder, self.attempt, name)
+
+    def workers(self) -> list[psutil.Process]:
+        """Return the running ranks."""
+        children = psutil.Process(self.agents[-1].pid).children()
+        return [child for child in children if WORKER in child.cmdline()]
+
+    def sampler(self) -> psutil.Process | None:
+        """Return the sampler if it runs."""
+        children = psutil.Process(self.agents[-1].pid).children()
+        return next(
+            (one for one in children if "wattlaw.measure.telemetry.sampler" in one.cmdline()), None
+        )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    made = Run(tmp_path)
+    yield made
+    for one in made.agents:
+        family = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
+        one.kill()
+        one.wait()
+        for process in family:
+            if process.is_running():
+                process.kill()
+
+
+def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_path: Path):
+    first = run.begin(0.03, **{WARNS: "1"})
+    wait_for(lambda: len(run.folder.windows(1)) == 2, "the first epoch")
+    time.sleep(0.4)
+    first.send_signal(signal.SIGUSR1)
+    sent_s = time.monotonic()
+    assert run.end() == 0
+    assert time.monotonic() - sent_s < 15
+    stopped = run.content("stopped")
+    assert stopped["epoch"] == 1
+    assert 0 < stopped["step"] < 60
+    assert run.content("checkpointed") == {"epoch": 1, "step": stopped["step"]}
+    assert run.content(f"ended.{HERE}") == {"code": 0}
+    failed = finish(run.record, run.folder)
+    assert failed.status == "failed"
+
+    second = run.begin(**{WARNS: "1"})
+    wait_for(run.sampler, "the sampler")  # the ranks import their libraries, or are not there yet
+    second.send_signal(signal.SIGUSR1)
+    assert run.end() == 0
+    assert run.content("stopped")["step"] == stopped["step"] + 1
+    third = run.begin(0.01)  # without the variable a signal changes nothing
+    wait_for(lambda: len(run.workers()) == 2, "the ranks")
+    for process in (third, *run.workers(), run.sampler()):  # Slurm may signal all processes
+        process.send_signal(signal.SIGUSR1)
+    assert run.end() == 0, run.folder.log_path.read_text()
+    assert run.content("stopped") is None
+    done = finish(run.record, run.folder)
+    assert done.status == "done", done.reason
+    rows = pq.read_table(run.folder.epochs_path).to_pylist()
+    assert [row["interrupted"] for row in rows if row["phase"] == "train"][:2] == [False, True]
+    cut = [row for row in rows if row["phase"] == "train" and row["epoch"] == 1]
+    assert sum(row["steps"] for row in cut) == 60
+    assert len({report.host for report in done.samplers}) == 1
+
+    trained(run.spec, tmp_path / "uncut")
+    assert are_equal(model_of(run.folder.path), model_of(tmp_path / "uncut"))
+
+
+ENDS = """
+import os, signal
+
+from wattlaw.training import preemption
+
+class AtExit:
+    def __del__(self):  # after Python has removed its handlers
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+last = AtExit()
+with preemption.listening():
+    pass
+"""
+
+
+def test_a_notice_that_comes_while_a_rank_exits_does_not_fail_it() -> None:
+    assert subprocess.run([sys.executable, "-c", ENDS], check=False).returncode == 0

@@ -1,0 +1,351 @@
+"""The status of runs whose jobs have ended without recording it.
+
+`squeue`, `sacct` and `sbatch` are small programs here with scripted output; tests/slurm has
+the real ones.
+"""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+from test_slurm_words import command, launch_of, queue_line, record_of
+
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.run.launcher import ResourcesBusy
+from wattlaw.run.slurm import SlurmLauncher
+from wattlaw.run.slurm.submission import (
+    INTERRUPTED,
+    MAX_INTERRUPTIONS,
+    NO_FOLDER,
+    job_name,
+    read_submission,
+    store_tag,
+)
+from wattlaw.run.training.environment import DISK_FULL
+from wattlaw.store.record import Interruption, Site, now
+from wattlaw.store.run_folder import RunLock, locked
+from wattlaw.store.store import Store
+
+RUN = "0123456789abcdef"
+SITE = Site(scheduler="slurm", job_id="7", nodes=("node1", "node2"))
+
+
+class Queue:
+    """A launcher on a store, and a scripted queue."""
+
+    def __init__(self, folder, **slurm):
+        self.bin, self.store = folder / "bin", Store(folder / "store")
+        self.bin.mkdir()
+        self.store.create()
+        self.folder = self.store.folder(RUN)
+        self.set_job()
+        command(self.bin, "sbatch", "7")
+        command(self.bin, "scancel", "")
+        self.launch = launch_of(poll_s=1, **({"settle_s": 0} | slurm))
+        self.launcher = SlurmLauncher.open(self.launch, self.store.path)
+
+    def set_job(self, state=None, code=0, reason="None", job="7", signal=0):
+        """Set the job that squeue prints, or none."""
+        text = ""
+        if state is not None:
+            name = job_name(store_tag(self.store.path), RUN)
+            text = queue_line(job, state, str((code << 8) + signal), name, reason)
+        command(self.bin, "squeue", text)
+
+    def submitted(self, **changes):
+        """Return the attempt at a run whose job was submitted; the job then left this record."""
+        record = record_of(RUN, status="planned", attempts=0)
+        self.folder.write(record)
+        attempt = self.launcher.start(record, self.folder, self.launcher.allocate(record.spec))
+        told = {"status": "running", "attempts": 1, "site": SITE} | changes
+        self.folder.write(record.model_copy(update=told))
+        return attempt
+
+    def poll(self, attempt):
+        """Make the next poll of the queue due, and poll the attempt."""
+        self.launcher._poller._next_s = 0.0
+        return attempt.poll()
+
+    def times(self, program):
+        path = self.bin / f"{program}.words"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@pytest.fixture
+def queue(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    return Queue(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "expected"),
+    [
+        ("CANCELLED", 0, "job 7 was cancelled"),
+        ("OUT_OF_MEMORY", 0, "job 7: ran out of memory on its nodes"),
+        ("TIMEOUT", 0, "job 7: reached its time limit"),
+        ("FAILED", NO_FOLDER, "it must be on a file system that login node and compute nodes"),
+        ("FAILED", DISK_FULL, "job 7: the disk is full"),
+        ("FAILED", 1, "job 7: ended FAILED with exit code 1; the last words (log: "),
+        ("COMPLETED", 0, "job 7: ended COMPLETED with exit code 0; the last words (log: "),
+    ],
+)
+def test_a_job_that_ended_without_recording_it_fails_its_run_with_what_slurm_says(
+    queue, state, code, expected
+):
+    attempt = queue.submitted()
+    queue.folder.log_path.write_text("first\nthe last  words\n\n")
+    queue.set_job(state, code)
+    ended = queue.poll(attempt)
+    assert expected in ended.reason
+    assert queue.folder.read() == ended.record
+    assert (ended.record.status, ended.record.interrupted) == ("failed", False)
+    assert ended.record.finished_at is not None
+
+
+def test_a_job_whose_log_is_not_here_hints_at_the_file_system(queue):
+    attempt = queue.submitted()
+    queue.set_job("FAILED", 15)
+    assert "must be on a file system that login node and compute" in queue.poll(attempt).reason
+
+
+def test_a_job_cancelled_with_its_store_says_so(queue):
+    attempt = queue.submitted()
+    queue.store.cancel()
+    queue.set_job("CANCELLED")
+    ended = queue.poll(attempt)
+    assert (ended.reason, ended.record.interrupted) == ("cancelled by 'wattlaw cancel'", True)
+
+
+def test_several_refusals_in_a_row_end_the_campaign(queue):
+    record = record_of(RUN, status="planned", attempts=0)
+    queue.folder.write(record)
+    command(queue.bin, "sbatch", "sbatch: error: invalid partition specified: nope", code=1)
+    for _ in range(3):
+        with pytest.raises(BadInput, match="invalid partition specified: nope"):
+            queue.launcher.start(record, queue.folder, queue.launcher.allocate(record.spec))
+    with pytest.raises(NotAvailable, match="3 jobs in a row"):
+        queue.launcher.allocate(record.spec)
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED"])
+def test_a_job_that_has_not_ended_is_left_alone(queue, state):
+    attempt = queue.submitted()
+    queue.set_job(state)
+    assert queue.poll(attempt) is None
+    assert queue.poll(attempt) is None
+    assert queue.folder.read().status == "running"
+
+
+@pytest.mark.parametrize("status", ["done", "failed", "skipped"])
+def test_a_record_of_the_job_precedes_the_state_in_slurm(queue, status):
+    attempt = queue.submitted(status=status, reason="its own", finished_at=now())
+    queue.set_job("FAILED", 1)
+    assert queue.poll(attempt).record.reason == "its own"
+
+
+def test_files_of_a_job_may_appear_late_on_a_slow_file_system(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    queue = Queue(tmp_path, settle_s=1.5)
+    attempt = queue.submitted()
+    queue.set_job("COMPLETED")
+    assert queue.poll(attempt) is None
+    done = queue.folder.read().model_copy(update={"status": "done"})
+    queue.folder.write(done)  # only now it is seen here
+    assert queue.poll(attempt).record.status == "done"
+    late = queue.submitted()
+    queue.set_job("COMPLETED")
+    assert queue.poll(late) is None
+    time.sleep(1.6)
+    assert "COMPLETED" in queue.poll(late).reason
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "by"),
+    [
+        ("NODE_FAIL", 0, 0),
+        ("PREEMPTED", 0, 0),
+        ("FAILED", INTERRUPTED, 0),
+        ("FAILED", 0, signal.SIGUSR1),  # warned before its driver listened
+    ],
+)
+def test_a_lost_job_is_submitted_again_and_the_loss_recorded(queue, state, code, by):
+    attempt = queue.submitted()
+    queue.set_job(state, code, signal=by)
+    assert queue.poll(attempt) is None
+    assert queue.times("sbatch") == 2
+    record = queue.folder.read()
+    assert record.status == "planned"
+    (cut,) = record.interruptions
+    assert (cut.attempt, cut.job_id, cut.nodes) == (1, "7", ("node1", "node2"))
+    assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
+
+
+def test_a_recorded_loss_is_not_recorded_twice(queue):
+    attempt = queue.submitted(status="planned")
+    queue.set_job("FAILED", INTERRUPTED)
+    assert queue.poll(attempt) is None
+    assert queue.times("sbatch") == 2
+    assert queue.folder.read().interruptions == ()
+
+
+def test_repeated_losses_without_progress_fail_the_run(queue):
+    attempt = queue.submitted()
+    queue.set_job("NODE_FAIL")
+    for number in range(2, MAX_INTERRUPTIONS + 1):
+        assert queue.poll(attempt) is None
+        record = queue.folder.read().model_copy(update={"status": "running", "attempts": number})
+        queue.folder.write(record)
+    ended = queue.poll(attempt)
+    assert "in a row without a checkpoint" in ended.reason
+    assert queue.times("sbatch") == MAX_INTERRUPTIONS
+
+
+def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
+    attempt = queue.submitted()
+    live = queue.folder.live(1)
+    live.mkdir(parents=True)
+    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "step": 0}))
+    queue.set_job("TIMEOUT", INTERRUPTED)
+    assert queue.poll(attempt) is None
+    assert queue.folder.read().interruptions[0].has_progress
+
+
+def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2")
+    queue.set_job()
+    assert queue.poll(attempt) is None
+    before = queue.times("squeue")
+    assert queue.poll(attempt) is None
+    assert (queue.times("sacct"), queue.times("squeue")) == (1, before)
+    assert queue.poll(attempt).reason == "job 7 was cancelled"
+
+
+def test_without_accounting_a_job_that_vanished_is_left_to_the_next_start(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
+    queue.set_job()
+    ended = [queue.poll(attempt) for _ in range(3)][-1]
+    assert "disappeared from the queue" in ended.reason
+    assert ended.record.interrupted
+
+
+def test_while_slurm_does_not_answer_nothing_is_concluded_or_submitted(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", 1)
+    assert queue.poll(attempt) is None
+    assert "does not respond" in queue.launcher.status_message()
+    assert queue.launcher.allocate(queue.folder.read().spec) is None
+    queue.set_job("CANCELLED")
+    assert "cancelled" in queue.poll(attempt).reason
+
+
+def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen(queue):
+    record = record_of(RUN, status="planned", attempts=0)
+    queue.folder.write(record)
+    command(queue.bin, "sbatch", "Socket timed out on send/recv operation", code=1)
+    with pytest.raises(ResourcesBusy):
+        queue.launcher.start(record, queue.folder, queue.launcher.allocate(record.spec))
+    assert queue.launcher.allocate(record.spec) is None
+    assert read_submission(queue.folder).job_id is None
+    queue.set_job("PENDING", job="9")  # it had been taken all the same
+    queue.launcher._poller._next_s = 0.0
+    assert RUN in queue.launcher.detached_run_ids()
+    attempt = queue.launcher.reattach(record, queue.folder)
+    assert queue.poll(attempt) is None
+    queue.set_job("CANCELLED", job="9")
+    assert queue.poll(attempt).reason == "job 9 was cancelled"
+
+
+def test_the_queue_is_polled_while_the_accounting_is_down(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sacct", "slurmdbd: Connection refused", code=1)
+    queue.set_job()
+    for _ in range(5):
+        assert queue.poll(attempt) is None
+    assert queue.times("sacct") == 2
+    assert queue.times("squeue") >= 4
+    assert queue.launcher.allocate(queue.folder.read().spec) is not None
+    assert queue.folder.read().status == "running"
+
+
+def test_a_record_that_cannot_be_read_for_a_moment_harms_no_job(queue):
+    attempt = queue.submitted()
+    whole = queue.folder.record_path.read_text()
+    queue.set_job("COMPLETED")
+    queue.folder.record_path.write_text("{")
+    assert queue.poll(attempt) is None
+    queue.folder.record_path.write_text(whole.replace('"running"', '"done"'))
+    assert queue.poll(attempt).record.status == "done"
+    assert queue.times("scancel") == 0
+
+
+def test_a_lost_job_waits_for_a_place_in_the_queue(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    queue = Queue(tmp_path, max_queued=1)
+    attempt = queue.submitted()
+    name = job_name(store_tag(queue.store.path), "f" * 16)
+    other = queue_line("8", "RUNNING", "0", name, "None")
+    lost = queue_line("7", "NODE_FAIL", "0", job_name(store_tag(queue.store.path), RUN), "None")
+    command(queue.bin, "squeue", f"{lost}\n{other}")
+    assert queue.poll(attempt) is None
+    assert queue.poll(attempt) is None
+    assert queue.times("sbatch") == 1
+    queue.set_job("NODE_FAIL")
+    assert queue.poll(attempt) is None
+    assert queue.times("sbatch") == 2
+    assert len(queue.folder.read().interruptions) == 1
+
+
+def test_a_second_submission_without_an_answer_is_found_by_its_name(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sbatch", "Socket timed out on send/recv operation", code=1)
+    queue.set_job("NODE_FAIL")
+    assert queue.poll(attempt) is None
+    before = queue.times("sbatch")
+    queue.set_job("RUNNING", job="8")
+    assert queue.poll(attempt) is None
+    assert queue.poll(attempt) is None
+    assert queue.times("sbatch") == before
+    queue.set_job("CANCELLED", job="8")
+    assert queue.poll(attempt).reason == "job 8 was cancelled"
+
+
+def test_a_recorded_interruption_counts_after_slurm_forgets_the_job(queue):
+    cut = Interruption(attempt=1, at=now(), reason="warned", job_id="7", has_progress=True)
+    attempt = queue.submitted(status="planned", interruptions=(cut,))
+    command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
+    queue.set_job()
+    for _ in range(3):
+        assert queue.poll(attempt) is None
+    assert queue.times("sbatch") == 2
+
+
+def test_jobs_of_earlier_attempts_are_ignored(queue):
+    attempt = queue.submitted()
+    queue.set_job("CANCELLED", job="3")
+    command(queue.bin, "sacct", "7|RUNNING|0:0||1|")
+    assert queue.poll(attempt) is None
+
+
+def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
+    spec = record_of(RUN).spec
+    assert queue.launcher.allocate(spec) is not None
+    other = SlurmLauncher.open(queue.launch, queue.store.path)
+    assert other.allocate(spec) is None
+    queue.launcher.close()
+    other._poller._next_s = 0.0
+    assert other.allocate(spec) is not None
+
+
+def test_a_lock_has_one_owner_at_a_time(tmp_path):
+    with (tmp_path / "file").open("ab") as file, (tmp_path / "file").open("ab") as other:
+        assert locked(file)
+        assert not locked(other)
+    folder = Store(tmp_path / "store").folder(RUN)
+    with RunLock(folder) as lock:
+        assert lock.acquire()
+        assert RunLock(folder).is_locked()
+    assert not RunLock(folder).is_locked()

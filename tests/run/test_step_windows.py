@@ -1,0 +1,429 @@
+"""Runs that are measured by optimizer steps or by time, not by epochs."""
+
+import json
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from ranks import spec_of, trained, windows_of
+from test_training import TRAIN, run_here
+
+from conftest import study_of
+from wattlaw.cli.main import main
+from wattlaw.measure.telemetry.device_energy import shortest_window_s
+from wattlaw.run.finish import finish, merged_windows, missing_windows
+from wattlaw.run.instrumentation.step_times import steadiness_notes
+from wattlaw.run.planning import gpu_hours
+from wattlaw.run.training.steps import MOST_FACTOR, StepGoal
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.schema import WINDOWS
+from wattlaw.store.statistics import statistics
+from wattlaw.store.store import Store
+from wattlaw.study.identity import canonical, run_id
+from wattlaw.study.model import Measure, RunSpec, Study
+from wattlaw.study.plan import PlannedRun, expand
+from wattlaw.workloads import catalogue
+
+STEPS_OF_EPOCH = 15  # of 1437 samples: 14 x 96 + 93
+
+
+def parsed(**changes: object) -> Study:
+    return Study.model_validate_json(json.dumps(study_of(**changes)))
+
+
+def planned(**changes: object) -> list[PlannedRun]:
+    return expand(parsed(**changes))
+
+
+# What a study may ask for.
+
+units = st.fixed_dictionaries(
+    {},
+    optional={
+        "epochs": st.integers(1, 100_000) | st.none(),
+        "steps": st.integers(1, 10_000_000) | st.none(),
+        "seconds": st.floats(0, 1e7, exclude_min=True) | st.none(),
+    },
+)
+
+
+@given(units, st.none() | st.integers(0, 1000))
+def test_exactly_one_of_epochs_steps_and_seconds_is_measured(given_units, warmup_steps):
+    values = given_units | ({} if warmup_steps is None else {"warmup_steps": warmup_steps})
+    values |= {"warmup_epochs": 0}
+    set_units = {name for name, value in given_units.items() if value is not None}
+    is_default = not set_units and "epochs" not in given_units
+    by_epochs = set_units == {"epochs"} or is_default
+    is_valid = len(set_units) == 1 or is_default
+    is_valid &= not by_epochs or warmup_steps in (None, 20)
+    try:
+        measure = Measure.model_validate_json(json.dumps(values))
+    except ValidationError:
+        assert not is_valid
+        return
+    assert is_valid
+    assert measure.is_by_steps == (not by_epochs)
+    assert measure.epoch_count == (given_units.get("epochs") or 3 if by_epochs else 0)
+    assert Measure.model_validate_json(measure.model_dump_json()) == measure
+
+
+@pytest.mark.parametrize(
+    ("measure", "key"),
+    [
+        ({"steps": 100, "seconds": 60}, "measure"),
+        ({"steps": 100, "epochs": 3}, "measure"),
+        ({"steps": 0}, "measure.steps"),
+        ({"seconds": 0}, "measure.seconds"),
+        ({"seconds": -1.5}, "measure.seconds"),
+        ({"steps": 1.5}, "measure.steps"),
+        ({"steps": 100, "warmup_epochs": 1}, "measure.warmup_epochs"),
+        ({"epochs": 3, "warmup_steps": 5}, "measure.warmup_steps"),
+        ({"steps": 5, "warmup_steps": -1}, "measure.warmup_steps"),
+        ({"epochs": None}, "measure"),
+    ],
+)
+def test_a_contradiction_is_one_line_with_the_key(measure, key, write_study, capsys):
+    assert main(["check", str(write_study(measure=measure))]) == 2
+    error = capsys.readouterr().err
+    assert f": {key}: " in error
+    assert error.count("\n") == 1
+
+
+def test_epochs_of_a_sweep_need_epochs(write_study, capsys):
+    sweeps = [{"gpus": [1], "global_batch": [8], "epochs": 4}]
+    assert main(["check", str(write_study(measure={"steps": 9}, sweeps=sweeps))]) == 2
+    assert "sweeps[0].epochs" in capsys.readouterr().err
+
+
+def test_what_is_measured_is_part_of_the_identity_and_defaults_are_not():
+    measures: list[dict[str, object]] = [
+        {}, {"steps": 100}, {"steps": 101}, {"seconds": 100.0}, {"steps": 100, "warmup_steps": 5},
+    ]  # fmt: skip
+    specs = [planned(measure=measure)[0].spec for measure in measures]
+    assert len({run_id(spec) for spec in specs}) == len(specs)
+    assert '"measure":{}' in canonical(specs[0])
+    assert '"measure":{"epochs":null,"steps":100,"warmup_epochs":0}' in canonical(specs[1])
+    assert RunSpec.model_validate_json(specs[4].model_dump_json()) == specs[4]
+
+
+def test_check_and_dry_run_say_what_a_run_measures(write_study, tmp_path, capsys):
+    study = write_study(measure={"steps": 100, "warmup_steps": 7})
+    assert main(["check", str(study)]) == 0
+    assert "100 steps after 7 warm-up steps" in capsys.readouterr().out
+    assert main(["run", str(study), "--store", str(tmp_path / "s"), "--dry-run"]) == 0
+    assert "100 steps after 7 warm-up steps" in capsys.readouterr().out
+
+
+def test_gpu_hours_count_the_steps_and_the_seconds():
+    sweeps = [{"gpus": [4], "local_batch": [8]}]
+    work = catalogue.work(planned()[0].spec.workload)
+    assert work is not None
+    per_step = 32 * work.flops_per_sample / 1e12 / 3600
+    by_steps = planned(measure={"steps": 100, "warmup_steps": 20}, sweeps=sweeps)
+    assert gpu_hours(by_steps, [], 1e12).counted == pytest.approx(120 * per_step)
+    timed = planned(measure={"seconds": 60, "warmup_steps": 20}, sweeps=sweeps)
+    assert gpu_hours(timed, [], 1e12).counted == pytest.approx(20 * per_step + 4 * 60 / 3600)
+
+
+# When the steps end.
+
+
+def steps_until_goal(measure: Measure, step_s: float) -> tuple[StepGoal, int]:
+    """Return the goal of a single window, and the number of steps until it is reached."""
+    goal = StepGoal(measure, list)
+    steps = 1
+    while not goal.is_reached(steps, steps * step_s, steps * step_s):
+        steps += 1
+    return goal, steps
+
+
+@given(st.integers(1, 300), st.floats(1e-3, 10))
+def test_steps_are_as_many_as_requested_or_more_until_the_energy_is_reliable(requested, step_s):
+    measure = Measure(steps=requested)
+    goal, steps = steps_until_goal(measure, step_s)
+    needed_s = shortest_window_s(measure.sample_hz)
+    notes = list(goal.notes(steps, steps * step_s))
+    assert requested <= steps <= MOST_FACTOR * requested
+    if requested * step_s >= needed_s:
+        assert (steps, notes) == (requested, [])
+    else:
+        assert len(notes) == 1
+        assert steps == MOST_FACTOR * requested or steps * step_s >= needed_s
+        assert steps * step_s < 2 * needed_s + step_s
+    if steps * step_s < needed_s:
+        assert notes[0].startswith("too few steps")
+
+
+@given(st.floats(0.01, 100), st.floats(1e-3, 10))
+def test_seconds_are_reached_and_not_passed_by_far(seconds, step_s):
+    measure = Measure(seconds=seconds)
+    goal, steps = steps_until_goal(measure, step_s)
+    needed_s = shortest_window_s(measure.sample_hz)
+    target_s = max(seconds, min(needed_s, MOST_FACTOR * seconds))
+    assert target_s <= steps * step_s * (1 + 1e-9)
+    assert steps * step_s < target_s + 2 * step_s
+    assert len(list(goal.notes(steps, steps * step_s))) == (seconds < needed_s)
+
+
+def test_the_last_window_is_long_enough_too():
+    goal = StepGoal(Measure(steps=100), list)
+    assert not goal.is_reached(100, total_s=10.0, window_s=0.1)  # an epoch ended at step 99
+    assert goal.is_reached(110, total_s=11.0, window_s=1.1)
+
+
+def test_a_window_is_divided_only_into_long_parts():
+    goal = StepGoal(Measure(steps=100), list)
+    assert goal.may_split(50, total_s=5.0, window_s=5.0)
+    assert not goal.may_split(5, total_s=0.5, window_s=0.5)
+    assert not goal.may_split(95, total_s=9.5, window_s=9.5)
+    timed = StepGoal(Measure(seconds=10.0), list)
+    assert timed.may_split(50, total_s=5.0, window_s=2.0)
+    assert not timed.may_split(95, total_s=9.5, window_s=2.0)
+
+
+def test_ranks_whose_clocks_differ_end_after_the_same_step():
+    barrier, values = threading.Barrier(2), {}
+    ends: dict[float, int] = {}
+    agreements = []
+
+    def rank(step_s: float) -> None:
+        def largest(own: Sequence[float]) -> list[float]:
+            values[step_s] = own
+            barrier.wait(10)
+            both = [max(pair) for pair in zip(*values.values(), strict=True)]
+            barrier.wait(10)
+            agreements.append(both)
+            return both
+
+        goal = StepGoal(Measure(seconds=3.0), largest)
+        ends[step_s] = next(n for n in range(1, 999) if goal.is_reached(n, n * step_s, n * step_s))
+
+    threads = [threading.Thread(target=rank, args=(step_s,)) for step_s in (0.01, 0.013)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert ends[0.01] == ends[0.013] == 300  # of the fast rank, whose 3 s need most steps
+    assert len(agreements) < 40
+
+
+# How steady steps are.
+
+
+def noisy(count: int, seed: int = 0) -> np.ndarray:
+    return 0.1 * np.random.default_rng(seed).lognormal(sigma=0.1, size=count)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_steady_steps_have_no_notes(seed):
+    assert steadiness_notes(noisy(300, seed)) == []
+
+
+@pytest.mark.parametrize(("factor", "word"), [(1.2, "slower"), (0.8, "faster")])
+def test_a_drift_is_reported_with_its_direction(factor, word):
+    (note,) = steadiness_notes(noisy(300) * np.linspace(1, factor, 300))
+    assert word in note
+
+
+def test_pauses_are_reported_unless_they_are_the_first_steps_of_epochs():
+    steps_s = noisy(300)
+    steps_s[[50, 150, 250]] = 2.0
+    (note,) = steadiness_notes(steps_s)
+    assert note.startswith("not steady: 3 of 300 steps")
+    assert steadiness_notes(steps_s, left_out=[50, 150, 250]) == []
+
+
+def test_few_steps_show_nothing():
+    assert steadiness_notes(np.linspace(1, 9, 20)) == []
+
+
+# Real runs.
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    study = parsed(
+        workloads=[{"name": "digits-cnn", "options": {"width": 8}}],
+        sweeps=[{"gpus": [1, 2], "global_batch": [96]}],
+        measure={"steps": 20, "warmup_steps": 4, "sample_hz": 20, "assume_cpu_w": 15},
+        train={"gradient_accumulation": 2},
+        launch={"gpus_per_node": 2, "max_parallel": 2, "threads_per_worker": 1},
+    )
+    return run_here(study, tmp_path_factory.mktemp("steps") / "store")
+
+
+@pytest.fixture(scope="module")
+def windows(store: Store) -> pd.DataFrame:
+    return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
+
+
+def test_a_run_by_steps_has_windows_of_steps_only(windows):
+    assert set(windows["phase"]) == {"steps"}
+    assert windows["epoch"].isna().all()
+    for _, run in windows.sort_values("start_ns").groupby("gpus"):
+        assert list(run["warmup"])[:2] == [True, False]
+        assert list(run["from_step"]) == [0, *np.cumsum(run["steps"])[:-1]]
+        assert run["steps"].iloc[0] == 4
+        assert 20 <= run["steps"].iloc[1:].sum() <= MOST_FACTOR * 20
+
+
+def test_a_step_is_one_update_with_gradient_accumulation_too(windows):
+    for row in windows.itertuples():
+        smaller = sum(
+            (step + 1) % STEPS_OF_EPOCH == 0
+            for step in range(row.from_step, row.from_step + row.steps)
+        )
+        assert row.samples == 96 * row.steps - 3 * smaller
+        assert row.step_time_mean_s * row.steps == pytest.approx(row.duration_s, rel=0.3)
+
+
+def test_ranks_train_the_same_steps(windows):
+    warmup = windows[windows["warmup"]].set_index("gpus")
+    assert warmup.loss[2] == pytest.approx(warmup.loss[1], rel=2e-4)
+
+
+def test_a_window_is_as_long_as_its_energy_needs_or_a_note_says_so(store, windows):
+    runs = store.pandas("runs").set_index("gpus")
+    for gpus, run in windows[~windows["warmup"]].groupby("gpus"):
+        notes = " ".join(runs.loc[gpus, "notes"])
+        steps = run["steps"].sum()
+        assert (run["duration_s"] >= 1.0).all() or "too few steps" in notes
+        assert steps == 20 or re.search(rf"\b{steps:,}\b", notes)
+        assert set(run["energy_verdict"]) == {"ok"}
+
+
+def test_the_columns_of_runs_say_what_was_measured(store):
+    runs = store.pandas("runs").set_index("gpus")
+    assert set(runs["measure_steps"]) == {20}
+    assert set(runs["warmup_steps"]) == {4}
+    assert runs[["epochs", "warmup_epochs", "measure_seconds"]].isna().all(axis=None)
+    assert set(runs["dataset_samples"]) == {TRAIN}
+    assert dict(runs["world_size"]) == {1: 1, 2: 2}
+    assert dict(runs["parallelism"]) == {1: "none", 2: "ddp"}
+    assert set(runs["backend"]) == {"gloo"}
+
+
+def by_steps(gpus: int = 1, **measure: Any) -> RunSpec:
+    spec = spec_of("digits-cnn", {"width": 8}, gpus=gpus, global_batch=96)
+    return spec.model_copy(update={"measure": Measure(**measure)})
+
+
+def test_seconds_are_measured_and_an_epoch_boundary_splits_them(tmp_path):
+    rows = trained(by_steps(gpus=2, seconds=2.7, warmup_steps=0, sample_hz=10), tmp_path)
+    assert not any(row["warmup"] for row in rows)
+    total_s = sum(row["duration_s"] for row in rows)
+    assert 2.7 <= total_s < 6
+    assert len(rows) > 1
+    ends = [row["from_step"] + row["steps"] for row in rows]
+    assert [row["from_step"] for row in rows] == [0, *ends[:-1]]
+    assert all(end % STEPS_OF_EPOCH == 0 for end in ends[:-1])
+    assert all(row["duration_s"] >= 1.0 for row in rows)
+
+
+def record_of(spec: RunSpec, attempts: int) -> RunRecord:
+    return RunRecord(
+        run_id=run_id(spec), study="s", spec=spec, seed=0, order_seed=0, attempts=attempts
+    )
+
+
+def test_a_preempted_run_by_steps_begins_again(tmp_path):
+    spec, folder = by_steps(steps=12, warmup_steps=3, sample_hz=1000), RunFolder(tmp_path)
+    stopped = trained(spec, tmp_path, 1, warned_at=9)
+    assert [row["steps"] for row in stopped] == [3]
+    assert not folder.checkpoint_path.exists()
+    content = json.loads((folder.live(1) / "stopped.json").read_text())
+    assert (content["epoch"], content["step"]) == (0, 9)
+    after = finish(record_of(spec, 1), folder)
+    assert after.status == "failed"
+    rows = trained(spec, tmp_path, 2)
+    merged, attempts = merged_windows(record_of(spec, 2), folder)
+    # Windows of the host "here", whose folder has no sampler.
+    assert attempts == [2]
+    assert len(rows) == len(windows_of(tmp_path, 2)) >= 2
+    assert len(merged) == len(rows)
+    done = finish(record_of(spec, 2), folder)
+    assert done.status == "done", done.reason
+
+
+def table(*rows: tuple[str, int, int]) -> pa.Table:
+    plain = [
+        {"host": host, "phase": "steps", "warmup": False, "from_step": begin, "steps": count}
+        for host, begin, count in rows
+    ]
+    return pa.Table.from_pylist(plain, schema=WINDOWS)
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_complete"),
+    [
+        ([("a", 0, 2), ("b", 0, 2), ("a", 2, 10), ("b", 2, 10)], True),
+        ([("a", 0, 2), ("b", 0, 2), ("a", 2, 15), ("b", 2, 15)], True),
+        ([("a", 0, 2), ("b", 0, 2), ("a", 2, 9), ("b", 2, 9)], False),
+        ([("a", 0, 2), ("b", 0, 2), ("a", 2, 10)], False),
+        ([("a", 2, 10), ("b", 2, 10)], False),
+        ([], False),
+    ],
+)
+def test_a_run_is_complete_with_all_steps_on_every_host(rows, is_complete):
+    spec = by_steps(gpus=2, steps=10, warmup_steps=2).model_copy(update={"nodes": 2})
+    assert (missing_windows(record_of(spec, 1), table(*rows)) is None) == is_complete
+
+
+def test_a_run_of_seconds_needs_a_step_after_the_warmup():
+    record = record_of(by_steps(seconds=5.0, warmup_steps=2), 1)
+    assert missing_windows(record, table(("a", 0, 2))) is not None
+    assert missing_windows(record, table(("a", 0, 2), ("a", 2, 1))) is None
+
+
+# Simulated runs.
+
+
+def simulated(tmp_path: Path, **changes: object) -> Store:
+    path = tmp_path / "study.yaml"
+    launch = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
+    sweeps = [{"gpus": [8], "local_batch": [4]}]
+    path.write_text(json.dumps(study_of(**{"launch": launch, "sweeps": sweeps} | changes)))
+    assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 0
+    return Store.existing(tmp_path / "store")
+
+
+@pytest.mark.parametrize("measure", [{"steps": 4000}, {"seconds": 30.0}])
+def test_a_simulated_run_has_a_warmup_block_and_a_measured_one(measure, tmp_path):
+    store = simulated(tmp_path, measure=measure | {"warmup_steps": 50})
+    warmup, block = store.pandas("epochs").sort_values("start_ns").itertuples()
+    assert (warmup.phase, block.phase) == ("steps", "steps")
+    assert (warmup.warmup, block.warmup) == (True, False)
+    assert (warmup.from_step, warmup.steps, block.from_step) == (0, 50, 50)
+    assert block.samples == 32 * block.steps
+    assert block.step_time_mean_s * block.steps == pytest.approx(block.duration_s)
+    assert block.gpu_energy_j == pytest.approx(8 * block.gpu_power_mean_w * block.duration_s)
+    if "steps" in measure:
+        assert block.steps == 4000
+    else:
+        assert block.duration_s == pytest.approx(30, rel=0.3)
+    samples = store.pandas("telemetry")
+    assert samples["power_w"].mean() == pytest.approx(block.gpu_power_mean_w, rel=0.2)
+    of_gpus = statistics(store)
+    (row,) = of_gpus[of_gpus["part"] == "run"].itertuples()
+    assert row.power_mean_w == pytest.approx(block.gpu_power_mean_w, rel=0.2)
+
+
+def test_simulated_steps_and_epochs_agree_per_sample(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    by_epochs = simulated(tmp_path / "a", measure={"epochs": 20}).pandas("epochs")
+    epochs = by_epochs[(by_epochs["phase"] == "train") & ~by_epochs["warmup"]]
+    blocks = simulated(tmp_path / "b", measure={"steps": 2000}).pandas("epochs")
+    block = blocks[~blocks["warmup"]].iloc[0]
+    per_step = (epochs["step_time_mean_s"] * epochs["steps"]).sum() / epochs["steps"].sum()
+    assert block["step_time_mean_s"] == pytest.approx(per_step, rel=0.05)

@@ -1,0 +1,162 @@
+"""The training loop under real torch.distributed: what it computes and what it writes."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from launchers import Silent
+
+from conftest import study_of
+from wattlaw.run.campaign import Campaign
+from wattlaw.run.local import LocalLauncher
+from wattlaw.run.planning import Planned
+from wattlaw.store.store import Store
+from wattlaw.study.model import Study, Train
+from wattlaw.study.plan import expand
+
+TRAIN, TEST = 1437, 360
+
+
+def run_here(study: Study, path: Path) -> Store:
+    """Run a study in this process's campaign, without the search for GPUs."""
+    planned = Planned(study, expand(study))
+    store = Store(path)
+    store.create()
+    launcher = LocalLauncher(study.launch, gpus=[], boards=[])
+    outcome = Campaign(planned.study, planned.runs, store, launcher, Silent()).run()
+    assert (outcome.failed, outcome.left) == (0, 0), store.records()
+    return store
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Train at one global batch on one and three workers: 1437 = 14 x 96 + 93 samples.
+
+    ``test_workloads.py`` compares one and two.
+    """
+    study = study_of(
+        sweeps=[{"gpus": [1, 3], "global_batch": [96]}],
+        measure={"epochs": 3, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15},
+        launch={"gpus_per_node": 4, "max_parallel": 2, "threads_per_worker": 1},
+    )
+    parsed = Study.model_validate_json(json.dumps(study))
+    return run_here(parsed, tmp_path_factory.mktemp("training") / "store")
+
+
+@pytest.fixture(scope="module")
+def windows(store: Store) -> pd.DataFrame:
+    return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
+
+
+def test_one_and_three_workers_have_the_same_losses_at_one_global_batch(windows):
+    losses = windows.pivot_table(index=["epoch", "phase"], columns="gpus", values="loss")
+    assert len(losses) == 6
+    assert losses[3].to_numpy() == pytest.approx(losses[1].to_numpy(), rel=2e-4)
+
+
+def test_the_loss_falls_and_the_net_learns(windows):
+    for _, run in windows.groupby("gpus"):
+        trained = run[run.phase == "train"].sort_values("epoch").loss.to_numpy()
+        assert (trained[1:] < trained[:-1]).all()
+        assert run[(run.phase == "evaluate") & (run.epoch == 2)].metric.item() > 0.5
+
+
+def test_every_window_counts_the_samples_and_updates_it_had(windows):
+    training, evaluation = (windows[windows.phase == p] for p in ("train", "evaluate"))
+    assert set(training.samples) == {TRAIN}
+    assert set(training.steps) == {15}
+    assert set(evaluation.samples) == {TEST}
+    assert evaluation.steps.isna().all()
+    assert training.metric.isna().all()
+
+
+def test_an_evaluation_keeps_all_that_it_found_and_the_metric_is_one_of_it(windows):
+    training, evaluation = (windows[windows.phase == p] for p in ("train", "evaluate"))
+    assert training.metrics.isna().all()
+    for row in evaluation.itertuples():
+        found = json.loads(row.metrics)
+        assert set(found) == {"loss", "accuracy"}
+        assert (found["loss"], found["accuracy"]) == (row.loss, row.metric)
+
+
+def test_warm_up_is_marked_and_kept(windows):
+    assert windows.groupby("gpus").size().to_list() == [6, 6]
+    assert set(windows[windows.warmup].epoch) == {0}
+    assert set(windows[~windows.warmup].epoch) == {1, 2}
+
+
+def test_windows_of_an_uninterrupted_run_are_complete(windows):
+    assert not windows.interrupted.any()
+    assert set(windows.from_step) == {0}
+
+
+def test_step_times_add_up_to_the_window(windows):
+    training = windows[windows.phase == "train"]
+    stepped = training.step_time_mean_s * training.steps
+    assert (stepped <= training.duration_s).all()
+    assert (stepped >= 0.8 * training.duration_s).all()
+    assert (training.step_time_p95_s >= training.step_time_p50_s).all()
+
+
+def test_windows_do_not_overlap_and_evaluation_is_outside_training(windows):
+    for _, run in windows.groupby("gpus"):
+        ordered = run.sort_values("start_ns")
+        ends = ordered.start_ns + ordered.duration_s * 1e9
+        assert (ordered.start_ns.to_numpy()[1:] >= ends.to_numpy()[:-1] - 1e6).all()
+        assert ordered.phase.to_list() == ["train", "evaluate"] * 3
+
+
+def test_energy_without_a_meter_is_an_estimate_and_says_so(store, windows):
+    assert set(windows.energy_source) == {"estimated"}
+    assert windows.gpu_energy_j.isna().all()
+    training = windows[windows.phase == "train"]
+    assert (training.cpu_energy_j > 0).all()
+    telemetry = store.pandas("telemetry")
+    assert set(telemetry[telemetry.power_w.notna()].power_source) == {"estimated"}
+
+
+def test_telemetry_covers_the_run_from_before_its_first_window_to_after_its_last(store, windows):
+    telemetry = store.pandas("telemetry")
+    for run_id, run in windows.groupby("run_id"):
+        mine = telemetry[telemetry.run_id == run_id]
+        assert mine.t_ns.min() < run.start_ns.min()
+        assert mine.t_ns.max() > (run.start_ns + run.duration_s * 1e9).max()
+        assert mine.t_ns.is_monotonic_increasing
+
+
+def test_the_operations_of_a_sample_are_those_counted_by_hand(store):
+    """Two per multiplication and addition; backward as much for weights, and as much for inputs.
+
+    3 x 3 convolutions on 8 x 8 pixels with 1 -> 32 and 32 -> 64 channels, then dense layers
+    1024 -> 64 -> 10 behind 2 x 2 pooling. The gradient of the pictures is not needed.
+    """
+    first, second = (9 * before * after * 8 * 8 for before, after in ((1, 32), (32, 64)))
+    dense = 64 * 4 * 4 * 64 + 64 * 10
+    by_hand = 2 * (2 * first + 3 * second + 3 * dense)
+    assert by_hand == 7_548_672
+    assert set(store.pandas("runs").flops_per_sample) == {by_hand}
+
+
+def test_the_table_of_runs_has_the_training_settings(store):
+    runs = store.pandas("runs")
+    assert (runs.gradient_bytes == 4 * runs.parameters).all()
+    assert set(runs.loader_workers) == {0}  # nothing is read from files
+    for text in runs.train:
+        told = json.loads(text)
+        assert told == Train().model_dump()  # defaults included
+        assert told["gradient_accumulation"] == 1
+
+
+def test_the_record_has_hardware_and_software(store):
+    for record in store.records():
+        assert record.status == "done"
+        assert record.attempts == 1
+        assert record.facts.parameters == 85_066
+        assert record.facts.threads_per_worker == 1
+        assert "torch" in record.facts.software
+        assert [device.id for device in record.samplers[0].devices] == ["host"]
+        assert record.samplers[0].cpu_s > 0
+        folder = store.folder(record.run_id).path
+        assert not (folder / "live").exists()
+        assert (folder / "log.txt").exists()

@@ -1,0 +1,429 @@
+"""Stores with damaged, foreign and abandoned files: named, left out of other runs, tidied up."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_store import ID, a_store, record
+
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput
+from wattlaw.measure.devices.meter import Facts as DeviceFacts
+from wattlaw.run.finish import finish
+from wattlaw.run.training import failures
+from wattlaw.store.live import open_windows, write_window
+from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
+from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.schema import EPOCHS
+from wattlaw.store.store import Store
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+HOST = "a"
+SIDE_FILES = (f"sampler.{HOST}.json", f"facts.{HOST}.json", f"clocks.{HOST}.json",
+              f"limits.{HOST}.json", f"telemetry.{HOST}.csv")  # fmt: skip
+
+
+def _replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda path: (path.unlink(missing_ok=True), make(path))
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(9 * 10**9)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "null": lambda path: path.write_bytes(b"null\n"),
+    "another type": lambda path: path.write_bytes(b'{"host": 3, "samples": NaN}\n'),
+    "null values": lambda path: path.write_bytes(b'[{"host": null, "at": null}]\n'),
+    "bytes": lambda path: path.write_bytes(bytes(range(256))),
+    "zeros": lambda path: path.write_bytes(b"\0" * 4096),
+    "deep": lambda path: path.write_bytes(b"[" * 200_000 + b"\n"),
+    "huge": _replaced(_sparse),
+    "a folder": _replaced(Path.mkdir),
+    "a pipe": _replaced(os.mkfifo),
+    "a link to itself": _replaced(lambda path: path.symlink_to(path)),
+    "endless": _replaced(lambda path: path.symlink_to("/dev/zero")),
+}
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Fail a test that waits for a pipe."""
+
+    def end(*_: object) -> None:
+        raise AssertionError("it waits for a pipe")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def trained(folder: Path) -> tuple[RunRecord, RunFolder]:
+    """Return a run whose training has ended well, and which is still to be finished."""
+    spec = RunSpec(
+        workload=WorkloadSpec(name="digits-cnn"),
+        setting=Setting(gpus=1, global_batch=8, local_batch=8),
+        repeat=0,
+        measure=Measure(epochs=2, warmup_epochs=0, evaluate=False),
+        launch_kind="local",
+    )
+    run = RunFolder(folder / ID)
+    live = run.live(1)
+    live.mkdir(parents=True)
+    with open_windows(live, HOST) as windows:
+        for epoch in range(2):
+            write_window(windows, HOST, epoch=epoch, phase="train", warmup=False,
+                         start_ns=10**9 * (1 + epoch), duration_s=1.0)  # fmt: skip
+    device: dict[str, DeviceFacts] = {"facts": {}}
+    report = SamplerReport(
+        host=HOST, samples=1, duration_s=2.0, cpu_s=0.1, start_cpu_s=0.1,
+        devices=(DeviceReport(id="cpu", kind="cpu", name="x", **device),),
+    )  # fmt: skip
+    (live / f"sampler.{HOST}.json").write_text(report.model_dump_json())
+    (live / f"facts.{HOST}.json").write_text(Facts(hosts=(HOST,)).model_dump_json())
+    (live / f"clocks.{HOST}.json").write_text("[]")
+    (live / f"limits.{HOST}.json").write_text("[]")
+    (live / f"telemetry.{HOST}.csv").write_text(
+        "device,kind,t_ns,cpu_cores\ncpu,cpu,1500000000,1\n"
+    )
+    started = RunRecord(
+        run_id=ID, study="x", spec=spec, seed=0, order_seed=0, status="running", attempts=1
+    )
+    return started, run
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_side_file_is_a_note_of_a_run_that_is_done(tmp_path, damage):
+    for name in SIDE_FILES:
+        before, run = trained(tmp_path / name)
+        DAMAGES[damage](run.live(1) / name)
+        after = finish(before, run)
+        assert (after.status, after.reason) == ("done", None), name
+        assert any(name in note for note in after.notes), (name, after.notes)
+        run.write(after)
+        assert run.read() == after  # what it took from the file can be read again
+        assert pq.read_table(run.epochs_path)["epoch"].to_pylist() == [0, 1]
+
+
+def test_a_report_of_another_host_or_with_infinite_numbers_is_ignored(tmp_path):
+    for old, new in ((f'"{HOST}"', '"b"'), ("0.1", "NaN"), ("0.1", "Infinity")):
+        before, run = trained(tmp_path / new.strip('"'))
+        path = run.live(1) / f"sampler.{HOST}.json"
+        path.write_text(path.read_text().replace(old, new, 1))
+        after = finish(before, run)
+        assert (after.status, after.samplers) == ("done", ())
+        assert any(path.name in note for note in after.notes)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_windows_fail_their_run_and_are_named(tmp_path, damage):
+    before, run = trained(tmp_path)
+    path = run.live(1) / f"windows.{HOST}.csv"
+    DAMAGES[damage](path)
+    after = finish(before, run)
+    assert after.status == "failed"
+    assert path.name in str(after.reason)
+    assert str(after.reason).isprintable()
+
+
+@pytest.mark.parametrize("value", ["", "nan", "-1", "1e300"])
+def test_a_window_without_a_time_is_ignored(tmp_path, value):
+    before, run = trained(tmp_path)
+    path = run.live(1) / f"windows.{HOST}.csv"
+    path.write_text(path.read_text().replace(",1.0,", f",{value},", 1))
+    after = finish(before, run)
+    assert after.status == "failed"
+    assert f"{path.name}: 1 of 2 lines" in str(after.reason)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_reason_of_a_failure_does_not_hide_the_others(tmp_path, damage):
+    DAMAGES[damage](_written(tmp_path / "failure.a.json"))
+    first = failures.first_failure(tmp_path)
+    assert first is not None
+    assert "failure.a.json" in first.reason
+    failures.write_failure(tmp_path, "b", "error", "the true reason")
+    assert failures.cause(tmp_path) == "the true reason"
+
+
+def _written(path: Path) -> Path:
+    path.write_text('{"reason": "it was so"}')
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return a_store(tmp_path / "store")
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_record_is_shown_and_the_other_runs_too(store, damage, capsys):
+    others = len(store.records()) - 1
+    path = store.folder(ID).record_path
+    DAMAGES[damage](path)
+    assert main(["status", str(store.path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["counts"]["damaged"] == 1
+    assert told["runs"] == others + 1
+    (shown,) = [one for one in told["not_done"] if one["status"] == "damaged"]
+    assert shown["run_id"] == ID
+    assert str(path) in shown["reason"]
+    output = store.path / "runs.jsonl"
+    assert main(["export", str(store.path), "runs", "-o", str(output)]) == 0
+    assert_one_line(capsys, path)
+    assert len(output.read_text().splitlines()) == others
+    assert main(["export", str(store.path), "runs", "-o", str(output), "--strict"]) == 2
+    assert_one_line(capsys, path)
+
+
+def assert_one_line(capsys: pytest.CaptureFixture[str], path: Path) -> None:
+    """Check that a single message names a file of the damaged run and the run."""
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line
+    assert path.parent.name in line
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("energy_verdict", None), ("energy_verdict", "fine"), ("energy_source", None),
+        ("phase", None), ("host", None), ("run_id", None), ("duration_s", float("nan")),
+        ("duration_s", -1.0), ("start_ns", 2**63 - 1),
+    ],
+)  # fmt: skip
+def test_a_value_that_no_run_writes_names_its_file(
+    store, column, value, capsys, tmp_path, monkeypatch
+):
+    path = store.folder(ID).epochs_path
+    row = {"run_id": ID, "host": "a", "epoch": 0, "phase": "train", "duration_s": 1.0,
+           "start_ns": 1, "energy_source": "none", "energy_verdict": "unavailable"}  # fmt: skip
+    pq.write_table(pa.Table.from_pylist([row, row | {column: value}], EPOCHS), path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["export", str(store.path), "metrics", "-o", "x.csv"]) == 0
+    assert len(Path("x.csv").read_text().splitlines()) == 1  # the heading
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert column in error
+    assert len(error.splitlines()) == 1
+    assert main(["export", str(store.path), "metrics", "-o", "x.csv", "--strict"]) == 2
+    assert_one_line(capsys, path)
+
+
+def test_the_error_for_invalid_utf8_names_the_file(store, tmp_path, capsys):
+    path = next(store.path.glob("runs/*/epochs.parquet"))
+    table = pq.read_table(path)
+    place = table.schema.get_field_index("host")
+    broken = pa.array([b"\xfd"] * len(table), pa.binary()).view(pa.string())
+    pq.write_table(table.set_column(place, table.schema.field(place), broken), path)
+    assert main(["export", str(store.path), "epochs", "-o", str(tmp_path / "e.parquet")]) == 0
+    assert len(pq.read_table(tmp_path / "e.parquet")) == 0
+    assert_one_line(capsys, path)
+
+
+def test_every_verdict_that_a_run_writes_can_be_read(store, tmp_path):
+    metrics, rows = tmp_path / "x.jsonl", []
+    for epoch, verdict in enumerate(VERDICTS):  # from best to worst: the run has the worst
+        rows.append({"run_id": ID, "host": "a", "epoch": epoch, "phase": "train", "duration_s": 1.0,
+                     "start_ns": 1, "energy_source": "integral", "energy_verdict": verdict,
+                     "gpu_energy_j": 5.0})  # fmt: skip
+        pq.write_table(pa.Table.from_pylist(rows, EPOCHS), store.folder(ID).epochs_path)
+        assert main(["export", str(store.path), "metrics", "-o", str(metrics)]) == 0
+        (run,) = map(json.loads, metrics.read_text().splitlines())
+        assert run["energy_verdict"] == verdict
+    assert main(["report", str(store.path), "-o", str(tmp_path / "report.html")]) == 0
+
+
+def test_a_number_too_large_for_its_column_names_its_record(store, capsys):
+    path = store.folder(ID).record_path
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 1' + "0" * 30))
+    output = store.path / "runs.jsonl"
+    assert main(["export", str(store.path), "runs", "-o", str(output)]) == 0
+    (row,) = map(json.loads, output.read_text().splitlines())
+    assert row["run_id"] != ID
+    assert_one_line(capsys, path)
+
+
+SIMULATED = {"kind": "simulated", "simulation": {"hardware": "dgx-h100"}}
+
+
+def simulated(write_study: Callable[..., Path], **changes: object) -> Path:
+    sweeps = [{"gpus": [1, 2], "local_batch": [32]}]
+    return write_study(sweeps=sweeps, launch=SIMULATED, **changes)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("damage", ["cut", "a pipe"])
+def test_a_damaged_run_is_left_alone_by_run_and_the_others_are_done(
+    tmp_path, write_study, damage, capsys
+):
+    study, store = simulated(write_study), Store(tmp_path / "store")
+    assert main(["run", str(study), "--store", str(store.path)]) == 0
+    damaged, other = store.folders()
+    shutil.rmtree(other.path)
+    DAMAGES[damage](damaged.record_path)
+    before = damaged.record_path.lstat()
+    assert main(["run", str(study), "--store", str(store.path)]) == 1
+    assert str(damaged.record_path) in capsys.readouterr().out
+    after = damaged.record_path.lstat()
+    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
+    assert store.folder(other.run_id).read().status == "done"
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
+def test_something_else_in_the_place_of_a_run_fails_that_run_alone(
+    tmp_path, write_study, make, capsys
+):
+    study, store = simulated(write_study), Store(tmp_path / "store")
+    assert main(["run", str(study), "--store", str(store.path)]) == 0
+    place, other = (folder.path for folder in store.folders())
+    shutil.rmtree(place)
+    make(place)
+    assert main(["run", str(study), "--store", str(store.path)]) == 1
+    assert str(place) in capsys.readouterr().out
+    lock = other / "lock"
+    lock.unlink()
+    (lock.mkdir if make is Path.touch else lambda: make(lock))()
+    with pytest.raises(BadInput, match=str(lock)):
+        RunLock(RunFolder(other)).acquire()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from wattlaw.files import replacing
+with replacing(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    print(temporary, flush=True)
+    time.sleep(600)
+"""
+IMPORTER = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from wattlaw.store import imports
+from wattlaw.store.store import Store
+def wait(runs):
+    print(*Path(sys.argv[1]).glob(".importing.*"), flush=True)
+    time.sleep(600)
+imports._run_batches = wait
+run = SimpleNamespace(record=SimpleNamespace(run_id="a"))
+imports._write(Store(Path(sys.argv[1])), [run])
+"""
+
+
+def waiting(code: str, *words: object) -> "subprocess.Popen[str]":
+    line = [sys.executable, "-c", code, *map(str, words)]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
+
+
+def test_the_next_run_removes_temporary_files_of_killed_writers_only(tmp_path, write_study):
+    study, store = simulated(write_study), Store(tmp_path / "store")
+    assert main(["run", str(study), "--store", str(store.path)]) == 0
+    first, second = store.folders()
+    live = second.live(3)
+    live.mkdir(parents=True)
+    places = [store.path / "cancelled.json", first.checkpoint_path, first.epochs_path,
+              live / "facts.a.json", second.record_path]  # fmt: skip
+    writers = [waiting(WRITER, path) for path in places]
+    try:
+        made = [Path(writer.stdout.readline().strip()) for writer in writers]
+        (first.path / ".nfs0000000001").touch()
+        (first.path / ".mine.txt").touch()
+        for writer in writers[:-1]:
+            writer.kill()
+            writer.wait()
+        second.write(second.read().model_copy(update={"status": "failed", "reason": "x"}))
+        with RunLock(second) as held:  # of a campaign that has this run
+            assert held.acquire()
+            store.remove_abandoned()
+        assert [path.exists() for path in made] == [False] * 4 + [True]
+        assert {path.name for path in first.path.glob(".*")} == {".nfs0000000001", ".mine.txt"}
+        for path in places[:-1]:
+            path.unlink(missing_ok=True)
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
+    assert main(["run", str(study), "--store", str(store.path)]) == 0
+    assert not [*store.path.rglob(".run.json.*")]
+
+
+def test_the_next_run_removes_the_folder_of_a_killed_import(store):
+    importers = [waiting(IMPORTER, store.path)]
+    try:
+        dead = Path(importers[0].stdout.readline().strip())
+        importers[0].kill()
+        importers[0].wait()
+        assert dead.is_dir()
+        importers.append(waiting(IMPORTER, store.path))
+        importers[1].stdout.readline()
+        (living,) = {*store.path.glob(".importing.*")} - {dead}
+        store.remove_abandoned()
+        assert (dead.exists(), living.exists()) == (False, True)
+    finally:
+        for importer in importers:
+            importer.kill()
+            importer.communicate()
+
+
+def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied(
+    tmp_path, write_study
+):
+    study, store = simulated(write_study), Store(tmp_path / "store")
+    assert main(["run", str(study), "--store", str(store.path)]) == 0
+    first, second = store.folders()
+    for folder in (first, second):
+        folder.live(1).mkdir(parents=True)
+        folder.checkpoint_path.write_text("x")
+    with RunLock(second) as held:
+        assert held.acquire()  # by somebody who lives
+        assert main(["run", str(study), "--store", str(store.path)]) == 0
+    assert not (first.path / "live").exists()
+    assert not first.checkpoint_path.exists()
+    assert second.live(1).exists()
+
+
+def test_a_writer_recreates_a_temporary_file_that_was_removed(tmp_path):
+    """Two processes tidy up without a pause while one writes: every write arrives."""
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom wattlaw.common.files import *\n"
+        "print(1, flush=True)\n"
+        "while True: remove_abandoned(Path(sys.argv[1]))\n"
+    )
+    from wattlaw.common.files import write_text
+
+    tidiers = [waiting(code, tmp_path) for _ in range(2)]
+    try:
+        for tidier in tidiers:
+            tidier.stdout.readline()
+        for number in range(300):
+            write_text(tmp_path / "file", str(number), durable=False)
+            assert (tmp_path / "file").read_text() == str(number)
+    finally:
+        for tidier in tidiers:
+            tidier.kill()
+            tidier.communicate()
+
+
+def test_a_record_of_the_present_is_not_stricter_than_the_past(tmp_path):
+    folder = RunFolder(tmp_path / ID)
+    folder.write(record(notes=("x",), facts=Facts(parameters=5, flops_per_sample=1e9)))
+    assert folder.read().facts.parameters == 5

@@ -1,0 +1,146 @@
+"""``--energy-scope``: what energies count, in every command that shows one."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
+
+import wattlaw
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput
+
+#: Of each GPU, and of a node with two.
+GPU_J, CPU_J, DRAM_J, NODE_J = 1000.0, 300.0, 50.0, 3000.0
+COUNTS = (2, 4, 8)
+
+
+def tables(*, node: bool = True, gpu: bool = True, repeats: int = 2):
+    """Return runs with and without a cap that halves the energy of the GPUs alone."""
+    runs, windows = [], []
+    for gpus in COUNTS:
+        for cap in (None, 200.0):
+            for repeat in range(repeats):
+                run_id = f"{gpus:04}{int(cap or 0):04}{repeat:08}"
+                runs.append(
+                    run_row(
+                        run_id, workload="resnet50", gpus=gpus, repeat=repeat, power_limit_w=cap,
+                        hardware="V100-32GB", global_batch=64 * gpus, nodes=gpus // 2,
+                    )
+                )  # fmt: skip
+                noise = 1 + 0.01 * repeat
+                of_gpus = GPU_J * gpus * noise * (1.0 if cap is None else 0.5)
+                energies = {"cpu_energy_j": CPU_J * gpus / 2, "dram_energy_j": DRAM_J * gpus / 2}
+                if gpu:
+                    energies["gpu_energy_j"] = of_gpus
+                if node:
+                    energies |= {
+                        "node_energy_j": NODE_J * gpus / 2 * noise, "energy_scope": "node",
+                        "node_energy_source": "counter", "node_energy_verdict": "ok",
+                    }  # fmt: skip
+                windows.append(
+                    window_row(run_id, 1, duration_s=100 / gpus * noise, energy_source="counter",
+                               energy_verdict="ok", **energies)
+                )  # fmt: skip
+    return frames(runs, windows)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_store(tmp_path / "store", *tables())
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def without_node(tmp_path: Path) -> Path:
+    write_store(tmp_path / "no-node", *tables(node=False))
+    return tmp_path / "no-node"
+
+
+@pytest.mark.parametrize(
+    ("scope", "joules", "name"),
+    [("gpu", 2 * GPU_J, "gpu"), ("node", NODE_J, "node"), ("all", NODE_J, "node"),
+     ("gpu+cpu+dram", 2 * GPU_J + CPU_J + DRAM_J, "gpu+cpu+dram")],
+)  # fmt: skip
+def test_an_energy_is_that_of_the_scope_in_all_its_columns(scope, joules, name) -> None:
+    row = run_metrics(*tables(), scope).iloc[0]
+    assert (row["gpus"], row["energy_scope"], row["energy_is"]) == (2, name, f"{name}, counter")
+    assert row["energy_j"] == row["energy_per_epoch_j"] == pytest.approx(joules)
+    assert row["energy_per_gpu_hour_j"] == pytest.approx(joules * 3600 / 100)
+    assert row["energy_delay_js"] == pytest.approx(joules * 50)
+
+
+@pytest.mark.parametrize(("made", "scope"), [({"node": False}, "node"), ({"gpu": False}, "gpu")])
+def test_a_scope_that_was_not_measured_is_missing(made, scope) -> None:
+    table = run_metrics(*tables(**made), scope)
+    assert table["energy_j"].isna().all() and table["energy_is"].isna().all()
+    assert set(table["energy_verdict"]) == {"unavailable"}
+    assert table["time_s"].notna().all()
+
+
+def test_a_scope_of_which_a_window_is_missing_is_missing() -> None:
+    runs, windows = tables()
+    first = windows["run_id"] == windows["run_id"].iloc[0]
+    more = windows[first].assign(epoch=2, gpu_energy_j=float("nan"))
+    table = run_metrics(runs, pd.concat([windows, more]), "gpu")
+    assert table["energy_j"].isna().sum() == 1
+
+
+def test_every_analysis_names_the_scope(store: Path) -> None:
+    results = wattlaw.open(store)
+    assert results.advise(energy_scope="gpu").rests_on.energy_is == "gpu, counter"
+    assert results.advise().rests_on.energy_is == "node, counter"
+    laws = results.fit(y="energy_j", energy_scope="gpu")
+    assert {row.group["energy_is"] for row in laws.rows} == {"gpu, counter"}
+    capped = results.advise(energy_scope="gpu").recommended
+    assert capped.setting["power_limit_w"] == 200.0
+    (change,) = [
+        item
+        for item in results.compare(str(store), energy_scope="gpu").changes
+        if item.quantity == "energy" and item.setting and item.setting["gpus"] == 8
+        and item.setting["power_limit_w"] is None
+    ]  # fmt: skip
+    assert change.a == pytest.approx(8 * GPU_J, rel=0.02)
+
+
+def test_a_missing_scope_is_said_by_every_command(without_node: Path, tmp_path, capsys) -> None:
+    page = tmp_path / "page.html"
+    for line in (
+        ["advise", without_node], ["fit", without_node, "--y", "energy_j"],
+        ["compare", without_node, without_node], ["claims", without_node, "--json"],
+        ["report", without_node, "-o", page],
+    ):  # fmt: skip
+        code = main([*map(str, line), "--energy-scope", "node"])
+        shown = capsys.readouterr()
+        text = shown.out + shown.err + (page.read_text() if page.exists() else "")
+        assert code == (2 if line[0] == "fit" else 0), line
+        runs = "" if line[0] == "claims" else "24 of 24" if line[0] == "compare" else "12 of 12"
+        assert f"{runs} runs have no energy of scope node".strip() in " ".join(text.split()), line
+        assert "measure more counts" not in shown.err, line
+
+
+def test_a_claim_and_a_layout_count_what_their_study_counted(store, tmp_path, capsys) -> None:
+    assert main(["claims", str(store), "--json"]) == 0
+    by_name = {claim["name"]: claim for claim in json.loads(capsys.readouterr().out)}
+    (numbers,) = by_name["200w-saves-energy"]["numbers"].values()
+    assert numbers["energy_ratio"] == pytest.approx(-0.5)
+    for template, kind in (("mit-2022", "gpu, counter"), ("kit-2025", "gpu+cpu+dram, counter")):
+        page = tmp_path / f"{template}.html"
+        assert main(["report", str(store), "-o", str(page), "--template", template]) == 0
+        assert f"Energies include: {kind}." in page.read_text()
+    results = wattlaw.open(store)
+    subtitle = json.dumps(results.plot("energy_speed").to_dict()["title"])
+    assert "gpu, counter" in subtitle
+    everything = json.dumps(results.plot("energy_speed", energy_scope="all").to_dict()["title"])
+    assert "node, counter" in everything
+    assert "node, counter" in json.dumps(results.plot("energy").to_dict()["title"])
+
+
+def test_an_unknown_scope_is_refused(store, capsys) -> None:
+    with pytest.raises(BadInput, match='energy_scope: given "cpu"; allowed: gpu, node, all'):
+        wattlaw.open(store).advise(energy_scope="cpu")
+    assert main(["advise", str(store), "--energy-scope", "cpu"]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,132 @@
+"""A run on a disk that is full: one clear reason, and nothing half-written that counts."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from agents import HERE, agent, record_of
+from ranks import spec_of
+from test_store import a_store
+
+from conftest import wait_for
+from wattlaw.cli.main import main
+from wattlaw.run.finish import failure_reason
+from wattlaw.run.training.environment import DISK_FULL
+from wattlaw.store.live import LiveWriter
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.identity import run_id
+
+KIB = 1024
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Give a folder that is a disk of 640 KiB by itself."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    line = ["mount", "-t", "tmpfs", "-o", "size=640k", "tmpfs", str(folder)]
+    try:
+        mounted = subprocess.run(line, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no mount here, to make a small disk with")
+    if mounted.returncode:
+        pytest.skip(f"a small disk cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        unmount = ["umount", "-l", str(folder)]
+        subprocess.run(unmount, check=True)
+
+
+@contextlib.contextmanager
+def training(disk: Path, **spec: object) -> Iterator[tuple[RunFolder, "subprocess.Popen[bytes]"]]:
+    asked = spec_of("digits-dropout", {}, global_batch=24, **spec)
+    folder = RunFolder(disk / run_id(asked))
+    record_of(asked, folder, 1)
+    pause = disk.parent / "pause"
+    pause.write_text("0.005")
+    one = agent(folder, 1, 1, TEST_PAUSE_FILE=str(pause))
+    try:
+        yield folder, one
+    finally:
+        one.kill()
+        one.wait()
+
+
+def test_a_checkpoint_that_does_not_fit_fails_the_run_and_leaves_no_part_of_it(disk: Path):
+    with training(disk, epochs=2, checkpoint_every=1) as (folder, one):
+        code = one.wait(90)
+    log = folder.log_path.read_text()
+    reason = failure_reason(folder, 1, code)
+    assert code == 1, log
+    assert reason.startswith("rank 0: the disk is full: "), log
+    assert "checkpoint.pt" in reason
+    assert "\n" not in reason
+    assert not folder.checkpoint_path.exists()
+    assert [path.name for path in folder.path.iterdir() if "checkpoint" in path.name] == []
+    assert (folder.live(1) / f"ended.{HERE}.json").exists()
+    rows = folder.windows(1).to_pylist()
+    assert [row["phase"] for row in rows] == ["train", "evaluate"]
+
+
+def test_a_run_that_cannot_write_anything_has_a_special_exit_code(disk: Path):
+    with training(disk, epochs=50) as (folder, one):
+        wait_for(lambda: len(folder.windows(1)) >= 1, "the first window")
+        with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(os.urandom(KIB))
+        before = len(folder.windows(1))
+        code = one.wait(90)
+    assert code == DISK_FULL
+    # A rank may find the page that another's file has left, and tell it itself.
+    assert failure_reason(folder, 1, code).removeprefix("rank 0: ").startswith("the disk is full")
+    for row in folder.windows(1).slice(before).to_pylist():  # what came last is whole, or cut
+        assert row["duration_s"] is not None
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 512)
+
+
+def test_every_command_names_what_it_could_not_write(
+    disk: Path, tmp_path: Path, write_study: Callable[..., Path], capsys
+):
+    store = a_store(tmp_path / "store").path
+    (disk / "own" / "runs").mkdir(parents=True)
+    table = tmp_path / "table.csv"
+    table.write_text("gpus,t\n1,10\n2,5\n")
+    launch = {"kind": "simulated", "simulation": {"hardware": "dgx-h100"}}
+    study = write_study(sweeps=[{"gpus": [1], "local_batch": [32]}], launch=launch)
+    fill(disk)
+    before = {*disk.rglob("*")}
+    for name in ("x.csv", "x.jsonl", "x.parquet"):
+        assert main(["export", str(store), "epochs", "-o", str(disk / name)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"wattlaw: {disk / name}: ")
+        assert len(error.splitlines()) == 1
+    for words in (
+        ["cancel", str(disk / "own")],
+        ["run", str(study), "--store", str(disk / "own")],
+        ["import", str(table), "--map", "gpus=gpus,epoch_time_s=t", "--workload", "x",
+         "--store", str(disk / "own")],
+    ):  # fmt: skip
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"wattlaw: {disk / 'own'}")
+        assert "No space left on device" in line
+    left = {path.name for path in {*disk.rglob("*")} - before if path.is_file()}
+    assert left <= {"lock"}
+
+
+def test_a_stream_on_a_full_disk_names_its_file(disk: Path):
+    path = disk / "windows.a.csv"
+    stream = LiveWriter(path, ("a",))
+    fill(disk)
+    with pytest.raises(OSError, match="No space left") as error:
+        stream.append([["x" * 8000]])
+    assert error.value.filename == str(path)

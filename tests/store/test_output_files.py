@@ -1,0 +1,159 @@
+"""Output files: links of other users in shared folders, and the mode of a file that is replaced."""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from made_stores import write_store
+from made_tables import study
+
+from wattlaw.cli.main import main
+from wattlaw.common.files import open_regular, replacing, write_text
+
+NOBODY, US = 65534, 4321
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "out.html": ("report", "STORE", "-o", "OUT"),
+    "out.csv": ("export", "STORE", "runs", "-o", "OUT"),
+    "out.parquet": ("export", "STORE", "epochs", "-o", "OUT"),
+    "out.jsonl": ("export", "STORE", "runs", "-o", "OUT"),
+    "out.zip": ("export", "STORE", "bundle", "-o", "OUT"),
+    "out.json": ("measure", "--json", "OUT", "--", "true"),
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_store(tmp_path_factory.mktemp("s") / "store", *study((1, 2), "counter")).path
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def written(name: str, store: Path, output: Path) -> int:
+    places = {"STORE": str(store), "OUT": str(output)}
+    return main([places.get(word, word) for word in COMMANDS[name]])
+
+
+def link_of_nobody(path: Path, target: Path) -> None:
+    path.symlink_to(target)
+    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+
+
+@root_only
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_does_not_follow_a_link_of_another_user(name, store, shared, tmp_path, capsys):
+    ours = tmp_path / "ours"
+    ours.write_text("ours")
+    link_of_nobody(shared / name, ours)
+    assert written(name, store, shared / name) in (2, 3)
+    assert f"uid {NOBODY}" in (said := capsys.readouterr().err)
+    assert str(shared / name) in said
+    assert ours.read_text() == "ours"
+    assert [path.name for path in shared.iterdir()] == [name]
+
+
+@root_only
+def test_a_folder_behind_a_link_of_another_user_gets_no_file(store, shared, tmp_path, capsys):
+    (tmp_path / "ours").mkdir()
+    link_of_nobody(shared / "folder", tmp_path / "ours")
+    for name in ("out.csv", "out.html"):
+        assert written(name, store, shared / "folder" / name) in (2, 3)
+    (shared / "own").symlink_to(shared / "folder")
+    assert written("out.csv", store, shared / "own" / "out.csv") in (2, 3)
+    with pytest.raises(PermissionError), open_regular(shared / "folder" / "log", append=True):
+        pass
+    assert not [*(tmp_path / "ours").iterdir()]
+    assert capsys.readouterr().err.count(str(shared / "folder")) == 3
+
+
+@root_only
+def test_a_user_does_not_follow_links_of_others_and_follows_those_of_root():
+    def as_user(path: Path) -> int:
+        if (child := os.fork()) == 0:
+            os.setresgid(US, US, US)
+            os.setresuid(US, US, US)
+            try:
+                write_text(path, "new")
+            except PermissionError:
+                os._exit(13)
+            os._exit(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    # Another user cannot reach pytest's folders.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        shared, home = Path(name), Path(name, "home")
+        shared.chmod(0o1777)
+        home.mkdir(mode=0o700)
+        os.chown(home, US, US)
+        for owner, code in ((NOBODY, 13), (0, 0), (US, 0)):
+            link, target = shared / f"link{owner}", home / f"target{owner}"
+            link.symlink_to(target)
+            os.chown(link, owner, owner, follow_symlinks=False)
+            assert as_user(link) == code
+            assert target.exists() is (code == 0)
+            assert link.is_symlink()
+        assert as_user(home / "new") == 0
+
+
+@root_only
+def test_a_pipe_of_another_user_is_not_written_to(shared):
+    os.mkfifo(shared / "pipe")
+    os.chown(shared / "pipe", NOBODY, NOBODY)
+    with pytest.raises(PermissionError), replacing(shared / "pipe"):
+        pass
+
+
+@root_only
+def test_links_of_others_in_a_folder_of_its_own_are_followed(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    link_of_nobody(folder / "link", tmp_path / "target")
+    write_text(folder / "link", "new")
+    assert (tmp_path / "target").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_replaced_file_has_no_wider_mode_than_before(name, store, tmp_path):
+    path = tmp_path / name
+    assert written(name, store, path) == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask()
+    for mode in (0o600, 0o640):
+        path.chmod(mode)
+        before = path.stat().st_ino
+        assert written(name, store, path) == 0
+        assert path.stat().st_ino != before
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@root_only
+def test_a_replaced_file_keeps_the_group_that_may_read_it(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    os.chown(path, 0, NOBODY)
+    path.chmod(0o640)
+    write_text(path, "new")
+    assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (NOBODY, 0o640)
+
+
+def test_a_file_of_a_set_mode_does_not_become_wider(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "x", mode=0o644)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    path.chmod(0o600)
+    write_text(path, "x", mode=0o644)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,305 @@
+"""Statistics of telemetry: against numpy over the samples that count, and where files are odd."""
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from made_tables import window_row
+
+from wattlaw.common.errors import BadInput, DamagedFileWarning
+from wattlaw.store import parquet
+from wattlaw.store.parquet import connection, literal
+from wattlaw.store.record import RunRecord
+from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.store.statistics import joint_utilisation, statistics
+from wattlaw.store.store import Store
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+RUN = "0123456789abcdef"
+S = 10**9
+T0 = 1_700_000_000 * S
+COLUMNS = ("sm_util", "mem_util", "power_w", "sm_clock_mhz", "temperature_c")
+
+
+def add_run(
+    store: Store, windows: list[dict], samples: list[dict], run_id: str = RUN, status: str = "done"
+) -> None:
+    spec = RunSpec(
+        workload=WorkloadSpec(name="w"),
+        setting=Setting(gpus=1),
+        repeat=0,
+        measure=Measure(),
+        launch_kind="local",
+    )
+    store.create()
+    record = RunRecord(run_id=run_id, study="s", spec=spec, seed=0, order_seed=0, status=status)
+    store.folder(run_id).write(record, durable=False)
+    store.folder(run_id).write_tables(
+        pa.Table.from_pylist([window_row(run_id, 0) | one for one in windows], schema=EPOCHS),
+        pa.Table.from_pylist([{"run_id": run_id} | one for one in samples], schema=TELEMETRY),
+    )
+
+
+def window(start_s: float, duration_s: float, **changes: object) -> dict:
+    return {"start_ns": T0 + round(start_s * S), "duration_s": duration_s} | changes
+
+
+def sample(at_s: float, device: str = "GPU-0", host: str = "a", **values: object) -> dict:
+    known = {"sm_util": 0.5, "mem_util": 0.25, "power_w": 100.0, "sm_clock_mhz": 1000.0,
+             "temperature_c": 50.0}  # fmt: skip
+    row = {"host": host, "device": device, "kind": "gpu", "t_ns": T0 + round(at_s * S)}
+    return row | known | values
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def of_run(table: pd.DataFrame) -> pd.Series:
+    (row,) = table[table["part"] == "run"].to_dict("records")
+    return pd.Series(row)
+
+
+def test_only_samples_of_training_count_that_is_neither_warm_up_nor_interrupted(store):
+    windows = [
+        window(0, 10, warmup=True),
+        window(10, 10),
+        window(20, 10, phase="evaluate"),
+        window(30, 10, interrupted=False),
+        window(45, 10, interrupted=True),
+    ]
+    samples = [sample(at, power_w=float(at)) for at in range(-5, 60)]
+    samples += [sample(15, kind="cpu", device="cpu", power_w=1e6), sample(15, host="b")]
+    add_run(store, windows, samples)
+    row = of_run(statistics(store))
+    counted = np.array([*range(10, 21), *range(30, 41)], float)
+    assert row["samples"] == row["power_n"] == len(counted)
+    assert row["power_mean_w"] == pytest.approx(counted.mean(), rel=1e-12)
+    assert row["power_sd_w"] == pytest.approx(counted.std(), rel=1e-12)
+    assert (row["power_min_w"], row["power_max_w"]) == (10.0, 40.0)
+
+
+def test_both_ends_of_a_window_belong_to_it_to_the_nanosecond(store):
+    edges = [T0 + 10 * S - 1, T0 + 10 * S, T0 + 20 * S, T0 + 20 * S + 1]
+    add_run(store, [window(10, 10)], [sample(0) | {"t_ns": at} for at in edges])
+    assert of_run(statistics(store))["samples"] == 2
+
+
+def test_a_sample_in_two_windows_counts_once(store):
+    windows = [window(0, 10), window(5, 10), window(15, 5), window(2, 1)]
+    add_run(store, windows, [sample(at) for at in (0, 2.5, 7, 15, 20)])
+    assert of_run(statistics(store))["samples"] == 5
+
+
+def test_each_host_has_windows_of_its_own(store):
+    windows = [window(0, 10, host="a"), window(100, 10, host="b")]
+    at = [(5, "a"), (105, "a"), (5, "b"), (105, "b")]
+    add_run(store, windows, [sample(when, host=host, device=f"G{host}") for when, host in at])
+    table = statistics(store)
+    assert table["samples"].tolist() == [2, 1, 1]
+    assert table["host"].tolist()[1:] == ["a", "b"]
+
+
+VALUES = st.one_of(st.none(), st.floats(0, 1), st.just(float("nan")), st.just(float("inf")))
+SAMPLES = st.lists(
+    st.tuples(st.sampled_from("abc"), st.floats(0, 40), VALUES, VALUES), min_size=1, max_size=40
+)
+
+
+@settings(max_examples=25)
+@given(SAMPLES)
+def test_statistics_are_those_of_numpy_over_all_samples_of_a_run(tmp_path_factory, drawn):
+    store = Store(tmp_path_factory.mktemp("stores") / "store")
+    rows = [sample(at, device, sm_util=sm, mem_util=mem) for device, at, sm, mem in drawn]
+    add_run(store, [window(0, 10), window(20, 10)], rows)
+    frame = pd.DataFrame(rows).astype({"sm_util": float, "mem_util": float})
+    at_ns = frame["t_ns"] - T0
+    frame = frame[at_ns.between(0, 10 * S) | at_ns.between(20 * S, 30 * S)]
+    table = statistics(store)
+    assert (table["part"] == "gpu").sum() == frame["device"].nunique()
+    if frame.empty:
+        assert table.empty
+        return
+    for (_, row), expected in [
+        *zip(table[table["part"] == "run"].iterrows(), [frame], strict=True),
+        *zip(table[table["part"] == "gpu"].iterrows(),
+             (one for _, one in frame.groupby("device")), strict=True),
+    ]:  # fmt: skip
+        assert row["samples"] == len(expected)
+        assert row["gpus"] == expected["device"].nunique()
+        pairs = expected[["sm_util", "mem_util"]].to_numpy()
+        pairs = pairs[np.isfinite(pairs).all(axis=1)]
+        for name in ("sm_util", "mem_util"):
+            known = expected[name].to_numpy()
+            known = known[np.isfinite(known)]
+            assert row[f"{name}_n"] == len(known)
+            if not len(known):
+                assert np.isnan(row[f"{name}_mean"])
+                assert np.isnan(row[f"{name}_cv"])
+                continue
+            assert row[f"{name}_mean"] == pytest.approx(known.mean(), rel=1e-9, abs=1e-12)
+            assert row[f"{name}_sd"] == pytest.approx(known.std(), rel=1e-6, abs=1e-9)
+            assert row[f"{name}_min"] == known.min()
+            assert row[f"{name}_max"] == known.max()
+            if known.mean() > 1e-6:
+                cv = known.std() / known.mean()
+                assert row[f"{name}_cv"] == pytest.approx(cv, rel=1e-6, abs=1e-8)
+        if len(pairs) > 1 and (pairs.std(axis=0) > 1e-3).all():
+            found = np.corrcoef(pairs.T)[0, 1]
+            assert row["utilisation_correlation"] == pytest.approx(found, abs=1e-6)
+
+
+def test_constant_values_have_no_correlation_and_zeros_no_variation(store):
+    rows = [sample(at, sm_util=0.0, mem_util=at / 10) for at in range(10)]
+    rows += [sample(at, "GPU-1", power_w=None) for at in range(10)]
+    add_run(store, [window(0, 10)], rows)
+    table = statistics(store).set_index("device")
+    assert np.isnan(table.loc["GPU-0", "sm_util_cv"])
+    assert table.loc["GPU-1", "sm_util_cv"] == 0.0
+    assert table.loc[["GPU-0", "GPU-1"], "utilisation_correlation"].isna().all()
+    assert table.loc["GPU-1", "power_n"] == 0
+    assert np.isnan(table.loc["GPU-1", "power_mean_w"])
+
+
+def test_runs_without_gpu_samples_or_not_done_have_no_row(store):
+    assert statistics(store_with_nothing(store)).empty
+    add_run(store, [window(0, 10)], [sample(5, kind="cpu")])
+    add_run(store, [window(0, 10)], [sample(5)], "f" * 16, status="failed")
+    assert len(statistics(store)) == 0
+    assert len(joint_utilisation(store)) == 0
+    add_run(store, [window(0, 10)], [sample(5)], "e" * 16)
+    assert set(statistics(store)["run_id"]) == {"e" * 16}
+    assert list(statistics(store).columns) == list(statistics(store_with_nothing(store)).columns)
+
+
+def store_with_nothing(store: Store) -> Store:
+    empty = Store(store.path.parent / "empty")
+    empty.create()
+    return empty
+
+
+def test_many_short_windows_join_as_few_long_ones(store):
+    """The stretches of time are of one length in a store, whatever its windows' are."""
+    short = [window(at, 0.4) for at in range(200)]
+    add_run(store, short, [sample(at / 10) for at in range(2000)])
+    add_run(store, [window(0, 100_000)], [sample(at) for at in range(0, 100_001, 1000)], "e" * 16)
+    table = statistics(store)
+    runs = table[table["part"] == "run"].set_index("run_id")["samples"]
+    assert runs.to_dict() == {RUN: 200 * 5, "e" * 16: 101}
+
+
+def test_joint_utilisation_is_the_histogram_of_numpy(store):
+    dice = np.random.default_rng(1)
+    pairs = np.vstack([dice.uniform(0, 1, (300, 2)), [[1, 1], [0, 0], [1, 0.5]]])
+    rows = [sample(at / 40, sm_util=sm, mem_util=mem) for at, (sm, mem) in enumerate(pairs)]
+    rows += [sample(3, sm_util=None), sample(4, mem_util=float("nan")), sample(99)]
+    add_run(store, [window(0, 10)], rows)
+    add_run(store, [window(0, 10)], [sample(1)], "e" * 16)
+    found = joint_utilisation(store, [RUN], bins=4)
+    expected, _, _ = np.histogram2d(*pairs.T, bins=4, range=[[0, 1], [0, 1]])
+    counts = np.zeros((4, 4))
+    counts[found["sm_bin"], found["mem_bin"]] = found["samples"]
+    assert (counts == expected).all()
+    assert set(found["run_id"]) == {RUN}
+    assert set(joint_utilisation(store)["run_id"]) == {RUN, "e" * 16}
+    for wrong in ({"bins": 0}, {"run_ids": ["no such run\n"]}):
+        with pytest.raises(BadInput) as error:
+            joint_utilisation(store, **wrong)
+        assert str(error.value).isprintable()
+
+
+NAMES = ("store[1]", "store1", "lr=0.1", "a*", "a?", "ab", "it's", "ü {a,b}", "**", "b\\c", "~")
+
+
+def test_a_store_is_queried_where_its_name_looks_like_a_pattern_or_a_partition(tmp_path):
+    for power_w, name in enumerate(NAMES):
+        add_run(Store(tmp_path / name), [window(0, 10)], [sample(5, power_w=float(power_w))])
+    for power_w, name in enumerate(NAMES):
+        assert of_run(statistics(Store(tmp_path / name)))["power_mean_w"] == power_w
+
+
+def test_a_path_that_cannot_be_queried_is_named(tmp_path):
+    add_run(Store(tmp_path / "b\\[c"), [window(0, 10)], [sample(5)])
+    with pytest.raises(BadInput, match="backslash"):
+        statistics(Store(tmp_path / "b\\[c"))
+
+
+@pytest.mark.parametrize("table", ["epochs", "telemetry"])
+@pytest.mark.parametrize("damage", ["missing", "garbage", "cut", "foreign", "of another type"])
+def test_a_damaged_file_is_named(store, table, damage):
+    add_run(store, [window(0, 10)], [sample(5)])
+    add_run(store, [window(0, 10)], [sample(5)], "e" * 16)
+    path = store.folder(RUN).path / f"{table}.parquet"
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "garbage":
+        path.write_bytes(b"PAR1 not really")
+    elif damage == "cut":
+        path.write_bytes(whole[:-20])
+    elif damage == "foreign":
+        pq.write_table(pa.table({"x": [1]}), path)
+    else:
+        names = (EPOCHS if table == "epochs" else TELEMETRY).names
+        pq.write_table(pa.table({name: ["1"] for name in names}), path)
+    with pytest.raises(BadInput) as error:
+        statistics(Store(store.path, strict=True))
+    assert str(error.value).startswith(f"{path}: ")
+    with pytest.warns(DamagedFileWarning):
+        assert set(statistics(store)["run_id"]) == {"e" * 16}
+
+
+@pytest.mark.parametrize("table", ["epochs", "telemetry"])
+def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkeypatch):
+    for number in range(5):
+        windows = [window(at, 1.5, loss=float("nan")) for at in range(number + 1)]
+        add_run(store, windows, [sample(at) for at in range(number)], f"{number:016}")
+    one_by_one = store.arrow(table)
+    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
+    monkeypatch.setattr(parquet, "read_checked", None)  # so that it cannot be done one by one
+    at_once = store.arrow(table)
+    assert at_once.schema == one_by_one.schema
+    assert str(at_once.to_pylist()) == str(one_by_one.to_pylist())
+
+
+def test_a_file_of_another_run_among_many_is_named(store, monkeypatch):
+    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
+    add_run(store, [window(0, 1)], [sample(0)])
+    add_run(store, [window(0, 1)], [sample(0)], "e" * 16)
+    store.folder(RUN).epochs_path.write_bytes(store.folder("e" * 16).epochs_path.read_bytes())
+    with pytest.raises(BadInput, match=f"it is of run '{'e' * 16}', not {RUN}"):
+        Store(store.path, strict=True).arrow("epochs")
+
+
+def test_queries_have_bounded_memory_and_install_nothing():
+    with connection() as database:
+        limit, threads, installs = database.execute(
+            "select current_setting('memory_limit'), current_setting('threads'), "
+            "current_setting('autoinstall_known_extensions')"
+        ).fetchone()
+    assert limit == "2.7 GiB"  # 3 GB
+    assert 1 <= threads <= 8
+    assert installs is False
+
+
+@given(st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1,
+               max_size=20).filter(lambda name: name not in (".", "..")))  # fmt: skip
+@settings(max_examples=40)
+def test_any_file_name_is_read_as_that_file_or_refused(tmp_path_factory, name):
+    path = tmp_path_factory.mktemp("names") / name / "t.parquet"
+    path.parent.mkdir()
+    pq.write_table(pa.table({"x": [7]}), path)
+    try:
+        written = literal(path)
+    except BadInput:
+        assert "\\" in name
+        return
+    query = "select x from read_parquet($files, hive_partitioning = false)"
+    assert duckdb.execute(query, {"files": [written]}).fetchall() == [(7,)]

@@ -1,0 +1,370 @@
+"""The store: atomic files, records, tables."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import paths
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import wait_for
+from wattlaw.common.errors import BadInput, DamagedFileWarning
+from wattlaw.common.files import replacing, write_parquet, write_text
+from wattlaw.store.live import open_windows
+from wattlaw.store.record import Facts, RunRecord, now
+from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.schema import EPOCHS, TABLES, TELEMETRY
+from wattlaw.store.store import Store
+from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+
+ID = "0123456789abcdef"
+
+
+def record(run_id: str = ID, **changes: object) -> RunRecord:
+    spec = RunSpec(
+        workload=WorkloadSpec(name="digits-cnn", options={"lr": 0.1}),
+        setting=Setting(gpus=2, global_batch=64, local_batch=32),
+        repeat=1,
+        measure=Measure(),
+        launch_kind="local",
+    )
+    known = RunRecord(run_id=run_id, study="test", spec=spec, seed=1, order_seed=0)
+    return known.model_copy(update=changes)
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def test_a_record_comes_back_as_it_was_written(tmp_path):
+    folder = RunFolder(tmp_path / ID)
+    assert folder.read() is None
+    written = record(status="failed", reason="a\nb", facts=Facts(hosts=("x",), parameters=5))
+    folder.write(written)
+    assert folder.read() == written
+
+
+def test_the_record_on_disk_is_json_that_anyone_can_read(tmp_path):
+    folder = RunFolder(tmp_path / ID)
+    folder.write(record(status="done"))
+    told = json.loads((tmp_path / ID / "run.json").read_text())
+    assert told["status"] == "done"
+    assert told["spec"]["setting"]["global_batch"] == 64
+    assert told["spec"]["setting"]["power_limit_w"] is None
+
+
+FOREIGN = {
+    "nothing": b"",
+    "half a record": record().model_dump_json().encode()[:200],
+    "a list": b"[]",
+    "another kind of json": b'{"name": "package", "version": "1.0"}',
+    "a wrong type": b'{"run_id": 3}',
+    "zeros": b"\0" * 100,
+    "bytes": bytes(range(256)),
+    "very deep": b"[" * 100_000,
+    "an unknown status": record().model_dump_json().replace("planned", "lost").encode(),
+    "a batch that cannot be": record().model_dump_json().replace("64", "65").encode(),
+    "a key with line breaks": b'{"facts": {"software": {"a\\n\\u001b[31m": 3}}}',
+    "another run": record("f" * 16).model_dump_json().encode(),
+    "a run with line breaks": record("\n\x1b[31m").model_dump_json().encode(),
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_the_error_for_an_invalid_record_names_the_file(tmp_path, content):
+    folder = RunFolder(tmp_path / ID)
+    folder.path.mkdir()
+    folder.record_path.write_bytes(FOREIGN[content])
+    with pytest.raises(BadInput) as error:
+        folder.read()
+    assert str(error.value).startswith(f"{folder.record_path}: ")
+    assert str(error.value).isprintable()
+
+
+def test_a_folder_in_the_place_of_a_record_is_named(tmp_path):
+    folder = RunFolder(tmp_path / ID)
+    folder.record_path.mkdir(parents=True)
+    with pytest.raises(BadInput, match="Is a directory"):
+        folder.read()
+
+
+def test_one_foreign_record_is_named_when_a_store_is_read(store):
+    path = store.folder(ID).record_path
+    path.write_text("{}")
+    for read in (Store.records, lambda store: store.arrow("runs").to_pylist()):
+        with pytest.warns(DamagedFileWarning, match=str(path)):
+            assert len(read(Store(store.path))) == 1
+        with pytest.raises(BadInput, match=str(path)):
+            read(Store(store.path, strict=True))
+
+
+def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "old")
+
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "whole until here \ud800")
+    with pytest.raises(OSError, match="Is a directory"):
+        write_parquet(tmp_path, EPOCHS.empty_table())
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_readers_of_a_replaced_file_keep_the_old_content(tmp_path):
+    path = tmp_path / "file"
+    write_text(path, "old")
+    with path.open() as reading:
+        write_text(path, "new")
+        assert reading.read() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
+def test_files_and_folders_have_the_permissions_of_the_umask(tmp_path, mask):
+    with umask(mask):
+        store = a_store(tmp_path / "store")
+        folder = store.folder(ID)
+        folder.live(1).mkdir(parents=True)
+        open_windows(folder.live(1), "a").close()
+        with RunLock(folder) as lock:
+            assert lock.acquire()
+    found = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
+    assert len(found) == 6 + 3
+    for path in found:
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask, path
+    for path in {path.parent for path in found}:
+        assert path.stat().st_mode & 0o777 == 0o777 & ~mask, path
+
+
+def test_a_reader_never_sees_half_a_record(tmp_path):
+    folder = RunFolder(tmp_path / ID)
+    folder.write(record())
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from test_store import *\n"
+        "folder = RunFolder(Path(sys.argv[2]))\n"
+        "for n in range(10**9): folder.write(record(notes=('x' * (n % 5000),)), durable=False)\n"
+    )
+    line = [sys.executable, "-c", code, str(paths.SUPPORT), str(folder.path)]
+    with subprocess.Popen(line) as writer:
+        first = folder.record_path.stat().st_ino
+        wait_for(lambda: folder.record_path.stat().st_ino != first, "the writer")
+        seen = set()
+
+        def has_seen_many() -> bool:
+            for _ in range(100):
+                found = folder.read()
+                assert found is not None
+                assert set(*found.notes) <= {"x"}
+                seen.add(found.notes)
+            return len(seen) > 10
+
+        wait_for(has_seen_many, "eleven records")
+        writer.kill()
+    assert folder.read() is not None
+
+
+def test_a_lock_belongs_to_one_process_and_ends_with_it(tmp_path):
+    folder = RunFolder(tmp_path / ID)
+    assert not RunLock(folder).is_locked()
+    code = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from wattlaw.store.run_folder import *\n"
+        "lock = RunLock(RunFolder(Path(sys.argv[1])))\n"
+        "print(lock.acquire(), flush=True); time.sleep(600)\n"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder.path)], stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "True\n"
+    mine = RunLock(folder)
+    assert not mine.acquire()
+    assert RunLock(folder).is_locked()
+    holder.kill()
+    holder.communicate()
+    assert mine.acquire()
+    assert RunLock(folder).is_locked()
+    mine.release()
+    assert not RunLock(folder).is_locked()
+
+
+def test_only_one_of_many_processes_locks_a_run(tmp_path):
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from wattlaw.store.run_folder import *\n"
+        "lock = RunLock(RunFolder(Path(sys.argv[1])))\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "print(lock.acquire(), flush=True); sys.stdin.read()\n"
+    )
+    line = [sys.executable, "-c", code, str(tmp_path / ID)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    many = [subprocess.Popen(line, **pipes) for _ in range(6)]
+    for one in many:
+        assert one.stdout.readline() == "ready\n"
+    for one in many:
+        one.stdin.write("go\n")
+        one.stdin.flush()
+    assert sorted(one.stdout.readline() for one in many) == ["False\n"] * 5 + ["True\n"]
+    for one in many:
+        one.communicate()
+    assert not RunLock(RunFolder(tmp_path / ID)).is_locked()
+
+
+def test_checking_a_lock_creates_no_file(tmp_path):
+    assert not RunLock(RunFolder(tmp_path / ID)).is_locked()
+    assert list(tmp_path.iterdir()) == []
+
+
+def a_store(path: Path) -> Store:
+    """Return a store with one done run, and one that failed after its tables were written."""
+    store = Store(path)
+    store.create()
+    for run_id, status, reason in ((ID, "done", None), ("f" * 16, "failed", "because")):
+        folder = store.folder(run_id)
+        folder.write(record(run_id, status=status, reason=reason, started_at=now()))
+        epochs = pa.Table.from_pylist(
+            [{"run_id": run_id, "epoch": n, "duration_s": 1.5} for n in range(3)], schema=EPOCHS
+        )
+        samples = pa.Table.from_pylist(
+            [{"run_id": run_id, "t_ns": 2**60 + 1, "throttle": 0}, {"t_ns": 0, "power_w": 0.0}],
+            schema=TELEMETRY,
+        )
+        folder.write_tables(epochs, samples)
+    return store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return a_store(tmp_path / "store")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_empty_store_has_empty_tables_of_every_kind(tmp_path, table):
+    store = Store(tmp_path / "store")
+    store.create()
+    assert store.arrow(table).schema == TABLES[table]
+    assert list(store.pandas(table).columns) == TABLES[table].names
+    assert store.duckdb(table).columns == TABLES[table].names
+    assert len(store.pandas(table)) == 0
+
+
+@pytest.mark.parametrize(("table", "rows"), [("runs", 2), ("epochs", 3), ("telemetry", 2)])
+def test_every_way_of_reading_gives_the_same_table_of_done_runs(store, table, rows):
+    schema = TABLES[table]
+    arrow, relation, frame = store.arrow(table), store.duckdb(table), store.pandas(table)
+    assert arrow.schema == schema
+    assert relation.columns == list(frame.columns) == schema.names
+    assert arrow.num_rows == len(frame) == rows
+    assert relation.order("run_id").to_arrow_table().cast(schema).to_pylist() == arrow.to_pylist()
+    assert pa.Table.from_pandas(frame, schema, preserve_index=False).equals(arrow)
+
+
+def test_a_store_is_read_where_its_name_looks_like_a_pattern_or_a_partition(tmp_path):
+    """DuckDB takes ``store[1]`` for ``store1`` and ``lr=0.1`` for a column."""
+    for name in ("store1", "store[1]", "lr=0.1", "a*", "ab"):
+        store = a_store(tmp_path / name)
+        one = {"run_id": ID, "phase": name}
+        store.folder(ID).write_tables(
+            pa.Table.from_pylist([one], schema=EPOCHS), TELEMETRY.empty_table()
+        )
+    for name in ("store1", "store[1]", "lr=0.1", "a*"):
+        store = Store.existing(tmp_path / name)
+        assert store.arrow("epochs")["phase"].to_pylist() == [name]
+        assert store.duckdb("epochs").project("phase").fetchall() == [(name,)]
+        assert store.duckdb("epochs").columns == EPOCHS.names
+
+
+def test_unmeasured_values_are_null_and_zeros_are_zero(store):
+    row, other = store.arrow("telemetry").to_pylist()
+    assert (row["power_w"], row["mem_used_bytes"], row["throttle"]) == (None, None, 0)
+    assert (other["power_w"], other["throttle"]) == (0.0, None)
+    counted = store.duckdb("epochs").aggregate("count(gpu_energy_j), sum(gpu_energy_j), count(*)")
+    assert counted.fetchall() == [(0, None, 3)]
+    power = store.duckdb("telemetry").aggregate("count(power_w), sum(power_w)")
+    assert power.fetchall() == [(1, 0.0)]
+    frame = store.pandas("telemetry")
+    assert frame["power_w"].isna().tolist() == [True, False]
+    assert store.pandas("epochs")["gpu_energy_j"].isna().all()
+
+
+def test_a_run_row_has_the_specification_and_the_result(store):
+    rows = {row["run_id"]: row for row in store.arrow("runs").to_pylist()}
+    assert rows["f" * 16]["reason"] == "because"
+    assert rows[ID]["gpus"] == 2
+    assert json.loads(rows[ID]["options"]) == {"lr": 0.1}
+    assert rows[ID]["power_limit_w"] is None
+    assert rows[ID]["reason"] is None
+    assert rows[ID]["finished_at"] is None
+
+
+DAMAGES = {
+    "missing": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "garbage": lambda path: path.write_bytes(b"PAR1 not really"),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "foreign": lambda path: pq.write_table(pa.table({"x": [1]}), path),
+    "of another type": lambda path: pq.write_table(
+        pa.table({name: ["a"] for name in EPOCHS.names}), path
+    ),
+    "a folder": lambda path: (path.unlink(), path.mkdir()),
+}
+
+
+@pytest.mark.parametrize("read", [Store.arrow, Store.pandas, Store.duckdb])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_done_run_whose_table_is_damaged_is_named(store, damage, read):
+    path = store.folder(ID).epochs_path
+    DAMAGES[damage](path)
+    with pytest.raises(BadInput) as error:
+        read(Store(store.path, strict=True), "epochs")
+    assert str(error.value).startswith(f"{path}: ")
+    assert str(error.value).isprintable()
+    with pytest.warns(DamagedFileWarning, match=f"run {ID} is left out"):
+        assert len(read(store, "epochs")) == 0
+    assert {row["run_id"]: row["status"] for row in store.arrow("runs").to_pylist()} == {
+        ID: "damaged", "f" * 16: "failed"
+    }  # fmt: skip
+    assert list(store.damaged) == [ID]
+    assert len(read(store, "telemetry")) == 0  # the run is in no table
+
+
+def test_the_table_of_another_run_is_rejected(store):
+    path = store.folder(ID).epochs_path
+    foreign = pq.read_table(path).to_pylist()
+    pq.write_table(pa.Table.from_pylist([r | {"run_id": "e" * 16} for r in foreign], EPOCHS), path)
+    with pytest.raises(BadInput, match=f"it is of run '{'e' * 16}', not {ID}"):
+        Store(store.path, strict=True).arrow("epochs")
+
+
+def test_a_folder_without_runs_is_not_a_store(tmp_path):
+    with pytest.raises(BadInput, match="not a store"):
+        Store.existing(tmp_path)
+
+
+def test_a_store_cannot_replace_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="a file"):
+        Store(tmp_path / "file").create()
+    with pytest.raises(BadInput, match="cannot be a store"):
+        Store(tmp_path / "file" / "store").create()
+
+
+def test_files_that_do_not_belong_to_a_store_are_left_alone(store):
+    (store.path / "runs" / "notes.txt").write_text("mine")
+    (store.path / "runs" / "empty folder").mkdir()
+    assert len(store.records()) == 2

@@ -1,0 +1,111 @@
+"""The schema version of a store: written when it is created, checked by every command."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from test_damaged_stores import DAMAGES, in_time, simulated  # noqa: F401 - a fixture
+from test_store import a_store
+
+from wattlaw import __version__
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput
+from wattlaw.store.store import Store
+from wattlaw.store.version import SCHEMA_VERSION, version_path
+
+READERS = ("status", "cancel", "fit", "claims", "report", "export", "advise")
+ARGUMENTS = {
+    "export": ("runs", "-o", "never.csv"),
+    "report": ("-o", "never.html"),
+    "advise": ("-w", "digits-cnn"),
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return a_store(tmp_path / "store").path
+
+
+def refusal(capsys: pytest.CaptureFixture[str]) -> str:
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_a_new_store_has_the_version_and_keeps_its_file(tmp_path):
+    store = Store(tmp_path / "deep" / "store")
+    store.create()
+    path = version_path(store.path)
+    assert json.loads(path.read_text()) == {"schema_version": SCHEMA_VERSION}
+    before = path.stat().st_mtime_ns
+    Store(store.path).create()
+    assert path.stat().st_mtime_ns == before
+    assert sorted(entry.name for entry in store.path.iterdir()) == ["runs", "store.json"]
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 10**30])
+@pytest.mark.parametrize("command", READERS)
+def test_every_command_refuses_a_newer_store_and_names_both_versions(
+    store, command, version, capsys
+):
+    version_path(store).write_text(json.dumps({"schema_version": version}))
+    assert main([command, str(store), *ARGUMENTS.get(command, ())]) == 2
+    line = refusal(capsys)
+    assert f"schema version {version}" in line
+    assert f"wattlaw {__version__} reads schema version {SCHEMA_VERSION}" in line
+    assert "upgrade wattlaw" in line
+
+
+def test_a_store_with_runs_and_without_the_file_says_that_it_is_missing(store, capsys):
+    version_path(store).unlink()
+    assert main(["status", str(store)]) == 2
+    line = refusal(capsys)
+    assert f"{version_path(store)}: missing" in line
+    assert f'restore the file; this wattlaw writes {{"schema_version": {SCHEMA_VERSION}}}' in line
+
+
+def test_nothing_is_written_into_a_store_of_another_version(tmp_path, write_study, store, capsys):
+    study = simulated(write_study)
+    version_path(store).write_text('{"schema_version": 99}')
+    before = sorted(store.rglob("*"))
+    for words in (("run", str(study), "--store", str(store)),
+                  ("run", str(study), "--store", str(store), "--dry-run"),
+                  ("measure", "--store", str(store), "--", "true")):  # fmt: skip
+        assert main([*words]) == 2
+        assert "schema version 99" in refusal(capsys)
+    assert sorted(store.rglob("*")) == before
+
+
+def test_a_folder_without_runs_becomes_a_store(tmp_path):
+    (tmp_path / "runs").mkdir()
+    assert Store.existing(tmp_path).records() == []
+    Store(tmp_path).create()
+    assert version_path(tmp_path).exists()
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_version_file_is_one_line_that_names_it(store, damage, capsys):
+    DAMAGES[damage](version_path(store))
+    assert main(["status", str(store)]) == 2
+    line = refusal(capsys)
+    assert str(version_path(store)) in line
+    assert "restore the file" in line
+
+
+@pytest.mark.parametrize("value", ["1", 1.0, True, None, 0, -1, [1], float("nan")])
+def test_an_invalid_schema_version_is_rejected(store, value):
+    version_path(store).write_text(json.dumps({"schema_version": value}))
+    with pytest.raises(BadInput, match="integer >= 1"):
+        Store.existing(store)
+
+
+def test_a_link_to_nowhere_is_a_missing_file(store):
+    version_path(store).unlink()
+    version_path(store).symlink_to("nowhere")
+    with pytest.raises(BadInput, match=r"store\.json: missing"):
+        Store.existing(store)
+    shutil.rmtree(store / "runs")
+    Store(store).create()
+    assert Store.existing(store).records() == []

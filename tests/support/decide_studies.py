@@ -1,0 +1,29 @@
+"""Studies with ``decide`` that are run, for several test files."""
+
+from launchers import Silent
+
+from conftest import records
+from wattlaw.api.deciding import Decider
+from wattlaw.api.studies import load_study
+from wattlaw.run.campaign import Campaign
+from wattlaw.run.choosing import Selection
+from wattlaw.store.store import Store
+
+QUESTION = {"minimize": "gpu_hours"}
+
+
+def run_with(study, store, launcher):
+    """Run a study with a launcher, at most one run at a time."""
+    loaded = load_study(study)
+    opened = Store(store)
+    opened.create()
+    decider = Decider(loaded.plan.study, loaded.plan.runs, store)
+    observer = Silent()
+    plan = loaded.plan
+    selection = Selection(plan.runs, opened, decider, observer.decided)
+    return Campaign(plan.study, plan.runs, opened, launcher, observer, None, selection).run()
+
+
+def statuses(store):
+    """Return the status and the reason of each run."""
+    return sorted((record.status, record.reason or "") for record in records(store).values())

@@ -1,0 +1,175 @@
+"""Boards that are limited, the processes that limit them, and what those leave behind."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from fake_amdsmi import AmdMachine
+from fake_nvml import FakeGpus
+
+from conftest import heard, wait_for
+from wattlaw.common.errors import BadInput
+from wattlaw.measure.limits.restore import StaleLimit, restore_stale
+from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
+
+FAKE_BIN = Path(__file__).parent / "fake_bin"
+SET = "nvmlDeviceSetPowerManagementLimit"
+#: Limits the boards of its arguments, says so, and does nothing else.
+OWNER = """
+import sys, time
+from wattlaw.limits.requests import Limits
+from wattlaw.limits.guard import acquire
+held = acquire(sys.argv[2:])
+if held is None:
+    sys.exit("somebody else has one of them")
+held.apply(Limits(power_limit_w=float(sys.argv[1])))
+print("limited", flush=True)
+time.sleep(60)
+"""
+
+
+def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
+    """Restore the limits that ended processes have left; raise an error for damaged files."""
+    stale, contents = restore_stale(folder, include_kept=include_kept)
+    if contents.damaged:
+        raise BadInput("; ".join(contents.damaged))
+    return stale
+
+
+class Place:
+    """Boards with a folder of saved limits: those of this process and all that it starts.
+
+    The boards' limit is an odd one, and neither their default nor their maximum.
+    """
+
+    def __init__(
+        self, path: Path, boards: FakeGpus | AmdMachine, patch: pytest.MonkeyPatch
+    ) -> None:
+        self.boards, self.folder = boards, StateFolder(path / "limits")
+        for name, value in {**boards.environment(), VARIABLE: str(self.folder.path)}.items():
+            patch.setenv(name, value)
+
+    @property
+    def devices(self) -> list[str]:
+        """Return the ids of the boards."""
+        return self.boards.ids
+
+    @property
+    def limits_w(self) -> list[float]:
+        """Return the limits that the boards have now."""
+        return [board.limit_mw / 1000 for board in self.boards]
+
+    @property
+    def files(self) -> list[str]:
+        """Return the files of the folder, except locks."""
+        found = self.folder.path.iterdir() if self.folder.path.exists() else []
+        return [path.name for path in found if path.suffix != ".lock"]
+
+    @property
+    def watchdogs(self) -> list[psutil.Process]:
+        """Return the watchdogs that live."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            line = process.info["cmdline"] or []
+            if str(self.folder.path) in line and "wattlaw.measure.limits.watchdog" in line:
+                found.append(process)
+        return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
+
+    def is_clean(self) -> bool:
+        """Say whether no saved states, locks or watchdogs remain."""
+        held = any(self.folder.is_locked(device) for device in self.devices)
+        return not (held or self.files or self.watchdogs)
+
+    def wait_until_clean(self) -> None:
+        """Wait until all limits are restored."""
+        wait_for(self.is_clean, "everything to be given back", 20)
+
+    @contextmanager
+    def owner(
+        self, watts: float, devices: Sequence[str] = (), *, is_waited_for: bool = True
+    ) -> Iterator["Child"]:
+        """Start a process that limits boards, by default all; return when they are limited."""
+        line = [sys.executable, "-c", OWNER, str(watts), *(devices or self.devices)]
+        with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            if is_waited_for:
+                said = process.stdout.readline()
+                assert said == "limited\n", process.stderr.read()
+            yield process
+
+    @contextmanager
+    def measured(self, *line: object, **options: object) -> Iterator["Child"]:
+        """Start ``wattlaw measure``."""
+        store = self.folder.path.parent / "store"
+        start = [sys.executable, "-m", "wattlaw", "measure", "-o", str(store)]
+        with child([*start, *map(str, line)], stderr=subprocess.PIPE, **options) as process:
+            yield process
+
+
+Child = subprocess.Popen[str]
+
+
+@contextmanager
+def child(line: Sequence[str], **options: object) -> Iterator[Child]:
+    """Start a process in a session of its own; at the end all of its group is killed."""
+    with heard():
+        process = subprocess.Popen(line, text=True, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def kill(process: Child) -> None:
+    """Kill a process, and only it."""
+    process.kill()
+    process.wait()
+
+
+def kill_group(process: Child) -> None:
+    """Kill all that a terminal would."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def kill_tree(process: Child) -> None:
+    """Kill a process with all its descendants."""
+    for member in [*psutil.Process(process.pid).children(recursive=True), process]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
+
+
+KILLS: tuple[Callable[[Child], None], ...] = (kill, kill_group, kill_tree)
+
+
+def child_named(process: Child, name: str) -> psutil.Process:
+    """Wait for a program among the children of a process, and return it."""
+
+    def found() -> psutil.Process | None:
+        for one in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if one.cmdline()[:1] == [name]:
+                    return one
+        return None
+
+    return wait_for(found, f"{name} to be started", 20)
+
+
+def stays(condition: Callable[[], object], seconds: float) -> bool:
+    """Say whether a condition holds for a while."""
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        if not condition():
+            return False
+        time.sleep(0.02)
+    return True

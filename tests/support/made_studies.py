@@ -1,0 +1,218 @@
+"""Whole studies made by hand, like those of the two papers: every number from a seed.
+
+They are laws plus noise, so that tests know the truth that an analysis has to find. They are no
+model of any machine.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+from made_tables import frames, run_row, window_row
+
+COUNTS = (2, 4, 8, 16, 32, 64, 128)
+SAMPLES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Made:
+    """The tables of a store, and what its telemetry says."""
+
+    runs: pd.DataFrame
+    epochs: pd.DataFrame
+    joint: pd.DataFrame  # run_id, sm_bin, mem_bin, samples
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is true of one workload: seconds per epoch are ``alpha_s * N ** -beta``."""
+
+    alpha_s: float
+    beta: float
+    local_batch: int
+    power_w: float = 200.0  # of one GPU without cap, at the smallest count
+    breakpoint: int | None = None  # beyond it, more GPUs are no faster
+    floor_s: float = 0.0  # added to every epoch: what does not scale
+    sm_util: float = 0.9
+    mem_util: float = 0.5
+    metric: str = "top1"
+
+
+MIT = {
+    "resnet50": Model(3000.0, 0.83, 256, metric="top1"),
+    "vgg16": Model(6000.0, 0.64, 256, 230.0, metric="top1"),
+    "bert-base": Model(4000.0, 0.87, 8, 220.0, metric="perplexity"),
+    "dimenet": Model(2500.0, 0.82, 128, 150.0, metric="mae"),
+    "schnet": Model(600.0, 0.60, 128, 90.0, breakpoint=64, metric="mae"),
+}
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What caps and clocks do: factors on time and power, by watts or megahertz."""
+
+    slower: dict[float, float] = field(default_factory=lambda: {100.0: 1.6, 200.0: 1.0})
+    draws: dict[float, float] = field(default_factory=lambda: {100.0: 0.5, 200.0: 0.85})
+    clock_slower: dict[float, float] = field(default_factory=lambda: {135.0: 6.0, 735.0: 1.7})
+    clock_draws: dict[float, float] = field(default_factory=lambda: {135.0: 0.3, 735.0: 0.55})
+    beta_shift: float = 0.0  # added to beta under the lowest cap, and the lowest clock
+
+
+def mit(
+    *,
+    seed: int = 0,
+    models: dict[str, Model] | None = None,
+    counts: tuple[int, ...] = COUNTS,
+    repeats: int = 3,
+    noise: float = 0.02,
+    caps: Caps | None = None,
+    clocks: bool = True,
+    power_falls: float = 0.05,
+    util_falls: float = 0.08,
+    cv_rises: float = 0.15,
+    energy: bool = True,
+    epochs: int = 3,
+) -> Made:
+    """Return a study of GPUs, power caps and clocks at constant local batch on a V100 cluster.
+
+    ``power_falls``, ``util_falls`` and ``cv_rises`` are the changes of ln power, ln utilisation
+    and ln coefficient of variation per ln N (falls count downward).
+    """
+    dice, caps, made = np.random.default_rng(seed), caps or Caps(), _Tables()
+    limits: list[tuple[float | None, float | None]] = [(None, None)]
+    limits += [(cap, None) for cap in caps.slower]
+    limits += [(None, clock) for clock in caps.clock_slower] if clocks else []
+    for name, model in (MIT if models is None else models).items():
+        for cap, clock in limits:
+            lowest = cap == min(caps.slower, default=-1) or clock == min(caps.clock_slower)
+            beta = model.beta + (caps.beta_shift if lowest else 0.0)
+            slower = caps.slower.get(cap, 1.0) if cap else caps.clock_slower.get(clock, 1.0)
+            draws = caps.draws.get(cap, 1.0) if cap else caps.clock_draws.get(clock, 1.0)
+            for gpus in counts:
+                reach = min(gpus, model.breakpoint or gpus)
+                time_s = model.alpha_s * slower * reach**-beta + model.floor_s
+                spread = (gpus / counts[0]) ** -util_falls
+                made.cell(
+                    dice, repeats, noise, epochs, name, model, gpus, time_s,
+                    power_w=model.power_w * draws * (gpus / counts[0]) ** -power_falls,
+                    sm_util=model.sm_util * spread, mem_util=model.mem_util * spread,
+                    cv=0.1 * (gpus / counts[0]) ** cv_rises, energy=energy,
+                    power_limit_w=cap, clock_limit_mhz=clock,
+                    global_batch=model.local_batch * gpus, local_batch=model.local_batch,
+                    hardware="V100-32GB", nodes=max(1, gpus // 2),
+                )  # fmt: skip
+    return made.done()
+
+
+def kit(
+    *,
+    seed: int = 0,
+    workload: str = "resnet50",
+    counts: tuple[int, ...] = (1, 2, 4, 8, 16),
+    batches: tuple[int, ...] = (256, 512, 1024),
+    local_batch: int = 64,
+    beta: float = 0.97,
+    alpha_s: float = 5000.0,
+    watts: dict[str, float] | None = None,
+    repeats: int = 5,
+    noise: float = 0.02,
+    falls_beyond: int = 512,
+    quality: float = 0.76,
+    growing: bool = True,
+    energy: bool = True,
+    epochs: int = 3,
+) -> Made:
+    """Return a study of strong scaling, constant local batch and growing data sets on two boards.
+
+    Quality is ``quality`` up to a global batch of ``falls_beyond``, and falls by 4 % per doubling
+    beyond. Where the data set grows with N, at constant global batch every epoch has N times as
+    many steps, each a little dearer.
+    """
+    dice, made = np.random.default_rng(seed), _Tables()
+    model = Model(alpha_s, beta, local_batch)
+    for board, watt in (watts or {"A100": 300.0, "H100": 480.0}).items():
+        quick = 1.0 if board == "A100" else 0.55
+        strong = [(n, batch, batch // n, 1.0) for batch in batches for n in counts]
+        weak = [(n, local_batch * n, local_batch, 1.0) for n in counts]
+        settings = strong + weak
+        if growing:
+            settings += [(n, batches[0], batches[0] // n, n / counts[-1]) for n in counts]
+            settings += [(n, local_batch * n, local_batch, n / counts[-1]) for n in counts]
+        for n, batch, local, fraction in dict.fromkeys(settings):
+            steps = SAMPLES * fraction / batch
+            time_s = quick * (fraction * alpha_s * n**-beta + 0.0005 * steps * np.log2(2 * n))
+            lost = max(0.0, float(np.log2(batch / falls_beyond)))
+            made.cell(
+                dice, repeats, noise, epochs, workload, model, n, time_s,
+                power_w=watt * (batch / 256) ** 0.02 * n**-0.02, energy=energy, cpu_w=80.0,
+                sm_util=0.95, mem_util=0.6, cv=0.05, metric=quality * 0.96**lost,
+                global_batch=batch, local_batch=local, dataset_fraction=fraction, hardware=board,
+                nodes=-(-n // 4),
+            )  # fmt: skip
+    return made.done()
+
+
+class _Tables:
+    def __init__(self) -> None:
+        self.runs: list[dict[str, object]] = []
+        self.epochs: list[dict[str, object]] = []
+        self.joint: list[dict[str, object]] = []
+
+    def cell(
+        self, dice: np.random.Generator, repeats: int, noise: float, epochs: int, name: str,
+        model: Model, gpus: int, time_s: float, *, power_w: float, sm_util: float,
+        mem_util: float, cv: float, energy: bool, cpu_w: float | None = None,
+        metric: float | None = None, **setting: object,
+    ) -> None:  # fmt: skip
+        fraction = float(setting.get("dataset_fraction", 1.0))  # type: ignore[arg-type]
+        for repeat in range(repeats):
+            run_id = f"{len(self.runs):016x}"
+            took_s = time_s * float(np.exp(dice.normal(0, noise)))
+            watts = power_w * float(np.exp(dice.normal(0, noise / 2)))
+            sm, memory = (
+                share * float(np.exp(dice.normal(0, noise))) for share in (sm_util, mem_util)
+            )
+            start = len(self.runs) * 10**12
+            self.runs.append(
+                run_row(
+                    run_id, workload=name, gpus=gpus, repeat=repeat, metric_name=model.metric,
+                    **setting,
+                )
+            )  # fmt: skip
+            for epoch in range(epochs):
+                window: dict[str, object] = {
+                    "duration_s": took_s, "warmup": epoch == 0, "start_ns": start,
+                    "samples": int(SAMPLES * fraction),
+                    "steps": int(SAMPLES * fraction / int(setting["global_batch"])),  # type: ignore[call-overload]
+                    "sm_util_mean": sm, "sm_util_cv": cv, "mem_util_mean": memory,
+                    "mem_util_cv": 1.5 * cv, "sm_clock_mean_mhz": 1380.0,
+                }  # fmt: skip
+                if energy:
+                    window |= {
+                        "gpu_energy_j": watts * gpus * took_s, "gpu_power_mean_w": watts,
+                        "energy_source": "counter", "energy_verdict": "ok",
+                    }  # fmt: skip
+                    if cpu_w is not None:
+                        window["cpu_energy_j"] = cpu_w * gpus * took_s
+                start += int(took_s * 1e9)
+                self.epochs.append(window_row(run_id, epoch, **window))
+                if metric is not None:
+                    judged = metric * float(np.exp(dice.normal(0, 0.003)))
+                    self.epochs.append(
+                        window_row(run_id, epoch, phase="evaluate", duration_s=took_s / 20,
+                                   start_ns=start, metric=judged, loss=1.0)
+                    )  # fmt: skip
+                    start += int(took_s / 20 * 1e9)
+            counts, _, _ = np.histogram2d(
+                np.clip(dice.normal(sm, cv * sm, 300), 0, 1),
+                np.clip(dice.normal(memory, 1.5 * cv * memory, 300), 0, 1),
+                bins=20, range=[[0, 1], [0, 1]],
+            )  # fmt: skip
+            self.joint += [
+                {"run_id": run_id, "sm_bin": int(i), "mem_bin": int(j), "samples": counts[i, j]}
+                for i, j in np.argwhere(counts > 0)
+            ]
+
+    def done(self) -> Made:
+        runs, epochs = frames(self.runs, self.epochs)
+        return Made(runs, epochs, pd.DataFrame(self.joint).astype({"samples": int}))

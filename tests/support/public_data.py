@@ -1,0 +1,196 @@
+"""Public measurements for tests, and generated tables with the same columns and properties.
+
+The public files are not part of the repository: ``docs/public-data.md`` lists them.
+"""
+
+import os
+import tempfile
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ORIGINS = ("generated", "public")
+
+SOURCES = {
+    "power_caps.csv": "Zeus NSDI'23 traces",
+    "epochs_to_target.csv": "Zeus NSDI'23 traces",
+    "pollux_t4.csv": "Pollux OSDI'21 artifact",
+    "scaling_series.csv": "MLPerf Training, Pollux, llm-foundry, DLPerf and JUBench",
+    "node_power_1x8gpu.csv": "MLPerf Training v4.0 power logs",
+}
+
+
+#: Files that other tools wrote, in the folder ``formats``.
+FORMATS = {
+    "codecarbon_1.csv": "CodeCarbon's tests",
+    "codecarbon_2021.csv": "CodeCarbon's tests",
+    "codecarbon_2.4.csv": "CodeCarbon's tests",
+    "codecarbon_3.csv": "CodeCarbon's tests",
+    "zeus_windows_4gpu.csv": "Zeus' tests",
+    "zeus_power_monitor.csv": "Zeus' tests",
+    "mlperf_dlrm_8gpu.txt": "MLPerf Training v5.1",
+    "mlperf_retinanet_8gpu.txt": "MLPerf Training v5.1",
+}
+
+
+def public_file(name: str) -> Path:
+    """Return a file that another tool wrote; skip if it is absent."""
+    path = _folder() / "formats" / name
+    if not path.exists():
+        pytest.skip(f"no {name} ({FORMATS[name]}); see docs/public-data.md")
+    return path
+
+
+def misread_file(name: str) -> Path:
+    """Return an input that was once misread, of the folder ``misread``; skip if it is absent."""
+    path = _folder() / "misread" / name
+    if not path.exists():
+        pytest.skip(f"no {name} (misread inputs); see docs/public-data.md")
+    return path
+
+
+def _folder() -> Path:
+    default = Path(__file__).parents[2] / "../shared/data"
+    return Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default)
+
+
+def public_csv(name: str, origin: str) -> Path:
+    """Return a public table's file, or one generated like it; skip if the public file is absent."""
+    if origin == "generated":
+        path = Path(tempfile.mkdtemp()) / name
+        _GENERATED[name]().to_csv(path, index=False)
+        return path
+    path = _folder() / name
+    if not path.exists():
+        pytest.skip(f"no {name} ({SOURCES[name]}); see docs/public-data.md")
+    return path
+
+
+def _power_caps() -> pd.DataFrame:
+    """Return one run per cell: below its power limit a GPU slows its clock and lowers its voltage.
+
+    Below 75 % of the full clock the voltage stays the same, so that energy has a minimum. The
+    network ncf needs less power than any limit, and its times are noisy. One cell has three limits.
+    """
+    jobs = [  # data set, network, optimizer, samples, s per sample, s per step, W, noise, batches
+        ("imagenet", "resnet50", "adadelta", 1_281_167, 2.7e-3, 0.012, 230, 0.01, (16, 64, 256)),
+        ("squad", "bert_base_uncased", "adamw", 88_524, 1.7e-2, 0.02, 235, 0.01, (8, 16, 32, 56)),
+        ("sentiment140", "bert_base_uncased", "adamw", 1_600_000, 2.5e-3, 0.01, 230, 0.01,
+         (16, 32, 128)),
+        ("movielens-1m", "ncf", "adam", 5_000_000, 1e-6, 0.004, 38, 0.05, (64, 1024, 8192)),
+    ]  # fmt: skip
+    idle_w, knee, dice, rows = 36.0, 0.75, np.random.default_rng(0), []
+    for gpu, job in product(("V100", "RTX6000"), jobs):
+        dataset, network, optimizer, samples, sample_s, step_s, full_w, noise, batches = job
+        for batch, limit_w in product(batches, (*range(100, 251, 25), 260)[: 7 + (gpu != "V100")]):
+            if (gpu, network, batch) == ("RTX6000", "ncf", 8192) and limit_w > 150:
+                continue
+            share = min(1.0, (limit_w - idle_w) / (full_w - idle_w))
+            clock = share ** (1 / 3) if share > knee**3 else share / knee**2
+            times, watts = np.exp(dice.normal(0, (noise, 0.005)))
+            time_s = samples * (sample_s / clock + step_s / batch) * times
+            power_w = (idle_w + share * (full_w - idle_w)) * watts
+            rows.append((gpu, dataset, network, batch, optimizer, limit_w, time_s, power_w,
+                         time_s * power_w))  # fmt: skip
+    columns = ("gpu", "dataset", "network", "batch_size", "optimizer", "power_limit",
+               "time_per_epoch", "average_power", "energy_per_epoch_J")  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _epochs_to_target() -> pd.DataFrame:
+    """Return five runs per batch: epochs rise beyond a batch, stay, or the target is missed."""
+    dice, rows = np.random.default_rng(0), []
+    series = [  # data set, network, optimizer, batches, targets: least epochs, critical batch, most
+        ("cifar100", "shufflenetv2", "adadelta", [2**i for i in range(3, 13)],
+         {0.4: (12, 550, 4096), 0.65: (40, 550, 128)}),
+        ("squad", "bert_base_uncased", "adamw", [8, 16, 32, 56], {84.0: (2, 1e9, 56)}),
+        ("movielens-1m", "ncf", "adam", [64], {0.41: (5, 1000, 64)}),
+        ("imagenet", "resnet50", "adadelta", [64, 128, 256], {0.9: (90, 1000, 0)}),
+    ]  # fmt: skip
+    for dataset, network, optimizer, batches, targets in series:
+        for batch, run, (target, (least, critical, most)) in product(
+            batches, range(1, 6), targets.items()
+        ):
+            epochs = np.ceil(least * (1 + batch / critical) * np.exp(dice.normal(0, 0.08)))
+            reached = float(epochs) if batch <= most else np.nan
+            rows.append((dataset, network, batch, optimizer, 0.1, run, target, reached))
+    columns = ("dataset", "network", "batch_size", "optimizer", "learning_rate", "run",
+               "target_metric", "target_epoch")  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _scaling_series() -> pd.DataFrame:
+    """Return series of several shapes, units and lengths, two of them of one name, one repeated."""
+    shapes: dict[str, Callable[[float], float]] = {
+        "power": lambda n: 900 * n**-0.8,
+        "amdahl": lambda n: 500 / n + 20,
+        "flat": lambda n: 30 * (1 + 0.05 * np.log(n)),
+        "all-reduce": lambda n: 800 / n + 10 + 4 * np.log(n),
+    }
+    counts = [(1, 2, 4, 8), (1, 2, 4, 8, 16), (8, 16, 32, 64, 128, 256, 1024), (1, 1, 2, 2, 4, 4)]
+    dice, rows = np.random.default_rng(0), []
+    for (name, law), gpus in product(shapes.items(), counts):
+        for family, unit, scale in (("runs", "time-to-train s", 1.0), ("steps", "s/img", 1e-3)):
+            if unit == "s/img" and len(gpus) > 5:
+                continue
+            for n in gpus:
+                value = round(scale * law(n) * float(np.exp(dice.normal(0, 0.02))), 5)
+                rows.append((family, f"{name}/{len(gpus)}", unit, float(n), value))
+    return pd.DataFrame(rows, columns=["family", "series", "unit", "gpus", "value"])
+
+
+def _pollux() -> pd.DataFrame:
+    """Return two workloads on nodes of 4 GPUs, by GPUs, placement and local batch.
+
+    An all-reduce is far slower between nodes than in one, more so on exactly two, and the backward
+    pass hides a part of it.
+    """
+    jobs = [  # workload, batches, s per sample, s of a step, s in and between nodes
+        ("bert", (4, 8, 12), 0.058, 0.22, 0.1, 1.3),
+        ("imagenet", (20, 81, 200), 0.0043, 0.07, 0.005, 0.35),
+    ]
+    places = [(1,), (2,), (3,), (4,), (1, 1), (2, 2), (1, 3), (4, 4), (4, 4, 4)]
+    places += [(4,) * nodes for nodes in (4, 8, 16)]
+    dice, rows = np.random.default_rng(0), []
+    for (name, batches, sample_s, step_s, inside_s, between_s), place in product(jobs, places):
+        gpus, nodes = sum(place), len(place)
+        sync_s = inside_s * (max(place) > 1)
+        if nodes > 1:
+            pair = 1.6 if nodes == 2 else 1.0
+            sync_s += between_s * pair * (gpus - 1) / gpus * (gpus / nodes) ** 0.2
+        sync_s *= np.exp(dice.normal(0, 0.05))
+        for batch in batches:
+            compute_s = step_s + sample_s * batch
+            time_s = compute_s / 3 + ((compute_s / 1.5) ** 3 + sync_s**3) ** (1 / 3)
+            digits = "".join(map(str, place)) if nodes <= 4 else ""
+            time_s *= float(np.exp(dice.normal(0, 0.01)))
+            rows.append((name, nodes, gpus, digits, batch, time_s, max(0.0, time_s - compute_s)))
+    columns = ("workload", "nodes", "gpus", "gpus_per_node", "local_batch", "step_time_s",
+               "sync_time_s")  # fmt: skip
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _node_power() -> pd.DataFrame:
+    """Return two trainings: some seconds of start, then even power every 2 s with silences."""
+    dice, rows = np.random.default_rng(0), []
+    for run in ("result_1", "result_2"):
+        gaps_s = dice.normal(2.0, 0.03, 360)
+        gaps_s[40::60] = 11.0
+        watts = dice.normal(6950, 15, gaps_s.size).round()
+        watts[:2] = 2800, 6100
+        for at_s, power_w in zip(np.cumsum(gaps_s).round(3), watts, strict=True):
+            rows.append((run, "node_1", float(at_s), float(power_w)))
+    return pd.DataFrame(rows, columns=["run", "node", "t_rel_run_start_s", "power_W"])
+
+
+_GENERATED: dict[str, Callable[[], pd.DataFrame]] = {
+    "power_caps.csv": _power_caps,
+    "epochs_to_target.csv": _epochs_to_target,
+    "pollux_t4.csv": _pollux,
+    "scaling_series.csv": _scaling_series,
+    "node_power_1x8gpu.csv": _node_power,
+}

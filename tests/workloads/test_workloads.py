@@ -1,0 +1,204 @@
+"""Every workload in the training loop: it learns, ranks agree, and checkpoints resume."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from ranks import losses, spec_of, start, trained, windows_of
+from reduced import WORKLOADS
+
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import RunSpec
+from wattlaw.workloads import catalogue
+
+NAMES = sorted(WORKLOADS)
+EPOCHS = 5
+#: Of runs whose losses are compared with the first ones of a run of ``EPOCHS``.
+COMPARED = 3
+#: fp32 sums in another order: a relative step of 1e-7 grows with the steps that follow it.
+TOLERANCE = 2e-3
+
+
+def compared_epochs(name: str) -> int:
+    """Return how many epochs are compared: all where the rate depends on their number."""
+    return EPOCHS if name == "fourcastnet" else COMPARED
+
+
+def spec_alone(name: str, *, calm: bool = False, epochs: int = EPOCHS, **train: object) -> RunSpec:
+    """Return a run of a workload on one rank."""
+    reduced = WORKLOADS[name]
+    return spec_of(
+        name,
+        reduced.options | (reduced.calm if calm else {}),
+        global_batch=reduced.global_batch,
+        epochs=epochs,
+        gradient_accumulation=2 if reduced.has_batch_norm else 1,
+        **train,
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory):
+    """Return a function that trains a workload on one rank, once."""
+    kept: dict[tuple[str, bool], list] = {}
+
+    def train(name: str, *, calm: bool = False) -> list:
+        calm = calm and bool(WORKLOADS[name].calm)
+        if (name, calm) not in kept:
+            folder = tmp_path_factory.mktemp(name) / "run"
+            epochs = compared_epochs(name) if calm else EPOCHS
+            kept[name, calm] = trained(spec_alone(name, calm=calm, epochs=epochs), folder)
+        return kept[name, calm]
+
+    return train
+
+
+def test_every_registered_workload_is_here():
+    assert sorted(entry.name for entry in catalogue.entries()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_falls(name, alone):
+    found = losses(alone(name))
+    assert len(found) == EPOCHS
+    assert found[-1] < 0.97 * found[0], found
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_ranks_follow_the_losses_of_one_at_the_same_global_batch(name, alone, tmp_path):
+    """Exactly the same function but for the order of sums, without dropout.
+
+    Batch normalisation takes its statistics over what one rank computes at once, so for ResNet50
+    and InceptionV3 two ranks equal one rank that computes its batch in two pieces, not in one.
+    """
+    reduced, one = WORKLOADS[name], alone(name, calm=True)
+    options, epochs = reduced.options | reduced.calm, compared_epochs(name)
+    spec = spec_of(name, options, gpus=2, global_batch=reduced.global_batch, epochs=epochs)
+    found = trained(spec, tmp_path / "run")
+    assert losses(found) == pytest.approx(losses(one)[:epochs], rel=TOLERANCE)
+    if not reduced.has_batch_norm:  # running statistics are averaged over ranks, not over pieces
+        theirs = losses(one, "evaluate")[:epochs]
+        assert losses(found, "evaluate") == pytest.approx(theirs, rel=TOLERANCE)
+    training = [window for window in found if window["phase"] == "train"]
+    assert {window["samples"] for window in training} == {reduced.samples}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_run_resumes_from_its_checkpoint_with_the_same_result(name, alone, tmp_path):
+    """The same to the last digit as a run that was never stopped and wrote no checkpoint."""
+    epochs, folder = compared_epochs(name), tmp_path / "killed"
+    spec = spec_alone(name, epochs=epochs, checkpoint_every=1)
+    ranks = start(spec, folder)
+    checkpoint, end_s = RunFolder(folder).checkpoint_path, time.monotonic() + 60
+    while not checkpoint.exists() and time.monotonic() < end_s:
+        time.sleep(0.001)
+    for rank in ranks:
+        os.kill(rank.pid, signal.SIGKILL)
+        rank.join()
+    before = windows_of(folder)
+    after = trained(spec, folder, attempt=2)
+    first = after[0]["epoch"] if after else epochs
+    assert first >= 1
+    joined = [window for window in before if window["epoch"] < first] + after
+    for phase in ("train", "evaluate"):
+        assert losses(joined, phase) == losses(alone(name), phase)[:epochs]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_of_an_evaluation_include_the_metric(name, alone):
+    entry = next(entry for entry in catalogue.entries() if entry.name == name)
+    judged = [window for window in alone(name) if window["phase"] == "evaluate"]
+    for window in judged:
+        assert f'"{entry.metric}": {window["metric"]!r}' in window["metrics"]
+
+
+def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path: Path):
+    reduced = WORKLOADS["digits-cnn"]
+
+    def with_pieces(pieces: int) -> list[float]:
+        spec = spec_of(
+            "digits-cnn",
+            reduced.options,
+            gpus=2,
+            global_batch=250,
+            gradient_accumulation=pieces,
+        )
+        return losses(trained(spec, tmp_path / str(pieces)))
+
+    assert with_pieces(3) == pytest.approx(with_pieces(1), rel=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_mixed_precision_learns_as_single_precision_does(precision, alone, tmp_path):
+    reduced = WORKLOADS["digits-cnn"]
+    spec = spec_of(
+        "digits-cnn",
+        reduced.options,
+        global_batch=reduced.global_batch,
+        epochs=EPOCHS,
+        precision=precision,
+    )
+    found = losses(trained(spec, tmp_path / "run"))
+    assert found == pytest.approx(losses(alone("digits-cnn")), rel=0.05)
+    assert found != losses(alone("digits-cnn"))
+
+
+@pytest.mark.parametrize(
+    "option", [{"channels_last": True}, {"fused_optimizer": True}, {"bucket_mb": 0.01}], ids=str
+)
+def test_an_option_of_the_loop_changes_speed_not_results(option, alone, tmp_path):
+    reduced = WORKLOADS["digits-cnn"]
+    spec = spec_of(
+        "digits-cnn",
+        reduced.options,
+        gpus=2,
+        global_batch=reduced.global_batch,
+        epochs=EPOCHS,
+        **option,
+    )
+    found = trained(spec, tmp_path / "run")
+    assert losses(found) == pytest.approx(losses(alone("digits-cnn")), rel=TOLERANCE)
+
+
+def test_loader_processes_bring_the_same_batches(alone, tmp_path):
+    reduced = WORKLOADS["vgg16"]
+    spec = spec_of("vgg16", reduced.options, epochs=EPOCHS, loader_workers=2, prefetch=3)
+    assert losses(trained(spec, tmp_path / "run")) == losses(alone("vgg16"))
+
+
+def test_a_compiled_model_follows_the_same_losses(tmp_path):
+    def with_compiler(compiled: bool) -> list[float]:
+        spec = spec_of(
+            "digits-cnn",
+            {"width": 8},
+            global_batch=256,
+            fraction=1024 / 1437,  # four whole steps: another shape is compiled anew
+            compile=compiled,
+        )
+        return losses(trained(spec, tmp_path / str(compiled)))
+
+    assert with_compiler(True) == pytest.approx(with_compiler(False), rel=TOLERANCE)
+
+
+def test_a_kept_model_is_that_of_the_end(tmp_path):
+    import torch
+
+    reduced = WORKLOADS["digits-cnn"]
+    spec = spec_of("digits-cnn", reduced.options, global_batch=256, save_model=True)
+    trained(spec, tmp_path / "run")
+    state = torch.load(RunFolder(tmp_path / "run").model_path, weights_only=True)["model"]
+    model = catalogue.build(spec.workload).model()
+    model.load_state_dict(state)
+    assert not any(bool(weights.isnan().any()) for weights in state.values())
+
+
+def test_the_largest_seed_there_is_trains(tmp_path):
+    assert trained(spec_of("digits-cnn", {}, global_batch=64, epochs=1), tmp_path, seed=2**31)
+
+
+def test_a_rank_without_a_single_sample_is_refused(tmp_path):
+    spec = spec_of("digits-cnn", {}, gpus=2, global_batch=64, fraction=0.0001)
+    with pytest.raises(AssertionError, match="of 1437 samples with 2 gpus; allowed"):
+        trained(spec, tmp_path)
