@@ -17,7 +17,7 @@ from soak.sandbox import REPOSITORY
 
 
 def soak(output: Path, *words: object) -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join([str(REPOSITORY / "tests"), str(REPOSITORY / "src")])
+    path = os.pathsep.join(str(REPOSITORY / name) for name in ("tests", "tests/support", "src"))
     line = [sys.executable, "-m", "soak", *map(str, words)]
     if output.name != "replay":
         line += ["--output", str(output)]

@@ -1,6 +1,6 @@
 """Public inputs that were misread once, with their right values.
 
-Each stands for a kind; tests/importing/test_import_formats.py and tests/importing/test_importing.py have others of it.
+Each stands for a kind; test_import_formats.py and test_importing.py have others of it.
 """
 
 from pathlib import Path
