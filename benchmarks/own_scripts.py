@@ -1,8 +1,8 @@
 """Five scripts that do not import wattlaw: steps and step times beside the scripts' own timers.
 
 ``make bench-scripts``; it takes 25 minutes on a machine that is idle. In each round, each script of
-``support/scripts`` of the tests is run under ``measure``, in a study of 100 steps, and with ``track`` or
-the callback of its trainer. Its own timer says how many steps it took and how long each was.
+``support/scripts`` of the tests is run under ``measure``, in a study of 100 steps, and with
+``track`` or the callback of its trainer. Its own timer says how many steps it took, how long each.
 
 A study of each script also has the batch of its setting, and others: the wrong placeholder, a fixed
 batch, gradient accumulation. What ``runs``, ``advise``, ``fit`` and the report say is compared with
