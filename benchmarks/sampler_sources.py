@@ -16,11 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from powercap import Powercap
-from trees import AcpiMeters, IntelCards, grace_names
-
 from common import cpu_s, end_tree, write_results
 from overhead import FakeGpus, start_tool
+from powercap import Powercap
+from trees import AcpiMeters, IntelCards, grace_names
 from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
 
 HZ = 10.0

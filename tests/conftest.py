@@ -15,10 +15,10 @@ import psutil
 import pynvml
 import pytest
 import yaml
-from fake_amdsmi import AmdMachine
-from fake_nvml import VARIABLE, FakeGpus
 from hypothesis import settings
 
+from fake_amdsmi import AmdMachine
+from fake_nvml import VARIABLE, FakeGpus
 from wattlaw.store.store import Store
 
 # More test processes than cores: threads of their own would wait for each other, and nets as small

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+
 from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
 from public_data import ORIGINS, public_csv
-from scipy import stats
-
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.advise.predicted_options import WIDEST

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_tables import frames, run_row, window_row
 from scipy import stats
 
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, quality_by_batch
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.statistics import compare_with_best

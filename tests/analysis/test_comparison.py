@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from made_stores import write_store
-from made_tables import frames, run_row, window_row
 from scipy import stats
 
 import wattlaw
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.store_comparison import (
     EXCEEDED,
     KEPT,

@@ -8,9 +8,9 @@ import pytest
 import statsmodels.formula.api as smf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import ORIGINS, public_csv
 from scipy import optimize
 
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.laws.critical_batch import CriticalBatch, critical_batch
 from wattlaw.common.errors import Refused
 

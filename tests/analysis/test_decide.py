@@ -6,9 +6,9 @@ import signal
 from itertools import pairwise
 
 import pytest
-from decide_studies import QUESTION, statuses
 
 from conftest import decide_table, records, started
+from decide_studies import QUESTION, statuses
 from wattlaw.api import results
 from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs
 from wattlaw.api.studies import load_study, run

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from decide_studies import QUESTION, run_with, statuses
 
 from conftest import decide_table, records
+from decide_studies import QUESTION, run_with, statuses
 from wattlaw.api import results
 from wattlaw.api.decision_inputs import read_inputs, setting_of
 from wattlaw.api.studies import load_study, run

@@ -9,8 +9,8 @@ import pytest
 import statsmodels.formula.api as smf
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_tables import frames, run_row, study, window_row
 
+from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.laws.energy_laws import energy_law, energy_laws, factor_drift, factor_model
 from wattlaw.analysis.laws.series import fit_table, scaling_series
 from wattlaw.analysis.metrics.metrics import run_metrics

@@ -2,9 +2,9 @@
 
 import pandas as pd
 import pytest
+
 from made_studies import Caps, Model, kit, mit
 from made_tables import frames, run_row, study, window_row
-
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.findings import analyse, facts
 

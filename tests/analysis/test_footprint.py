@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from public_data import ORIGINS, public_csv
 
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.advise.footprint import J_PER_KWH, Footprint
 from wattlaw.api.footprint import footprint_of
 from wattlaw.common.errors import BadInput

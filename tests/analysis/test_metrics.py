@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_tables import frames, run_row, window_row
 from scipy import stats
 
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import direction, run_metrics, with_sampled_utilisation

@@ -10,10 +10,10 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from hypothesis import given
 from hypothesis import strategies as st
-from public_data import public_csv
 from scipy import stats
 
 from conftest import wattlaw
+from public_data import public_csv
 from wattlaw.analysis.laws.fits import fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import ORIGINS, public_csv
 from scipy import stats
 
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.predict import Observation, TrainingSetting, fit, predict, sampler
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.model import step

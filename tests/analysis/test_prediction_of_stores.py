@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_studies import MIT, kit, mit
 
+from made_studies import MIT, kit, mit
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict import TrainingSetting
 from wattlaw.analysis.predict.grid import doublings

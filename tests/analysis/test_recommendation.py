@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
+
 from made_stores import write_store
 from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
-from scipy import stats
-
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results

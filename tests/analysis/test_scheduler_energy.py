@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
-
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.metrics.scheduler_energy import Agreement
 from wattlaw.common.errors import BadInput, DamagedFileWarning

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from made_studies import kit, mit
-from made_tables import frames, run_row, study, window_row
 from scipy import stats
 
+from made_studies import kit, mit
+from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.laws.series import fit_series, scaling_series
 from wattlaw.analysis.laws.speedup import speedups

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_tables import frames, run_row, window_row
 from scipy import stats
 
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.laws.to_target import analyse_targets, epochs_to_target, time_to_target
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import Refused

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 import pytest
+
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.series import fit_table, scaling_series

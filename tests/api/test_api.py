@@ -14,12 +14,12 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 import pytest
-from made_stores import write_store
-from made_studies import MIT, mit
 
 import wattlaw
 import wattlaw.api
 from conftest import environment
+from made_stores import write_store
+from made_studies import MIT, mit
 from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common.errors import BadInput, Refused, WattlawError

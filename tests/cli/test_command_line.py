@@ -5,13 +5,13 @@ import subprocess
 import sys
 import time
 
-import made_tables
 import pandas as pd
 import pytest
 import typer
-from made_stores import write_store
 
+import made_tables
 from conftest import records, wattlaw
+from made_stores import write_store
 from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
 from wattlaw.workloads import catalogue

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import paths
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import paths
+import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
-
-import wattlaw
 from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.main import main

@@ -4,9 +4,9 @@ import importlib.util
 import sys
 import tomllib
 
-import paths
 import pytest
 
+import paths
 from wattlaw.cli.main import main
 from wattlaw.workloads import catalogue
 

@@ -9,10 +9,10 @@ import sys
 import tomllib
 from pathlib import Path
 
-import paths
 import psutil
 import pytest
 
+import paths
 from wattlaw.common import processes
 
 ROOT = paths.ROOT

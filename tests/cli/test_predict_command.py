@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_stores import write_store
-from made_studies import MIT, mit
 
 import wattlaw
 from conftest import wattlaw as command
+from made_stores import write_store
+from made_studies import MIT, mit
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.cli.commands.predict import predict as predict_command

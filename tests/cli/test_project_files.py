@@ -5,8 +5,9 @@ import importlib.util
 import re
 import tomllib
 
-import paths
 import yaml
+
+import paths
 
 ROOT = paths.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

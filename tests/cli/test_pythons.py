@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import paths
 import pytest
+
+import paths
 
 ROOT = paths.ROOT
 

@@ -8,10 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import paths
 import pytest
 import yaml
 
+import paths
 from conftest import wattlaw
 from wattlaw.api.advice import Advice
 from wattlaw.api.results import Results

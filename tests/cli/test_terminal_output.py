@@ -12,12 +12,12 @@ import unicodedata
 from functools import partial
 from pathlib import Path
 
-import paths
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paths
 from conftest import environment
 from wattlaw.api.progress import LineProgress
 from wattlaw.cli.common.console import Console

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from bombs import BOMBS, MIB, run_watched
 
 

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-import import_samples as samples
 import pytest
 
+import import_samples as samples
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput

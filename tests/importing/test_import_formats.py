@@ -13,12 +13,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import import_samples as samples
 import pandas as pd
 import pytest
+
+import import_samples as samples
 from import_samples import mllog
 from public_data import public_file
-
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput

@@ -10,13 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
-import paths
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+import paths
 from made_stores import record, write_store
 from made_studies import mit
-
 from wattlaw.api.results import open as open_store
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, DamagedFileWarning

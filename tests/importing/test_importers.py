@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from import_samples import SAMPLES, Sample
 
+from import_samples import SAMPLES, Sample
 from soak import mutate
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main

@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_data import ORIGINS, public_csv
 
 from conftest import wattlaw
+from public_data import ORIGINS, public_csv
 from wattlaw.analysis.laws.series import scaling_series
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import

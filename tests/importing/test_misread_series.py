@@ -8,8 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from public_data import misread_file
 
+from public_data import misread_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput

@@ -5,9 +5,9 @@ Each stands for a kind; test_import_formats.py and test_importing.py have others
 
 from pathlib import Path
 
-import public_data
 import pytest
 
+import public_data
 from wattlaw.api.imports import Import, read_import
 
 

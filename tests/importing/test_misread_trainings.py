@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import import_samples as samples
 import pytest
+
+import import_samples as samples
 from import_samples import mllog
 from public_data import misread_file
-
 from wattlaw.api.imports import Import, read_import
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from trees import IntelCards
 
+from trees import IntelCards
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.intel import IntelMeter, select_gpus
 from wattlaw.measure.devices.inventory import gpu_environment, visible_gpu_ids

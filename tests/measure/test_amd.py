@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fake_amdsmi import UNIT_J, AmdMachine, Gpu
-from fake_nvml import FakeGpus
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import wattlaw
+from fake_amdsmi import UNIT_J, AmdMachine, Gpu
+from fake_nvml import FakeGpus
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.amd import gpus as amd
 from wattlaw.measure.devices.amd.gpus import AmdGpu

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from conftest import environment, wait_for
 from powercap import Powercap
 from recording import HOST, report_of, samples_of
 from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, increase, put
-
-from conftest import environment, wait_for
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices import cray, node_power
 from wattlaw.measure.devices.cray import CrayMeter

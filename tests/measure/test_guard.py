@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pynvml
 import pytest
+
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
-
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.common.files import locked_temporary

@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
 from sites import Node, nodes
-
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.devices.nvidia.limiter import NvidiaSmiLimiter
 from wattlaw.measure.limits import state_folder as saved_module

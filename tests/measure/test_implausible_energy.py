@@ -10,6 +10,11 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
+
+from conftest import wattlaw
 from fake_nvml import (
     COUNTER_ABSENT,
     SETTER_DOES_NOTHING,
@@ -17,13 +22,8 @@ from fake_nvml import (
     SETTER_IS_UNDONE,
     FakeGpus,
 )
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from public_data import ORIGINS, public_csv
 from recording import HOST, Recording, machine, record, report_of, samples_of
-from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
-
-from conftest import wattlaw
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.measure.limits.requests import Limits, report_applied_limits

@@ -16,6 +16,8 @@ from pathlib import Path
 import psutil
 import pynvml
 import pytest
+
+from conftest import SIMULATED_DEVICES, started, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import (
@@ -33,8 +35,6 @@ from limiting import (
     restore_stale_or_raise,
     stays,
 )
-
-from conftest import SIMULATED_DEVICES, started, wait_for
 from wattlaw.measure.devices.inventory import gpu_environment
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits

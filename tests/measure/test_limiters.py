@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pynvml
 import pytest
+
+from conftest import wait_for, wattlaw
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, OWNER, child, kill
 from trees import IntelCards, put
-
-from conftest import wait_for, wattlaw
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices import meter

@@ -4,9 +4,9 @@ import json
 import os
 
 import pytest
-from trees import MACHINES
 
 from conftest import wattlaw
+from trees import MACHINES
 
 #: Per machine: the devices that have energy or power, by meter, and the reasons of other meters.
 EXPECTED = {

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from typing import get_args
 
 import pytest
+
 from powercap import RANGE_UJ, Powercap
 from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names
-
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.devices.meter import GROUP, Meter, Sample, Target

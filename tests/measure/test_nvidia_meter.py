@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pynvml
 import pytest
+
 from fake_nvml import (
     COUNTER_ABSENT,
     COUNTER_BACK,
@@ -20,7 +21,6 @@ from fake_nvml import (
     FakeGpus,
 )
 from recording import HOST, Recording, errors, machine, record
-
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.meter import Sample, Target
 from wattlaw.measure.devices.nvidia.meter import NvidiaMeter

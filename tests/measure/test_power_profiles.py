@@ -9,10 +9,10 @@ from pathlib import Path
 import pandas as pd
 import pynvml
 import pytest
-from fake_nvml import FakeGpus
-from limiting import Place, child, kill_group
 
 from conftest import records, study_of, wait_for, wattlaw
+from fake_nvml import FakeGpus
+from limiting import Place, child, kill_group
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.measure.limits.guard import acquire

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pyarrow as pa
 import pytest
-from powercap import RANGE_UJ, Powercap
 
+from powercap import RANGE_UJ, Powercap
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.devices.rapl import RaplMeter

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_nvml import FakeGpus
-from recording import HOST, Recording, machine, record, report_of
 
 from conftest import SIMULATED_DEVICES, environment, wait_for
+from fake_nvml import FakeGpus
+from recording import HOST, Recording, machine, record, report_of
 from wattlaw.common import processes
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.host import HostMeter

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_tables import frames, run_row, window_row
 
 from conftest import environment, wattlaw
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.scopes import KINDS, PARTS, outermost

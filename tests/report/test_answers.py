@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.left_out import runs_without_result
 from wattlaw.analysis.decide.decision import Decision, OtherSetting

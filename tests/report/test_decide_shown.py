@@ -3,7 +3,6 @@
 import json
 
 from decide_studies import QUESTION
-
 from wattlaw.api import results
 from wattlaw.api.decision_inputs import setting_of
 from wattlaw.api.studies import load_study, run

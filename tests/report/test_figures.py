@@ -13,15 +13,15 @@ from functools import cache
 from typing import Any
 
 import altair as alt
-import made_studies
 import pandas as pd
-import paths
 import pytest
 import vl_convert
 from altair.utils.schemapi import debug_mode
+
+import made_studies
+import paths
 from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
-
 from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.predict.settings import TrainingSetting

@@ -5,10 +5,10 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+
 from made_stores import write_store
 from made_studies import kit
 from made_tables import study
-
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.proposal import Campaign, Proposal, propose
 from wattlaw.cli.main import main

@@ -17,10 +17,10 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 import vl_convert
+
 from made_stores import write_store
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
-
 from wattlaw import __version__
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.findings import Findings, analyse

@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
-
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.caps.limits import LIMITS

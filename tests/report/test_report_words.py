@@ -6,9 +6,9 @@ from functools import cache
 
 import pandas as pd
 import pytest
+
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study
-
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.batch_effects import NO_FALL

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
-import paths
 import pytest
 import torch
 import yaml
-from made_stores import write_store
-from made_tables import frames, run_row, window_row
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
+import paths
 import wattlaw
 from conftest import records
 from conftest import wattlaw as run_wattlaw
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from wattlaw.api.decision_inputs import read_inputs
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main

@@ -11,7 +11,6 @@ import time
 import pandas as pd
 import psutil
 import pytest
-from launchers import ScriptedLauncher, execute
 
 from conftest import (
     LONG,
@@ -23,6 +22,7 @@ from conftest import (
     wait_for,
     wattlaw,
 )
+from launchers import ScriptedLauncher, execute
 from wattlaw.common.errors import NotAvailable
 from wattlaw.run.launcher import Ended
 from wattlaw.run.training.environment import AGENT_PID

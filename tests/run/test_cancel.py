@@ -3,9 +3,8 @@
 import json
 
 import pytest
-from agents import record_of
-from ranks import spec_of
 
+from agents import record_of
 from conftest import (
     LONG,
     in_training,
@@ -15,6 +14,7 @@ from conftest import (
     wait_for,
     wattlaw,
 )
+from ranks import spec_of
 from wattlaw.cli.main import main
 from wattlaw.run.stop import CANCELLED
 from wattlaw.store.run_folder import RunFolder

@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
-from agents import agent, environment, free_port, record_of, several
 from hypothesis import given
 from hypothesis import strategies as st
-from ranks import spec_of
 
+from agents import agent, environment, free_port, record_of, several
+from ranks import spec_of
 from wattlaw.run.finish import finish
 from wattlaw.run.training.clocks import ROUNDS, Clocks, Endpoint, Round, offset_of
 from wattlaw.run.training.environment import HOST

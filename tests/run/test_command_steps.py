@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import paths
 import pytest
 import yaml
-from agents import free_port
 
+import paths
+from agents import free_port
 from conftest import wattlaw
 from wattlaw.cli.main import main
 from wattlaw.store.record import RunRecord

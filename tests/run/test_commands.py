@@ -11,9 +11,9 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from fake_nvml import FakeGpus
 
 from conftest import processes_of, records, started, wait_for, wattlaw
+from fake_nvml import FakeGpus
 from wattlaw.cli.main import main
 from wattlaw.measure.limits.state_folder import VARIABLE
 from wattlaw.run.training.agent import first_error

@@ -1,9 +1,9 @@
 """Runs that a decision does not need to their end."""
 
 import pytest
-from decide_studies import QUESTION, run_with
 
 from conftest import decide_table, records
+from decide_studies import QUESTION, run_with
 from wattlaw.api import results
 from wattlaw.api.deciding import Decider
 from wattlaw.api.studies import load_study

@@ -4,12 +4,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import paths
 import pytest
 import yaml
-from pythons import python_without
 
+import paths
 from conftest import wattlaw
+from pythons import python_without
 from wattlaw.api.studies import load_study, run
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason

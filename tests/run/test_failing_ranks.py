@@ -7,12 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from agents import HERE, PLUGIN, agent, record_of, several
+from conftest import environment, records, wattlaw
 from fake_nvml import FakeGpus
 from limiting import Place
 from ranks import spec_of
-
-from conftest import environment, records, wattlaw
 from wattlaw.run.slurm.submission import interrupted
 from wattlaw.run.training import failures
 from wattlaw.run.training.environment import HOST, WARNS

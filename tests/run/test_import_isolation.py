@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_nvml import FakeGpus
-from hostile import BEFORE_US, Hostile
 
 from conftest import PLUGIN, study_of
+from fake_nvml import FakeGpus
+from hostile import BEFORE_US, Hostile
 from wattlaw.measure.limits.state_folder import VARIABLE
 from wattlaw.run.planning import git_commit
 from wattlaw.run.selftest import run_checks

@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import paths
 import pytest
 
+import paths
 from wattlaw.run.instrumentation.environment import instrumented_environment
 from wattlaw.run.instrumentation.steps import ProcessSteps, StepsFolder
 from wattlaw.run.instrumentation.summary import summarise

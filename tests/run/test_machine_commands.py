@@ -4,9 +4,9 @@ import json
 import time
 
 import pytest
-from fake_nvml import FakeGpus
 
 from conftest import wattlaw
+from fake_nvml import FakeGpus
 from wattlaw.cli.main import main
 from wattlaw.run import selftest
 from wattlaw.run.selftest import median_interval, run_checks, slowdown_check

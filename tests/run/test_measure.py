@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import paths
 import pytest
+
+import paths
+from conftest import environment, started, wait_for, wattlaw
 from fake_nvml import FakeGpus
 from trees import AcpiMeters
-
-from conftest import environment, started, wait_for, wattlaw
 from wattlaw.store.store import Store
 
 BUSY = "import time\ne = time.monotonic() + {s}\nwhile time.monotonic() < e: pass"

@@ -4,11 +4,11 @@ import json
 import sys
 from pathlib import Path
 
-import paths
 import pytest
-from fake_nvml import FakeGpus
 
+import paths
 from conftest import wattlaw
+from fake_nvml import FakeGpus
 from wattlaw.store.store import Store
 
 SCRIPTS = paths.SCRIPTS

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_stores import record, write_store
-from made_tables import frames, run_row, window_row
 from prometheus_client import parser as prometheus
 from prometheus_client.openmetrics import parser as openmetrics
 from test_store import umask
@@ -19,6 +17,8 @@ from test_store import umask
 import wattlaw
 from conftest import started, study_of, wait_for
 from conftest import wattlaw as command
+from made_stores import record, write_store
+from made_tables import frames, run_row, window_row
 from wattlaw.api.progress import LineProgress
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import paths
 import pytest
 import yaml
 
+import paths
 from conftest import wattlaw
 from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput

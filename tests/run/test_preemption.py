@@ -13,10 +13,10 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import torch
-from agents import HERE, PLUGIN, agent, record_of
-from ranks import losses, spec_of, trained
 
+from agents import HERE, PLUGIN, agent, record_of
 from conftest import wait_for
+from ranks import losses, spec_of, trained
 from wattlaw.run.finish import finish
 from wattlaw.run.training.agent import WORKER
 from wattlaw.run.training.environment import WARNS

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from ranks import spec_of
 from torch import nn
 
+from ranks import spec_of
 from wattlaw.run.training.environment import RENDEZVOUS_FILE
 from wattlaw.run.training.loop import Training
 from wattlaw.run.training.ranks import process_group

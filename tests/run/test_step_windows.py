@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from ranks import spec_of, trained, windows_of
 from test_training import TRAIN, run_here
 
 from conftest import study_of
+from ranks import spec_of, trained, windows_of
 from wattlaw.cli.main import main
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
 from wattlaw.run.finish import finish, merged_windows, missing_windows

@@ -7,10 +7,10 @@ import warnings
 from pathlib import Path
 
 import pytest
-from fake_nvml import FakeGpus
 
 import wattlaw
 from conftest import environment
+from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.run.job_step import first_number
 from wattlaw.run.tracking import _LOCAL_RANKS, _WORLDS, is_first_of_host

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from launchers import Silent
 
 from conftest import study_of
+from launchers import Silent
 from wattlaw.run.campaign import Campaign
 from wattlaw.run.local import LocalLauncher
 from wattlaw.run.planning import Planned

@@ -13,10 +13,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import paths
 import pytest
 from test_training import run_here
 
+import paths
 from conftest import PLUGIN, study_of
 from wattlaw.study.model import Study
 

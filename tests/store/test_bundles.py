@@ -19,11 +19,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_stores import write_store
-from made_tables import frames, run_row, study, window_row
 from pandas.testing import assert_frame_equal
 
 import wattlaw
+from made_stores import write_store
+from made_tables import frames, run_row, study, window_row
 from wattlaw.api.results import Results
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, DamagedFileWarning

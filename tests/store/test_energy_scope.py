@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from made_stores import write_store
-from made_tables import frames, run_row, window_row
 
 import wattlaw
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from agents import HERE, agent, record_of
-from ranks import spec_of
 from test_store import a_store
 
+from agents import HERE, agent, record_of
 from conftest import wait_for
+from ranks import spec_of
 from wattlaw.cli.main import main
 from wattlaw.run.finish import failure_reason
 from wattlaw.run.training.environment import DISK_FULL

@@ -6,9 +6,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from made_stores import write_store
 from made_tables import study
-
 from wattlaw.cli.main import main
 from wattlaw.common.files import open_regular, replacing, write_text
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_tables import window_row
 
+from made_tables import window_row
 from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.store import parquet
 from wattlaw.store.parquet import connection, literal

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import paths
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import paths
 from conftest import wait_for
 from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.common.files import replacing, write_parquet, write_text

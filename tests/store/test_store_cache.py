@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from made_stores import write_store
 from made_studies import mit
-
 from wattlaw.common.errors import DamagedFileWarning
 from wattlaw.store import cache
 from wattlaw.store.schema import TABLES

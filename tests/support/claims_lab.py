@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from made_tables import frames, run_row, window_row
 
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw_papers.claims.verdicts import Measurements

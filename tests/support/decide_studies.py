@@ -1,8 +1,7 @@
 """Studies with ``decide`` that are run, for several test files."""
 
-from launchers import Silent
-
 from conftest import records
+from launchers import Silent
 from wattlaw.api.deciding import Decider
 from wattlaw.api.studies import load_study
 from wattlaw.run.campaign import Campaign

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_amdsmi import AmdMachine
-from fake_nvml import FakeGpus
 
 from conftest import heard, wait_for
+from fake_amdsmi import AmdMachine
+from fake_nvml import FakeGpus
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.limits.restore import StaleLimit, restore_stale
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder

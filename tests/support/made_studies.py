@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+
 from made_tables import frames, run_row, window_row
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)

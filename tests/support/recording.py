@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from fake_nvml import FakeGpus
 
+from fake_nvml import FakeGpus
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry import sampler
 from wattlaw.measure.telemetry.energy import energy_of_windows

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_nvml import FakeGpus
 
 from conftest import wait_for
+from fake_nvml import FakeGpus
 from wattlaw.measure.limits.prolog_limits import VARIABLE
 from wattlaw_site.__main__ import main
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+
 from ranks import losses, spec_of, start, trained, windows_of
 from reduced import WORKLOADS
-
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 from wattlaw.workloads import catalogue

@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from made_stores import write_store
-from made_tables import frames, run_row, window_row
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from conftest import started, wait_for
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from wattlaw.common.errors import NotPermitted
 from wattlaw.store.store import Store
 from wattlaw_dashboard.access import Tokens, kept_cookie, private_folder

@@ -10,11 +10,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from made_stores import write_store
-from made_tables import frames, run_row, window_row
 from test_dashboard import made_store
 
 from conftest import wattlaw as command
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from wattlaw.run import run_status
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Site

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
-from claims_lab import Lab, capped
 from scipy import stats
 
+from claims_lab import Lab, capped
 from wattlaw.common.errors import Refused
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.claims.cases import Checks, describe_runs, first_to_last, matches_name

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from public_data import ORIGINS, public_csv
 
+from public_data import ORIGINS, public_csv
 from wattlaw.api.imports import import_files
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.command import claims

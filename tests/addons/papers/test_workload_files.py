@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from ranks import spec_of, start, windows_of
-from reduced import WORKLOADS
 from tfrecord import TFRecordWriter
 
+from ranks import spec_of, start, windows_of
+from reduced import WORKLOADS
 from wattlaw.cli.main import main
 from wattlaw.common import processes
 from wattlaw.run.planning import plan_study

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from made_jobs import profile, with_links
 
+from made_jobs import profile, with_links
 from wattlaw.hardware.library import read_cluster
 from wattlaw_simulator.communication import Route, communication
 

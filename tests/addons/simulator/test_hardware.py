@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-import paths
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import paths
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware.cluster import Cluster, Described, Gpu, Link
 from wattlaw.hardware.library import cluster_names, describe, gpu_names, read_cluster

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import paths
 import pytest
-from public_data import public_csv
 
+import paths
+from public_data import public_csv
 from wattlaw.hardware.library import read_cluster
 from wattlaw_simulator.job import Parameters
 from wattlaw_simulator.power import Board

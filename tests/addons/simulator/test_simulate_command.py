@@ -8,10 +8,10 @@ from itertools import pairwise
 from math import log
 from typing import Any
 
-import paths
 import pytest
-from made_jobs import job, profile
 
+import paths
+from made_jobs import job, profile
 from wattlaw.cli.main import main
 from wattlaw_simulator.command import PARTS, add_scaling, prediction_row
 from wattlaw_simulator.job import Parameters

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_jobs import profile
 from scipy.optimize import brentq
 
+from made_jobs import profile
 from wattlaw.hardware.library import cluster_names, read_cluster
 from wattlaw_simulator import kernels
 from wattlaw_simulator.job import Parameters

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_jobs import IDEAL, job, profile, with_links
 
 import wattlaw_simulator as simulator
+from made_jobs import IDEAL, job, profile, with_links
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware.library import cluster_names, read_cluster
 from wattlaw_simulator.job import Parameters, Prediction, SimulatedJob

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pynvml
 import pytest
+
+from conftest import wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
-
-from conftest import wait_for
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
 from wattlaw.measure.limits.prolog_limits import verify_prolog_limits

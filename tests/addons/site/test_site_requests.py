@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from fake_nvml import FakeGpus
 from hypothesis import given
 from hypothesis import strategies as st
-from limiting import SET
-from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
 
 from conftest import wait_for
+from fake_nvml import FakeGpus
+from limiting import SET
+from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.limits.prolog_limits import limit_comment, verify_prolog_limits
 from wattlaw.measure.limits.requests import Limits
