@@ -227,6 +227,34 @@ class TestDiscrepancy:
 
 
 class TestPredictions:
+    def test_known_predictions_never_drift(self):
+        seen = [
+            Observation(packed(1), 0.20, 240.0),
+            Observation(packed(2), 0.21, 238.0),
+            Observation(packed(4, 64.0), 0.41, 245.0),
+            Observation(packed(8), 0.26, 230.0),
+            Observation(packed(4, power_limit_w=200.0), 0.24, 180.0),
+            Observation(packed(4, clock_limit_mhz=1000.0), 0.31, 150.0),
+            Observation(packed(4, precision="bf16"), 0.12, 220.0),
+        ]
+        wanted = [
+            packed(16),
+            packed(8, 64.0, power_limit_w=170.0),
+            packed(64, clock_limit_mhz=1200.0),
+            TrainingSetting(4, 2, local_batch=16.0, gradient_accumulation=2),
+        ]
+        known = [
+            (0.252078, 0.226142, 0.291490, 230.4485),
+            (0.482483, 0.442429, 0.535396, 160.9243),
+            (0.270455, 0.235689, 0.346618, 225.0032),
+            (0.178021, 0.148051, 0.224985, 208.0962),
+        ]
+        found = [
+            (row.step_time_s, *row.step_time_s_ci, row.power_per_gpu_w)
+            for row in predict(seen, wanted, seed=3)
+        ]
+        assert np.array(found) == pytest.approx(np.array(known), rel=1e-3)
+
     def test_equal_seeds_give_equal_predictions(self):
         wanted = [packed(16), packed(2, 64.0)]
         first, again, other = (

@@ -80,6 +80,113 @@ def test_known_identities_never_drift(known):
     assert run_id(asked) == known
 
 
+#: Studies of every kind, and the ids of their runs in the order of execution.
+STUDIES = {
+    "workloads_and_repeats": (
+        """
+workloads: [{name: digits-cnn, options: {lr: 0.1}}, {name: resnet50}]
+sweeps: [{gpus: [1], local_batch: [32]}, {gpus: [2], global_batch: [64], workloads: [resnet50]}]
+repeats: 2
+""",
+        "00afd58d0594b37d 6e9cde9a96189d82 9a8e9de77fc04589 0e99130a04608a08"
+        " cfc9fc1c3ef26f23 a2832b8994f283a7",
+    ),
+    "own_script": (
+        """
+workloads:
+  - command: [python, train.py, --batch, '{local_batch}', '{seed}']
+    dataset_samples: 5000
+    instrument: none
+    launch_with: torchrun
+    progress: {pattern: 'step (?P<step>[0-9]+)'}
+sweeps: [{gpus: [2], local_batch: [8]}]
+measure: {steps: 50}
+""",
+        "741cdc454939d88e",
+    ),
+    "limits": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [4], global_batch: [256], power_limit_w: [null, 250, 150.5], clock_limit_mhz: [1410],
+          power_profile: [null, max-q]}]
+""",
+        "1813ab3cb4ad33b6 486ec34eb1ea6558 0476df1785a812f8 32a8a9c9a928bef7"
+        " 239f86d43d890373 879dd5fab23f38d0",
+    ),
+    "precision_and_share_of_the_data": (
+        """
+workloads: [{name: bert-base}]
+sweeps: [{gpus: [1, 8], local_batch: [16], precision: [fp32, bf16], dataset_fraction: [0.5, 1/gpus]}]
+""",
+        "44a728e01ae696e7 860cfb1811850565 8c3c063e3e106464 ae10ba78ea667034"
+        " 46c2fa2f0e61f969 a9aff547605edd32 8d3aacead61d776b d465625b5fc8252d",
+    ),
+    "emulated_gpus": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [2], global_batch: [1024], emulate: {gpus: [16, 64]}}]
+""",
+        "f45d9afca3d82dd3 425d7dc1e06928fa",
+    ),
+    "epochs": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [1], local_batch: [32], epochs: 7}]
+measure: {epochs: 5, warmup_epochs: 2, sample_hz: 5, evaluate: false, assume_cpu_w: 15}
+""",
+        "5871129eaa89f3a8",
+    ),
+    "seconds": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [1], local_batch: [32]}]
+measure: {seconds: 60, warmup_steps: 5}
+""",
+        "c52ca190826f671d",
+    ),
+    "training_loop": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [1], local_batch: [32]}]
+train: {channels_last: true, compile: true, fused_optimizer: true, gradient_accumulation: 4,
+        bucket_mb: 50, loader_workers: 2, prefetch: 4, checkpoint_every: 1, save_model: true, seed: 3}
+""",
+        "b8daf7494db52668",
+    ),
+    "slurm": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [4, 8], local_batch: [32]}, {gpus: [8], local_batch: [32], nodes: [4]}]
+launch: {kind: slurm, gpus_per_node: 4, slurm: {options: {partition: gpu}, gres: gpu:a100}}
+""",
+        "c9cd0d49137f6624 d0b51a174f29a9cd a2d43cc209c3b5a2",
+    ),
+    "simulated": (
+        """
+workloads: [{name: resnet50}]
+sweeps: [{gpus: [8], local_batch: [32]}]
+launch: {kind: simulated, hardware: A100, gpus_per_node: 4, simulation: {hardware: kit-a100, seed: 4}}
+""",
+        "96c3f7698f56fff2",
+    ),
+    "replay": (
+        """
+workloads: [{name: resnet50}]
+sweeps: [{gpus: [8], local_batch: [32]}]
+launch: {kind: replay, table: runs.csv}
+decide: {minimize: time, epochs: 90}
+""",
+        "e407168f9d27e0c1",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STUDIES)
+def test_the_ids_of_studies_of_every_kind_never_drift(kind, ids_in_order):
+    text, known = STUDIES[kind]
+    assert ids_in_order("name: golden\n" + text) == known.split()
+
+
 # Every field, and a value of it that is not what ``spec()`` has.
 ELSEWISE = {
     ("workload", "name"): "other",
@@ -141,15 +248,20 @@ def test_no_field_was_forgotten_above():
 
 
 @pytest.fixture
-def ids(tmp_path):
+def ids_in_order(tmp_path):
     """Give a function from the text of a study file, or changes of one, to its run ids."""
 
-    def of(text: str | None = None, **changes: object) -> set[str]:
+    def of(text: str | None = None, **changes: object) -> list[str]:
         path = tmp_path / "study.yaml"
         path.write_text(text or yaml.safe_dump(study_of(**changes)))
-        return {run.run_id for run in expand(read_study(path))}
+        return [run.run_id for run in expand(read_study(path))]
 
     return of
+
+
+@pytest.fixture
+def ids(ids_in_order):
+    return lambda *text, **changes: set(ids_in_order(*text, **changes))
 
 
 def test_when_and_by_whom_do_not_matter(ids):
