@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 SETTING = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
