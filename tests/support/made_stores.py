@@ -46,7 +46,7 @@ def record(row: dict[Any, Any]) -> RunRecord:
         setting[name] = int(setting[name])
     spec = RunSpec(
         workload=WorkloadSpec(name=row["workload"], options=json.loads(known.get("options", "{}"))),
-        setting=Setting(**setting),
+        setting=Setting.of_record(setting),
         repeat=int(row["repeat"]),
         measure=Measure(),
         launch_kind=row["launcher"],

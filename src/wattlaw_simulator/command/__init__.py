@@ -53,7 +53,7 @@ def simulate(
     ] = None,
     profile: Annotated[
         Path | None,
-        option("FILE", "Profile from 'wattlaw workloads profile', instead of the packaged one."),
+        option("FILE", "Profile from 'wattlaw profile', instead of the packaged one."),
     ] = None,
     samples: Annotated[
         int | None,
