@@ -117,5 +117,5 @@ def test_the_check_predicts_the_most_gpus_from_fewer(capped):
         assert abs(check.error) < 0.25
     assert {row.setting.gpus for row in overview.curve} == {*doublings([2, 32])}
     assert {item.setting.power_limit_w for item in overview.measured} == {
-        overview.curve[0].power_limit_w
+        overview.curve[0].setting.power_limit_w
     }
