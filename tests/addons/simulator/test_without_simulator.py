@@ -17,7 +17,7 @@ def test_a_study_is_run_and_advised_on(write_study, tmp_path):
         assert done.returncode == 0, done.stderr
     advised = wattlaw_without(ADDON, "advise", store, "--minimize", "time", "--json")
     assert advised.returncode == 0, advised.stderr
-    assert {row["gpus"] for row in json.loads(advised.stdout)["options"]} == {1}
+    assert json.loads(advised.stdout)["recommended"]["gpus"] == 1
 
 
 def test_its_commands_and_its_launcher_are_not_there(write_study, tmp_path):
