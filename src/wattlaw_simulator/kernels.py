@@ -42,7 +42,6 @@ class Load:
 
     @property
     def launches(self) -> float:
-        """Return the number of kernels."""
         return float(self.count.sum())
 
 

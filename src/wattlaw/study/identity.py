@@ -25,7 +25,6 @@ def canonical(spec: RunSpec) -> str:
 
 
 def run_id(spec: RunSpec) -> str:
-    """Return the first 16 hex digits of the SHA-256 of the canonical form."""
     return hashlib.sha256(canonical(spec).encode()).hexdigest()[:ID_DIGITS]
 
 

@@ -23,19 +23,15 @@ _Grid = tuple[Measure, list[tuple[Setting, int]]]
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run and its id in a store."""
-
     run_id: str
     spec: RunSpec
 
     @property
     def setting(self) -> Setting:
-        """Return the setting."""
         return self.spec.setting
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes."""
         return self.spec.nodes
 
 

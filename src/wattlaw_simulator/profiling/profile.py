@@ -174,7 +174,6 @@ def _copied(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _scaling(once: Trace, twice: Trace, samples: int) -> list[KernelScaling]:
-    """Return the line of each kernel through a batch and its double."""
     if [kernel.name for _, kernel in once.kernels] != [kernel.name for _, kernel in twice.kernels]:
         raise NotAvailable("its operation sequence changes with the batch size")
     scaling = []
@@ -258,5 +257,4 @@ def work_cv(workload: Workload, model: nn.Module, dataset: Dataset, device: torc
 
 
 def _rounded(amount: float) -> float:
-    """Return a number rounded to seven digits."""
     return float(f"{amount:.{_DIGITS}g}")

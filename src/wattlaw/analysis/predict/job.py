@@ -77,14 +77,12 @@ class Job:
         return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
 
     def shares_cores(self, setting: Setting) -> bool:
-        """Return whether workers share cores, so that they are slower than the model says."""
         return self.node_workers is not None and (
             setting.gpus > self.node_workers * (setting.nodes or 1)
         )
 
     @property
     def settings(self) -> list[Setting]:
-        """Return the setting of each observation."""
         return [item.setting for item in self.observations]
 
     def predict(
@@ -130,7 +128,6 @@ class Job:
         return times + fixed_s, energies
 
     def unit_time_s(self, observation: Observation) -> float:
-        """Return the time of a unit of an observation."""
         if self._per_unit is None:
             return observation.step_time_s
         return observation.step_time_s * self._per_unit / observation.setting.samples

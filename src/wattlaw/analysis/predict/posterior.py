@@ -39,12 +39,10 @@ class Posterior:
 
     @property
     def draws(self) -> int:
-        """Return the number of draws."""
         return len(next(iter(self.values.values())))
 
     @property
     def has_power(self) -> bool:
-        """Return whether any observation has power."""
         return any(item.power_per_gpu_w for item in self.observations)
 
     @property
