@@ -54,26 +54,6 @@ def test_a_workload_given_twice_is_run_once_and_one_with_other_options_is_anothe
     assert len(runs) == 2
 
 
-def test_a_study_has_workloads_times_settings_times_repeats():
-    runs = expand(
-        parsed(
-            workloads=[{"name": "a"}, {"name": "b"}],
-            sweeps=[
-                {"gpus": [1, 2, 4], "local_batch": [8, 16], "power_limit_w": [None, 200, 300]},
-                {"gpus": [8], "global_batch": [64], "dataset_fraction": [0.25, 0.5]},
-            ],
-            repeats=3,
-        )
-    )
-    assert len(runs) == 2 * (3 * 2 * 3 + 2) * 3
-
-
-def test_both_batches_are_kept_and_agree():
-    for run in expand(parsed(sweeps=[{"gpus": [1, 4], "global_batch": [64, 128]}])):
-        setting = run.spec.setting
-        assert setting.gpus * setting.local_batch == setting.global_batch
-
-
 def test_a_random_order_depends_on_its_seed_alone_and_mixes_repeats():
     changes = {"sweeps": [{"gpus": [1, 2, 4, 8], "local_batch": [8, 16]}], "repeats": 3}
     one, same, other = (
@@ -272,15 +252,6 @@ def test_a_rule_gives_each_gpu_count_its_fraction():
     )
     found = sorted((run.spec.setting.gpus, run.spec.setting.dataset_fraction) for run in runs)
     assert found == [(1, 0.125), (1, 1.0), (2, 0.25), (4, 0.25), (4, 0.5), (8, 1.0)]
-
-
-def test_settings_of_the_loop_are_part_of_every_run():
-    plain, other = (
-        expand(parsed(train=train)) for train in ({}, {"gradient_accumulation": 2, "seed": 5})
-    )
-    assert [run.spec.train.gradient_accumulation for run in other] == [2]
-    assert not {run.run_id for run in plain} & {run.run_id for run in other}
-    assert expand(parsed(train={"seed": 0})) == plain
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
