@@ -196,16 +196,15 @@ def merge_kernels(kernels: Iterable[KernelScaling]) -> tuple[Kernels, ...]:
     while True:
         rows: dict[tuple[Any, ...], list[KernelScaling]] = defaultdict(list)
         for kernel in kernels:
-            levels = (_log_level(amount, factor) for amount in kernel[1:])
+            levels = [
+                round(math.log(amount) / math.log(factor)) if amount > 0 else None
+                for amount in kernel[1:]
+            ]
             rows[(kernel.phase, *levels)].append(kernel)
         if len(rows) <= _MOST_ROWS:
             break
         factor *= _MERGE_FACTOR
     return tuple(_row(similar) for similar in rows.values())
-
-
-def _log_level(amount: float, factor: float) -> int | None:
-    return round(math.log(amount) / math.log(factor)) if amount > 0 else None
 
 
 def _row(similar: list[KernelScaling]) -> Kernels:
