@@ -7,8 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import wattlaw
 from public_data import ORIGINS, public_csv
 from wattlaw.api.imports import import_files
+from wattlaw.common.errors import BadInput
+from wattlaw_papers.api import claims_of
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.command import claims
 
@@ -46,6 +49,17 @@ def test_a_cap_of_200_w_on_measured_v100_costs_what_the_table_says(store, rows, 
     (numbers,) = [v for label, v in claim["numbers"].items() if label.startswith("bert")]
     assert numbers["time_ratio"] == pytest.approx(slower)
     assert found["128-v100-22-kg-co2-per-hour"]["verdict"] == "not decidable"
+
+
+def test_claims_in_python_have_verdicts_by_name_and_a_table(store) -> None:
+    found = claims_of(wattlaw.open(store))
+    assert found["200w-costs-no-speed"].verdict == "contradicted"
+    frame = found.to_frame()
+    assert len(found) == len(frame) == len(found.to_dict()["claims"]) == len(CLAIMS)
+    assert [claim.name for claim in found] == frame["name"].tolist()
+    assert "<table" in found._repr_html_()
+    with pytest.raises(BadInput, match='claim: given "no-such-claim"; allowed: '):
+        found["no-such-claim"]
 
 
 def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
