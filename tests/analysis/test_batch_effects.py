@@ -11,8 +11,8 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, quality_by_batch
+from wattlaw.analysis.metrics.estimates import compare_with_best
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.analysis.metrics.statistics import compare_with_best
 from wattlaw.common.errors import Refused
 
 BATCHES = (256, 1024, 4096, 8192, 16384, 65536)

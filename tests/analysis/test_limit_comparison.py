@@ -7,7 +7,7 @@ import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.anova import anova_lm
 
-from wattlaw.analysis.laws.caps.comparison import MEANS, RUNS, compare_limits
+from wattlaw.analysis.laws.limit_comparison import MEANS, RUNS, compare_limits
 from wattlaw.common.errors import Refused
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)

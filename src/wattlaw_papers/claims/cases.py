@@ -13,14 +13,15 @@ from itertools import combinations, permutations
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS, Limit, varying_only, without_limits
+from wattlaw.analysis.laws.limit_effects import LIMITS, Limit, varying_only, without_limits
 from wattlaw.analysis.laws.series import FIXED, law_refusals
+from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED, SETTINGS, WHY_NO_LAW
-from wattlaw.analysis.metrics.statistics import ERROR
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import MEASURED, group_label, origin_of
+from wattlaw.common.formatting import group_label
 from wattlaw.common.scopes import DEVICES
+from wattlaw.study.sources import MEASURED, origin_of
 from wattlaw_papers.claims import effects
 from wattlaw_papers.claims.verdicts import Case, Cases, Check, Measurements, Within
 

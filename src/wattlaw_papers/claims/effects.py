@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.caps.limits import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_design
+from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, LeastSquares, Mean, f_test_p, pool
 from wattlaw.analysis.metrics.metrics import SETTINGS, missing_energy
-from wattlaw.analysis.metrics.statistics import ROUNDING, Floats, LeastSquares, Mean, f_test_p, pool
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import limit_label
 from wattlaw_papers.claims.verdicts import Effect
@@ -56,7 +56,7 @@ def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
     """Return the sum of weights times mean ln y of the cells ``by``.
 
-    The variance is pooled over all cells of ``rows`` (``analysis.statistics.pool``).
+    The variance is pooled over all cells of ``rows`` (``analysis.metrics.estimates.pool``).
     """
     known = require_measured(rows, y)
     cells = np.log(known[y]).groupby(known[by])

@@ -28,9 +28,9 @@ from scipy import special
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.series import scaling_series
+from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.metrics import run_metrics, with_sampled_utilisation
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import ERROR
 from wattlaw.common.errors import Refused
 from wattlaw.common.scopes import DEVICES, OUTERMOST
 

@@ -12,7 +12,7 @@ from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.effects import growth
-from wattlaw_papers.claims.scaling import CNN_BETAS
+from wattlaw_papers.claims.scaling_claims import CNN_BETAS
 from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
     NOT_DECIDABLE,

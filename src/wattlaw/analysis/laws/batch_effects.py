@@ -1,7 +1,7 @@
 """Quality against global batch, and the batch beyond which it falls.
 
 Huber et al. 2025 find that accuracy falls beyond a global batch of 8192 for ResNet50. Here the fall
-is a finding of Hsu's multiple comparisons with the best (``analysis.statistics``), whose intervals
+is a finding of Hsu's multiple comparisons with the best (``metrics.estimates``), whose intervals
 hold for all batches together. How many epochs a target takes is ``analysis.critical_batch``.
 """
 
@@ -11,10 +11,10 @@ from itertools import takewhile
 import numpy as np
 import pandas as pd
 
+from wattlaw.analysis.metrics.estimates import compare_with_best
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.metrics import direction
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import compare_with_best
 from wattlaw.common.errors import Refused
 
 FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"

@@ -18,8 +18,8 @@ from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
+from wattlaw.analysis.metrics.estimates import LEVEL, Floats, Interval, LeastSquares
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import LEVEL, Floats, Interval, LeastSquares
 from wattlaw.common.errors import Refused
 
 MIN_COUNTS = 5

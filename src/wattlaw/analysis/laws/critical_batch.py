@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from wattlaw.analysis.laws.fits import AICC_TOLERANCE
+from wattlaw.analysis.laws.series_fits import AICC_TOLERANCE
+from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, Floats, LeastSquares, f_test_p
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import ERROR, LEVEL, Floats, LeastSquares, f_test_p
 from wattlaw.common.errors import Refused
 
 Ends = tuple[float | None, float | None]

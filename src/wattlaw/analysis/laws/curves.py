@@ -27,8 +27,8 @@ import numpy as np
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
+from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import ROUNDING, Floats, Interval
 from wattlaw.common.errors import Refused
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.laws.curves import aicc
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.laws.power_law import power_law_design
+from wattlaw.analysis.metrics.estimates import ERROR, LeastSquares
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED, HOUR_S, SETTINGS, WHY_NO_LAW, missing_energy
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import ERROR, LeastSquares
 from wattlaw.common.errors import Refused
 
 ENERGY, HOURS, FACTOR = "energy_j", "gpu_hours", "energy_per_gpu_hour_j"

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.metrics.statistics import (
+from wattlaw.analysis.metrics.estimates import (
     LEVEL,
     ROUNDING,
     Floats,

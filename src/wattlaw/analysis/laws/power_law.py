@@ -16,8 +16,8 @@ from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
+from wattlaw.analysis.metrics.estimates import ERROR, ROUNDING, Floats, Interval, LeastSquares
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import ERROR, ROUNDING, Floats, Interval, LeastSquares
 
 CONSTANTS = 2
 _DESCRIPTIONS = {

@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
-from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
+from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.analysis.metrics.groups import (
     ENERGIES,

@@ -14,9 +14,9 @@ import pandas as pd
 
 from wattlaw.analysis.laws.batch_effects import LEARNING
 from wattlaw.analysis.laws.critical_batch import CriticalBatch, critical_batch
+from wattlaw.analysis.metrics.estimates import Mean
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.metrics import SETTINGS, direction
-from wattlaw.analysis.metrics.statistics import Mean
 from wattlaw.common.errors import Refused
 
 _LEARNING_AND_BATCH = [*LEARNING, "global_batch"]

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from wattlaw.analysis.metrics.estimates import LEVEL
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.analysis.metrics.statistics import LEVEL
 
 Group = dict[str, Any]
 

@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.laws.caps.limits import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import (
+from wattlaw.analysis.metrics.estimates import (
     ERROR,
     LEVEL,
     ROUNDING,
@@ -25,6 +24,7 @@ from wattlaw.analysis.metrics.statistics import (
     LeastSquares,
     f_test_p,
 )
+from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import limit_label, plural
 
