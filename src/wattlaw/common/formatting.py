@@ -40,16 +40,11 @@ class Estimate(Protocol):
     """A value with the bounds of its interval, if it has one."""
 
     @property
-    def mean(self) -> float:
-        """The value."""
-
+    def mean(self) -> float: ...
     @property
-    def low(self) -> float | None:
-        """The lower bound."""
-
+    def low(self) -> float | None: ...
     @property
-    def high(self) -> float | None:
-        """The upper bound."""
+    def high(self) -> float | None: ...
 
 
 def known(value: Any) -> bool:
@@ -141,14 +136,12 @@ def choose_unit(values: Iterable[Any], units: Units) -> tuple[float, str]:
 
 
 def p_value(value: Any) -> str:
-    """Return a p value with two digits, or ``< 0.001``."""
     if not known(value):
         return MISSING
     return "< 0.001" if value < 0.001 else number(value, 2)
 
 
 def percent(share: Any, digits: int = 3) -> str:
-    """Return a share as a percentage."""
     return MISSING if not known(share) else f"{number(100 * float(share), digits)} %"
 
 
@@ -163,7 +156,6 @@ def change(ratio: Any, digits: int = 2) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return ``1 run``, ``2 runs``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -220,13 +212,11 @@ def replace_invisible(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return text with a capital letter and a full stop."""
     text = full_stop(text)
     return text[:1].upper() + text[1:]
 
 
 def full_stop(text: str) -> str:
-    """Return text with a full stop, unless it ends a sentence already."""
     text = text.strip()
     return text if text.endswith((".", "!", "?")) else f"{text}."
 

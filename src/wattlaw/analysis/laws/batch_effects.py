@@ -58,7 +58,7 @@ class BatchQuality(Result):
 
     @property
     def known_to(self) -> int | None:
-        """Return the largest batch whose quality is known; None if none is."""
+        """The largest batch whose quality is known; None if none is."""
         if self.verdict == NO_FALL:
             return int(self.means["global_batch"].max())
         return self.falls_beyond if self.verdict == FALLS else self.holds_to
@@ -80,7 +80,7 @@ class BatchQuality(Result):
 
 
 def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
-    """Find for each group of runs up to which global batch quality holds and where it falls.
+    """Find up to which global batch the quality of each group of runs holds, and where it falls.
 
     Runs of the same repeat and global batch on other GPU counts, caps or clocks share a seed and
     most of what is learned, so they are averaged to one value.

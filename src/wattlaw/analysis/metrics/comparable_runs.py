@@ -105,13 +105,11 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
 
 
 def batch_cautions(table: pd.DataFrame) -> list[Caution]:
-    """Return a warning for each workload with runs of another global batch than declared."""
     runs = table.dropna(subset="global_batch_declared").to_dict("records")
     return [Caution(OTHER_BATCH, text) for text in batch_texts(runs)]
 
 
 def scope_cautions(table: pd.DataFrame) -> list[Caution]:
-    """Return a warning if runs have no energy of the requested scope."""
     text = missing_energy(table)
     return [] if text is None else [Caution(NO_SCOPE, f"{text}.")]
 
@@ -191,12 +189,10 @@ def _one_variant(
             text = f"All runs trained on {share:g} of the data set; epochs refer to that share."
             warnings.append(Caution("share-of-data", text))
         return rows
-    ranked = pd.DataFrame(
-        {
-            "share": rows["dataset_fraction"].groupby(variants).first(),
-            "runs": variants.value_counts(),
-        }
-    ).sort_values(["share", "runs"], ascending=False, kind="stable")
+    shares, runs = rows["dataset_fraction"].groupby(variants).first(), variants.value_counts()
+    ranked = pd.DataFrame({"share": shares, "runs": runs}).sort_values(
+        ["share", "runs"], ascending=False, kind="stable"
+    )
     first = rows.groupby(variants)[list(_JOB)].first()
     differing = {
         name: first[name].map(differing_options(first[name]))
