@@ -61,15 +61,7 @@ def test_an_exact_law_is_found_again(name):
     assert list(curve.params.values()) == pytest.approx(TRUTHS[name], rel=1e-5)
 
 
-@settings(max_examples=40)
-@given(a=st.floats(0.1, 1e4), b=st.floats(0, 1e2), c=st.floats(0, 1e2))
-def test_an_exact_cost_of_communication_is_found_again(a, b, c):
-    y = a / COUNTS + b + c * np.log(COUNTS)
-    curve = fitted("communication", COUNTS, y)
-    assert FORMULAS["communication"](COUNTS, **curve.params) == pytest.approx(y, rel=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", TRUTHS)
 def test_no_start_of_scipys_minimiser_finds_a_better_fit(name, seed):
     dice = np.random.default_rng(seed)

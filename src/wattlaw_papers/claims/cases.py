@@ -66,11 +66,10 @@ class RunGroup:
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
         of_local_batch = rows[rows["rule"] == "local_batch"]
         rows = of_local_batch if len(of_local_batch) else rows
-        several = [rows_of_series for _, rows_of_series in rows.groupby("series")]
-        if not several:
+        if rows.empty:
             raise Refused("no series of several GPU counts: run the same setting on 3 or more")
         return max(
-            several,
+            (series for _, series in rows.groupby("series")),
             key=lambda series: (
                 float(series["dataset_fraction"].iloc[0]), series["gpus"].nunique(),
                 float(series["gpus"].max()), len(series),
@@ -86,7 +85,7 @@ class RunGroup:
 
 
 def run_groups(measured: Measurements, *names: str) -> list[RunGroup]:
-    """Return the jobs; with ``names``, those whose workload matches one of them."""
+    """Return the groups; with ``names``, those whose workload matches one of them."""
     every = _all_groups(measured)
     return [group for group in every if not names or matches_name(group.workload, *names)]
 
@@ -130,12 +129,11 @@ def matches_name(workload: str, *names: str) -> bool:
     Words end where letters and digits do, or at a version (``inceptionv3``); ``resnet-50`` is
     ``resnet50``, and ``roberta`` is not ``bert``.
     """
-    return any(re.search(_word(name), workload.lower()) for name in names)
-
-
-def _word(name: str) -> str:
-    parts = "[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower()))
-    return f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])"
+    for name in names:
+        parts = "[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower()))
+        if re.search(f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])", workload.lower()):
+            return True
+    return False
 
 
 def on_groups(

@@ -102,8 +102,7 @@ def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
 
 def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
     better = direction(group["metric_name"])
-    values, diverged = _repeats(runs)
-    means = _means(values, diverged)
+    values, means = _means(runs)
     try:
         if values.empty:
             raise Refused("no run has a quality; evaluate (measure.evaluate)")
@@ -121,8 +120,8 @@ def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
     return _with_verdict(group, means, better)
 
 
-def _repeats(runs: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return one quality per batch and repeat, and for each batch how many repeats diverged."""
+def _means(runs: pd.DataFrame) -> tuple[pd.Series, pd.DataFrame]:
+    """Return one quality per batch and repeat, and their means and number of diverged repeats."""
     by = ["global_batch", "study", "repeat"]
     value = runs["metric"].astype(float)
     finite = value.where(np.isfinite(value))
@@ -130,18 +129,15 @@ def _repeats(runs: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     rows = runs[by].assign(value=finite, diverged=evaluated & finite.isna())
     repeats = rows[evaluated].groupby(by, dropna=False)
     outcome, failed = repeats["value"].mean(), repeats["diverged"].any()
-    by_batch = failed.groupby(level="global_batch").sum()
+    values, diverged = outcome[~failed], failed.groupby(level="global_batch").sum()
     if not finite.notna().any():  # a metric that no run has, has not been recorded
-        return outcome.dropna(), by_batch.iloc[:0]
-    return outcome[~failed], by_batch
-
-
-def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
+        values, diverged = outcome.dropna(), diverged.iloc[:0]
     by_batch = values.groupby(level="global_batch")
     means = pd.DataFrame({"mean": by_batch.mean(), "sd": by_batch.std()}).reindex(diverged.index)
     means = means.assign(n=by_batch.size().reindex(diverged.index, fill_value=0), diverged=diverged)
     means = means.reset_index().reindex(columns=_MEANS)
-    return means.astype({"global_batch": int, "n": int, "diverged": int, "verdict": object})
+    types = {"global_batch": int, "n": int, "diverged": int, "verdict": object}
+    return values, means.astype(types)
 
 
 def _divergence_text(means: pd.DataFrame) -> str:

@@ -205,17 +205,13 @@ def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     first = ~codes.duplicated()
     rows = series.assign(**cut_down).loc[first, columns].to_dict("records")
     for code, row in zip(codes[first], rows, strict=True):
-        label = _label(row, names)
+        grows = not pd.isna(row["fraction_per_gpu"])
+        parts: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
+        if row["rule"] in RULES:
+            parts[row["rule"]] = row["batch"]
+        parts |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
+        label = group_label(parts)
+        label = f"{label}, data grows with N" if grows else label or "all runs"
         label_counts[label] += 1
         labels[code] = f"{label} ({label_counts[label]})" if label_counts[label] > 1 else label
     return [labels[code] for code in codes]
-
-
-def _label(row: dict[Any, Any], names: list[str]) -> str:
-    grows = not pd.isna(row["fraction_per_gpu"])
-    label_parts: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
-    if row["rule"] in RULES:
-        label_parts[row["rule"]] = row["batch"]
-    label_parts |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
-    labels = group_label(label_parts)
-    return f"{labels}, data grows with N" if grows else labels or "all runs"

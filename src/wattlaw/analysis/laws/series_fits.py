@@ -103,7 +103,6 @@ def selection(data: Observations) -> Selection:
 
 
 def _select_law(table: pd.DataFrame) -> tuple[str, str]:
-    """Return the name of the law to take, and why."""
     near = table[table["aicc"] <= table["aicc"].min() + AICC_TOLERANCE]
     if near.empty:
         errors = table.set_index("law")["holdout_error"].abs().dropna()

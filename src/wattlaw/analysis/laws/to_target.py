@@ -187,7 +187,18 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     for group, runs in groups(table, LEARNING):
         evaluated = runs_reached[runs_reached["run_id"].isin(runs["run_id"])]
         try:
-            _require_target_reached(runs, evaluated, target)
+            names = sorted(map(str, runs["metric_name"].dropna().unique()))
+            metrics = " and ".join(names)
+            if not names:
+                raise Refused(
+                    "the metric has no name, so nothing says whether the target is one of it"
+                )
+            if all(direction(name) is None for name in names):
+                raise Refused(f"{metrics} may be better high or low")
+            if evaluated.empty:
+                raise Refused(f"no run has {metrics}; evaluate (measure.evaluate)")
+            if not evaluated["reached"].any():
+                raise Refused(f"none of {len(evaluated)} runs reached {metrics} {target:g}")
             kept_groups.append(group)
             repeats = learning_repeats(evaluated)
             batch = repeats["global_batch"].to_numpy(float)
@@ -198,17 +209,3 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     of_kept = [rows for group, rows in groups(settings, LEARNING) if group in kept_groups]
     shown = pd.concat(of_kept).sort_index() if of_kept else settings.iloc[:0]
     return Targets(target, shown, tuple(critical), tuple(refusals))
-
-
-def _require_target_reached(runs: pd.DataFrame, evaluated: pd.DataFrame, target: float) -> None:
-    """Raise ``Refused`` if no run of a group can be compared with the target."""
-    names = sorted(map(str, runs["metric_name"].dropna().unique()))
-    if not names:
-        raise Refused("the metric has no name, so nothing says whether the target is one of it")
-    metrics = " and ".join(names)
-    if all(direction(name) is None for name in names):
-        raise Refused(f"{metrics} may be better high or low")
-    if evaluated.empty:
-        raise Refused(f"no run has {metrics}; evaluate (measure.evaluate)")
-    if not evaluated["reached"].any():
-        raise Refused(f"none of {len(evaluated)} runs reached {metrics} {target:g}")

@@ -232,7 +232,8 @@ def _lengths(runs: pd.DataFrame) -> pd.Series:
     columns = {"epochs": "epochs", "measure_seconds": "s", "measure_steps": "steps"}
     for name, word in columns.items():
         texts = {value: f"{value:g} {word}" for value in runs[name].dropna().unique()}
-        lengths = runs[name].map(texts).fillna(lengths)
+        values = runs[name].map(texts)
+        lengths = values.where(values.notna(), lengths)
     return lengths
 
 

@@ -73,19 +73,18 @@ def _outermost(
     """Return which kinds are the energy of each run, by ``scope_of_windows``."""
     scopes = windows[["run_id", "energy_scope"]].drop_duplicates()
     of_run = scopes.groupby("run_id")["energy_scope"].agg(
-        lambda values: frozenset(values.where(values.notna(), None))
+        lambda values: frozenset(value if isinstance(value, str) else None for value in values)
     )
-    rule = cache(
-        lambda scopes, measured, complete: [
-            kind in scope_of_windows(
-                scopes, [*compress(KINDS, measured)], [*compress(KINDS, complete)]
-            )
-            for kind in KINDS
-        ]
-    )  # fmt: skip
+
+    @cache
+    def is_summed(scopes: frozenset[str | None], *flags: tuple[bool, ...]) -> list[bool]:
+        measured_kinds, complete_kinds = ([*compress(KINDS, flag)] for flag in flags)
+        summed = scope_of_windows(scopes, measured_kinds, complete_kinds)
+        return [kind in summed for kind in KINDS]
+
     flags = (map(tuple, frame.to_numpy()) for frame in (measured, complete))
-    summed = [rule(*row) for row in zip(of_run, *flags, strict=True)]
-    return pd.DataFrame(summed, measured.index, columns=list(KINDS))
+    rows = [is_summed(*row) for row in zip(of_run, *flags, strict=True)]
+    return pd.DataFrame(rows, measured.index, columns=list(KINDS))
 
 
 def energy_is(row: Mapping[Any, Any]) -> str | None:
