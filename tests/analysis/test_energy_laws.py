@@ -21,18 +21,11 @@ COUNTS = (1, 2, 4, 8, 16)
 
 
 def table(
-    watts: float = 300.0,
-    base_j: float = 0.0,
-    noise: float = 0.01,
-    *,
-    batches: tuple[int, ...] = (256, 1024),
-    repeats: int = 3,
-    drift: float = 0.0,
-    counts: tuple[int, ...] = COUNTS,
-    seed: int = 0,
-    epochs: dict[str, object] | None = None,
+    watts: float = 300.0, base_j: float = 0.0, noise: float = 0.01, *,
+    batches: tuple[int, ...] = (256, 1024), repeats: int = 3, drift: float = 0.0,
+    counts: tuple[int, ...] = COUNTS, seed: int = 0, epochs: dict[str, object] | None = None,
     **row: object,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return metrics of runs whose GPUs draw ``watts * N ** drift``, plus energy per epoch."""
     dice = np.random.default_rng(seed)
     runs, windows = [], []

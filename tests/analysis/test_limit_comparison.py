@@ -14,16 +14,10 @@ COUNTS = (2, 4, 8, 16, 32, 64, 128)
 
 
 def family(
-    betas: dict[float, float],
-    *,
-    seed: int = 0,
-    repeats: int = 3,
-    noise: float = 0.02,
-    of_count: float = 0.0,
-    of_cell: float = 0.0,
-    counts: tuple[int, ...] = COUNTS,
+    betas: dict[float, float], *, seed: int = 0, repeats: int = 3, noise: float = 0.02,
+    of_count: float = 0.0, of_cell: float = 0.0, counts: tuple[int, ...] = COUNTS,
     ratio: float = 1.6,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return runs under each limit (NaN: none); ``ratio`` is what each limit adds to alpha.
 
     ``of_count`` is a deviation from the law that all runs of a GPU count share, ``of_cell`` one
