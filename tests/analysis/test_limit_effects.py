@@ -81,23 +81,15 @@ def test_a_run_with_a_locked_clock_is_not_uncapped():
 
 
 def test_energies_that_count_different_things_have_no_ratio():
-    table = rows(power_limit_w=[np.nan, 200, 100], time_s=[10.0, 10, 20],
-                 energy_j=[5.0, 4, 3],
-                 energy_is=["gpu, counter", "gpu, counter", "gpu+cpu, counter"])  # fmt: skip
+    table = rows(power_limit_w=[np.nan, 200, 100, 50], time_s=[10.0, 10, 20, 40],
+                 energy_j=[5.0, 4, 3, np.nan],
+                 energy_is=["gpu, counter", "gpu, counter", "gpu+cpu, counter", None])  # fmt: skip
     found = limit_effects(table).set_index("limit")
+    assert np.isnan(found.loc[50.0, "energy_ratio"]) and found.loc[50.0, "time_ratio"] == 4
     assert found.loc[200.0, "energy_ratio"] == pytest.approx(0.8)
     assert np.isnan(found.loc[100.0, "energy_ratio"])
     assert found.loc[100.0, "energy_is"] == "gpu+cpu, counter; gpu, counter"
     assert found.loc[100.0, "time_ratio"] == pytest.approx(2)
-
-
-def test_time_is_reported_without_measured_energy():
-    table = rows(power_limit_w=[np.nan, 100], time_s=[10.0, 20],
-                 energy_j=[np.nan, np.nan], energy_is=[None, None])  # fmt: skip
-    found = limit_effects(table).iloc[1]
-    assert found["time_ratio"] == pytest.approx(2)
-    assert np.isnan(found["energy_ratio"])
-    assert found["energy_is"] is None
 
 
 def test_a_setting_of_one_limit_is_left_out():

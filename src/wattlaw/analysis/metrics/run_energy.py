@@ -71,10 +71,10 @@ def _outermost(
     windows: pd.DataFrame, measured: pd.DataFrame, complete: pd.DataFrame
 ) -> pd.DataFrame:
     """Return which kinds are the energy of each run, by ``scope_of_windows``."""
-    scopes = windows[["run_id", "energy_scope"]].drop_duplicates()
-    of_run = scopes.groupby("run_id")["energy_scope"].agg(
-        lambda values: frozenset(value if isinstance(value, str) else None for value in values)
-    )
+    scopes: dict[Any, set[str | None]] = {run: set() for run in measured.index}
+    of_windows = windows[["run_id", "energy_scope"]].drop_duplicates()
+    for run, scope in of_windows.itertuples(index=False):
+        scopes[run].add(scope if isinstance(scope, str) else None)
 
     @cache
     def is_summed(scopes: frozenset[str | None], *flags: tuple[bool, ...]) -> list[bool]:
@@ -83,7 +83,7 @@ def _outermost(
         return [kind in summed for kind in KINDS]
 
     flags = (map(tuple, frame.to_numpy()) for frame in (measured, complete))
-    rows = [is_summed(*row) for row in zip(of_run, *flags, strict=True)]
+    rows = [is_summed(*row) for row in zip(map(frozenset, scopes.values()), *flags, strict=True)]
     return pd.DataFrame(rows, measured.index, columns=list(KINDS))
 
 
