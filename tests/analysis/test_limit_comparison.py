@@ -7,7 +7,7 @@ import statsmodels.formula.api as smf
 from scipy import stats
 from statsmodels.stats.anova import anova_lm
 
-from wattlaw.analysis.laws.limit_comparison import MEANS, RUNS, compare_limits
+from wattlaw.analysis.laws.limit_comparison import BLOCKS, RUNS, compare_limits
 from wattlaw.common.errors import Refused
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)
@@ -117,7 +117,7 @@ def test_a_bend_that_all_limits_share_does_not_hide_that_they_are_parallel():
     beyond = rows["gpus"] > 16
     rows.loc[beyond, "time_s"] *= (rows.loc[beyond, "gpus"] / 16) ** 0.6
     found = compare_limits(rows)
-    assert found.basis == MEANS
+    assert found.basis == BLOCKS
     assert found.verdict == "same beta"
 
 
@@ -152,5 +152,5 @@ def test_exact_data_are_the_same_without_a_test_of_rounding():
 def test_identical_repeats_count_as_one():
     once = family({250.0: 0.85, 100.0: 0.85}, repeats=1, of_cell=0.03)
     found = compare_limits(pd.concat([once] * 2))
-    assert found.basis == MEANS
+    assert found.basis == BLOCKS
     assert found.to_dict()["equivalence_p"] == compare_limits(pd.concat([once] * 8)).equivalence_p

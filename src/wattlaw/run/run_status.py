@@ -22,12 +22,12 @@ _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view, unless there is a new run.
 _QUEUE_S = 10.0
 #: The columns of a run that its title has, as arguments of ``run_title``.
-_TITLE_COLUMNS = (
+TITLE_COLUMNS = (
     "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
     "clock_limit_mhz", "power_profile",
 )  # fmt: skip
 #: Columns that say how a run is, and those of its title.
-_COLUMNS = ["run_id", "status", "reason", "job_id", *_TITLE_COLUMNS]
+_COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 
 
 @dataclass(frozen=True)
