@@ -46,16 +46,6 @@ class RunGroup:
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     series: pd.DataFrame  # analysis.series.scaling_series
 
-    def unlimited_series(self, rule: str, *, grows: bool) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Yield each series of a batch rule without limits (or with the highest), by its label."""
-        rows = self.series[
-            (self.series["rule"] == rule) & (self.series["fraction_per_gpu"].notna() == grows)
-        ]
-        for label, rows_of_series in without_limits(rows).groupby("series", sort=True):
-            name = str(label)
-            shown = name if name.startswith(self.workload) else f"{self.workload}, {name}"
-            yield shown, rows_of_series
-
     def main_series(self) -> pd.DataFrame:
         """Return the series that represents the group.
 
@@ -157,11 +147,17 @@ on_main_series = partial(on_groups, RunGroup.main_series)
 
 def on_every_series(rule: str, checks: Checks, *names: str, grows: bool = False) -> Cases:
     """Test every series of a batch rule that has no limits, with or without growing data."""
-    return lambda measured: [
-        make_case(group.workload, label, rows, checks)
-        for group in run_groups(measured, *names)
-        for label, rows in group.unlimited_series(rule, grows=grows)
-    ]
+
+    def cases(measured: Measurements) -> Iterator[Case]:
+        for group in run_groups(measured, *names):
+            has_growth = group.series["fraction_per_gpu"].notna()
+            rows = group.series[(group.series["rule"] == rule) & (has_growth == grows)]
+            for label, series in without_limits(rows).groupby("series", sort=True):
+                name = str(label)
+                name = name if name.startswith(group.workload) else f"{group.workload}, {name}"
+                yield make_case(group.workload, name, series, checks)
+
+    return lambda measured: [*cases(measured)]
 
 
 def on_pairs(
