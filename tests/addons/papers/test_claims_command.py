@@ -74,9 +74,9 @@ def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
 def test_without_the_add_on_no_command_tests_claims_and_the_others_work(store) -> None:
     shown = wattlaw_without("wattlaw_papers", "--help")
     assert shown.returncode == 0 and "claims" not in shown.stdout
-    refused = wattlaw_without("wattlaw_papers", "claims", store)
+    refused = wattlaw_without("wattlaw_papers", "claims", str(store))
     assert refused.returncode == 2 and "claims" in refused.stderr
-    status = wattlaw_without("wattlaw_papers", "status", store, "--json")
+    status = wattlaw_without("wattlaw_papers", "status", str(store), "--json")
     assert status.returncode == 0, status.stderr
     assert json.loads(status.stdout)["counts"]["done"] > 0
 
