@@ -13,7 +13,8 @@ from pathlib import Path
 from wattlaw.common import crash
 from wattlaw.common.errors import WattlawError, one_line
 from wattlaw.measure.devices import sysfs
-from wattlaw_site.job import NodeJob, SitePaths, log, requests_limit
+from wattlaw.measure.limits.prolog_request import requests_limit
+from wattlaw_site.job import NodeJob, SitePaths, log
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

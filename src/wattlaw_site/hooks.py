@@ -11,6 +11,8 @@ from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.measure.devices.limiter import Limiter, Limiters, LimitState
 from wattlaw.measure.devices.nvidia.driver import open_driver
 from wattlaw.measure.devices.visible import parse_job_gpus
+from wattlaw.measure.limits.prolog_limits import PrologReport
+from wattlaw.measure.limits.prolog_request import parse_limit_comment, requests_limit
 from wattlaw.measure.limits.requests import (
     Limits,
     check_range,
@@ -19,9 +21,8 @@ from wattlaw.measure.limits.requests import (
 )
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.store.record import LimitReport
-from wattlaw_site.job import NodeJob, SitePaths, is_over, log, parse_limit_comment, requests_limit
+from wattlaw_site.job import NodeJob, SitePaths, is_over, log
 from wattlaw_site.node_state import (
-    SiteReport,
     SiteStateFolder,
     belongs_to,
     open_nvidia_limiter,
@@ -45,7 +46,7 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
         log(f"job {job.job_id}: {error}")
     if not requests_limit(comment):
         return
-    report = SiteReport(job_id=job.job_id, node=job.node)
+    report = PrologReport(job_id=job.job_id, node=job.node)
     try:
         limits = parse_limit_comment(comment)
         report = report.model_copy(update=vars(limits))
@@ -97,7 +98,7 @@ def _restore_all(folder: SiteStateFolder, states: Sequence[SavedState], *, is_st
         raise NotAvailable("; ".join(reasons))
 
 
-def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: SiteReport) -> None:
+def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: PrologReport) -> None:
     """Limit all of a job's GPUs and write the report, or limit none."""
     try:
         site = SiteFile.read(paths.config)

@@ -297,7 +297,7 @@ def test_a_relative_path_in_the_environment_means_the_same_to_the_watchdog(
         kill(owner)
         limits = tmp_path / "devices.json.limits"
         wait_for(lambda: json.loads(limits.read_text()) == {"SIM-0": 300}, "the limit", 20)
-        wait_for(lambda: not place.folder.is_locked("SIM-0"), "the lock")
+        wait_for(lambda: not place.folder.lock_owner("SIM-0"), "the lock")
 
 
 def test_a_pending_nvidia_smi_does_not_undo_the_restore(
@@ -340,7 +340,7 @@ class Run:
     @property
     def is_given_back(self) -> bool:
         """Whether the board is unlocked."""
-        return not self.place.folder.is_locked(self.place.devices[self.board])
+        return not self.place.folder.lock_owner(self.place.devices[self.board])
 
     def is_due(self, start_s: float) -> bool:
         """Say whether its part of a life, which is the start and then the cap, has passed."""

@@ -25,8 +25,8 @@ SET = "nvmlDeviceSetPowerManagementLimit"
 #: Limits the boards of its arguments, says so, and does nothing else.
 OWNER = """
 import sys, time
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.guard import acquire
 held = acquire(sys.argv[2:])
 if held is None:
     sys.exit("somebody else has one of them")
@@ -85,7 +85,7 @@ class Place:
 
     def is_clean(self) -> bool:
         """Say whether no saved states, locks or watchdogs remain."""
-        held = any(self.folder.is_locked(device) for device in self.devices)
+        held = any(self.folder.lock_owner(device) for device in self.devices)
         return not (held or self.files or self.watchdogs)
 
     def wait_until_clean(self) -> None:

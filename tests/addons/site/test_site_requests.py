@@ -16,10 +16,14 @@ from fake_nvml import FakeGpus
 from limiting import SET
 from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
 from wattlaw.common.errors import BadInput, NotAvailable
-from wattlaw.measure.limits.prolog_limits import limit_comment, verify_prolog_limits
+from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
+from wattlaw.measure.limits.prolog_request import (
+    limit_comment,
+    parse_limit_comment,
+    requests_limit,
+)
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base import POWER_PROFILES
-from wattlaw_site.job import parse_limit_comment, requests_limit
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Self
 
 from wattlaw.common.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.common.isolation import isolated_environment, isolated_python
+from wattlaw.common.machine_lock import user_name
 from wattlaw.measure.devices.limiter import Limiter, Limiters, LimitState
 from wattlaw.measure.limits.requests import (
     Limits,
@@ -24,7 +25,6 @@ from wattlaw.measure.limits.requests import (
 from wattlaw.measure.limits.restore import limiters_for, open_limiters, recover, restore
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.measure.limits.state_folder import StateFolder
-from wattlaw.measure.limits.trust import user_name
 from wattlaw.measure.limits.watchdog import DONE, RESTORE, WatchdogProcess
 from wattlaw.store.record import LimitReport
 
@@ -60,8 +60,8 @@ class LimitLease:
             return ()
         with open_limiters() as limiters:
             for device in self.devices:
-                for saved in self.folder.states(device):
-                    self._recover(device, saved, limiters)
+                if (saved := self.folder.read(device)) is not None:
+                    self._recover(saved, limiters)
                 check_range(_read(device, limiters), limits, self.devices)
             return self._apply(limits, limiters, kept=kept)
 
@@ -119,23 +119,17 @@ class LimitLease:
                 return name
         raise NotPermitted("; ".join(reasons) or f"{device}: nothing on this machine can limit it")
 
-    def _recover(self, device: str, saved: SavedState, limiters: Limiters) -> None:
-        if saved.is_foreign and not saved.is_in_use:
-            return  # any user can write such a file, so the limit counts as the previous one
+    def _recover(self, saved: SavedState, limiters: Limiters) -> None:
+        """Restore what an ended process of this user has left limited."""
+        device = saved.device
         if not saved.is_for_this_host:
             raise NotAvailable(
                 f"{device}: {self.folder.path} has a saved limit of it from host {saved.host}"
             )
-        if saved.is_in_use:
-            raise NotAvailable(f"{device}: is in use by {saved.user}, pid {saved.owner_pid}")
-        if not (saved.is_from_this_boot or saved.is_ours):
-            return  # the boot removed the limit, and root removes the file
         if saved.kept and saved.is_from_this_boot:
             raise NotAvailable(f"{device}: limited by {saved.user} until 'wattlaw limits restore'")
         try:
             recover(self.folder, saved, limiters)
-        except NotPermitted:
-            raise
         except NotAvailable as error:
             owner = f"{saved.user}, pid {saved.owner_pid}"
             raise NotAvailable(f"{device}: was left limited by {owner}: {error}") from None
@@ -196,11 +190,11 @@ def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitL
     lease = LimitLease(tuple(dict.fromkeys(devices)), folder, [])
     try:
         for device in sorted(lease.devices):
-            lock = folder.lock(device)
-            if lock is None:
+            locks = folder.lock(device)
+            if locks is None:
                 lease.release()
                 return None
-            lease._locks.append(lock)
+            lease._locks += locks
     except BaseException:
         lease.release()
         raise
@@ -210,8 +204,8 @@ def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitL
 def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> str:
     """Return a message that other processes have locked devices, with their users if known."""
     folder = folder or StateFolder()
-    locked = [device for device in dict.fromkeys(devices) if folder.is_locked_anywhere(device)]
-    owners = ", ".join(f"{device}: {folder.lock_owner(device) or 'unknown'}" for device in locked)
+    found = {device: folder.lock_owner(device) for device in devices}
+    owners = ", ".join(f"{device}: {owner}" for device, owner in found.items() if owner)
     who = f" ({owners})" if owners else ""
     return f"another process has locked one of these GPUs{who}; see 'wattlaw limits show'"
 

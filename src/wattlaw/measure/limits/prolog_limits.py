@@ -1,8 +1,8 @@
 """Limits that a site's Slurm prolog sets for a job, checked from within the job without root.
 
-A job requests limits in its comment (:func:`limit_comment`). The prolog, which runs as root, limits
-the job's GPUs and writes a report on each node. :func:`verify_prolog_limits` compares the report
-with the limits that the driver enforces.
+A job requests limits in its comment (``prolog_request``). The prolog, which runs as root, limits the
+job's GPUs and writes a ``PrologReport`` on each node. :func:`verify_prolog_limits` compares it with
+the limits that the driver enforces. ``wattlaw_site`` has such a prolog.
 """
 
 import glob
@@ -11,17 +11,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.measure.limits.prolog_request import REPORTS, limit_comment
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.restore import LIMIT_TOLERANCE_W, limiters_for, open_limiters
 from wattlaw.measure.limits.trust import read_small_file
 from wattlaw.store.record import LimitReport
-from wattlaw_site.job import SitePaths, limit_comment
-from wattlaw_site.node_state import SiteReport
-
-__all__ = ["limit_comment", "verify_prolog_limits"]
 
 #: Names the folder of the prolog's reports if a site does not use the default folder.
 VARIABLE = "WATTLAW_SLURM_REPORTS"
@@ -30,6 +27,20 @@ _ASK = "ask the administrators (docs/slurm-admin.md)"
 _MAX_BYTES = 65_536
 #: Requests are written with three decimals.
 _REQUEST_TOLERANCE = 0.001
+
+
+class PrologReport(BaseModel):
+    """What a prolog reports to a job about its request on one node."""
+
+    model_config = ConfigDict(frozen=True)
+
+    job_id: str
+    node: str
+    power_limit_w: float | None = None  # requested
+    clock_limit_mhz: float | None = None
+    power_profile: str | None = None
+    refused: str | None = None  # why nothing was limited
+    limits: tuple[LimitReport, ...] = ()
 
 
 def verify_prolog_limits(
@@ -59,13 +70,13 @@ class _NotReady(NotAvailable):
 
 
 def _verify(limits: Limits, gpus: Sequence[str], job_id: str) -> tuple[LimitReport, ...]:
-    folder = Path(os.environ.get(VARIABLE) or SitePaths().reports)
-    site_reports = list(_read_reports(folder, job_id))
-    if not site_reports:
+    folder = Path(os.environ.get(VARIABLE) or REPORTS)
+    node_reports = list(_read_reports(folder, job_id))
+    if not node_reports:
         raise _NotReady(f"no Slurm prolog of this site has limited job {job_id}: {_ASK}")
-    for site_report in site_reports:
-        _check_request(site_report, limits)
-    reports = {report.device: report for site in site_reports for report in site.limits}
+    for report_of_node in node_reports:
+        _check_request(report_of_node, limits)
+    reports = {report.device: report for node in node_reports for report in node.limits}
     if missing := [gpu for gpu in gpus if gpu not in reports]:
         raise _NotReady(f"the site's prolog has not limited {', '.join(missing)}: {_ASK}")
     verified = []
@@ -81,20 +92,20 @@ def _verify(limits: Limits, gpus: Sequence[str], job_id: str) -> tuple[LimitRepo
     return tuple(verified)
 
 
-def _read_reports(folder: Path, job_id: str) -> Iterator[SiteReport]:
+def _read_reports(folder: Path, job_id: str) -> Iterator[PrologReport]:
     """Yield the reports about a job. A machine that runs several Slurm nodes has several."""
     for path in sorted(folder.glob(f"{glob.escape(job_id)}.*.json")):
         try:
             content = read_small_file(path, _MAX_BYTES)
             if content is not None:
-                yield SiteReport.model_validate_json(content[0])
+                yield PrologReport.model_validate_json(content)
         except BadInput as error:
             raise NotAvailable(f"{error}: {_ASK}") from None
         except ValidationError:
             raise NotAvailable(f"{path}: cannot be read: {_ASK}") from None
 
 
-def _check_request(report: SiteReport, limits: Limits) -> None:
+def _check_request(report: PrologReport, limits: Limits) -> None:
     if report.refused is not None:
         raise NotAvailable(f"the site's prolog on {report.node} has refused: {report.refused}")
     numbers = (

@@ -32,7 +32,7 @@ _SMI_TIMEOUT_S = 60
 #: The longest wait for another process that changes a limit.
 _WAIT_S = 10.0
 _SETTINGS = frozenset({"-pl", "-lgc", "-rgc"})
-UNLOCK_OPTIONS: tuple[str, ...] = ("-rgc",)
+_UNLOCK_OPTIONS = ("-rgc",)
 _SUDO_LIST_TIMEOUT_S = 10
 
 
@@ -89,7 +89,7 @@ class NvidiaLimiter:
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit, to the milliwatt."""
         call = pynvml.nvmlDeviceSetPowerManagementLimit
-        self._set(device, set_power_options(watts), call, round(watts * 1000))
+        self._set(device, _set_power_options(watts), call, round(watts * 1000))
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Lock the graphics clock, and with it the SM clock."""
@@ -100,7 +100,7 @@ class NvidiaLimiter:
     def unlock_clock(self, device: str) -> None:
         """Remove every lock of the graphics clock; a GPU without this feature has none."""
         with contextlib.suppress(_NotSupported):
-            self._set(device, UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
+            self._set(device, _UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
         """Request these power profiles and no others."""
@@ -167,8 +167,8 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     def permission_problem(self, device: str) -> str | None:
         """Return that sudo does not allow nvidia-smi, which it lists without running it."""
-        options = set_power_options(self.read(device).power_limit_w or 0.0)
-        if os.geteuid() == 0 or sudo_allows(None, device, *options):
+        options = _set_power_options(self.read(device).power_limit_w or 0.0)
+        if os.geteuid() == 0 or _sudo_allows(device, *options):
             return None
         return (
             f"{device}: sudo does not allow 'nvidia-smi -i {device} -pl WATTS' without a password"
@@ -194,21 +194,17 @@ class NvidiaSmiLimiter(NvidiaLimiter):
             raise kind(f"{device}: sudo -n nvidia-smi: {output}")
 
 
-def set_power_options(watts: float) -> tuple[str, ...]:
+def _set_power_options(watts: float) -> tuple[str, ...]:
     """Return the options of nvidia-smi that set a power limit, to the milliwatt."""
     return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
 
 
-def sudo_allows(user: str | None, device: str, *options: str) -> bool:
-    """Return whether sudo allows a user to run nvidia-smi with options.
-
-    Only root can ask that of another ``user``; None is this one.
-    """
+def _sudo_allows(device: str, *options: str) -> bool:
+    """Return whether sudo allows this user to run nvidia-smi with options."""
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
         return False
-    whom = [] if user is None else ["-U", user]
-    line = [sudo, "-n", "-l", *whom, smi, "-i", device, *options]
+    line = [sudo, "-n", "-l", smi, "-i", device, *options]
     try:
         return run_captured(line, _SUDO_LIST_TIMEOUT_S).returncode == 0
     except (OSError, ValueError, subprocess.SubprocessError):
