@@ -25,8 +25,8 @@ from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
 from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
 from wattlaw.measure.limits.requests import Limits
 from wattlaw_site.__main__ import main
-from wattlaw_site.site_files import write_site_files
 from wattlaw_site.site_file import SiteFile
+from wattlaw_site.site_files import write_site_files
 
 
 @pytest.fixture

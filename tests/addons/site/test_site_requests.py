@@ -15,8 +15,9 @@ from conftest import wait_for
 from fake_nvml import FakeGpus
 from limiting import SET
 from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
+from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
-from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
+from wattlaw.measure.limits.prolog_limits import VARIABLE, verify_prolog_limits
 from wattlaw.measure.limits.prolog_request import (
     limit_comment,
     parse_limit_comment,
@@ -153,7 +154,9 @@ def test_users_and_accounts_that_the_site_names_may(start: Callable[..., Node]) 
     assert node.limits_w == [250]
 
 
-@pytest.mark.parametrize("which", ["the file", "its folder", "its owner", "the states", "missing"])
+@pytest.mark.parametrize(
+    "which", ["the file", "its folder", "its owner", "the states", "sticky states", "missing"]
+)
 def test_reports_that_others_may_write_are_not_trusted(
     start: Callable[..., Node], which: str
 ) -> None:
@@ -168,13 +171,11 @@ def test_reports_that_others_may_write_are_not_trusted(
         node.config.unlink()
     else:
         node.state.mkdir(parents=True)
-        node.state.chmod(0o777)
+        node.state.chmod(0o777 if which == "the states" else 0o1777)
     node.prolog()
     assert node.limits_w == [287.5]
     if which != "its folder":  # there is no safe place for a report then
-        assert (
-            str(node.state if which == "the states" else node.config) in node.report(7)["refused"]
-        )
+        assert str(node.state if "states" in which else node.config) in node.report(7)["refused"]
     node.path.chmod(0o755)
 
 
@@ -202,7 +203,47 @@ def test_the_first_board_is_restored_if_the_second_fails(
     assert node.states == []
 
 
+def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start: Callable[..., Node]) -> None:
+    node = start(1)
+    with machine_lock.lock(f"limits/{node.devices[0]}"):
+        node.prolog()
+        assert node.limits_w == [250]
+        assert node.hook("epilog")[0] == 0
+    assert node.limits_w == [287.5]
+
+
+def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(
+    start: Callable[..., Node],
+) -> None:
+    node = start(1)
+    node.prolog()
+    (report,) = node.reports.iterdir()
+    report.unlink()
+    (report / "file").mkdir(parents=True)
+    assert node.hook("epilog")[0] == 0
+    assert node.limits_w == [287.5]
+
+
 # ---- the job's side ----
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "deep", "huge"])
+def test_a_job_without_a_valid_report_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    path = tmp_path / "7.n.json"
+    {
+        "pipe": os.mkfifo,
+        "link": lambda path: path.symlink_to("/etc/passwd"),
+        "folder": Path.mkdir,
+        "deep": lambda path: path.write_text("[" * 8_000 + "]" * 8_000),
+        "huge": lambda path: path.touch() or os.truncate(path, 8 * 2**30),
+    }[kind](path)
+    start_s = time.perf_counter()
+    with pytest.raises(NotAvailable, match=r"7\.n\.json"):
+        verify_prolog_limits(Limits(250), ["GPU-0"], "7", wait_s=0)
+    assert time.perf_counter() - start_s < 1
 
 
 def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> None:
