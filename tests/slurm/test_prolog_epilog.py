@@ -28,7 +28,7 @@ SITE = f"power_w: {{min: 150, max: 350}}\ngrace_s: {GRACE_S}\n"
 #: Prints what a job without root can verify of its cap.
 CHECK = """
 import os, sys
-from wattlaw.devices.inventory import visible_gpu_ids
+from wattlaw.measure.devices.inventory import visible_gpu_ids
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
 job_id, limits = os.environ["SLURM_JOB_ID"], Limits(float(sys.argv[1]))
