@@ -68,7 +68,6 @@ def _restore_stale_limits(paths: SitePaths, job: NodeJob) -> None:
 
 
 def _is_over(saved: SavedState) -> bool | None:
-    """Return whether the job of a saved state has left this node; None if it is unknown."""
     return not saved.is_from_this_boot or is_over(saved.job_id or "", saved.node or "")
 
 

@@ -32,11 +32,9 @@ class SitePaths:
     reports: Path = REPORTS
 
     def report(self, job_id: str, node: str) -> Path:
-        """Return the path of the report to a job about its request on a node."""
         return self.reports / f"{job_id}.{node}.json"
 
     def has_states(self) -> bool:
-        """Return whether there are limits to restore, now or later."""
         return any(self.state.glob("*.json"))
 
 

@@ -58,7 +58,6 @@ class SiteStateFolder(StateFolder):
         return None if file is None else [file]
 
     def of_this_host(self) -> list[SavedState]:
-        """Return the saved states of this machine; raises as ``check`` does."""
         return [saved for saved in self.survey().states if saved.is_for_this_host]
 
     @contextmanager
@@ -106,7 +105,6 @@ class SiteStateFolder(StateFolder):
 
 
 def belongs_to(saved: SavedState, job: NodeJob) -> bool:
-    """Return whether a limit was set for a job."""
     return (saved.job_id, saved.node) == (job.job_id, job.node)
 
 

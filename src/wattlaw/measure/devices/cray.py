@@ -52,7 +52,6 @@ _ACCELERATORS = ("0x0302", "0x0380", "0x1200")
 
 
 def counters() -> Path:
-    """Return the folder of the counters, which need not exist."""
     return sysfs.root() / "cray/pm_counters"
 
 
@@ -73,7 +72,6 @@ class CrayMeter(FileMeter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the counters; raises ``NotAvailable`` if there is none that can be read."""
         folder = counters()
         if not folder.is_dir():
             raise NotAvailable(f"{folder} does not exist (not an HPE Cray machine)")
@@ -116,11 +114,9 @@ class CrayMeter(FileMeter):
         return []
 
     def problems(self) -> list[str]:
-        """Return why counters are no longer read, and restarts, cap changes and missed updates."""
         return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
 
     def close(self) -> None:
-        """Close the files."""
         super().close()
         for file in self._files.values():
             file.close()
@@ -195,7 +191,6 @@ def _counted(names: set[str]) -> list[re.Match[str]]:
 
 
 def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
-    """Return the device of a counter."""
     facts: Facts = {
         "energy_counter": "pm_counters", "counter_refresh_s": refresh_s, "age_s": _age_s(path),
     }  # fmt: skip

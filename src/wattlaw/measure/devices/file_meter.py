@@ -54,8 +54,6 @@ class WrappingCounter:
 
 @dataclass(eq=False)
 class FileSource:
-    """One device with the file of its energy counter or its power."""
-
     device: Device
     path: Path
     column: Literal["energy_j", "power_w"] = "energy_j"
@@ -66,7 +64,6 @@ class FileSource:
     failures: int = 0
 
     def __post_init__(self) -> None:
-        """Prepare the reading of the file."""
         self.file = sysfs.OpenFile(self.path)
         self.counter = WrappingCounter(self.wraps_at)
 
@@ -78,7 +75,6 @@ class FileSource:
         return self.counter.corrected(self.parse(self.file.read()), self.scale)
 
     def read(self) -> Sample | None:
-        """Return a reading, None if there is none."""
         if self.problem is not None:
             return None
         t_ns = time.time_ns()
@@ -113,19 +109,15 @@ class FileMeter(Meter):
         self._failed = list(failed)
 
     def devices(self) -> list[Device]:
-        """Return the devices that are read, and those that could not be opened."""
         return [source.device for source in self.sources] + self._failed
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
-        """Return one reading of each file that answers."""
         return [sample for source in self.sources if (sample := source.read()) is not None]
 
     def problems(self) -> list[str]:
-        """Return why files are no longer read."""
         return [source.problem for source in self.sources if source.problem is not None]
 
     def close(self) -> None:
-        """Close the files."""
         for source in self.sources:
             source.file.close()
 
@@ -165,5 +157,4 @@ def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
 
 
 def failed_device(device: Device, reason: object) -> Device:
-    """Return a device that cannot be read, with the reason."""
     return replace(device, facts={**device.facts, "failed": str(reason)})

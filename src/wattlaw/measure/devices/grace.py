@@ -29,7 +29,6 @@ class PowerMeter:
     socket: int = 0
 
     def source(self, device: Device) -> FileSource:
-        """Return the meter's power as that of a device."""
         return FileSource(device, self.chip.path / "power1_average", "power_w")
 
     @property
@@ -70,7 +69,6 @@ class GraceMeter(FileMeter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the channels; raises ``NotAvailable`` if there is none that can be read."""
         meters = [meter for meter in power_meters() if meter.channel is not None]
         sources = []
         for socket in sorted({meter.socket for meter in meters}):

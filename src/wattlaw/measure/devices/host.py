@@ -50,13 +50,11 @@ class HostMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Open the meter; raises ``NotAvailable`` if the root process does not exist."""
         if not psutil.pid_exists(target.root_pid):
             raise NotAvailable(f"host: process {target.root_pid} does not exist")
         return cls(target)
 
     def devices(self) -> list[Device]:
-        """Return one device: the host's processors as this run uses them."""
         is_estimate = self._target.assume_cpu_w is not None
         name = "processors, the run's processes only"
         return [Device("host", "cpu", name, has_energy=is_estimate)]
@@ -90,12 +88,10 @@ class HostMeter(Meter):
         ]
 
     def close(self) -> None:
-        """Close the files of the processes."""
         while self._tree:
             os.close(self._tree.popitem()[1])
 
     def _sum(self) -> tuple[float, int] | None:
-        """Return (busy seconds, resident bytes) of the tree, None if all processes have ended."""
         if time.monotonic() - self._searched_s >= self._search_period_s:
             self._find_processes()
         busy_s, resident, alive = 0.0, 0, False

@@ -84,7 +84,6 @@ class LimitLease:
         return tuple(reports)
 
     def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
-        """Set each limit of a device by the first limiter that may."""
         device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
         usable, name = limiters_for(device, limiters), ""
         if watts is not None:
@@ -211,8 +210,6 @@ def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> 
 
 
 class _Watchdog(WatchdogProcess):
-    """The process that restores the limits after this one has ended."""
-
     def __init__(
         self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
     ) -> None:

@@ -1,8 +1,8 @@
 """Limits that a site's Slurm prolog sets for a job, checked from within the job without root.
 
-A job requests limits in its comment (``prolog_request``). The prolog, which runs as root, limits the
-job's GPUs and writes a ``PrologReport`` on each node. :func:`verify_prolog_limits` compares it with
-the limits that the driver enforces. ``wattlaw_site`` has such a prolog.
+A job requests limits in its comment (``prolog_request``). The prolog, which runs as root, limits
+the job's GPUs and writes a ``PrologReport`` on each node, which is compared here with the limits
+that the driver enforces. The add-on ``wattlaw_site`` has such a prolog.
 """
 
 import glob

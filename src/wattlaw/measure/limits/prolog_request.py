@@ -27,7 +27,6 @@ _MAX = 9999.999
 
 
 def requests_limit(comment: str) -> bool:
-    """Return whether a comment requests a limit, correctly or not."""
     return any(word.startswith(PREFIX) for word in comment.split())
 
 

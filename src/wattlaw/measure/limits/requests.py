@@ -26,7 +26,6 @@ class Limits:
 
     @property
     def are_none(self) -> bool:
-        """Return whether no limit is requested."""
         return self == Limits()
 
 

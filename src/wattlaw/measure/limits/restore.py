@@ -42,7 +42,6 @@ def open_limiters() -> Iterator[Limiters]:
 
 
 def limiters_for(device: str, limiters: Limiters) -> Limiters:
-    """Return the limiters that have a device."""
     usable = {}
     for name, limiter in limiters.items():
         with contextlib.suppress(Exception):  # a broken limiter does not stop the next one

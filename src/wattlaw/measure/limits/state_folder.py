@@ -35,8 +35,6 @@ class FolderContents:
 
 
 class StateFolder:
-    """The folder of saved states and locks."""
-
     #: Ends a message about a folder that cannot be used.
     advice = f"; set {VARIABLE}"
 
@@ -121,7 +119,6 @@ class StateFolder:
             raise NotAvailable(f"{path}: {reason}") from None
 
     def read(self, device: str) -> SavedState | None:
-        """Return the saved state of a device; raises ``BadInput`` if it is damaged."""
         return self._read(self._file(device, "json"))
 
     def survey(self) -> FolderContents:

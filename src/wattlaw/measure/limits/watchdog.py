@@ -41,7 +41,6 @@ class WatchdogProcess:
             raise NotAvailable("the watchdog of the limits could not be started; see above")
 
     def close(self) -> None:
-        """Close the pipes."""
         for pipe in (self._to, self._from):
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -79,7 +78,6 @@ def main() -> None:
 
 
 def _open_process(pid: int) -> int | None:
-    """Return a handle with which to wait for a process to end, None if the system has none."""
     try:
         return os.pidfd_open(pid)
     except (OSError, AttributeError):

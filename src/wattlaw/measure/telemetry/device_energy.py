@@ -46,7 +46,6 @@ class EnergyEstimate:
 
     @property
     def is_valid(self) -> bool:
-        """Return whether there is an energy without a fault."""
         return self.energy_j is not None and self.fault is None
 
     def checked(
@@ -168,7 +167,6 @@ class Counter:
 
     @property
     def spacing_s(self) -> float | None:
-        """Return the median time between new readings, in seconds."""
         return float(np.median(np.diff(self._t_ns))) * 1e-9 if len(self._t_ns) > 1 else None
 
 
@@ -256,8 +254,6 @@ def _max_gap_ns(spacing_s: float | None) -> float:
 
 @dataclass(frozen=True)
 class DeviceEnergy:
-    """The energy of one device in one window, by counter and by power, with a verdict."""
-
     counter_j: float | None
     integral_j: float | None
     energy_j: float | None

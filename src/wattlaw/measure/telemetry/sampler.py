@@ -87,7 +87,6 @@ class MeterPoller:
         self._reads = self._missed = 0
 
     def open(self) -> None:
-        """Open the meter."""
         self.waiting_since_s = time.monotonic()
         try:
             meter = self._open_meter()
@@ -108,12 +107,10 @@ class MeterPoller:
             self.waiting_since_s, self._limit_s = None, READ_TIMEOUT_S
 
     def begin(self, first_s: float) -> None:
-        """Schedule the first reading, at a time of the monotonic clock."""
         if self._meter is not None:
             self._first_s = self.next_s = self.due_s = first_s
 
     def read(self, now_s: float, *, last: bool = False) -> list[Sample]:
-        """Read the meter, and schedule the next reading."""
         due_s = self.next_s
         if self._meter is None or due_s == math.inf:
             return []
@@ -138,7 +135,6 @@ class MeterPoller:
         return samples
 
     def close(self) -> None:
-        """Close the meter."""
         if self._meter is not None and self.next_s != math.inf:
             self.waiting_since_s = time.monotonic()
             try:
@@ -149,7 +145,6 @@ class MeterPoller:
                 self.waiting_since_s, self.next_s = None, math.inf
 
     def is_hung(self) -> bool:
-        """Return whether a call of the meter has exceeded its time limit."""
         waiting_since_s = self.waiting_since_s
         return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
 
@@ -159,12 +154,10 @@ class MeterPoller:
         self._problem = f"{self.name} no longer read: {reason}"
 
     def problems(self) -> list[str]:
-        """Return the problems since the meter was opened."""
         problems = self._meter.problems() if self._meter is not None else []
         return [*problems, self._problem] if self._problem else list(problems)
 
     def report(self) -> MeterReport:
-        """Return the number of readings and their delays."""
         return MeterReport(
             period_s=self._meter.period_s if self._meter is not None else 0.0,
             reads=self._reads,
@@ -274,7 +267,6 @@ class Sampler:
                 return
 
     def is_hung(self) -> bool:
-        """Return whether a call of a meter is still running."""
         return any(poller.waiting_since_s is not None for poller in self._pollers)
 
     def _write(self) -> None:
@@ -318,7 +310,6 @@ def _open(name: str, target: Target) -> Meter:
 
 
 def main() -> None:
-    """Run a sampler with the options of its command line."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END_SIGNAL})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -14,7 +14,7 @@ import pynvml
 from wattlaw.common.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.common.processes import run_captured
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.measure.devices.limiter import LimitState
+from wattlaw.measure.devices.limiter import GpuLimiter, LimitState
 from wattlaw.measure.devices.nvidia.driver import (
     Driver,
     GpuLost,
@@ -36,28 +36,20 @@ _UNLOCK_OPTIONS = ("-rgc",)
 _SUDO_LIST_TIMEOUT_S = 10
 
 
-class NvidiaLimiter:
-    """Limits GPUs by NVML, which needs root."""
-
+class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
     def __init__(self, driver: Driver) -> None:
+        super().__init__({gpu.uuid: gpu for gpu in driver.gpus()})
         self._driver = driver
-        self._gpus = {gpu.uuid: gpu for gpu in driver.gpus()}
 
     @classmethod
     def open(cls) -> Self:
-        """Load the driver; raises ``NotAvailable`` if there is none, or no GPU."""
         with open_driver(keep=True) as driver:
             limiter = cls(driver)
             if not limiter._gpus:
                 raise NotAvailable("the NVIDIA driver lists no GPU")
             return limiter
 
-    def devices(self) -> list[str]:
-        """Return the UUIDs of all GPUs of the machine."""
-        return list(self._gpus)
-
     def read(self, device: str) -> LimitState:
-        """Return limits and ranges of a GPU."""
         gpu = self._gpu(device)
         handle = gpu.handle
         try:
@@ -87,12 +79,10 @@ class NvidiaLimiter:
             raise NotAvailable(f"{device}: does not answer: {one_line(error)}") from None
 
     def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit, to the milliwatt."""
         call = pynvml.nvmlDeviceSetPowerManagementLimit
         self._set(device, _set_power_options(watts), call, round(watts * 1000))
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Lock the graphics clock, and with it the SM clock."""
         clock = round(mhz)
         options = "-lgc", f"{clock},{clock}"
         self._set(device, options, pynvml.nvmlDeviceSetGpuLockedClocks, clock, clock)
@@ -103,7 +93,6 @@ class NvidiaLimiter:
             self._set(device, _UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
-        """Request these power profiles and no others."""
         self._set(device, (), lambda handle: request_profiles(handle, profiles))
 
     def permission_problem(self, device: str) -> str | None:
@@ -111,7 +100,6 @@ class NvidiaLimiter:
         return None if os.geteuid() == 0 else f"{device}: setting limits requires root"
 
     def close(self) -> None:
-        """Release the driver."""
         self._driver.close()
 
     def _set(
@@ -128,12 +116,6 @@ class NvidiaLimiter:
             is_unsupported = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
             raise (_NotSupported if is_unsupported else NotAvailable)(message) from None
 
-    def _gpu(self, device: str) -> NvidiaGpu:
-        gpu = self._gpus.get(device)
-        if gpu is None:
-            raise NotAvailable(f"GPU {device} is not on this machine")
-        return gpu
-
 
 class _NotSupported(NotAvailable):
     """The GPU does not support this."""
@@ -147,19 +129,16 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     @classmethod
     def open(cls) -> Self:
-        """Find the programs; raises ``NotAvailable`` if one is missing."""
         for program in ("sudo", "nvidia-smi"):
             if shutil.which(program) is None:
                 raise NotAvailable(f"{program} not found")
         return super().open()
 
     def read(self, device: str) -> LimitState:
-        """Return limits and ranges of a GPU, once no process changes them."""
         _wait_for_others(self._gpu(device).uuid)
         return super().read(device)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:  # noqa: ARG002
-        """Raise ``NotPermitted``: the rules for sudoers do not include power profiles."""
         raise NotPermitted(
             f"{device}: setting a power profile requires root; run as root, or let the prolog of "
             "Slurm set it (launch.slurm.limits: prolog)"
@@ -195,12 +174,10 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
 
 def _set_power_options(watts: float) -> tuple[str, ...]:
-    """Return the options of nvidia-smi that set a power limit, to the milliwatt."""
     return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
 
 
 def _sudo_allows(device: str, *options: str) -> bool:
-    """Return whether sudo allows this user to run nvidia-smi with options."""
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
         return False

@@ -54,13 +54,11 @@ class NvidiaMeter:
             return meter
 
     def devices(self) -> list[Device]:
-        """Return the GPUs and their modules with what they support."""
         read = [device for reader in self._readers for device in reader.devices()]
         failed = [Device(g.uuid, "gpu", g.name, {"failed": why}) for g, why in self._failed]
         return read + failed
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return the new samples of each GPU that answers."""
         samples: list[Sample] = []
         for reader in self._readers:
             samples += reader.read(time.time_ns(), last=last)
@@ -72,13 +70,11 @@ class NvidiaMeter:
         return min(reader.period_s(self._target.period_s) for reader in self._readers)
 
     def problems(self) -> list[str]:
-        """Return why GPUs stopped having samples."""
         notes = [note for reader in self._readers for note in reader.notes]
         problems = [reader.problem for reader in self._readers if reader.problem]
         return [*self._problems, *notes, *problems]
 
     def close(self) -> None:
-        """Release the driver."""
         with contextlib.suppress(pynvml.NVMLError, GpuLost):
             for reader in self._readers:
                 reader.close()
