@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Sequence
 
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.measure.devices.limiter import Limiter, Limiters, LimitState
 from wattlaw.measure.devices.nvidia.driver import open_driver
 from wattlaw.measure.devices.visible import parse_job_gpus
 from wattlaw.measure.limits.prolog_limits import PrologReport
@@ -40,8 +39,13 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
     a prolog that fails drains the node.
     """
     remove_report(paths, job.job_id, job.node)
+    folder = SiteStateFolder(paths)
     try:
-        _restore_stale_limits(paths, job)
+        states = folder.of_this_host()
+        earlier = [saved for saved in states if belongs_to(saved, job)]
+        stale = [saved for saved in states if saved not in earlier and _is_stale(saved, job)]
+        _restore_all(folder, earlier, is_stale=False)
+        _restore_all(folder, stale, is_stale=True)
     except WattlawError as error:
         log(f"job {job.job_id}: {error}")
     if not requests_limit(comment):
@@ -55,16 +59,6 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
         reason = one_line(error)
         log(f"job {job.job_id} of {job.user}: its limit is refused: {reason}")
         write_report(paths, report.model_copy(update={"refused": reason}))
-
-
-def _restore_stale_limits(paths: SitePaths, job: NodeJob) -> None:
-    """Restore the limits of earlier starts of this job and of jobs that have left this node."""
-    folder = SiteStateFolder(paths)
-    states = folder.of_this_host()
-    earlier = [saved for saved in states if belongs_to(saved, job)]
-    stale = [saved for saved in states if saved not in earlier and _is_stale(saved, job)]
-    _restore_all(folder, earlier, is_stale=False)
-    _restore_all(folder, stale, is_stale=True)
 
 
 def _is_over(saved: SavedState) -> bool | None:
@@ -124,41 +118,27 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: Prolog
         token = secrets.token_hex(8)
         watchdog = Watch(paths, job, token, devices, site.grace_s).start()  # first, as in the guard
         try:
-            reports = tuple(_limit(folder, job, token, s, limits, limiter) for s in states)
-            write_report(paths, report.model_copy(update={"limits": reports}))
+            reports: list[LimitReport] = []
+            for state in states:
+                owner = {"job_id": job.job_id, "node": job.node, "token": token, "user": job.user}
+                folder.write(state_to_save(state, limits, owner_pid=0, **owner))
+                if limits.power_limit_w is not None:
+                    limiter.set_power_limit(state.device, limits.power_limit_w)
+                if limits.clock_limit_mhz is not None:
+                    limiter.lock_clock(state.device, limits.clock_limit_mhz)
+                if limits.power_profile is not None:
+                    limiter.request_profiles(state.device, (limits.power_profile,))
+                reports.append(report_applied_limits(state, limits, "nvidia", limiter))
+            write_report(paths, report.model_copy(update={"limits": tuple(reports)}))
         except BaseException:
-            _undo(folder, devices, token, limiters)
+            for device in devices:  # the epilog restores what cannot be restored now
+                try:
+                    folder.restore_locked(device, limiters, token)
+                except (WattlawError, OSError) as error:
+                    log(one_line(error))
             raise
         finally:
             watchdog.close()
-
-
-def _limit(
-    folder: SiteStateFolder,
-    job: NodeJob,
-    token: str,
-    state: LimitState,
-    limits: Limits,
-    limiter: Limiter,
-) -> LimitReport:
-    owner = {"job_id": job.job_id, "node": job.node}
-    folder.write(state_to_save(state, limits, token=token, owner_pid=0, user=job.user, **owner))
-    if limits.power_limit_w is not None:
-        limiter.set_power_limit(state.device, limits.power_limit_w)
-    if limits.clock_limit_mhz is not None:
-        limiter.lock_clock(state.device, limits.clock_limit_mhz)
-    if limits.power_profile is not None:
-        limiter.request_profiles(state.device, (limits.power_profile,))
-    return report_applied_limits(state, limits, "nvidia", limiter)
-
-
-def _undo(folder: SiteStateFolder, devices: Sequence[str], token: str, limiters: Limiters) -> None:
-    """Restore what was limited before an error; the epilog restores the rest."""
-    for device in devices:
-        try:
-            folder.restore_locked(device, limiters, token)
-        except (WattlawError, OSError) as error:
-            log(one_line(error))
 
 
 def epilog(paths: SitePaths, job: NodeJob) -> None:

@@ -110,10 +110,12 @@ def job_steps(job_id: str) -> dict[int, str]:
 
 def is_slurmd_running(node: str) -> bool:
     """Return whether the slurmd of a node runs; a machine can run several, with ``-N``."""
-    return any(
-        Path(arguments[0]).name == "slurmd" and _slurmd_node_name(arguments) in (None, node)
-        for _, arguments in _own_processes()
-    )
+    for _, arguments in _own_processes():
+        if Path(arguments[0]).name == "slurmd":
+            names = re.findall(r"\0-N\0?([^\0]*)", "\0".join(arguments))
+            if not names or names[0] == node:
+                return True
+    return False
 
 
 def is_over(job_id: str, node: str) -> bool | None:
@@ -153,12 +155,3 @@ def _own_processes() -> list[tuple[int, list[str]]]:
         for process in psutil.process_iter(["cmdline", "uids"])
         if process.info["cmdline"] and process.info["uids"] and process.info["uids"].real == uid
     ]
-
-
-def _slurmd_node_name(arguments: list[str]) -> str | None:
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if argument == "-N":
-            return following
-        if argument.startswith("-N"):
-            return argument[2:]
-    return None
