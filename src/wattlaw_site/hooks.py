@@ -14,6 +14,7 @@ from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.prolog_request import parse_limit_comment, requests_limit
 from wattlaw.measure.limits.requests import (
     Limits,
+    changes,
     check_range,
     report_applied_limits,
     state_to_save,
@@ -122,12 +123,8 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: Prolog
             for state in states:
                 owner = {"job_id": job.job_id, "node": job.node, "token": token, "user": job.user}
                 folder.write(state_to_save(state, limits, owner_pid=0, **owner))
-                if limits.power_limit_w is not None:
-                    limiter.set_power_limit(state.device, limits.power_limit_w)
-                if limits.clock_limit_mhz is not None:
-                    limiter.lock_clock(state.device, limits.clock_limit_mhz)
-                if limits.power_profile is not None:
-                    limiter.request_profiles(state.device, (limits.power_profile,))
+                for change in changes(state.device, limits).values():
+                    change(limiter)
                 reports.append(report_applied_limits(state, limits, "nvidia", limiter))
             write_report(paths, report.model_copy(update={"limits": tuple(reports)}))
         except BaseException:

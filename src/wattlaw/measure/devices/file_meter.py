@@ -103,10 +103,28 @@ class FileMeter(Meter):
     """Reads several files; subclasses find them, and the devices that cannot be read."""
 
     def __init__(
-        self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device] = ()
+        self,
+        sources: Sequence[FileSource],
+        period_s: float,
+        permit: str,
+        failed: Sequence[Device] = (),
     ) -> None:
-        self.sources, self.period_s = list(sources), period_s
-        self._failed = list(failed)
+        """Read each source once: devices that do not answer are listed as failed.
+
+        ``permit`` is the command with which an administrator allows users to read the files.
+        Raises the error of the first source if none can be read; see ``reading_error``.
+        """
+        self.sources, self.period_s, self._failed = list[FileSource](), period_s, list(failed)
+        errors = []
+        for source in sources:
+            try:
+                source.value()
+                self.sources.append(source)
+            except (OSError, ValueError) as reason:
+                errors.append(reading_error(source.path, reason, permit))
+                self._failed.append(failed_device(source.device, errors[-1]))
+        if errors and not self.sources:
+            raise errors[0]
 
     def devices(self) -> list[Device]:
         return [source.device for source in self.sources] + self._failed
@@ -120,26 +138,6 @@ class FileMeter(Meter):
     def close(self) -> None:
         for source in self.sources:
             source.file.close()
-
-
-def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:
-    """Read each source once; return those that answer, and the devices of the others as failed.
-
-    Raises the error of the first source if none can be read; see ``reading_error``.
-    """
-    readable, failed = [], []
-    first: NotAvailable | None = None
-    for source in sources:
-        try:
-            source.value()
-            readable.append(source)
-        except (OSError, ValueError) as reason:
-            error = reading_error(source.path, reason, permit)
-            first = first or error
-            failed.append(failed_device(source.device, error))
-    if first is not None and not readable:
-        raise first
-    return readable, failed
 
 
 def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:

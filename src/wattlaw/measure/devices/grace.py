@@ -13,7 +13,7 @@ from typing import Self
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
-from wattlaw.measure.devices.file_meter import FileMeter, FileSource, probe
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource
 from wattlaw.measure.devices.meter import Device, Facts, Target
 from wattlaw.measure.devices.node_sharing import shares_node
 
@@ -75,10 +75,11 @@ class GraceMeter(FileMeter):
             sources += _sources({m.channel or "": m for m in meters if m.socket == socket}, socket)
         if not sources:
             raise NotAvailable("no ACPI power meter of an NVIDIA Grace processor")
-        readable, failed = probe(sources, permit(sources[0].path))
-        intervals_s = [s.device.facts["resolution_s"] for s in readable]
+        meter = cls(sources, target.period_s, permit(sources[0].path))
+        intervals_s = [source.device.facts["resolution_s"] for source in meter.sources]
         slowest_s = max((s for s in intervals_s if isinstance(s, float)), default=0.0)
-        return cls(readable, max(target.period_s, slowest_s), failed)
+        meter.period_s = max(target.period_s, slowest_s)
+        return meter
 
 
 def _sources(channels: dict[str, PowerMeter], socket: int) -> list[FileSource]:

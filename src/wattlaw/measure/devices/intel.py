@@ -17,7 +17,7 @@ from typing import Self
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
-from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device, probe
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
 from wattlaw.measure.devices.visible import has_job_gpus
@@ -161,16 +161,8 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
 class IntelMeter(FileMeter):
     """The energy of the cards that the environment makes visible."""
 
-    def __init__(
-        self,
-        gpus: Sequence[IntelGpu],
-        sources: Sequence[FileSource],
-        period_s: float,
-        failed: Sequence[Device],
-    ) -> None:
-        super().__init__(sources, max(period_s, _MIN_PERIOD_S), failed)
-        self._gpus = {gpu.id: gpu for gpu in gpus}
-        self._limits_s = -_LIMIT_PERIOD_S  # when the limits were read
+    _gpus: Mapping[str, IntelGpu]
+    _limits_s = -_LIMIT_PERIOD_S  # when the limits were read
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -182,15 +174,12 @@ class IntelMeter(FileMeter):
         uncounted = [gpu.device() for gpu in gpus if gpu.energy is None]
         if not sources:
             raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
-        readable, failed = probe(
-            sources,
-            f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input",
-        )
-        failed += [
-            failed_device(device, "it has no energy counter (an old driver)")
-            for device in uncounted
-        ]
-        return cls(gpus, readable, target.period_s, failed)
+        reason = "it has no energy counter (an old driver)"
+        permit = f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input"
+        failed = [failed_device(device, reason) for device in uncounted]
+        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), permit, failed)
+        meter._gpus = {gpu.id: gpu for gpu in gpus}
+        return meter
 
     def read(self, *, last: bool = False) -> list[Sample]:
         """Return one reading of each card that answers, now and then with its power limit."""

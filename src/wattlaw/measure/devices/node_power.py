@@ -84,11 +84,6 @@ class NodePowerMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find a source of the node's power and read it once.
-
-        Raises ``NotAvailable`` if there is none or it does not answer in time, and
-        ``NotPermitted`` if only root may read it; the message has a remedy.
-        """
         if sysfs.optional_text(cray.counters() / "energy"):
             raise NotAvailable("not used: the node's energy is read from pm_counters")
         source = _acpi() or _dcmi()

@@ -8,16 +8,17 @@ wattlaw or ``wattlaw limits restore`` restores them.
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from wattlaw.common.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.common.machine_lock import user_name
-from wattlaw.measure.devices.limiter import Limiter, Limiters, LimitState
+from wattlaw.measure.devices.limiter import Limiters, LimitState
 from wattlaw.measure.limits.requests import (
     Limits,
+    changes,
     check_range,
     report_applied_limits,
     state_to_save,
@@ -84,39 +85,23 @@ class LimitLease:
         return tuple(reports)
 
     def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
-        device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
-        usable, name = limiters_for(device, limiters), ""
-        if watts is not None:
-            name = self._try_each(
-                usable, device, "power", lambda limiter: limiter.set_power_limit(device, watts)
-            )
-        if mhz is not None:
-            name = self._try_each(
-                usable, device, "clock", lambda limiter: limiter.lock_clock(device, mhz)
-            )
-        if limits.power_profile is not None:
-            profiles = (limits.power_profile,)
-            name = self._try_each(
-                usable, device, "profile",
-                lambda limiter: limiter.request_profiles(device, profiles),
-            )  # fmt: skip
-        return report_applied_limits(state, limits, name, limiters[name])
-
-    def _try_each(
-        self, limiters: Limiters, device: str, part: str, change: Callable[[Limiter], None]
-    ) -> str:
-        """Change a part of a device by the first limiter that is permitted to; return its name."""
-        reasons = []
-        for name, limiter in limiters.items():
-            self._touched.add((device, part))
-            try:
-                change(limiter)
-            except NotPermitted as error:
-                self._touched.discard((device, part))
-                reasons.append(str(error))
+        """Set each limit of a device by the first limiter that may."""
+        device, name = state.device, ""
+        usable = limiters_for(device, limiters)
+        for part, change in changes(device, limits).items():
+            reasons = []
+            for name, limiter in usable.items():  # noqa: B007 - the last one is reported
+                self._touched.add((device, part))
+                try:
+                    change(limiter)
+                    break
+                except NotPermitted as error:
+                    self._touched.discard((device, part))
+                    reasons.append(str(error))
             else:
-                return name
-        raise NotPermitted("; ".join(reasons) or f"{device}: nothing on this machine can limit it")
+                nothing = f"{device}: nothing on this machine can limit it"
+                raise NotPermitted("; ".join(reasons) or nothing)
+        return report_applied_limits(state, limits, name, limiters[name])
 
     def _recover(self, saved: SavedState, limiters: Limiters) -> None:
         """Restore what an ended process of this user has left limited."""
@@ -155,13 +140,13 @@ class LimitLease:
         reasons = []
         for device, saved in list(self._saved.items()):
             has_power, has_profile = ((device, p) in self._touched for p in ("power", "profile"))
-            changed = {
+            restored = {
                 "power_limit_w": saved.power_limit_w if has_power else None,
                 "unlock_clock": (device, "clock") in self._touched,
                 "power_profiles": saved.power_profiles if has_profile else None,
             }
             try:
-                restore(saved.model_copy(update=changed), limiters)
+                restore(saved.model_copy(update=restored), limiters)
                 self.folder.remove(device)
                 del self._saved[device]
             except (WattlawError, OSError) as error:

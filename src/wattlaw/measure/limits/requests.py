@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -27,6 +27,19 @@ class Limits:
     @property
     def are_none(self) -> bool:
         return self == Limits()
+
+
+def changes(device: str, limits: Limits) -> dict[str, Callable[[Limiter], None]]:
+    """Return what a limiter has to do for each requested part: power, clock, profile."""
+    watts, mhz, profile = limits.power_limit_w, limits.clock_limit_mhz, limits.power_profile
+    calls: dict[str, Callable[[Limiter], None]] = {}
+    if watts is not None:
+        calls["power"] = lambda limiter: limiter.set_power_limit(device, watts)
+    if mhz is not None:
+        calls["clock"] = lambda limiter: limiter.lock_clock(device, mhz)
+    if profile is not None:
+        calls["profile"] = lambda limiter: limiter.request_profiles(device, (profile,))
+    return calls
 
 
 def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()) -> None:

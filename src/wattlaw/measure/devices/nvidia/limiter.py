@@ -192,33 +192,25 @@ def _wait_for_others(uuid: str) -> None:
     """Wait until no other nvidia-smi changes a GPU.
 
     An nvidia-smi continues after the process that started it was killed. It would set its limit
-    after the previous limit is restored.
+    after the previous limit is restored. Only processes of root and of this user count, by the real
+    user: any user can start a program of any name, but not as root. A program that runs as root for
+    its caller (setuid), as sudo does before its checks, keeps the caller's.
     """
-    end_s = time.monotonic() + _WAIT_S
-    while pids := _changing_pids(uuid):
+    end_s, trusted = time.monotonic() + _WAIT_S, {0, os.getuid()}
+    while True:
+        changing = None
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline() if process.uids().real in trusted else []
+                has_smi = any(word.endswith("nvidia-smi") for word in line[:4])  # after sudo, too
+                if has_smi and uuid in line and not _SETTINGS.isdisjoint(line):
+                    changing = process.pid
+                    break
+        if changing is None:
+            return
         if time.monotonic() > end_s:
-            raise NotAvailable(f"{uuid}: another nvidia-smi (pid {pids[0]}) is changing it")
+            raise NotAvailable(f"{uuid}: another nvidia-smi (pid {changing}) is changing it")
         time.sleep(0.05)
-
-
-def _changing_pids(uuid: str) -> list[int]:
-    """Return the pids of processes of root or this user that change a GPU.
-
-    The real user counts: any user can start a program of any name, but not as root. A program that
-    runs as root for its caller (setuid), as sudo does before its checks, keeps the caller's.
-    """
-    trusted = {0, os.getuid()}
-    pids = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.uids().real in trusted and _changes_gpu(process.cmdline(), uuid):
-                pids.append(process.pid)
-    return pids
-
-
-def _changes_gpu(arguments: list[str], uuid: str) -> bool:
-    has_smi = any(word.endswith("nvidia-smi") for word in arguments[:4])  # sudo may precede it
-    return has_smi and uuid in arguments and not _SETTINGS.isdisjoint(arguments)
 
 
 def _watts(milliwatts: int | None) -> float | None:

@@ -30,11 +30,6 @@ class NvidiaMeter:
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the GPUs and what each supports.
-
-        Raises ``NotAvailable`` if there is no driver, or no GPU that this process may use and
-        that can be read.
-        """
         with open_driver(keep=True) as driver:
             own = driver.visible() if target.gpus is None else driver.by_uuid(target.gpus)
             if not own.gpus:
