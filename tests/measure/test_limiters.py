@@ -480,13 +480,14 @@ def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
     monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
     with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
         first, second = limiter.devices()
-        (tmp_path / "slow").touch()
+        (tmp_path / "slow.next").touch()
         slow = threading.Thread(target=limiter.set_power_limit, args=(first, 120))
         slow.start()
-        time.sleep(0.4)
-        (tmp_path / "slow").unlink()
+        begun = tmp_path / "slow.begun"
+        wait_for(begun.exists, "nvidia-smi to begin", 60)
         limiter.set_power_limit(second, 140)
         assert slow.is_alive()
+        threading.Timer(0.3, begun.unlink).start()
         limiter.set_power_limit(first, 150)
         slow.join()
         assert [board.limit_mw for board in boards] == [150_000, 140_000]
