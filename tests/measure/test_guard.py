@@ -254,17 +254,6 @@ def test_a_kept_limit_outlives_its_process_until_limits_restore(
     assert place.is_clean()
 
 
-def test_stale_limits_are_restored_first(start: Start) -> None:
-    place = start(limit_mw=120_000)
-    place.folder.create()
-    place.folder.write(saved_limit(place.devices[0], set_w=120.0))
-    with acquire(place.devices) as held:
-        (applied,) = held.apply(CAP)
-        assert applied.power_limit_before_w == 203.251
-        assert place.folder.read(place.devices[0]).power_limit_w == 203.251
-    assert place.limits_w == [203.251]
-
-
 @pytest.mark.parametrize("recover", [restore_stale_or_raise, lambda _: hold_and_apply()])
 def test_saved_states_of_an_earlier_boot_are_removed(start: Start, recover: Callable) -> None:
     place = start()

@@ -175,17 +175,6 @@ def test_a_board_has_one_owner_until_it_is_released(start: Start) -> None:
         held.apply(CAP)
 
 
-def test_a_second_command_fails_if_the_board_is_limited(start: Start) -> None:
-    place = start()
-    with (
-        place.owner(150),
-        place.measured("--power-limit", 120, "--", "sleep", 30) as process,
-    ):
-        assert process.wait(20) == 3
-        assert "another process has locked one of these GPUs" in process.stderr.read()
-        assert place.limits_w == [150]
-
-
 def test_a_command_that_cannot_restore_a_limit_prints_advice(start: Start) -> None:
     place = start()
     with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
@@ -219,19 +208,6 @@ def test_the_next_start_restores_limits_that_outlived_their_watchdog(
         with place.measured("--", "true") as process:
             assert process.wait(20) == 0
             assert f"restored the limits of {place.devices[0]}" in process.stderr.read()
-    assert place.limits_w == [217.5]
-
-
-def test_a_kept_limit_outlives_its_process(start: Start) -> None:
-    place = start()
-    code = OWNER.replace("[1])))", "[1])), kept=True)").replace("sleep(60)", "sleep(0)")
-    subprocess.run([sys.executable, "-c", code, "150", *place.devices], check=True)
-    assert (place.limits_w, place.watchdogs) == ([150], [])
-    with place.measured("--power-limit", 120, "--", "true") as process:
-        assert process.wait(20) == 3
-        assert "until 'wattlaw limits restore'" in process.stderr.read()
-    assert place.limits_w == [150]
-    restore_stale_or_raise(place.folder, include_kept=True)
     assert place.limits_w == [217.5]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from conftest import wait_for
 from fake_nvml import FakeGpus
 from limiting import SET
-from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
+from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, Node, nodes, stepd
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.limits.prolog_limits import VARIABLE, verify_prolog_limits
@@ -137,8 +137,8 @@ def test_a_refused_request_is_reported_and_changes_nothing(
     node = start(2, **boards)
     node.allow(site)
     said = node.prolog(comment=comment, gpus=gpus)
-    assert reason in node.report(7)["refused"]
-    assert "job 7 of ada" in said
+    assert reason in node.report(JOB)["refused"]
+    assert f"job {JOB} of ada" in said
     assert node.limits_w == BEFORE_W
     assert node.states == []
     wait_for(lambda: not node.watchdogs, "no watchdog", 10)
@@ -149,7 +149,7 @@ def test_a_refused_request_is_reported_and_changes_nothing(
 def test_users_and_accounts_that_the_site_names_may(start: Callable[..., Node]) -> None:
     node = start(1)
     node.allow(SITE + "users: [eve]\naccounts: [energy]")
-    node.squeue("7 energy")
+    node.squeue(f"{JOB} energy")
     node.prolog()
     assert node.limits_w == [250]
 
@@ -175,20 +175,20 @@ def test_reports_that_others_may_write_are_not_trusted(
     node.prolog()
     assert node.limits_w == [287.5]
     if which != "its folder":  # there is no safe place for a report then
-        assert str(node.state if "states" in which else node.config) in node.report(7)["refused"]
+        assert str(node.state if "states" in which else node.config) in node.report(JOB)["refused"]
     node.path.chmod(0o755)
 
 
 def test_a_board_of_another_job_that_runs_is_not_limited_twice(start: Callable[..., Node]) -> None:
     node = start(1)
-    with stepd(7):
-        node.prolog(7)
-        node.prolog(8, "wattlaw:power_w=200")
-    assert "is limited for job 7" in node.report(8)["refused"]
+    with stepd(JOB):
+        node.prolog(JOB)
+        node.prolog(OTHER, "wattlaw:power_w=200")
+    assert f"is limited for job {JOB}" in node.report(OTHER)["refused"]
     assert node.limits_w == [250]
-    assert node.hook("epilog", 8)[0] == 0
+    assert node.hook("epilog", OTHER)[0] == 0
     assert node.limits_w == [250]
-    assert node.hook("epilog", 7)[0] == 0
+    assert node.hook("epilog", JOB)[0] == 0
     assert node.limits_w == [287.5]
 
 
@@ -198,7 +198,7 @@ def test_the_first_board_is_restored_if_the_second_fails(
     node = start()
     node.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
     node.prolog(gpus="0,1")
-    assert "Unknown Error" in node.report(7)["refused"]
+    assert "Unknown Error" in node.report(JOB)["refused"]
     assert node.limits_w == BEFORE_W
     assert node.states == []
 
@@ -249,23 +249,28 @@ def test_a_job_without_a_valid_report_fails_at_once(
 def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> None:
     node = start(1)
     node.prolog()
-    (limit,) = verify_prolog_limits(Limits(250), node.devices, "7")
+    (limit,) = verify_prolog_limits(Limits(250), node.devices, str(JOB))
     assert (limit.limiter, limit.device) == ("slurm", node.devices[0])
     assert (limit.power_limit_w, limit.power_limit_enforced_w) == (250, 250)
     assert limit.power_limit_before_w == 287.5
-    assert verify_prolog_limits(Limits(), node.devices, "7") == ()
+    assert verify_prolog_limits(Limits(), node.devices, str(JOB)) == ()
     for asked, boards, job, reason in (
-        (Limits(250), [], "7", "no GPU on this node"),
-        (Limits(250), ["GPU-other"], "7", "has not limited GPU-other"),
-        (Limits(250), node.devices, "8", "no Slurm prolog of this site has limited job 8"),
-        (Limits(200), node.devices, "7", "--comment=wattlaw:power_w=200"),
-        (Limits(250, 900), node.devices, "7", "--comment=wattlaw:power_w=250,clock_mhz=900"),
+        (Limits(250), [], str(JOB), "no GPU on this node"),
+        (Limits(250), ["GPU-other"], str(JOB), "has not limited GPU-other"),
+        (
+            Limits(250),
+            node.devices,
+            str(OTHER),
+            f"no Slurm prolog .* limited job {OTHER}",
+        ),
+        (Limits(200), node.devices, str(JOB), "--comment=wattlaw:power_w=200"),
+        (Limits(250, 900), node.devices, str(JOB), "--comment=wattlaw:power_w=250,clock_mhz=900"),
     ):
         with pytest.raises(NotAvailable, match=reason):
             verify_prolog_limits(asked, boards, job, wait_s=0)
     node.boards[0].clamp_mw = 300_000
     with pytest.raises(NotAvailable, match="enforces 300 W instead of the 250 W"):
-        verify_prolog_limits(Limits(250), node.devices, "7", wait_s=0)
+        verify_prolog_limits(Limits(250), node.devices, str(JOB), wait_s=0)
 
 
 def test_a_refused_job_gets_the_reason_at_once(start: Callable[..., Node]) -> None:
@@ -273,5 +278,5 @@ def test_a_refused_job_gets_the_reason_at_once(start: Callable[..., Node]) -> No
     node.prolog(comment="wattlaw:power_w=50")
     before_s = time.monotonic()
     with pytest.raises(NotAvailable, match=r"has refused: .* outside the site's 150 to 350 W"):
-        verify_prolog_limits(Limits(50), node.devices, "7", wait_s=30)
+        verify_prolog_limits(Limits(50), node.devices, str(JOB), wait_s=30)
     assert time.monotonic() - before_s < 5
