@@ -19,7 +19,7 @@ from wattlaw.common.delimited import encoding_of
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.detection import HEAD_BYTES, importer_of, importers, read_file
 from wattlaw.importing.importer import GROUP, Options
-from wattlaw.importing.mapping import parse_constants
+from wattlaw.store.field_map import parse_constants
 from wattlaw.store.schema import EPOCHS, TELEMETRY, find_faults
 from wattlaw.store.store import Store
 from wattlaw_formats import hdf5

@@ -15,7 +15,7 @@ from wattlaw.importing.account import Account, LeftOut
 from wattlaw.importing.detection import read_file, with_notes
 from wattlaw.importing.folders import MAX_FILES, InputFile, find_files
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.mapping import parse_constants
+from wattlaw.store.field_map import parse_constants
 from wattlaw.importing.marks import parse_window
 from wattlaw.importing.runs import slug
 from wattlaw.importing.timeseries import assemble

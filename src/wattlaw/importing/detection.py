@@ -14,8 +14,8 @@ from wattlaw.common.text import join_names, shorten
 from wattlaw.importing.account import Account
 from wattlaw.importing.foreign import refuse_foreign
 from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
-from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source
+from wattlaw.store.field_map import columns_of
 from wattlaw.store.imports import ImportedRun
 
 HEAD_BYTES = 65_536

@@ -12,7 +12,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.importing.detection import folder_importer, importer_of
 from wattlaw.importing.importer import Importer, Options
-from wattlaw.importing.mapping import columns_of
+from wattlaw.store.field_map import columns_of
 from wattlaw.store.version import version_path
 
 MAX_FILES = 10_000

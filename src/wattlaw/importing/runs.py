@@ -36,10 +36,6 @@ _MAX_S = 4e9
 _NAME_OPTION = "workload"
 #: The values of a run where nothing says them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
-#: Fields of a run's specification; ``OPTIONS`` are others.
-SPEC_FIELDS = frozenset(
-    {*Setting.model_fields, "workload", "hardware", "nodes", "repeat", "epochs"}
-)
 EPOCHS_MEASURE = Measure(epochs=1, warmup_epochs=0)
 STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
 

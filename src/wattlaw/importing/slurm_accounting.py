@@ -14,7 +14,6 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, quote
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source, headers_in, moment_ns, text_in
 from wattlaw.importing.runs import KIND, RunMaker
 from wattlaw.importing.slurm_energy import energy_of
@@ -31,6 +30,7 @@ from wattlaw.importing.slurm_jobs import (
     jobs_of_text,
     nodes_of,
 )
+from wattlaw.store.field_map import columns_of
 from wattlaw.store.fields import InvalidCell
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Site
