@@ -70,8 +70,11 @@ class Target:
 
     @property
     def names_unit(self) -> bool:
-        """Whether the user chose a unit: ``step_time_ms``, not the field's ``step_time_s``."""
-        return self.scale is not None and self.name != self.field
+        """Whether the user chose a unit: ``step_time_ms``, not the field's ``step_time_s``.
+
+        A share is one even where it is mapped as ``sm_util_percent``, if its column says so.
+        """
+        return self.scale is not None and self.name != self.field and self.dimension != "share"
 
     def given(self, text: str) -> str:
         """Return the pair, for messages."""
