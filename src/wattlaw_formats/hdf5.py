@@ -52,21 +52,17 @@ class Node:
 
     @property
     def is_dataset(self) -> bool:
-        """Return whether it is a dataset."""
         return self.values is not None or bool(self.refusal)
 
     @property
     def groups(self) -> list["Node"]:
-        """Return the members that are groups, sorted by name."""
         return [node for _, node in sorted(self.members.items()) if not node.is_dataset]
 
     def text(self, attribute: str) -> str:
-        """Return a text attribute; empty without it."""
         value = self.attributes.get(attribute)
         return value if isinstance(value, str) else ""
 
     def number(self, attribute: str) -> float:
-        """Return a number attribute; 0 without it."""
         value = self.attributes.get(attribute)
         return value if isinstance(value, float) else 0.0
 

@@ -31,8 +31,6 @@ _SAMPLES, _STEP = ("samples_count",), ("step", "step_num")
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a log."""
-
     row: int
     rank: int | None
     t_ms: int
@@ -41,7 +39,6 @@ class Event:
     metadata: Mapping[str, Any]
 
     def count(self, *names: str) -> float | None:
-        """Return the first number of the metadata that has one of the names."""
         known = (number(self.metadata.get(name)) for name in names)
         return next((each for each in known if each is not None and each >= 0), None)
 
@@ -64,29 +61,23 @@ class Event:
 
 @dataclass(frozen=True)
 class Interval:
-    """From the start of an epoch, a block or an evaluation to its end."""
-
     kind: str
     begin: Event
     stop: Event
 
     @property
     def rows(self) -> tuple[int, int]:
-        """The lines of its events."""
         return self.begin.row, self.stop.row
 
     @property
     def times(self) -> tuple[int, int]:
-        """Its start and end in milliseconds."""
         return self.begin.t_ms, self.stop.t_ms
 
     @property
     def text(self) -> str:
-        """What it is, for a message."""
         return "an epoch" if self.kind == "epoch" else f"a {self.kind}"
 
     def counts(self, *names: str) -> bool:
-        """Say whether the metadata have one of the names."""
         return any(event.count(*names) is not None for event in (self.begin, self.stop))
 
 
@@ -449,7 +440,6 @@ def _windows(
 
 
 def _between(first: Event, last: Event, scale: Scale) -> float | None:
-    """Return the samples between two events; None where the log does not say them."""
     for names, unit in ((_SAMPLES, 1.0), (("epoch_num",), scale.epoch_unit), (_STEP, scale.batch)):
         before, after = first.count(*names), last.count(*names)
         if before is not None and after is not None and unit is not None and after > before:

@@ -34,17 +34,13 @@ _MAX_ROUNDS, _MAX_CALLS = 10_000, 100_000
 
 
 class PerunImporter:
-    """Regions and sensors of an application."""
-
     name = "perun"
     description = "HDF5 file of perun (extra: import)"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether this is an HDF5 file."""
         return head.startswith(_MAGIC)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each round."""
         path = source.path
         reader, runs = _Reader(source, read_tree(path, MAX_READINGS)), list[ImportedRun]()
         maker, dropped = RunMaker(path, options), Counter[tuple[str, str]]()
@@ -85,11 +81,9 @@ class _Reader:
         self._rows = {id(node): row for row, node in source.items(_datasets(tree), "dataset")}
 
     def read(self, *nodes: Node) -> None:
-        """Count datasets as read."""
         self.account.read(*(self._rows[id(node)] for node in nodes))
 
     def leave_out(self, why: str, node: Node) -> None:
-        """Count the datasets of a group as left out."""
         self.account.leave_out(why, *(self._rows[id(each)] for each in _datasets(node)))
 
 
@@ -103,7 +97,6 @@ def _datasets(node: Node) -> Iterator[Node]:
 def _round(
     reader: _Reader, maker: RunMaker, app: Node, group: Node, started_ns: int
 ) -> tuple[ImportedRun, int]:
-    """Return the run of one round, and when it ended."""
     path, hosts = reader.path, _nodes(group)
     rows, duration_s = SampleRows(path), _value(group, "metrics/RUNTIME")
     reader.dropped = Counter()
@@ -141,7 +134,6 @@ def _round(
 def _add_sensor(
     reader: _Reader, rows: SampleRows, host: str, sensor: Node, started_ns: int
 ) -> None:
-    """Add the readings of a sensor with a power or an energy."""
     data = sensor.members.get("raw_data") or Node("", {}, {})
     kind = _KINDS.get(sensor.text("device_type"))
     times, values = data.members.get("timesteps"), data.members.get("values")

@@ -35,7 +35,6 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 
 
 def importers() -> dict[str, Importer]:
-    """Return all importers by name, in the order of their names."""
     return {name: registry.load(GROUP, name) for name in registry.names(GROUP)}
 
 
@@ -128,7 +127,6 @@ def read_file(path: Path, importer: Importer, options: Options) -> tuple[Importe
 
 
 def with_notes(runs: Sequence[ImportedRun], notes: Sequence[str]) -> list[ImportedRun]:
-    """Return runs with more notes."""
     if not notes:
         return [*runs]
     records = (run.record.model_copy(update={"notes": (*run.record.notes, *notes)}) for run in runs)

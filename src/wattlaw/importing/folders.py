@@ -86,7 +86,6 @@ class _Search:
     _entries: int = 0
 
     def add(self, path: Path, root: Path | None, importer: Importer) -> None:
-        """Add a file that is named or matches a pattern."""
         place = path.resolve()
         if place in self._named:
             raise BadInput(f"{path}: a file is named twice")
@@ -111,14 +110,12 @@ class _Search:
                 pending += [(path, depth + 1) for path in reversed(inner)]
 
     def left_out(self) -> list[str]:
-        """Return a line for each reason."""
         return [
             f"{plural(len(paths), 'file')} left out, such as {paths[0]}: {reason}"
             for reason, paths in self._left_out.items()
         ]
 
     def _read(self, folder: Path, root: Path) -> Iterator[Path]:
-        """Add the files of a folder, and yield the folders in it."""
         self._seen.add(folder.resolve())
         try:
             entries = sorted(folder.iterdir())

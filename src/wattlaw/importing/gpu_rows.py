@@ -121,7 +121,6 @@ def _rhythm(gaps: Times) -> int:
 
 
 def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
-    """Say whether quick rows are those of several GPUs in turn, which have other powers."""
     power_w = power_w[np.isfinite(power_w)]
     if len(power_w) < 5 * _MAX_ROUND or np.median(np.diff(t_ns)) >= _QUICK_NS:
         return False

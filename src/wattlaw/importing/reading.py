@@ -170,7 +170,6 @@ class Source:
         return head.decode(encoding_of(head), "replace").lstrip()
 
     def begins_with(self, text: str) -> bool:
-        """Say whether the first characters that are no white space are ``text``."""
         return self.head(1024).startswith(text)
 
     def json(self) -> Any:
@@ -233,7 +232,6 @@ def count(value: Any, least: int = 0, most: int = 2**53) -> int | None:
 
 
 def positive(value: Any) -> float | None:
-    """Return a finite number above 0; None where it is none."""
     known = number(value)
     return known if known is not None and known > 0 else None
 

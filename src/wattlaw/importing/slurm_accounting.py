@@ -58,13 +58,11 @@ class SlurmImporter:
     mapped = ("workload",)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header, or the JSON, is that of sacct."""
         if head.lstrip()[:1] == b"{":
             return b'"jobs"' in head and any(key in head for key in (b'"association"', b'"tres"'))
         return any(map(is_header, headers_in(head))) or is_other_accounting(head)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each job that completed or ran into its time limit."""
         is_json = source.begins_with("{")
         jobs = jobs_of_json(source) if is_json else jobs_of_text(source)
         columns = {name for job in jobs for name in job.row}
@@ -83,8 +81,6 @@ class SlurmImporter:
 
 
 class _Accounting:
-    """Makes the runs of one file, and counts what is left out and unknown."""
-
     def __init__(self, source: Source, options: Options, workload: str | None) -> None:
         self._account, self._options = source.account, options
         self._maker = RunMaker(source.path, options)
@@ -95,7 +91,6 @@ class _Accounting:
         self._seen: set[tuple[Any, ...]] = set()
 
     def imported(self, jobs: Sequence[Job], columns: set[str]) -> Imported:
-        """Return the runs of all jobs."""
         runs = [run for job in jobs if (run := self._run_or_none(job)) is not None]
         gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
         measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)

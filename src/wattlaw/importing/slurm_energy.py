@@ -67,7 +67,6 @@ def energy_of(job: Job, duration_s: float | None, nodes: int | None) -> Energy:
 
 
 def _is_sum_of_steps(joules: float | None, job: Job) -> TypeGuard[float]:
-    """Say whether the steps that ``srun`` started add up to an energy."""
     of_steps = [
         _reported(row).joules for _, row in job.steps if id_of(row).rpartition(".")[2].isdecimal()
     ]

@@ -47,7 +47,6 @@ class Job:
 
     @property
     def lines(self) -> list[int]:
-        """The lines of its steps."""
         return [line for line, _ in self.steps if line is not None]
 
 
@@ -96,7 +95,6 @@ def resources(text: str) -> Iterator[tuple[str, float]]:
 
 
 def is_header(cells: Sequence[str] | set[str]) -> bool:
-    """Say whether a line names columns of sacct."""
     names = {*cells}
     has_more = names & {"State", "Elapsed", "ElapsedRaw", "AllocTRES", RAW}
     return bool(names & {"JobID", "JobIDRaw"} and has_more)
@@ -153,7 +151,6 @@ def jobs_of_text(source: Source) -> list[Job]:
 
 
 def jobs_of_json(source: Source) -> list[Job]:
-    """Return the jobs with their steps, which are parts of their entries."""
     jobs = []
     for index, entry in source.items(_list(source.json(), "jobs"), "job"):
         if not isinstance(entry, dict):
@@ -170,7 +167,6 @@ def jobs_of_json(source: Source) -> list[Job]:
 
 
 def _entry(job: Mapping[str, Any]) -> Row:
-    """Return a job of JSON with the columns of ``sacct``."""
     state = _get(job, "state", "current") or _get(job, "state")
     allocated = _get(job, "tres", "allocated")
     tres = [

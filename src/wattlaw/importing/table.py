@@ -108,7 +108,6 @@ def _run(maker: RunMaker, row: Measurement, time_field: str) -> ImportedRun:
 
 
 def _energy(result: Mapping[str, Any], time_s: float, gpus: int) -> dict[str, Any]:
-    """Return the columns of the energy of an epoch."""
     energy_j = {name: result[name] for name in ENERGIES if name in result}
     if not energy_j:
         return NO_ENERGY

@@ -142,7 +142,6 @@ def describe(kind: str, readings: Readings, options: Options | None = None) -> s
 
 
 def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
-    """Return host and device of each GPU."""
     gpus = samples.filter(pc.field("kind") == "gpu").group_by(["host", "device"]).aggregate([])
     return [(row["host"], row["device"]) for row in gpus.to_pylist()]
 
@@ -182,7 +181,6 @@ def assemble(
 
 
 def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
-    """Return what of the readings is in no window, and how many windows have no reading."""
     edges = sorted({
         (row["start_ns"], row["start_ns"] + round(row["duration_s"] * 1e9))
         for run in runs for row in run.windows if row.get("start_ns") is not None
@@ -273,7 +271,6 @@ def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def _selected(readings: Readings, options: Options) -> tuple[Readings, list[str]]:
-    """Return the readings of the devices that the user names, and what is left out."""
     if not options.devices:
         return readings, []
     known = pc.unique(readings.samples["device"]).to_pylist()
@@ -307,7 +304,6 @@ def _of_part(facts: Facts, devices: Sequence[str]) -> Facts:
 def _attached(
     path: Path, runs: Sequence[ImportedRun], readings: Readings
 ) -> tuple[list[ImportedRun], list[str]]:
-    """Return runs from other files with the energy and the readings of their windows."""
     attached, count = [], 0
     for run in runs:
         timed = [row for row in run.windows if row.get("start_ns") is not None]
@@ -439,7 +435,6 @@ def phase_of(name: str) -> str:
 
 
 def measure_of(windows: Iterable[Mapping[str, Any]]) -> Measure:
-    """Return what was measured, from the phases of the windows."""
     rows = list(windows)
     epochs = {row.get("epoch") for row in rows if row["phase"] == "train"}
     if epochs:

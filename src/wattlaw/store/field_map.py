@@ -82,7 +82,6 @@ class Target:
 
     @property
     def with_units(self) -> str:
-        """The field's names with units, for messages."""
         base = next(name for name, field in _WITH_UNIT.items() if field == self.field)
         return units_text(base, self.dimension or "time")
 
@@ -106,7 +105,6 @@ class FieldMap:
     targets: Mapping[str, Target]
 
     def has(self, name: str) -> bool:
-        """Say whether a field has a column or a constant."""
         return name in self.targets
 
     @property
@@ -176,12 +174,10 @@ class FieldMap:
 
 
 def is_blank(cell: Any) -> bool:
-    """Say whether a cell is a missing value."""
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def _is_missing(cell: Any) -> bool:
-    """Say whether a cell of a column of numbers is a missing value."""
     return is_blank(cell) or (isinstance(cell, str) and cell.strip().lower() in _MISSING)
 
 
@@ -224,7 +220,6 @@ def _is_least(column: str, dimension: str, available: Mapping[str, Column]) -> b
 
 
 def _is_per(target: Target, label: str) -> bool:
-    """Say whether a column is per something else than the field."""
     unit = unit_in_name(label)
     per = unit.per if unit is not None else frozenset()
     if target.dimension == "time":
@@ -339,7 +334,6 @@ def parse_constants(
 
 
 def columns_of(text: str | None) -> Mapping[str, str]:
-    """Return the columns that a mapping assigns to fields."""
     return {} if text is None else _parse(_pairs(text), {}).columns
 
 

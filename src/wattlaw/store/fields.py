@@ -68,8 +68,6 @@ def _option(value: Any) -> str | int | float | bool:
 
 @dataclass(frozen=True)
 class Field:
-    """One thing that a table can say about a run."""
-
     parse: Callable[[Any], Any]  # raises ValueError
     allowed: str
     number: type[int] | type[float] | None = None  # None: no number

@@ -34,11 +34,9 @@ class ImportFolder:
 
     @cached_property
     def run_ids(self) -> frozenset[str]:
-        """The ids of the runs."""
         return frozenset(self.runs["run_id"].to_pylist())
 
     def table_path(self, table: str) -> Path:
-        """Return the file of a table."""
         return self.path / f"{table}.parquet"
 
     def damage(self) -> BadInput | None:

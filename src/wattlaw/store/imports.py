@@ -44,22 +44,17 @@ class ImportedRun:
 
     @property
     def setting(self) -> str:
-        """Return the canonical JSON of what was run, without the number of the repeat."""
         return canonical(self.record.spec.model_copy(update={"repeat": 0}))
 
 
 @dataclass(frozen=True)
 class RejectedRow:
-    """A row that is not imported, and the reason."""
-
     line: int
     reason: str
 
 
 @dataclass(frozen=True)
 class ImportCounts:
-    """The result of an import, as numbers of runs."""
-
     added: int
     unchanged: int
     rejected: tuple[RejectedRow, ...]
@@ -140,7 +135,6 @@ def _how_to_remove(store: Store, snapshot: Snapshot, run_id: str) -> str:
 
 
 def _changed_ids(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> set[str]:
-    """Return the ids of runs that a store has with other values."""
     if not runs:
         return set()
     run_ids = pa.array(sorted(run.record.run_id for run in runs), pa.string())
@@ -198,7 +192,6 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
-    """Write the tables into a temporary folder, and move it to its place."""
     runs = sorted(runs, key=lambda run: run.record.run_id)
     names = "\n".join(run.record.run_id for run in runs)
     import_id = hashlib.sha256(names.encode()).hexdigest()[:ID_DIGITS]

@@ -141,7 +141,6 @@ def read_measurements(
 
 
 def _units(table: Rows) -> dict[str, str]:
-    """Return the unit of each column that the row below the header names; none if it has data."""
     cells = table.rows[0].cells if table.rows and table.rows[0].fault is None else {}
     texts = {name: cell for name, cell in cells.items() if isinstance(cell, str) and cell.strip()}
     units = {name: cell.strip() for name, cell in texts.items() if is_unit(cell)}
@@ -238,7 +237,6 @@ def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldM
 
 
 def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> float:
-    """Return the seconds of an epoch or a step from a throughput."""
     rate = result.get(THROUGHPUT)
     if rate is None:
         raise InvalidCell("the throughput is missing")

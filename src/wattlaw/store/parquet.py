@@ -43,7 +43,6 @@ OnDamage = Callable[[Path, BadInput], None]
 
 
 def raise_error(_: Path, error: BadInput) -> None:
-    """Raise the error of a damaged file."""
     raise error
 
 
@@ -203,7 +202,6 @@ def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 @contextlib.contextmanager
 def _errors_name_file(path: Path, repair: str = REPLACE) -> Iterator[None]:
-    """Name the file in errors of Arrow."""
     try:
         yield
     except (pa.ArrowException, KeyError, OSError) as error:

@@ -39,8 +39,6 @@ FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])")
 
 @dataclass(frozen=True)
 class Row:
-    """One row, or the reason why it cannot be read."""
-
     line: int  # line of the file, from 1; row number of a Parquet file
     cells: dict[str, Any]
     fault: str | None = None
@@ -50,8 +48,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a table."""
-
     columns: tuple[str, ...]  # all columns of the file
     rows: tuple[Row, ...]
     unit: str = "line"  # what ``Row.line`` counts

@@ -40,13 +40,11 @@ class Snapshot:
         return _marked(self.runs, reasons, {"done", "damaged"})
 
     def done(self) -> list[str]:
-        """Return the ids of the done runs, in order."""
         is_done = pc.equal(self.runs["status"], "done")
         return self.runs["run_id"].filter(is_done).to_pylist()  # type: ignore[no-any-return]
 
 
 def read_snapshot(store: Path) -> Snapshot:
-    """Return the runs of a store."""
     runs = store / "runs"
     keys = folder_keys(runs)
     damage: dict[str, Damage] = {}
@@ -94,7 +92,6 @@ def read_snapshot(store: Path) -> Snapshot:
 
 
 def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) -> pa.Table:
-    """Return the rows that fit the schema; each other one is damage."""
     try:
         return rows_table(rows)
     except (pa.ArrowException, OverflowError) as error:

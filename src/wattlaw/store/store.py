@@ -126,11 +126,9 @@ class Store:
         return last is not None and last != before
 
     def folder(self, run_id: str) -> RunFolder:
-        """Return the folder of one run, which may not exist."""
         return RunFolder(self._runs / run_id)
 
     def folders(self, run_ids: Collection[str] | None = None) -> Iterator[RunFolder]:
-        """Yield the folders of all runs, or of some, sorted by run id."""
         if not self._runs.is_dir():
             return
         for path in sorted(self._runs.iterdir()):
@@ -166,7 +164,6 @@ class Store:
             warnings.warn(text, DamagedFileWarning, stacklevel=2)
 
     def snapshot(self) -> "Snapshot":
-        """Return the runs of the store at this moment."""
         from wattlaw.store.snapshot import read_snapshot
 
         _ = self._runs
@@ -263,7 +260,6 @@ class Store:
         return snapshot
 
     def pandas(self, table: str) -> "pd.DataFrame":
-        """Return a table as a pandas frame."""
         frame: pd.DataFrame = self.arrow(table).to_pandas()
         return frame
 

@@ -155,7 +155,6 @@ def _in_csv(value: Any) -> Any:
 
 
 def _without_formula(value: Any) -> Any:
-    """Return a cell that no spreadsheet evaluates as a formula; numbers stay as they are."""
     cell = _in_csv(value)
     if not isinstance(value, str) or not FORMULA.match(value):
         return cell

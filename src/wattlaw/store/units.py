@@ -89,7 +89,6 @@ class Unit:
 
     @property
     def dimension(self) -> str | None:
-        """The first dimension that has the unit."""
         if self.text in _UNCLEAR:
             return _UNCLEAR[self.text]
         return next((name for name in UNITS if factor(self.text, name) is not None), None)
