@@ -13,8 +13,8 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, moment_ns, number
+from wattlaw.importing.readings import UUIDS, SampleRows, describe, joined_hosts
 from wattlaw.importing.runs import HOST
-from wattlaw.importing.timeseries import UUIDS, SampleRows, describe, joined_hosts
 
 #: By metric: the column of a sample, and the factor to its unit.
 _METRICS: Mapping[str, tuple[str, float]] = {

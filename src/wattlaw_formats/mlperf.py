@@ -20,8 +20,9 @@ from wattlaw.common.formatting import plural
 from wattlaw.importing.account import Account
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, count, positive
+from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import SampleRows, describe, measure_of
+from wattlaw.importing.timeseries import measure_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts
 from wattlaw_formats.mlperf_windows import METRIC, OTHER_RANK, SKEW_MS, Event, windows_of

@@ -20,8 +20,9 @@ from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import MAX_READINGS, Source, moment_ns
+from wattlaw.importing.readings import SampleRows, gpus_of
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import SampleRows, gpus_of, measure_of, measured, phase_of
+from wattlaw.importing.timeseries import measure_of, measured, phase_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw_formats.hdf5 import Node, read_tree
 

@@ -24,8 +24,8 @@ from wattlaw.importing.reading import (
     moment_ns,
     number,
 )
+from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
-from wattlaw.importing.timeseries import SampleRows, describe
 
 #: Factors of the units that these commands write.
 _UNITS = {

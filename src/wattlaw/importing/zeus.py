@@ -20,8 +20,9 @@ from wattlaw.importing.reading import (
     number,
     positive,
 )
+from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
-from wattlaw.importing.timeseries import SampleRows, describe, measure_of, phase_of
+from wattlaw.importing.timeseries import measure_of, phase_of
 from wattlaw.store.imports import ImportedRun
 
 _COLUMNS = ("start_time", "window_name", "elapsed_time")
