@@ -342,7 +342,7 @@ def test_a_hostile_bundle_is_refused_in_one_line_and_writes_nothing(
     assert not (tmp_path / "evil").exists()
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_change_of_bytes_ends_in_an_unexpected_error(data, bundle, tmp_path_factory):
     content = bytearray(bundle.read_bytes())
