@@ -14,6 +14,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from wattlaw.importing.account import Account
+from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import number
 
 METRIC = "eval_accuracy"
@@ -175,12 +176,12 @@ def _innermost(
     account: Account, epochs: Sequence[Interval], blocks: Sequence[Interval]
 ) -> list[Interval]:
     """Return the epochs and blocks that have no others within them and do not overlap."""
-    outer = set[tuple[int, int]]()
+    kept = {each.rows: each for each in (*epochs, *blocks)}
 
     def leave_out(intervals: Iterable[Interval], why: str) -> None:
         for each in intervals:
-            outer.add(each.rows)
             account.leave_out(f"{each.text} {why}", *each.rows)
+            kept.pop(each.rows, None)
 
     for epoch in epochs:
         within = _within(epoch, blocks)
@@ -189,19 +190,13 @@ def _innermost(
         else:
             leave_out(within, "within an epoch, which is read instead")
     for block in blocks:
-        if block.rows not in outer and any(
-            epoch.rows not in outer for epoch in _within(block, epochs)
-        ):
+        around = (epoch.rows in kept for epoch in _within(block, epochs))
+        if block.rows in kept and any(around):
             leave_out([block], "of epochs, which are read instead")
-    disjoint = list[Interval]()
-    for each in sorted((*epochs, *blocks), key=lambda one: one.times):
-        if each.rows in outer:
-            continue
-        if disjoint and each.begin.t_ms < disjoint[-1].stop.t_ms:
-            account.leave_out(f"{each.text} that overlaps the one before", *each.rows)
-        else:
-            disjoint.append(each)
-    return disjoint
+    spans = [Span(rows, "train", *each.times) for rows, each in kept.items()]
+    for rows, why in overlapping(spans).items():
+        leave_out([kept[rows]], f"is {why}")
+    return sorted(kept.values(), key=lambda each: each.times)
 
 
 def _within(outer: Interval, others: Sequence[Interval]) -> list[Interval]:
