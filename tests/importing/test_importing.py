@@ -29,8 +29,7 @@ from wattlaw.importing.table import IMPORTER
 from wattlaw.store.fields import FIELDS, THROUGHPUT, TOKENS
 from wattlaw.store.schema import TABLES
 from wattlaw.store.statistics import statistics
-from wattlaw.store.store import Store
-from wattlaw.store.tables import read_stores
+from wattlaw.store.store import Store, read_stores
 from wattlaw.study.identity import canonical
 
 MAP = "gpus=n,epoch_time_s=t"

@@ -9,8 +9,7 @@ import pytest
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import Import
 from wattlaw.cli.main import main
-from wattlaw.store.store import Store
-from wattlaw.store.tables import read_stores
+from wattlaw.store.store import Store, read_stores
 
 POWER = "power.draw [W]"
 

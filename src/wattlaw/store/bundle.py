@@ -20,8 +20,8 @@ import pyarrow as pa
 from wattlaw.common.errors import BadInput, WattlawError
 from wattlaw.common.text import collapse_whitespace, quote
 from wattlaw.store.decoded_size import ENCODED, PACKED, check_decoded_size, unpacked_bytes
-from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.schema import TABLES, check_runs
+from wattlaw.store.snapshot import ImportFolder
 from wattlaw.store.store import Store
 from wattlaw.store.version import SCHEMA_VERSION
 

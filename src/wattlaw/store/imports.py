@@ -19,12 +19,10 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import naming, open_regular
 from wattlaw.common.progress import track
 from wattlaw.store.cache import by_run
-from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock
-from wattlaw.store.run_rows import row_of, rows_table
-from wattlaw.store.schema import EPOCHS, RUNS, TELEMETRY, find_faults
-from wattlaw.store.snapshot import Snapshot
+from wattlaw.store.schema import EPOCHS, RUNS, TELEMETRY, find_faults, row_of, rows_table
+from wattlaw.store.snapshot import ImportFolder, Snapshot
 from wattlaw.store.store import IMPORTING, Store
 from wattlaw.study.identity import ID_DIGITS, canonical
 

@@ -1,15 +1,18 @@
-"""Reads a table of measurements, each row of one setting: of an import, a replay or a comparison.
+"""Reads a user's table: measurements of an import or a replay, and columns of a comparison.
 
 ``fields`` defines the columns, ``field_map`` which column each field takes, in which unit.
 """
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattlaw.common.errors import BadInput
+from wattlaw.common.text import join_names, quote
 from wattlaw.store.field_map import (
     REQUIRED,
     Column,
@@ -20,6 +23,7 @@ from wattlaw.store.field_map import (
     map_of_columns,
 )
 from wattlaw.store.fields import (
+    MAX_TEXT,
     OPTIONS,
     SETTING_FIELDS,
     STEP_PARTS,
@@ -27,11 +31,15 @@ from wattlaw.store.fields import (
     TOKENS,
     Field,
     InvalidCell,
+    finite_number,
     global_batch_of,
 )
-from wattlaw.store.numbers import decimal_marks
+from wattlaw.store.numbers import UnclearNumber, decimal_marks, read_number
 from wattlaw.store.rows import Row, Rows, read_rows
 from wattlaw.store.units import is_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: The first cell of a row that sums up others; texts that stand for no unit, and for no result.
 _SUMMARIES = frozenset({
@@ -43,6 +51,11 @@ _FAILED = frozenset({
     "oom", "out of memory", "fail", "failed", "error", "crash", "crashed", "timeout", "dnf",
     "did not finish",
 })  # fmt: skip
+
+
+#: Common texts for a missing value in any column.
+_MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
+_MAX_INT = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -256,3 +269,72 @@ def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields:
     if not 0 < time_s < math.inf:
         raise InvalidCell("the throughput gives no finite time > 0")
     return float(time_s)
+
+
+def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> "pd.DataFrame":
+    """Return some columns of a user's CSV, JSON-lines or Parquet file as a frame.
+
+    Missing values of ``numbers`` are NaN. One of ``others`` whose texts are all numbers becomes
+    numeric. Raises ``BadInput`` as ``rows.read_rows`` does, if a column is missing, or if a cell is
+    not a number or not a label.
+    """
+    import pandas as pd
+
+    table = read_rows(path, {*numbers, *others})
+    for name in (*numbers, *others):
+        if name not in table.columns:
+            raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
+    columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
+    marks = decimal_marks(row.cells.get(name) for row in table.rows for name in numbers)
+    mark = marks.pop() if len(marks) == 1 else None
+    for row in table.rows:
+        where = f"{path}: {table.unit} {row.line}:"
+        if row.fault is not None:
+            raise BadInput(f"{where} {row.fault}")
+        for name, cells in columns.items():
+            value = row.cells.get(name)
+            try:
+                if isinstance(value, str) and name in numbers and not _is_missing(value):
+                    value = read_number(value, mark)
+                parse = finite_number if name in numbers else _label
+                cells.append(None if _is_missing(value) else parse(value))
+            except ValueError as error:
+                allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
+                given = f"{quote(name)} is {quote(value)}"
+                if isinstance(error, UnclearNumber) and str(error):
+                    given += f", which {error}"
+                raise BadInput(f"{where} {given}; allowed: {allowed}") from None
+    data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
+    return pd.DataFrame(data)
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) < 10 and value.strip().lower() in _MISSING
+    return value is None or (isinstance(value, float | Decimal) and math.isnan(value))
+
+
+def _label(value: Any) -> str | int | float | bool:
+    """Return a cell as the label of a group; raise ValueError where it cannot be one."""
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, int) and abs(value) > _MAX_INT:
+        value = str(value)  # raises for too many digits
+    if not isinstance(value, str | int | float) or len(str(value)) > MAX_TEXT:
+        raise ValueError
+    return value
+
+
+def _series(cells: list[Any], *, is_number: bool) -> "pd.Series":
+    import pandas as pd
+
+    if is_number:
+        return pd.Series(cells, dtype=float)
+    types = {type(cell) for cell in cells if cell is not None}
+    if types == {str}:
+        with contextlib.suppress(ValueError):
+            numbers = [None if cell is None else finite_number(cell) for cell in cells]
+            return pd.to_numeric(pd.Series(numbers)).convert_dtypes()
+    elif len(types) > 1 and not types <= {int, float}:
+        cells = [None if cell is None else str(cell) for cell in cells]
+    return pd.Series(cells)

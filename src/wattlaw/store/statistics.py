@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.store.cache import by_run, read_through
 from wattlaw.store.parquet import check_all, connection, literal, read_all, same_types
-from wattlaw.store.run_rows import rows_table
-from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.store.schema import EPOCHS, TELEMETRY, rows_table
 from wattlaw.store.store import Store
 
 #: Columns of telemetry, and the parts of a statistic's name before and after the statistic.

@@ -297,3 +297,24 @@ class Store:
         paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
         files = [path for path in paths if path.is_file()]
         return {str(path.relative_to(self.path)): read_bytes(path) for path in files}
+
+
+def read_stores(stores: Sequence[Store]) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    """Return the tables ``runs`` and ``epochs`` of one or more stores."""
+    import pandas as pd
+
+    tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}
+    for store in stores:
+        snapshot = store.snapshot()
+        epochs = store.arrow("epochs", validate=True, snapshot=snapshot)
+        tables["epochs"].append(epochs.to_pandas())
+        # After the windows, since runs with damaged windows have the status damaged.
+        tables["runs"].append(store.arrow("runs", snapshot=snapshot).to_pandas())
+    runs, epochs = (pd.concat(parts, ignore_index=True) for parts in tables.values())
+    if runs["run_id"].duplicated().any():
+        run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
+        raise BadInput(
+            f"run {run_id} is in more than one store; set launch.hardware to a label for each "
+            "machine's study"
+        )
+    return runs, epochs
