@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from wattlaw.importing.account import Account
 from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import number
@@ -257,34 +260,54 @@ def _scale(
 
 
 def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
-    totals = sorted(
-        (e for e in events if e.key.startswith("eval_") or e.key == "run_stop"),
-        key=lambda event: event.t_ms,
+    """Return what was trained in each interval."""
+    ended = [e for e in events if e.key.startswith("eval_") or e.key == "run_stop"]
+    begin, stop, totals = (
+        _counts(own)
+        for own in (
+            [each.begin for each in training],
+            [each.stop for each in training],
+            sorted(ended, key=lambda event: event.t_ms),
+        )
     )
-    steps = _differences(training, totals, *_STEP)
-    samples = _samples(training, totals)
-    epochs = _differences(training, totals, "epoch_num")
-    numbered = _numbered(training)
+    steps, epochs = (_differences(begin, stop, totals, name) for name in ("step", "epoch_num"))
+    samples = _samples(begin, stop, _differences(begin, stop, totals, "samples_count"))
+    numbered = begin["first_epoch_num"].diff().shift(-1)
+    # The count is certain only where the next block begins with the epoch after them.
+    count = begin["epoch_count"]
+    if ((numbered == count) | numbered.isna() | count.isna()).all():
+        numbered = numbered.fillna(count[-1:].where(begin["first_epoch_num"].notna()))
+    numbered = numbered.where(numbered > 0)
     # ``step`` counts optimizer steps, where it fits a number of samples.
-    fits = any(
-        own is not None and own > 0 and scale.batch and abs(each - own * scale.batch) < scale.batch
-        for own, known in zip(steps, samples, strict=True)
-        for each in known
-    )
-    each = zip(training, steps, samples, epochs, numbered, strict=True)
-    return [_amount(scale, fits, *of_one) for of_one in each]
+    batch = scale.batch or math.nan
+    fits = samples.sub(steps.where(steps > 0) * batch, axis=0).abs() < batch
+    columns = pd.DataFrame({"steps": steps, "epochs": epochs, "numbered": numbered})
+    known = columns.astype(object).where(columns.notna(), None).to_dict("records")
+    return [
+        _amount(scale, bool(fits.any(axis=None)), interval, samples.loc[place].dropna(), **row)
+        for place, (interval, row) in enumerate(zip(training, known, strict=True))
+    ]
+
+
+def _counts(events: Sequence[Event]) -> pd.DataFrame:
+    """Return the numbers of the metadata of events, NaN where they lack one."""
+    names = {name: (name,) for name in ("epoch_num", "first_epoch_num", "epoch_count")}
+    names |= {"samples_count": _SAMPLES, "step": _STEP}
+    columns = {name: [e.count(*own) for e in events] for name, own in names.items()}
+    return pd.DataFrame({"t_ms": [event.t_ms for event in events], **columns}, dtype=float)
 
 
 def _amount(  # noqa: PLR0911 - a line for each way to count
     scale: Scale,
     steps_fit: bool,
     interval: Interval,
+    candidates: "pd.Series[float]",
     steps: float | None,
-    samples: Sequence[float],
     epochs: float | None,
     numbered: float | None,
 ) -> Amount:
-    """Return what was trained in one interval; the first of ``samples`` is the likeliest."""
+    """Return what was trained in one interval; the first candidate for its samples is likeliest."""
+    samples = candidates.to_list()
     batch, in_epochs = scale.batch, scale.epoch_unit == scale.dataset
     first = interval.begin.count("first_epoch_num")
     number_of_first = interval.begin.epoch if interval.kind == "epoch" else first
@@ -319,77 +342,42 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
 
 
 def _differences(
-    training: Sequence[Interval], totals: Sequence[Event], *names: str
-) -> list[float | None]:
-    """Return the difference of a running total in each interval; None where it is not logged.
+    begin: pd.DataFrame, stop: pd.DataFrame, totals: pd.DataFrame, name: str
+) -> "pd.Series[float]":
+    """Return the difference of a running total in each interval; NaN where it is not logged.
 
     A total that one event lacks is that of its neighbour: the evaluation after a block, the block
     before it, or 0 at the start.
     """
-    times = [event.t_ms for event in totals]
-    differences, before = list[float | None](), 0.0
-    for index, interval in enumerate(training):
-        after = interval.stop.count(*names)
-        if after is None and interval.counts(*names) and index + 1 < len(training):
-            after = training[index + 1].begin.count(*names)
-        if after is None:
-            place = bisect_left(times, interval.stop.t_ms)
-            is_last = index + 1 == len(training)
-            until = math.inf if is_last else training[index + 1].stop.t_ms
-            if place < len(times) and times[place] < until:
-                after = totals[place].count(*names)
-        begun = interval.begin.count(*names)
-        begun = before if begun is None else begun
-        differences.append(None if after is None else after - begun)
-        before = begun if after is None else after
-    return differences
+    first, until = begin[name], stop["t_ms"].shift(-1).fillna(math.inf)
+    later = totals.reindex(np.searchsorted(totals["t_ms"], stop["t_ms"])).reset_index(drop=True)
+    after = stop[name].fillna(first.shift(-1).where(first.notna()))
+    after = after.fillna(later[name].where(later["t_ms"] < until))
+    before = after.fillna(first).ffill().shift().fillna(0.0)
+    return after - first.fillna(before)
 
 
-def _samples(training: Sequence[Interval], totals: Sequence[Event]) -> list[list[float]]:
+def _samples(
+    begin: pd.DataFrame, stop: pd.DataFrame, differences: "pd.Series[float]"
+) -> pd.DataFrame:
     """Return what ``samples_count`` can mean for each interval, the likeliest first."""
-    ends = [(each.begin.count(*_SAMPLES), each.stop.count(*_SAMPLES)) for each in training]
-    known = [begin if stop is None else stop for begin, stop in ends]
-    counts = [each for each in known if each is not None]
-    changes = [after - before for before, after in pairwise(counts)]
-    has_both = any(None not in both for both in ends)
-    is_equal = min(counts, default=0) > 0 and all(b == s for b, s in ends if None not in (b, s))
+    first, last = begin["samples_count"], stop["samples_count"]
+    known = last.fillna(first)
+    changes, both = known.dropna().diff().dropna(), first.notna() & last.notna()
+    is_equal = known.min() > 0 and (first == last)[both].all()
     # Sizes of blocks do not only grow. A stop without a start may have a total that stays.
     is_size = is_equal and (
-        any(change < 0 for change in changes)
-        or (has_both and any(change == 0 for change in changes))
-        or (not any(changes) and (has_both or bool(changes)))
+        (changes < 0).any()
+        or (both.any() and (changes == 0).any())
+        or (not changes.any() and (both.any() or len(changes) > 0))
     )
-    is_after = is_equal and has_both and not is_size  # both ends have the total after the block
-    differences = _differences(training, totals, *_SAMPLES)
-    is_total = not is_size and any(each is not None and each > 0 for each in differences)
-    results = list[list[float]]()
-    for index, (difference, count) in enumerate(zip(differences, known, strict=True)):
-        before = known[index - 1] if index else None
-        since = None if not is_after or count is None or before is None else count - before
-        order = [count, difference] if is_size else [since, difference, count]
-        if is_total and since is None and difference is None:
-            order = []  # the total before a block whose end is not logged is not its size
-        results.append([each for each in order if each is not None])
-    return results
-
-
-def _numbered(training: Sequence[Interval]) -> list[float | None]:
-    """Return the epochs of each block by ``first_epoch_num`` and ``epoch_count``.
-
-    The count is certain only where the next block begins with the epoch after them.
-    """
-    firsts = [each.begin.count("first_epoch_num") for each in training]
-    counts = [each.begin.count("epoch_count") for each in training]
-    steps: list[float | None] = [
-        after - before if before is not None and after is not None else None
-        for before, after in pairwise(firsts)
-    ]
-    is_certain = all(
-        step is None or count is None or step == count
-        for step, count in zip(steps, counts, strict=False)
-    )
-    last = counts[-1:] if is_certain and firsts and firsts[-1] is not None else [None]
-    return [*(step if step and step > 0 else None for step in steps), *last][: len(training)]
+    if is_size:
+        return pd.DataFrame({"size": known, "difference": differences})
+    # Both ends have the total after the block.
+    since = known.diff() if is_equal and both.any() else known * math.nan
+    if (differences > 0).any():  # the total before a block whose end is not logged is no size
+        known = known.where(since.notna() | differences.notna())
+    return pd.DataFrame({"since": since, "difference": differences, "size": known})
 
 
 def _windows(
