@@ -77,7 +77,7 @@ def read_tree(path: Path, most_values: int) -> Node:
         raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')
     size = path.stat().st_size
     limit_s = _LEAST_S + _S_PER_BYTE * size
-    most_bytes = min(unpacked_bytes(PACKED, path), _MAX_VALUES_BYTES)
+    most_bytes = min(unpacked_bytes(size, PACKED), _MAX_VALUES_BYTES)
     # Threads of numerical libraries reserve memory that they do not use.
     environment = isolated_environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="wattlaw-hdf5-") as folder:

@@ -283,9 +283,12 @@ def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale
     fits = samples.sub(steps.where(steps > 0) * batch, axis=0).abs() < batch
     columns = pd.DataFrame({"steps": steps, "epochs": epochs, "numbered": numbered})
     known = columns.astype(object).where(columns.notna(), None).to_dict("records")
+    candidates = [
+        [each for each in row if not math.isnan(each)] for row in samples.to_numpy().tolist()
+    ]
     return [
-        _amount(scale, bool(fits.any(axis=None)), interval, samples.loc[place].dropna(), **row)
-        for place, (interval, row) in enumerate(zip(training, known, strict=True))
+        _amount(scale, bool(fits.any(axis=None)), interval, own, **row)
+        for interval, own, row in zip(training, candidates, known, strict=True)
     ]
 
 
@@ -301,13 +304,12 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
     scale: Scale,
     steps_fit: bool,
     interval: Interval,
-    candidates: "pd.Series[float]",
+    samples: Sequence[float],
     steps: float | None,
     epochs: float | None,
     numbered: float | None,
 ) -> Amount:
-    """Return what was trained in one interval; the first candidate for its samples is likeliest."""
-    samples = candidates.to_list()
+    """Return what was trained in one interval; the first of ``samples`` is the likeliest."""
     batch, in_epochs = scale.batch, scale.epoch_unit == scale.dataset
     first = interval.begin.count("first_epoch_num")
     number_of_first = interval.begin.epoch if interval.kind == "epoch" else first

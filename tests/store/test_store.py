@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import paths
 from conftest import wait_for
 from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.common.files import replacing, write_parquet, write_text
@@ -138,12 +137,12 @@ def test_a_reader_never_sees_half_a_record(tmp_path):
     folder = RunFolder(tmp_path / ID)
     folder.write(record())
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        f"import sys; sys.path[:0] = {sys.path!r}\n"
         "from test_store import *\n"
-        "folder = RunFolder(Path(sys.argv[2]))\n"
+        "folder = RunFolder(Path(sys.argv[1]))\n"
         "for n in range(10**9): folder.write(record(notes=('x' * (n % 5000),)), durable=False)\n"
     )
-    line = [sys.executable, "-c", code, str(paths.SUPPORT), str(folder.path)]
+    line = [sys.executable, "-c", code, str(folder.path)]
     with subprocess.Popen(line) as writer:
         first = folder.record_path.stat().st_ino
         wait_for(lambda: folder.record_path.stat().st_ino != first, "the writer")

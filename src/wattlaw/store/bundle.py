@@ -58,9 +58,11 @@ class Bundle(Store):
                 copies = {name: folder / name for name in documents}
                 _copy(file, copies, _MAX_DOCUMENTS_BYTES)
                 paths = [imported.table_path(table) for table in TABLES]
-                _copy(file, {each.name: each for each in paths}, unpacked_bytes(PACKED, path))
+                most_bytes = unpacked_bytes(path.stat().st_size, PACKED)
+                _copy(file, {each.name: each for each in paths}, most_bytes)
             columns = {name for schema in TABLES.values() for name in schema.names}
-            check_decoded_size(paths, columns, unpacked_bytes(ENCODED, *paths))
+            size = sum(each.stat().st_size for each in paths)
+            check_decoded_size(paths, columns, unpacked_bytes(size, ENCODED))
             check_runs(imported.runs)
         except BadInput as error:
             raise self._named(error) from None
@@ -123,6 +125,8 @@ def _checked_names(file: zipfile.ZipFile) -> list[str]:
         # zipfile decompresses others without a limit of memory.
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"its member {quote(name)} is compressed in a way other than deflate")
+        if member.file_size > unpacked_bytes(member.compress_size, PACKED):
+            raise ValueError(f"its member {quote(name)} is compressed more than {PACKED} to 1")
     names = [member.filename for member in members]
     if len(set(names)) < len(names):
         raise ValueError("two of its members have the same name")

@@ -23,9 +23,8 @@ _LEAST_S, _S_PER_BYTE = 60.0, 1e-6
 PACKED, ENCODED = 100, 1000
 
 
-def unpacked_bytes(ratio: int, *paths: Path) -> int:
-    """Return how many bytes files may unpack to: 100 MiB, or more by their size, up to 4 GiB."""
-    size = sum(path.stat().st_size for path in paths)
+def unpacked_bytes(size: int, ratio: int) -> int:
+    """Return how many bytes a file may unpack to: 100 MiB, or more by its size, up to 4 GiB."""
     return min(max(100 * 2**20, ratio * size), 4 * 2**30)
 
 

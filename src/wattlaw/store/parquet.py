@@ -180,7 +180,7 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     with pq.ParquetFile(path) as file:  # read_table would import pandas
         _with_schema(schema, file.schema_arrow.empty_table())
         cells = file.metadata.num_rows * len(schema)
-    most_bytes = unpacked_bytes(ENCODED, path)
+    most_bytes = unpacked_bytes(path.stat().st_size, ENCODED)
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     if 8 * cells <= most_bytes:
         with pq.ParquetFile(path, read_dictionary=texts) as file:

@@ -296,7 +296,7 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
             if (cells := file.metadata.num_rows * len(fields)) > _MAX_CELLS:
                 raise BadInput(f"{path}: {cells:,} cells; allowed: at most {_MAX_CELLS:,}")
         kept = [field.name for field in fields]
-        most_bytes = unpacked_bytes(ENCODED, path)
+        most_bytes = unpacked_bytes(path.stat().st_size, ENCODED)
         check_decoded_size([path], kept, most_bytes, batch_rows=_BATCH_ROWS, texts_once=True)
         texts = [field.name for field in fields if _is_text(field.type)]
         # Dictionaries keep a long text that many rows share in memory once.
