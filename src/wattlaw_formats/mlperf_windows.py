@@ -281,21 +281,23 @@ def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale
     # ``step`` counts optimizer steps, where it fits a number of samples.
     batch = scale.batch or math.nan
     fits = samples.sub(steps.where(steps > 0) * batch, axis=0).abs() < batch
-    columns = pd.DataFrame({"steps": steps, "epochs": epochs, "numbered": numbered})
-    known = columns.astype(object).where(columns.notna(), None).to_dict("records")
     candidates = [
         [each for each in row if not math.isnan(each)] for row in samples.to_numpy().tolist()
     ]
+    known = (
+        [None if math.isnan(each) else each for each in column]
+        for column in (steps, epochs, numbered)
+    )
     return [
-        _amount(scale, bool(fits.any(axis=None)), interval, own, **row)
-        for interval, own, row in zip(training, candidates, known, strict=True)
+        _amount(scale, bool(fits.any(axis=None)), *of_one)
+        for of_one in zip(training, candidates, *known, strict=True)
     ]
 
 
 def _counts(events: Sequence[Event]) -> pd.DataFrame:
     """Return the numbers of the metadata of events, NaN where they lack one."""
-    names = {name: (name,) for name in ("epoch_num", "first_epoch_num", "epoch_count")}
-    names |= {"samples_count": _SAMPLES, "step": _STEP}
+    names: dict[str, tuple[str, ...]] = {"samples_count": _SAMPLES, "step": _STEP}
+    names |= {name: (name,) for name in ("epoch_num", "first_epoch_num", "epoch_count")}
     columns = {name: [e.count(*own) for e in events] for name, own in names.items()}
     return pd.DataFrame({"t_ms": [event.t_ms for event in events], **columns}, dtype=float)
 

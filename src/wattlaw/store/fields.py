@@ -10,7 +10,7 @@ from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import quote
 from wattlaw.store.numbers import UnclearNumber, read_number
 from wattlaw.study.base import MAX_COUNT
-from wattlaw.study.model import Setting
+from wattlaw.study.setting import RECORDED
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
@@ -131,9 +131,7 @@ _SHARE = in_range(0, 1, "a share from 0 to 1", dimension="share")
 #: Parts of the time of a step, or of an epoch.
 STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
 #: What was run: fields of a run's specification, beside ``OPTIONS``.
-SETTING_FIELDS = frozenset(
-    {*Setting.model_fields, "workload", "hardware", "nodes", "repeat", "epochs"}
-)
+SETTING_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})
 THROUGHPUT, TOKENS = "throughput", "tokens_per_sample"
 ENERGIES = tuple(f"{kind}_energy_j" for kind in KINDS)
 FIELDS: Mapping[str, Field] = {

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from wattlaw.store.record import VERDICTS, Facts, RunRecord, Site
 from wattlaw.store.streams import Sample, Window
-from wattlaw.study.model import Setting
+from wattlaw.study.setting import RECORDED
 
 _TYPES = {
     "text": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(),
@@ -117,7 +117,7 @@ _OF_RECORD = tuple(
     name for name in RUNS.names if name in RunRecord.model_fields and name != "interruptions"
 )
 _OF_FACTS = tuple(name for name in RUNS.names if name in Facts.model_fields)
-_OF_SETTING = tuple(Setting.model_fields)
+_OF_SETTING = RECORDED
 _OF_SITE = tuple(name for name in Site.model_fields if f"site_{name}" in RUNS.names)
 
 
