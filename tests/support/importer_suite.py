@@ -152,21 +152,12 @@ class ImporterSuite:
         assert [run.windows for run in one.runs] == [run.windows for run in other.runs]
         assert [run.telemetry for run in one.runs] == [run.telemetry for run in other.runs]
 
-    @pytest.mark.parametrize("name", HOSTILE)
-    def test_a_hostile_file_gives_one_line_and_exit_code_2(
-        self, tmp_path, capsys, sample, name
-    ) -> None:
-        path = tmp_path / sample.file
-        path.write_bytes(HOSTILE[name])
-        assert_one_line(tmp_path, capsys, sample, path)
-
-    def test_a_header_without_data_gives_one_line_and_exit_code_2(
-        self, tmp_path, capsys, sample
-    ) -> None:
-        path = tmp_path / sample.file
-        content = sample.content()
-        path.write_bytes(content[: content.find(b"\n") + 1 or 10])
-        assert_one_line(tmp_path, capsys, sample, path)
+    def test_a_hostile_file_gives_one_line_and_exit_code_2(self, tmp_path, capsys, sample):
+        path, content = tmp_path / sample.file, sample.content()
+        header = content[: content.find(b"\n") + 1 or 10]
+        for hostile in (*HOSTILE, header):
+            path.write_bytes(hostile)
+            assert_one_line(tmp_path, capsys, sample, path)
 
     def test_a_missing_file_and_a_folder_are_named(self, tmp_path, sample) -> None:
         for path in (tmp_path / "none.csv", tmp_path):
