@@ -242,7 +242,6 @@ def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
 def _scale(
     events: Sequence[Event], batch: float | None, dataset: float | None, sequence: float | None
 ) -> Scale:
-    """Return what ``epoch_num`` counts: epochs, samples or tokens."""
     marks = [event for event in events if event.key.endswith(("_start", "_stop"))]
     known = [event.count("epoch_num", "first_epoch_num") for event in marks]
     known += [event.epoch for event in marks if event.key.startswith("epoch_")]
@@ -260,7 +259,6 @@ def _scale(
 
 
 def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
-    """Return what was trained in each interval."""
     ended = [e for e in events if e.key.startswith("eval_") or e.key == "run_stop"]
     begin, stop, totals = (
         _counts(own)
@@ -387,7 +385,6 @@ def _samples(
 def _windows(
     interval: Interval, inside: Sequence[Interval], amount: Amount, scale: Scale
 ) -> list[dict[str, Any]] | str:
-    """Return the windows of an interval without its evaluations, or why there are none."""
     marks = [
         interval.begin,
         *(e for each in inside for e in (each.begin, each.stop)),

@@ -230,7 +230,6 @@ def _value(group: Node, name: str) -> float | None:
 
 
 def _array(path: Path, data: Node) -> npt.NDArray[np.float64]:
-    """Return the values of a dataset; raise ``BadInput`` if it has none that can be read."""
     if data.values is None:
         raise BadInput(f"{path}: {_name(data)} {data.refusal or 'is a group'}")
     return data.values

@@ -130,7 +130,6 @@ def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
 def _windows(
     source: Source, sessions: Sequence[Sequence[Scalar]], evaluated: Sequence[Scalar]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return windows of steps without the intervals of evaluations and pauses, and notes."""
     times_s = sorted(each.time_s for each in evaluated)
     pairs = [pair for session in sessions for pair in pairwise(session)]
     is_pause = are_pauses(

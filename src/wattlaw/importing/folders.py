@@ -58,7 +58,6 @@ def find_files(
 
 
 def _expanded(argument: Path) -> list[tuple[Path, Path | None]]:
-    """Return a path, or those that match it as a pattern, with the folder above the pattern."""
     if os.path.lexists(argument) or not glob.has_magic(str(argument)):
         return [(argument, None)]
     fixed = next(i for i, part in enumerate(argument.parts) if glob.has_magic(part))
@@ -156,7 +155,6 @@ class _Search:
         self._append(path, root, importer)
 
     def _importer(self, path: Path) -> Importer:
-        """Return the importer of a file in a folder; raise ``BadInput`` where it is left out."""
         is_by_suffix = self.name in _SUFFIXES
         importer = importer_of(path, self.options, self.name if is_by_suffix else None)
         suffix = path.suffix.lower()

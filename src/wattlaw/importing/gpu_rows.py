@@ -180,7 +180,6 @@ def _facts_of_boards(
 
 
 def _once(source: Source, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one reading of each GPU and time, the last one."""
     ordered = frame.sort_values(["device", "t_ns"])
     values = ordered[["sm_util", *_POWERS]]
     after = values.shift(-1)

@@ -224,7 +224,6 @@ def number(text: Any) -> float | None:
 
 
 def count(value: Any, least: int = 0, most: int = 2**53) -> int | None:
-    """Return a whole number in a range; None where it is none."""
     known = number(value)
     return (
         int(known) if known is not None and known == int(known) and least <= known <= most else None
@@ -278,5 +277,4 @@ def ns_of_datetime(whole: datetime, fraction_ns: int) -> int | None:
 
 
 def ns_of(seconds: float) -> int | None:
-    """Return seconds since 1970 as nanoseconds; None outside the range of times."""
     return round(seconds * 1e6) * 1000 if 0 <= seconds < MAX_NS * 1e-9 else None

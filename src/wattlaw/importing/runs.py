@@ -172,7 +172,6 @@ class RunMaker:
 
 
 def _power_fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return why a power of a run is more than its devices can draw; None if they can."""
     gpus, limit_w = spec.setting.gpus, spec.setting.power_limit_w
     faults = (energy_fault(row, row.get("duration_s"), gpus, spec.nodes) for row in rows)
     of_limit = limit_w and power_fault("power_limit_w", "gpu", limit_w)

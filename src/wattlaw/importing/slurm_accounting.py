@@ -137,7 +137,6 @@ class _Accounting:
         return run
 
     def _why_left_out(self, job: Job) -> str | None:
-        """Return why a job is left out; raise ``InvalidCell`` if it is rejected."""
         state, duration_s, gpus = job.state, duration_of(job.row), gpus_of(job.row)[0]
         gpus = self._options.constants.get("gpus", gpus)
         key = (job.row.get("Cluster"), job.id, moment_ns(job.row.get("Start", ""), UTC))

@@ -84,7 +84,6 @@ def _reported(row: Row) -> Energy:
 
 
 def _parsed(text: str, column: str) -> Energy:
-    """Return the energy of a cell: joules, or ``4.58M`` with three digits."""
     text = text.strip()
     if text.lower() in MISSING:
         return Energy()
@@ -104,7 +103,6 @@ def _parsed(text: str, column: str) -> Energy:
 
 
 def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> Energy:
-    """Return an energy, or why no node can have its power."""
     if energy.joules is None or not duration_s:
         return energy
     power_w = energy.joules / duration_s / (nodes or 1)

@@ -56,7 +56,6 @@ def id_of(row: Row) -> str:
 
 
 def nodes_of(row: Row) -> int | None:
-    """Return the number of nodes of a job or step; None where it is unknown."""
     tres = dict(resources(row.get("AllocTRES", "")))
     given = (row.get("NNodes"), row.get("AllocNodes"), tres.get("node"))
     return next((known for each in given if (known := count(each, 1, _MAX_NODES))), None)
@@ -73,7 +72,6 @@ def gpus_of(row: Row) -> tuple[int | None, list[str]]:
 
 
 def duration_of(row: Row) -> float | None:
-    """Return how long a job ran: 0 if it never did, None where that is unknown."""
     raw = number(row.get("ElapsedRaw"))
     if raw is not None and raw >= 0 and raw not in (NO_VAL, INFINITE):
         return raw

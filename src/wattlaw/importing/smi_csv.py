@@ -50,7 +50,6 @@ class Layout:
     others: Mapping[str, str] = field(default_factory=dict)  # patterns by what else a file may be
 
     def other(self, head: str) -> str | None:
-        """Return which other output of the command a file is; None if it is none."""
         head = head.removeprefix("\ufeff").lstrip()
         return next(
             (what for what, pattern in self.others.items() if re.match(pattern, head)), None
@@ -80,7 +79,6 @@ class _Header:
         return "", ""
 
     def facts(self, cells: list[str]) -> dict[str, Any]:
-        """Return what a row says of its GPU and of how its power is measured."""
         used = (place for place in self.columns["power_w"] if self.value(cells, place) is not None)
         is_instant = next(used, None) in self._instant
         facts: dict[str, Any] = {"power": "instant" if is_instant else "average"}

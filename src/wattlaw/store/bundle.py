@@ -83,7 +83,6 @@ class Bundle(Store):
 
 
 def _reason(error: BaseException) -> str:
-    """Return what is wrong with the file, in terms of the file."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, KeyError):  # of zipfile: its text has the name
@@ -99,7 +98,6 @@ def open_store(path: Path, *, strict: bool = False) -> Store:
 
 
 def _copy(file: zipfile.ZipFile, copies: Mapping[str, Path], most_bytes: int) -> None:
-    """Unpack members; raise ValueError if they are larger than ``most_bytes`` together."""
     left = most_bytes
     for name, path in copies.items():
         with file.open(name) as member, path.open("xb") as copy:
@@ -111,7 +109,6 @@ def _copy(file: zipfile.ZipFile, copies: Mapping[str, Path], most_bytes: int) ->
 
 
 def _checked_names(file: zipfile.ZipFile) -> list[str]:
-    """Return the names of the members; raise ValueError where one is not as a bundle has it."""
     members = file.infolist()
     if len(members) > _MAX_MEMBERS:
         raise ValueError(f"more than {_MAX_MEMBERS:,} members")

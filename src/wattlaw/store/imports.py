@@ -111,7 +111,6 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def _refuse_damaged(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> None:
-    """Raise ``BadInput`` where a damaged file hides which runs the store has."""
     run_ids = {run.record.run_id for run in runs}
     if len(run_ids) < len(runs):
         raise BadInput("the import has a run twice")
@@ -164,7 +163,6 @@ def _different(stored: pa.Table, imported: pa.Table) -> set[str]:
 
 
 def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
-    """Yield the rows of ``RUNS``; raise ``BadInput`` for a value that does not fit its column."""
     tracked = track(runs, "importing runs", len(runs))
     rows = (row_of(run.record, run.record.state) for run in tracked)
     for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
@@ -172,7 +170,6 @@ def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
 
 
 def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
-    """Yield the windows of the done runs; raise ``BadInput`` for a value that no run has."""
     rows = (row for run in runs if run.record.status == "done" for row in run.windows)
     for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
         table = _table(batch, EPOCHS)

@@ -220,7 +220,6 @@ def _text(cell: str) -> str:
 
 
 def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a text file; an extremely long line is an error."""
     for number, line in enumerate(iter(lambda: file.readline(_MAX_CHARACTERS + 1), ""), 1):
         if len(line) > _MAX_CHARACTERS:
             raise ValueError(f"line {number:,} has more than {_MAX_CHARACTERS:,} characters")
@@ -258,7 +257,6 @@ def _json_lines(path: Path, needed: Collection[str] | None) -> Rows:
 def _json_rows(
     file: TextIO, needed: Collection[str] | None, columns: dict[str, None]
 ) -> Iterator[Row]:
-    """Yield rows, and add the columns of each to ``columns``."""
     for line, text in enumerate(_lines(file), 1):
         if not text.strip():
             continue

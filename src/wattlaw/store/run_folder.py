@@ -212,7 +212,6 @@ class RunLock:
             self._file = None
 
     def is_locked(self) -> bool:
-        """Say whether some process has locked the run, without locking it."""
         try:
             file = open_regular(self._path)
         except OSError as error:

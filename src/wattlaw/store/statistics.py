@@ -211,7 +211,6 @@ def _bin(column: str, bins: int) -> str:
 def _by_run(
     store: Store, run_ids: Sequence[str] | None, name: str, schema: pa.Schema, query: str
 ) -> pd.DataFrame:
-    """Return the result of a query on the samples in windows; that of finished runs is cached."""
     snapshot = store.without_damaged()
     done = set(snapshot.done()).difference(store.damaged)
     if run_ids is not None:

@@ -133,7 +133,6 @@ def rate_in_name(name: str) -> tuple[str, bool, float] | None:
 
 
 def units_text(base: str, dimension: str) -> str:
-    """Return the names of a field with its units, and cells with a unit, for a message."""
     names, cells = _NAMED[dimension]
     # A share needs no unit.
     fields = [base if unit == "share" else f"{base}_{unit}" for unit in names]
@@ -141,7 +140,6 @@ def units_text(base: str, dimension: str) -> str:
 
 
 def cells_text(dimension: str) -> str:
-    """Return the forms of a cell without a unit in its column, for a message."""
     names, cells = _NAMED[dimension]
     return f"a number with a unit ({', '.join(names)}), such as {cells}"
 
