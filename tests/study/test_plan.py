@@ -110,10 +110,10 @@ def test_a_launcher_without_gpus_per_node_requires_it():
 def test_more_runs_than_a_study_may_have_are_refused_at_once():
     most = {"gpus": [*range(1, 101)], "local_batch": [*range(1, 101)]}
     study = parsed(sweeps=[most], repeats=MAX_RUNS // 10_000 + 1)
-    with pytest.raises(BadInput, match="given 210,000 runs; allowed: at most 200,000"):
+    with pytest.raises(BadInput, match="given 30,000 runs; allowed: at most 20,000"):
         expand(study)
     endless = {"gpus": [*range(1, 2000)], "local_batch": [*range(1, 2000)]}
-    with pytest.raises(BadInput, match="allowed: at most 200,000"):
+    with pytest.raises(BadInput, match="allowed: at most 20,000"):
         expand(parsed(sweeps=[endless] * 3, repeats=10_000))
 
 
@@ -126,7 +126,7 @@ def test_huge_grids_are_refused_before_they_are_expanded(tmp_path):
             f"name: x\nworkloads: [{{name: a}}]\nsweeps: [{{gpus: [{ones}], {batch}: [{ones}]}}]\n"
         )
         began_s = time.process_time()
-        with pytest.raises(BadInput, match="given 576,000,000 runs; allowed: at most 200,000"):
+        with pytest.raises(BadInput, match="given 576,000,000 runs; allowed: at most 20,000"):
             expand(read_study(path))
         assert time.process_time() - began_s < 10
     many = ",".join("1" * 49_000)

@@ -111,7 +111,7 @@ def check_question(study: Study, runs: Sequence[PlannedRun]) -> None:
         "epochs_by_batch": Question(samples_by_batch=decide.batches),
     }
     # Repeats share their setting.
-    different = {(id(run.setting), run.nodes): run for run in runs}.values()
+    different = {(run.setting, run.spec.nodes): run for run in runs}.values()
     settings = [emulated_setting(run, per_node) or setting_of(run) for run in different]
     if any(all(bound.allows(item) for bound in bounds.values()) for item in settings):
         return
@@ -131,9 +131,9 @@ def setting_of(run: PlannedRun) -> TrainingSetting:
     setting = run.setting
     return TrainingSetting(
         setting.gpus,
-        nodes=min(run.nodes, setting.gpus),
+        nodes=min(run.spec.nodes, setting.gpus),
         local_batch=setting.local_batch,
-        gradient_accumulation=run.shared.train.gradient_accumulation,
+        gradient_accumulation=run.spec.train.gradient_accumulation,
         precision=setting.precision,
         power_limit_w=setting.power_limit_w,
         clock_limit_mhz=setting.clock_limit_mhz,
@@ -220,7 +220,7 @@ def _samples_per_epoch(study: Study) -> float | None:
 def _candidate(
     run: PlannedRun, setting: TrainingSetting, per_epoch: float, startup_s: float, study: Study
 ) -> Candidate:
-    measure: Measure = run.shared.measure
+    measure: Measure = run.spec.measure
     steps: float = measure.warmup_steps + (measure.steps or 0)
     if measure.epochs is not None:
         steps = measure.epochs * per_epoch / setting.samples

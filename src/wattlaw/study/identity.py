@@ -20,31 +20,15 @@ def canonical(spec: RunSpec) -> str:
 
     Defaults are left out so that a field that is added later does not change existing identities.
     """
-    return encode(spec)
+    return _encode(spec)
 
 
 def run_id(spec: RunSpec) -> str:
     """Return the first 16 hex digits of the SHA-256 of the canonical form."""
-    return digest(canonical(spec))
+    return hashlib.sha256(canonical(spec).encode()).hexdigest()[:ID_DIGITS]
 
 
-def digest(text: str) -> str:
-    """Return the run id of a canonical form."""
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
-
-
-def around_setting(spec: RunSpec) -> tuple[str, str]:
-    """Return the canonical JSON of a run before and after its setting.
-
-    Runs of one workload, sweep and repeat differ in their settings alone.
-    """
-    key = '"setting":'  # only the key of a run: a text has escaped quotes, other keys come later
-    before, _, after = canonical(spec).partition(key + encode(spec.setting))
-    return before + key, after
-
-
-def encode(model: BaseModel) -> str:
-    """Return the canonical JSON of a part of a run."""
+def _encode(model: BaseModel) -> str:
     values = model.__dict__
     fields = _fields(type(model))
     pairs = [f'"{k}":{_json(values[k])}' for k, default in fields if values[k] != default]
@@ -62,9 +46,7 @@ def _fields(model: type[BaseModel]) -> tuple[tuple[str, object], ...]:
 
 
 def _json(value: object) -> str:
-    if type(value) is int:  # most values of a large plan
-        return str(value)
-    return encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
+    return _encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
 
 
 def _plain(value: object) -> object:

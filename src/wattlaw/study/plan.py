@@ -1,61 +1,31 @@
 """Reads a study file and expands it: sweeps multiplied out, duplicates merged, order shuffled."""
 
-import contextlib
-import gc
 import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wattlaw.common.errors import BadInput
 from wattlaw.study.document import read_document
-from wattlaw.study.identity import around_setting, digest, encode
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, Train, WorkloadSpec
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import Measure, RunSpec, Setting, Study
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
-MAX_RUNS = 200_000
+MAX_RUNS = 20_000
 
 
-class _Shared(NamedTuple):
-    """What all runs of a workload in a sweep share."""
-
-    workload: WorkloadSpec
-    measure: Measure
-    train: Train
-    launch_kind: str
-    hardware: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
+class PlannedRun(NamedTuple):
     """A run and its id in a store."""
 
     run_id: str
-    setting: Setting
-    nodes: int
-    repeat: int
-    shared: _Shared
+    spec: RunSpec
 
     @property
-    def spec(self) -> RunSpec:
-        """Return the specification; made on demand, since a plan may have 200,000 runs."""
-        shared = self.shared
-        return RunSpec.from_valid(  # in the order of the fields, which is that of its JSON
-            workload=shared.workload, setting=self.setting, repeat=self.repeat,
-            measure=shared.measure, train=shared.train, launch_kind=shared.launch_kind,
-            hardware=shared.hardware, nodes=self.nodes,
-        )  # fmt: skip
-
-
-class _Grid(NamedTuple):
-    """How runs are measured, and their settings, each with nodes and canonical JSON."""
-
-    measure: Measure
-    points: list[tuple[Setting, int, str]]
+    def setting(self) -> Setting:
+        return self.spec.setting
 
 
 def read_study(path: Path) -> Study:
@@ -63,19 +33,6 @@ def read_study(path: Path) -> Study:
     return read_document(path, Study, "study file")
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would repeatedly scan a million new objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_collector_paused()
 def expand(study: Study) -> list[PlannedRun]:
     """Return the distinct runs of a study, in their order of execution.
 
@@ -86,22 +43,31 @@ def expand(study: Study) -> list[PlannedRun]:
     count = study.repeats * _points_of_workloads(study)
     if count > MAX_RUNS:
         raise BadInput(f"sweeps: given {count:,} runs; allowed: at most {MAX_RUNS:,} in one study")
-    grids = _grids(study)
+    grids: dict[str, list[tuple[Sweep, Measure, list[Setting]]]]
+    grids = {workload.name: [] for workload in study.workloads}
+    for sweep in study.sweeps:
+        epochs = sweep.epochs or study.measure.epochs
+        measure = study.measure.model_copy(update={"epochs": epochs})
+        settings = list(_settings(sweep))
+        for name in grids if sweep.workloads is None else {*sweep.workloads}:
+            grids[name].append((sweep, measure, settings))
     runs: dict[str, PlannedRun] = {}
     for repeat, workload in itertools.product(range(study.repeats), study.workloads):
-        for grid in grids[workload.name]:
-            shared = _Shared(
-                workload, grid.measure, study.train, study.launch.kind, study.launch.hardware
-            )
-            around: dict[int, tuple[str, str]] = {}
-            for setting, nodes, text in grid.points:
-                if nodes not in around:
-                    spec = PlannedRun("", setting, nodes, repeat, shared).spec
-                    around[nodes] = around_setting(spec)
-                before, after = around[nodes]
-                run_id = digest(before + text + after)
-                if run_id not in runs:
-                    runs[run_id] = PlannedRun(run_id, setting, nodes, repeat, shared)
+        for sweep, measure, settings in grids[workload.name]:
+            for setting in settings:
+                for nodes in _nodes(study, sweep, setting):
+                    spec = RunSpec(
+                        workload=workload,
+                        setting=setting,
+                        repeat=repeat,
+                        measure=measure,
+                        train=study.train,
+                        launch_kind=study.launch.kind,
+                        hardware=study.launch.hardware,
+                        nodes=nodes,
+                    )
+                    planned = PlannedRun(run_id(spec), spec)
+                    runs.setdefault(planned.run_id, planned)
     ordered = list(runs.values())
     if study.order == "random":
         random.Random(study.order_seed).shuffle(ordered)  # noqa: S311 - an order, not a secret
@@ -128,30 +94,18 @@ def _points_of_workloads(study: Study) -> int:
     return sum(shared + by_name[workload.name] for workload in study.workloads)
 
 
-def _grids(study: Study) -> dict[str, list[_Grid]]:
-    """Return the expanded sweeps of each workload, by name, in the order of the file."""
-    grids: dict[str, list[_Grid]] = {workload.name: [] for workload in study.workloads}
-    for sweep in study.sweeps:
-        epochs = sweep.epochs or study.measure.epochs
-        measure = study.measure.model_copy(update={"epochs": epochs})
-        points = [
-            (setting, nodes, text)
-            for setting in _settings(sweep)
-            for text in (encode(setting),)
-            for nodes in _nodes(study, sweep, setting)
-        ]
-        for name in grids if sweep.workloads is None else {*sweep.workloads}:
-            grids[name].append(_Grid(measure, points))
-    return grids
-
-
 def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
     """Return the lists whose combinations are settings, the batch sizes first."""
     return (
-        sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
-        sweep.clock_limit_mhz, sweep.power_profile, sweep.precision, sweep.dataset_fraction,
+        sweep.local_batch or sweep.global_batch or (),
+        sweep.gpus,
+        sweep.power_limit_w,
+        sweep.clock_limit_mhz,
+        sweep.power_profile,
+        sweep.precision,
+        sweep.dataset_fraction,
         (None,) if sweep.emulate is None else sweep.emulate.gpus,
-    )  # fmt: skip
+    )
 
 
 def _points(sweep: Sweep) -> int:
@@ -163,7 +117,7 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
         *_lists(sweep)
     ):
         local_batch = batch if sweep.local_batch else batch // (emulated or gpus)
-        yield Setting.from_valid(
+        yield Setting(
             gpus=gpus,
             global_batch=local_batch * gpus,
             local_batch=local_batch,
