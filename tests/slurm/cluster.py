@@ -27,7 +27,7 @@ from slurm.settings import UID, USER, Settings, free_ports
 CONTROLLER, LOGINS = "controller", ("login1", "login2")
 DRIVER = "/run/wattlaw-fake-nvml"
 PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ldconfig", *COUNTED)
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def missing_programs() -> list[str]:

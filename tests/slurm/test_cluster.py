@@ -7,7 +7,6 @@ import sys
 import time
 
 import psutil
-import pytest
 
 from slurm.cluster import Cluster
 from slurm.folder import BASE
@@ -97,8 +96,7 @@ def test_slurm_calls_of_the_user_are_counted_and_those_of_tests_are_not(cluster:
     assert before_s < found[0][0] < found[1][0] < time.time()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_no_process_remains_after_a_killed_test_process(number: int) -> None:
+def test_no_process_remains_after_a_killed_test_process() -> None:
     program = (
         "import time\nfrom slurm.cluster import Cluster\nfrom slurm.settings import Settings\n"
     )
@@ -113,6 +111,6 @@ def test_no_process_remains_after_a_killed_test_process(number: int) -> None:
     family = psutil.Process(child.pid).children(recursive=True)
     assert folder.startswith(str(BASE))
     assert len(family) > 8
-    child.send_signal(number)
+    child.send_signal(signal.SIGKILL)
     child.communicate()
     assert psutil.wait_procs(family, timeout=5)[1] == []

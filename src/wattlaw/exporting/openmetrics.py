@@ -99,7 +99,6 @@ class MetricsFile(Receiver):
                 self.warnings = (f"{self._path}: was not updated: {error.strerror}",)
 
     def _read_windows(self) -> None:
-        """Read the energies of runs that ended, and the last steps of these and of active runs."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

@@ -222,7 +222,6 @@ class Campaign:
             self._selection.mark_not_needed(pending)
 
     def _select(self, pending: list[PlannedRun]) -> tuple[list[PlannedRun], list[PlannedRun]]:
-        """Return the pending runs to start now, and the others."""
         if self._selection is None:
             return pending, []
         active = {run.record.run_id for run in self._active}
@@ -352,7 +351,6 @@ class Campaign:
             observer.started(run.record)
 
     def _stop_all(self, reason: str) -> None:
-        """Stop every attempt; an attempt that has just ended keeps its own outcome."""
         polled = [(run, _poll(run.attempt)) for run in self._active]
         self._active = []
         for run, ended in polled:

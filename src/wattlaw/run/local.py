@@ -104,14 +104,12 @@ class LocalLauncher(Launcher):
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
-        """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
         gpus, board_of, torch = _devices()
         return cls(launch, gpus, _boards(board_of), store, torch.hardware, board_of)
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped on this machine, and what may stop others."""
         try:
             gpus, board_of, torch = _devices()
             boards = _boards(board_of)
@@ -126,18 +124,15 @@ class LocalLauncher(Launcher):
 
     @cached_property
     def capacity(self) -> int:
-        """Return the largest number of workers at one time."""
         available = len(self._gpus) or processes.cores()
         requested = self._launch.gpus_per_node
         return min(requested, available) if requested and self._gpus else requested or available
 
     @cached_property
     def threads(self) -> int:
-        """Return the processor threads of each worker."""
         return self._launch.threads_per_worker or max(1, processes.cores() // self.capacity)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why this machine can never execute a run, or None."""
         setting = spec.setting
         if spec.nodes > 1:
             return f"needs {spec.nodes} nodes; this machine is one (use slurm or simulated)"
@@ -159,7 +154,6 @@ class LocalLauncher(Launcher):
         return limit_states(self._boards)
 
     def _warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
-        """Yield what may stop these runs, or change what they measure."""
         requested, gpus = self._launch.gpus_per_node, len(self._gpus)
         if requested and gpus and requested > gpus:
             yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
@@ -278,7 +272,6 @@ class LocalAllocation(Allocation):
     restore_error: str | None = None
 
     def release(self) -> None:
-        """Restore the limits, then release the slots."""
         try:
             if self.lease is not None:
                 self.lease.release()
@@ -306,7 +299,6 @@ class LocalAttempt:
     _ended: Ended | None = None
 
     def poll(self) -> Ended | None:
-        """Return how the attempt ended; stop an attempt that exceeds its time limit."""
         if self._ended is None:
             code = self._process.poll()
             limit = self._timeout_s
@@ -365,7 +357,6 @@ def _devices() -> tuple[list[str], dict[str, str], _Torch]:
 
 
 def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
-    """Return the visible devices that torch names by these UUIDs."""
     if "-" in uuids:
         return visible[: len(uuids)]
     gpus = [f"GPU-{uuid}" for uuid in uuids]

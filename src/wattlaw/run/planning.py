@@ -84,7 +84,6 @@ class Forecast(NamedTuple):
 
 
 def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
-    """Return which of some runs will be skipped, and what may be wrong; nothing is started."""
     study = planned.study
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     examination = launcher.examine(study.launch)
@@ -124,7 +123,6 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
 def statuses(
     store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord | None]
 ) -> dict[str, str]:
-    """Return the status of each run of a plan, by the records of its store."""
     planned = {run.run_id: "planned" for run in runs}
     return planned | {
         run_id: "damaged" if record is None else store.folder(run_id).status(record)
@@ -133,7 +131,6 @@ def statuses(
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
-    """Return how many runs have each status, in the order of this table."""
     order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned", "damaged")
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}

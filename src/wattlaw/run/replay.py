@@ -88,7 +88,6 @@ class ReplayTable:
     rows: tuple[Measurement, ...]
 
     def names(self, column: str) -> set[Any]:
-        """Return the values of a column; None where a row has none."""
         return {row.values.get(column) for row in self.rows}
 
     def measurement(self, spec: RunSpec, options: Mapping[str, str]) -> Measurement | None:
@@ -239,7 +238,6 @@ class ReplayLauncher(Launcher):
         folder: RunFolder,
         allocation: Allocation,  # noqa: ARG002 - a replay uses nothing
     ) -> "ReplayedAttempt":
-        """Write the tables, the log and the record of a run, which has ended then."""
         replayed = Replay.of(self._table, record.spec)
         done = replayed.write(record, folder, self._table)
         return ReplayedAttempt(Ended(record=done))
@@ -364,7 +362,6 @@ class Replay:
         return done
 
     def _rows(self, spec: RunSpec, start_s: float) -> Iterator[dict[str, Any]]:
-        """Yield the windows, in columns of ``EPOCHS``."""
         measure, from_step = spec.measure, 0
         for index, window in enumerate(self.windows):
             duration_s, steps = window.duration_s, window.steps

@@ -51,7 +51,6 @@ class QueuePoller:
         self.explained: set[str] = set()
 
     def poll(self) -> None:
-        """Run a Slurm command if it is due."""
         if time.monotonic() < self._next_s:
             return
         self._polls_accounts = bool(self._unexplained) and not self._polls_accounts
@@ -85,7 +84,6 @@ class QueuePoller:
         self.number += 1
 
     def request_account(self, job_id: str) -> None:
-        """Request the account of a job with the next poll."""
         self._unexplained.add(job_id)
 
     def job(self, run_id: str) -> Job | None:
@@ -94,27 +92,22 @@ class QueuePoller:
 
     @property
     def is_fresh(self) -> bool:
-        """Say whether the last poll succeeded."""
         return self.number > 0 and self.error is None
 
     def active(self) -> dict[str, Job]:
-        """Return the jobs that have not ended, by run."""
         return {run_id: job for run_id, job in self._jobs.items() if not job.is_over}
 
     def status_message(self) -> str | None:
-        """Return the number of jobs by state, or the error of the last poll."""
         if self.error is not None:
             return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
         return queue_message(self.active().values())
 
 
 def _rank(job: Job) -> tuple[bool, int, str]:
-    """Return a sort key for the jobs of one run: active jobs rank highest, then later ones."""
     return (not job.is_over, len(job.id), job.id)
 
 
 def queue_message(jobs: Iterable[Job]) -> str | None:
-    """Return the number of jobs by state, and the most frequent reason for waiting."""
     listed = list(jobs)
     if not listed:
         return None
@@ -161,7 +154,6 @@ class SlurmAttempt:
         self._seen = self._poller.number
 
     def poll(self) -> Ended | None:
-        """Return how the run ended, as of the last poll of the queue; polls it if that is due."""
         self._poller.poll()
         if self._ended is None and self._poller.number > self._seen and self._poller.is_fresh:
             self._seen = self._poller.number
@@ -197,7 +189,6 @@ class SlurmAttempt:
             return  # 'wattlaw cancel' reports it
 
     def _advance(self) -> RunRecord | None:
-        """Return the run's record if it has ended; submit a lost run again."""
         job = self._poller.job(self._record.run_id)
         if job is not None and not job.is_over:
             self._job_id, self._over_since_s, self._resubmission = job.id, None, None
@@ -221,7 +212,6 @@ class SlurmAttempt:
         return self._handle_unrecorded_end(record, job)
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
-        """Record the end of a job that has ended without recording it, or submit it again."""
         if job is None:
             return self._handle_disappeared(record)
         # With a short time limit, SIGUSR1 may come before the driver handles it.
@@ -261,7 +251,6 @@ class SlurmAttempt:
         return f"{last} (log: {self._folder.log_path})"
 
     def _continue_in_new_job(self, record: RunRecord, reason: str) -> RunRecord | None:
-        """Submit an interrupted run again, unless it has failed too often."""
         if record.status == "running":
             record = interrupted(record, self._folder, reason)
             self._folder.write(record)

@@ -233,7 +233,6 @@ class _Driver:
         return 0
 
     def _node_codes(self, live: Path) -> dict[str, int]:
-        """Return the codes of ended nodes; wait for a slow file system, but not after SIGTERM."""
         codes: dict[str, int] = {}
 
         def are_complete() -> bool:
@@ -301,7 +300,6 @@ class _Driver:
             )
 
     def _wait_until(self, is_complete: Callable[[], bool], live: Path) -> None:
-        """Wait until a slow file system shows what other nodes have written."""
         end_s = time.monotonic() + self._slurm.settle_s
         while not is_complete() and time.monotonic() <= end_s:
             list(live.iterdir())  # makes a network file system refresh
@@ -315,7 +313,6 @@ def _was_terminated(live: Path) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object of a file; empty if it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

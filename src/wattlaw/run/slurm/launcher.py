@@ -47,7 +47,6 @@ class SlurmQueue:
     """The queue of Slurm, by ``squeue`` and ``scancel``."""
 
     def jobs(self, store: Store) -> dict[str, Job]:
-        """Return the jobs of a store that have not ended."""
         tag = existing_tag(store.path)
         if tag is None:
             return {}
@@ -55,15 +54,12 @@ class SlurmQueue:
         return {run_id: job for run_id, job in named if run_id is not None}
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Cancel jobs."""
         commands.cancel(sorted(job_ids))
 
     def was_submitted(self, folder: RunFolder) -> bool:
-        """Say whether a run was ever submitted."""
         return read_submission(folder) is not None
 
     def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
-        """Return the ``sbatch`` line of a run."""
         name = job_name(existing_tag(store.path) or "new", run.run_id)
         arguments = sbatch_arguments(run.spec, store.folder(run.run_id), launch, name)
         return shlex.join(["sbatch", *arguments])
@@ -97,7 +93,6 @@ class SlurmLauncher(Launcher):
 
     @classmethod
     def resolve(cls, study: Study) -> Study:
-        """Return the study unchanged; raise ``BadInput`` if ``gpus_per_node`` is missing."""
         if study.launch.gpus_per_node is None:
             raise BadInput(
                 "launch.gpus_per_node is required with slurm: the number of workers (GPUs) of a "
@@ -107,7 +102,6 @@ class SlurmLauncher(Launcher):
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
-        """Read the queue; raise ``NotAvailable`` if Slurm is not installed or does not respond."""
         if shutil.which("squeue") is None:
             raise NotAvailable(
                 "Slurm's commands (squeue, sbatch) are not installed here; start this on a login "
@@ -122,14 +116,12 @@ class SlurmLauncher(Launcher):
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped, and what the nodes and the Python of the jobs lack."""
         nodes = Nodes(launch)
         return Examination(
             partial(_unsupported_reason, launch, nodes), nodes.warnings, nodes.missing
         )
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why a run can never be a job, or None."""
         return _unsupported_reason(self._launch, self._nodes, spec)
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
@@ -187,12 +179,10 @@ class SlurmLauncher(Launcher):
         return job_id
 
     def detached_run_ids(self) -> Collection[str]:
-        """Return the runs whose jobs are in the queue and are not watched."""
         self._poller.poll()
         return self._poller.active().keys() - self._watched
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
-        """Return the attempt of a run that was submitted and has not ended."""
         if record.status in ENDED:
             Submission.path(folder).unlink(missing_ok=True)  # of an ended job
             return None
@@ -203,7 +193,6 @@ class SlurmLauncher(Launcher):
         return self._attempt(record, folder, submission.job_id or (job.id if job else None))
 
     def status_message(self) -> str | None:
-        """Return the number of jobs by state."""
         return self._poller.status_message()
 
     def close(self) -> None:
