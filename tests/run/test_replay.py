@@ -187,16 +187,6 @@ def test_repeats_beyond_the_rows_draw_from_them_always_in_the_same_way(replayed,
     assert replayed(**sweeps).metrics.sort_values("repeat")["step_time_s"].tolist() == times
 
 
-def test_a_second_run_does_nothing(replayed, tmp_path, capsys):
-    replayed()
-    paths = sorted((tmp_path / "store").glob("runs/*/epochs.parquet"))
-    before = {path: path.stat().st_mtime_ns for path in paths}
-    assert len(before) == 4
-    assert main(["run", str(tmp_path / "study.yaml"), "--store", str(tmp_path / "store")]) == 0
-    assert "4 done, 0 failed, 2 skipped" in capsys.readouterr().out
-    assert {path: path.stat().st_mtime_ns for path in paths} == before
-
-
 def test_the_table_of_the_command_line_replaces_that_of_the_study(write_study, tmp_path, capsys):
     launch = {"kind": "local", "table": "nowhere.csv"}
     study = write_study(**STUDY | {"launch": launch})

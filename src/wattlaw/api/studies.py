@@ -413,8 +413,10 @@ def run(
         outcome = campaign.run()
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     values = asdict(outcome) | {"has_jobs": has_jobs}
-    for source in (*([] if decider is None else [decider]), *reversed(receivers)):
-        values["warnings"] += source.warnings
+    if decider is not None:
+        values["warnings"] += decider.warnings
+    for receiver in reversed(receivers):
+        values["warnings"] += receiver.warnings
     ended = RunOutcome(path, **values)
     if not (ended.failed and ended.is_success):
         return ended

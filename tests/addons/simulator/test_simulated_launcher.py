@@ -14,7 +14,6 @@ from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
 from wattlaw.hardware import library
-from wattlaw.run.local import LocalLauncher
 from wattlaw.run.planning import plan_study
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -103,11 +102,6 @@ def test_gpus_of_a_node_are_the_studys_or_the_clusters_and_make_the_nodes(tmp_pa
 
     assert nodes() == {1: 1, 2: 1, 8: 4}
     assert nodes(gpus_per_node=1) == {1: 1, 2: 2, 8: 8}
-
-
-def test_other_launchers_take_a_study_as_it_is():
-    study = Study.model_validate_json(json.dumps(study_of()))
-    assert LocalLauncher.resolve(study) is study
 
 
 @pytest.mark.parametrize(
