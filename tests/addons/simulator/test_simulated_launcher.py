@@ -339,19 +339,6 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_st
     assert Store(store).arrow("epochs").num_rows == 120 * 4
 
 
-def test_two_campaigns_on_one_store_share_the_work(write_study, tmp_path):
-    study, store = write_study(**MANY | {"repeats": 10}), tmp_path / "store"
-    with (
-        started("run", study, "--store", store) as one,
-        started("run", study, "--store", store) as other,
-    ):
-        outputs = [campaign.communicate(timeout=60)[0] for campaign in (one, other)]
-    assert (one.returncode, other.returncode) == (0, 0), outputs
-    assert {record.attempts for record in records(store).values()} == {1}
-    shares = [len(re.findall("^done: ", output, re.MULTILINE)) for output in outputs]
-    assert sum(shares) == 60
-
-
 def test_a_killed_process_of_the_pool_fails_active_runs_and_is_replaced(write_study, tmp_path):
     # So many that a fast machine does not end them before the process is killed.
     study, store = write_study(**MANY | {"repeats": 160}), tmp_path / "store"
