@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -106,18 +106,29 @@ class LocalLauncher(Launcher):
     def open(cls, launch: Launch, store: Path) -> Self:
         restore_stale_limits()
         gpus, board_of, torch = _devices()
-        return cls(launch, gpus, _boards(board_of), store, torch.hardware, board_of)
+        boards = list(dict.fromkeys(board_of.values()))
+        return cls(launch, gpus, boards, store, torch.hardware, board_of)
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
         try:
             gpus, board_of, torch = _devices()
-            boards = _boards(board_of)
+            boards = list(dict.fromkeys(board_of.values()))
         except NotAvailable:  # the start says so
             gpus = boards = visible_gpu_ids()
             torch = _Torch()
         launcher = cls(launch, gpus, boards, hardware=torch.hardware)
-        missing = partial(_missing, torch.no_kernels)
+
+        def missing(study: Study) -> list[str]:
+            any_of_ours = any(map(catalogue.is_registered, study.workloads))
+            found = list(torch.no_kernels) if any_of_ours else []
+            for workload in study.workloads:
+                try:
+                    catalogue.check_installed(workload)
+                except NotAvailable as error:
+                    found.append(str(error))
+            return found
+
         return Examination(
             launcher.unsupported_reason, launcher._warnings, missing, is_of_machine=True
         )
@@ -323,26 +334,12 @@ class LocalAttempt:
                 self._allocation.release()
 
 
-def _missing(no_kernels: Sequence[str], study: Study) -> list[str]:
-    missing = [*no_kernels] if any(map(catalogue.is_registered, study.workloads)) else []
-    for workload in study.workloads:
-        try:
-            catalogue.check_installed(workload)
-        except NotAvailable as error:
-            missing.append(str(error))
-    return missing
-
-
 class _Torch(NamedTuple):
     """The GPUs that torch can use, as it reports them."""
 
     uuids: tuple[str, ...] = ()
     hardware: tuple[Board, ...] = ()
     no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
-
-
-def _boards(board_of: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys(board_of.values()))
 
 
 def _devices() -> tuple[list[str], dict[str, str], _Torch]:

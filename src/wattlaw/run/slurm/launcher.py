@@ -205,14 +205,15 @@ class SlurmLauncher(Launcher):
 
     def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
         self._watched.add(record.run_id)
-        settle_s = self._launch.slurm.settle_s
         return SlurmAttempt(
-            *(record, folder, job_id, self._poller, settle_s),
-            *(self._submit_again, self._is_cancelled),
+            record,
+            folder,
+            job_id,
+            self._poller,
+            self._launch.slurm.settle_s,
+            self._submit_again,
+            lambda: Store(self._store).was_cancelled_since(self._cancelled_before),
         )
-
-    def _is_cancelled(self) -> bool:
-        return Store(self._store).was_cancelled_since(self._cancelled_before)
 
     def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
         if self.allocate(record.spec) is None:
