@@ -17,8 +17,8 @@ from wattlaw.store.store import Store
 PLUGIN = Path(__file__).parents[1] / "support" / "dropout_plugin"
 SLOW = [{"name": "digits-dropout"}]
 RUN_S = 350
-#: Of the net that pauses: about 1 s of training in each epoch.
-PAUSE_S = 0.08
+#: Of the net that pauses: about 3 s of training in each epoch.
+PAUSE_S = 0.25
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Desk:
         return len(self.cluster.calls("sbatch"))
 
 
-def slowly(desk: Desk, epochs: int = 60, **changes: object) -> None:
+def slowly(desk: Desk, epochs: int = 16, **changes: object) -> None:
     """Write a study of one run on one node that keeps a checkpoint of each epoch.
 
     It lasts longer than any test needs, also on a busy machine, until ``desk.pauses(0)``.

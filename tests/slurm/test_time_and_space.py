@@ -10,6 +10,7 @@ def test_a_run_at_its_time_limit_writes_a_checkpoint_and_continues(
 ) -> None:
     # Slurm looks every 30 s, and warns about 30 s after the start.
     slowly(desk, slurm={"time": "2", "warn_s": 90}, train={})
+    desk.pauses(1.0)
     before = desk.submissions()
     with desk.running() as front:
         stopped = lambda: [*desk.store.glob("runs/*/live/1/stopped.json")]  # noqa: E731
@@ -31,7 +32,7 @@ def test_a_full_disk_fails_the_run_and_leaves_no_partial_result(
 ) -> None:
     desk.folder = cluster.small / "alice"
     cluster.run("mkdir", desk.folder)
-    slowly(desk, epochs=20)
+    slowly(desk)
     with desk.running() as front:
         desk.wait_epochs(1)
         cluster.run("dd", "if=/dev/zero", f"of={cluster.small}/ballast", "bs=4k", check=False)

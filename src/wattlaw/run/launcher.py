@@ -1,6 +1,6 @@
 """The interfaces of launchers, which start, watch and stop runs, and of schedulers' queues."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -73,21 +73,6 @@ class Ended:
     record: RunRecord | None = None
 
 
-@dataclass(frozen=True)
-class Examination:
-    """What is known of a study's runs before any of them starts."""
-
-    #: Why a run will be skipped, None if no reason is known.
-    unsupported_reason: Callable[[RunSpec], str | None] = lambda _: None
-    #: Returns sentences on what may stop some runs, of which it gets one of each setting.
-    warnings: Callable[[Sequence[RunSpec]], Iterable[str]] = lambda _: ()
-    #: Returns sentences on what the environment of runs lacks, so that no workload of the study
-    #: could train: packages, and kernels of torch for the boards.
-    missing: Callable[[Study], Sequence[str]] = lambda _: ()
-    #: Whether the reasons are of this machine, so that runs may be possible on another one.
-    is_of_machine: bool = False
-
-
 class Attempt(Protocol):
     """One attempt at a run, active or ended."""
 
@@ -120,6 +105,8 @@ class Launcher(Protocol):
     queue: Queue | None = None
     #: The most attempts of one campaign at a time; None if the resources are the limit.
     most_active: int | None = None
+    #: Whether runs that are unsupported may be possible on another machine.
+    is_of_machine: bool = False
 
     @classmethod
     def resolve(cls, study: Study) -> Study:
@@ -136,15 +123,26 @@ class Launcher(Protocol):
         """Return a launcher that is ready; ``NotAvailable`` if a program or device is missing."""
 
     @classmethod
-    def examine(cls, launch: Launch) -> "Examination":  # noqa: ARG003 - nothing is known
-        """Return what is known of runs before a launcher is opened.
+    def examine(cls, launch: Launch) -> Self:
+        """Return a launcher that answers questions about runs, and starts none.
 
         Nothing is started, locked or changed, and programs and devices may be missing.
         """
-        return Examination()
+        return cls.open(launch, Path())
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why this launcher can never execute a run, so that it is skipped, or None."""
+
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterable[str]:  # noqa: ARG002
+        """Return sentences on what may stop some runs, of which it gets one of each setting."""
+        return ()
+
+    def missing(self, study: Study) -> Sequence[str]:  # noqa: ARG002
+        """Return sentences on what the environment lacks, so that no workload could train.
+
+        These are packages, and kernels of torch for the boards.
+        """
+        return ()
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002
         """Return the resources for a run, or None while they are busy."""

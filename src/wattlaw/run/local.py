@@ -26,7 +26,7 @@ from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.run.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.run.finish import failure_reason, write_limits
-from wattlaw.run.launcher import Allocation, Ended, Examination, Launcher
+from wattlaw.run.launcher import Allocation, Ended, Launcher
 from wattlaw.run.node_setup import (
     Rendezvous,
     limit_states,
@@ -77,19 +77,22 @@ class LocalLauncher(Launcher):
     on all of them. ``board_of`` has the board of each MIG instance.
     """
 
+    is_of_machine = True
+
     def __init__(
         self,
         launch: Launch,
         gpus: list[str],
         boards: list[str],
         store: Path | None = None,
-        hardware: Sequence[Board] = (),
+        torch: "Torch | None" = None,
         board_of: Mapping[str, str] | None = None,
     ) -> None:
         self._launch = launch
         self._gpus, self._boards, self._board_of = gpus, boards, board_of or {}
+        self._torch = torch or Torch()
         labelled = named_board(launch.hardware or "")
-        self._hardware = hardware or ((labelled,) if labelled else ())
+        self._hardware = self._torch.hardware or ((labelled,) if labelled else ())
         self._store = Path() if store is None else store
         self._printed: set[str] = set()
         self._range_reasons: dict[Limits, str | None] = {}
@@ -105,33 +108,21 @@ class LocalLauncher(Launcher):
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
         restore_stale_limits()
-        gpus, board_of, torch = _devices()
-        boards = list(dict.fromkeys(board_of.values()))
-        return cls(launch, gpus, boards, store, torch.hardware, board_of)
+        return cls._of_devices(launch, store)
 
     @classmethod
-    def examine(cls, launch: Launch) -> Examination:
+    def examine(cls, launch: Launch) -> Self:
         try:
-            gpus, board_of, torch = _devices()
-            boards = list(dict.fromkeys(board_of.values()))
+            return cls._of_devices(launch)
         except NotAvailable:  # the start says so
-            gpus = boards = visible_gpu_ids()
-            torch = _Torch()
-        launcher = cls(launch, gpus, boards, hardware=torch.hardware)
+            gpus = visible_gpu_ids()
+            return cls(launch, gpus, gpus)
 
-        def missing(study: Study) -> list[str]:
-            any_of_ours = any(map(catalogue.is_registered, study.workloads))
-            found = list(torch.no_kernels) if any_of_ours else []
-            for workload in study.workloads:
-                try:
-                    catalogue.check_installed(workload)
-                except NotAvailable as error:
-                    found.append(str(error))
-            return found
-
-        return Examination(
-            launcher.unsupported_reason, launcher._warnings, missing, is_of_machine=True
-        )
+    @classmethod
+    def _of_devices(cls, launch: Launch, store: Path | None = None) -> Self:
+        gpus, board_of, torch = _devices()
+        boards = list(dict.fromkeys(board_of.values()))
+        return cls(launch, gpus, boards, store, torch, board_of)
 
     @cached_property
     def capacity(self) -> int:
@@ -164,7 +155,7 @@ class LocalLauncher(Launcher):
     def _limit_states(self) -> list[LimitState]:
         return limit_states(self._boards)
 
-    def _warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
         requested, gpus = self._launch.gpus_per_node, len(self._gpus)
         if requested and gpus and requested > gpus:
             yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
@@ -178,6 +169,16 @@ class LocalLauncher(Launcher):
         problem = permission_problem(self._boards) if has_limits and self._boards else None
         if problem is not None:
             yield f"runs with power or clock limits or a power profile will be skipped: {problem}"
+
+    def missing(self, study: Study) -> list[str]:
+        any_of_ours = any(map(catalogue.is_registered, study.workloads))
+        found = list(self._torch.no_kernels) if any_of_ours else []
+        for workload in study.workloads:
+            try:
+                catalogue.check_installed(workload)
+            except NotAvailable as error:
+                found.append(str(error))
+        return found
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker.
@@ -334,7 +335,7 @@ class LocalAttempt:
                 self._allocation.release()
 
 
-class _Torch(NamedTuple):
+class Torch(NamedTuple):
     """The GPUs that torch can use, as it reports them."""
 
     uuids: tuple[str, ...] = ()
@@ -342,13 +343,13 @@ class _Torch(NamedTuple):
     no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
 
 
-def _devices() -> tuple[list[str], dict[str, str], _Torch]:
+def _devices() -> tuple[list[str], dict[str, str], Torch]:
     """Return the devices that torch can use, the board of each visible one, and torch's report."""
     devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-        return list(devices), devices, _Torch()
+        return list(devices), devices, Torch()
     if not devices and not any(map(os.path.exists, _GPU_DRIVERS)):
-        return [], devices, _Torch()
+        return [], devices, Torch()
     torch = _probe_torch(tuple(sorted(isolated_environment().items())))
     return _usable(list(devices), torch.uuids), devices, torch
 
@@ -363,7 +364,7 @@ def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _probe_torch(environment: tuple[tuple[str, str], ...]) -> _Torch:
+def _probe_torch(environment: tuple[tuple[str, str], ...]) -> Torch:
     """Import torch in a child process, so that this one stays small.
 
     A UUID is the same in every process.
@@ -391,4 +392,4 @@ def _probe_torch(environment: tuple[tuple[str, str], ...]) -> _Torch:
                 board.name, capability, version, architectures
             ):
                 no_kernels[reason] = None
-    return _Torch(tuple(uuids), tuple(hardware), tuple(no_kernels))
+    return Torch(tuple(uuids), tuple(hardware), tuple(no_kernels))

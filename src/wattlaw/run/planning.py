@@ -86,21 +86,19 @@ class Forecast(NamedTuple):
 def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
     study = planned.study
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
-    examination = launcher.examine(study.launch)
+    examined = launcher.examine(study.launch)
     skipped, specs = dict[str, str](), dict[str, RunSpec]()
     reasons: dict[str, str | None] = {}
     for run in runs:
         setting = _setting(run.spec)  # the repeats of a run share it
         if setting not in specs:
             specs[setting] = run.spec
-            reasons[setting] = examination.unsupported_reason(run.spec)
+            reasons[setting] = examined.unsupported_reason(run.spec)
         if (reason := reasons[setting]) is not None:
             skipped[run.run_id] = reason
     warnings = command_warnings(study, planned.runs)
-    warnings += examination.warnings([*specs.values()])
-    return Forecast(
-        skipped, warnings, [*examination.missing(study)], is_of_machine=examination.is_of_machine
-    )
+    warnings += examined.warnings([*specs.values()])
+    return Forecast(skipped, warnings, [*examined.missing(study)], examined.is_of_machine)
 
 
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:

@@ -21,7 +21,7 @@ from wattlaw.common.files import write_parquet
 from wattlaw.common.formatting import group_label
 from wattlaw.common.text import join_names, quote
 from wattlaw.measure.telemetry.plausibility import energy_fault, power_fault
-from wattlaw.run.launcher import VIRTUAL_BEGIN_NS, Allocation, Ended, Examination, Launcher
+from wattlaw.run.launcher import VIRTUAL_BEGIN_NS, Allocation, Ended, Launcher
 from wattlaw.run.node_setup import log_head
 from wattlaw.store.fields import (
     FIELDS,
@@ -220,10 +220,6 @@ class ReplayLauncher(Launcher):
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
         return cls(_read(launch))
-
-    @classmethod
-    def examine(cls, launch: Launch) -> Examination:
-        return Examination(cls(_read(launch)).unsupported_reason)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         try:

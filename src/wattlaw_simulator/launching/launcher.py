@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, resource_tracker
@@ -14,7 +15,7 @@ from wattlaw.common import processes
 from wattlaw.common.errors import NotAvailable, one_line
 from wattlaw.measure.limits.requests import check_range
 from wattlaw.run.boards import memory_warnings, too_large_reason
-from wattlaw.run.launcher import Allocation, Ended, Examination, Launcher
+from wattlaw.run.launcher import Allocation, Ended, Launcher
 from wattlaw.run.node_setup import requested_limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -53,14 +54,8 @@ class SimulatedLauncher(Launcher):
         """Read the hardware; raise ``BadInput`` as ``resolve`` does."""
         return cls(Machine.from_launch(launch))
 
-    @classmethod
-    def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped, and which may not fit into memory."""
-        launcher = cls(Machine.from_launch(launch))
-        board = launcher._machine.board
-        return Examination(
-            launcher.unsupported_reason, lambda specs: memory_warnings(specs, [board])
-        )
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+        return memory_warnings(specs, [self._machine.board])
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""

@@ -36,7 +36,7 @@ class QueuePoller:
     """
 
     def __init__(self, tag: str, poll_s: float) -> None:
-        self._tag, self._poll_s = tag, poll_s
+        self.tag, self._poll_s = tag, poll_s
         #: How often the queue has been read.
         self.number = 0
         self._jobs: dict[str, Job] = {}
@@ -66,7 +66,7 @@ class QueuePoller:
         try:
             # Of the jobs of a run, an active one precedes ended ones, a later one earlier ones.
             jobs = sorted(commands.queue(), key=lambda job: (not job.is_over, len(job.id), job.id))
-            named = ((run_id_of(job.name, self._tag), job) for job in jobs)
+            named = ((run_id_of(job.name, self.tag), job) for job in jobs)
             self._jobs = {run_id: job for run_id, job in named if run_id is not None}
             self.number += 1
             self._failures, self.error = 0, None
@@ -199,8 +199,8 @@ class SlurmAttempt:
             last = record.interruptions[-1] if record.interruptions else None
             if record.status == "planned" and last and last.job_id == self._job_id:
                 return self._resubmit(record)  # the job recorded its interruption
-            reason = f"job {self._job_id} disappeared from the queue; no accounting record found"
-            return self._failed(record, reason, interrupted=True)
+            gone = f"job {self._job_id} disappeared from the queue; no accounting record found"
+            return self._failed(record, gone, interrupted=True)
         # With a short time limit, SIGUSR1 may come before the driver handles it.
         was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
         name = f"job {job.id}"

@@ -8,16 +8,16 @@ import contextlib
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import locked, open_regular
 from wattlaw.run.boards import too_large_reason
-from wattlaw.run.launcher import Allocation, Examination, Launcher, ResourcesBusy
+from wattlaw.run.launcher import Allocation, Launcher, ResourcesBusy
 from wattlaw.run.slurm import commands
 from wattlaw.run.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.run.slurm.commands import Account, Job, Unreachable
@@ -79,8 +79,6 @@ class SlurmLauncher(Launcher):
 
     def __init__(self, launch: Launch, store: Path) -> None:
         self._launch, self._store, self._nodes = launch, store, Nodes(launch)
-        self._tag = store_tag(store)
-        self._poller = QueuePoller(self._tag, launch.slurm.poll_s)
         self._turn: BinaryIO | None = None
         self._turn_tried_at = 0
         #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
@@ -90,6 +88,10 @@ class SlurmLauncher(Launcher):
         self._unconfirmed: dict[str, int] = {}
         self._cancelled_before = Store(store).cancelled_at()
         self._refused_in_a_row = 0
+
+    @cached_property
+    def _poller(self) -> QueuePoller:
+        return QueuePoller(store_tag(self._store), self._launch.slurm.poll_s)
 
     @classmethod
     def resolve(cls, study: Study) -> Study:
@@ -115,14 +117,29 @@ class SlurmLauncher(Launcher):
         return launcher
 
     @classmethod
-    def examine(cls, launch: Launch) -> Examination:
-        nodes = Nodes(launch)
-        return Examination(
-            partial(_unsupported_reason, launch, nodes), nodes.warnings, nodes.missing
-        )
+    def examine(cls, launch: Launch) -> Self:
+        return cls(launch, Path())
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        return _unsupported_reason(self._launch, self._nodes, spec)
+        try:
+            workers = workers_per_node(spec)
+        except BadInput as error:
+            return str(error)
+        most = self._launch.gpus_per_node
+        if most is not None and workers > most:
+            return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
+        workload = spec.workload
+        if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
+            return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
+        if spec.nodes > 1 and workload.progress is not None:
+            return f"progress is read on one node, not {spec.nodes}"
+        return too_large_reason(spec, self._nodes.boards)
+
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+        return self._nodes.warnings(specs)
+
+    def missing(self, study: Study) -> list[str]:
+        return self._nodes.missing(study)
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
@@ -172,7 +189,7 @@ class SlurmLauncher(Launcher):
         submission.write(folder)
         write_script(folder, self._launch)
         claim_path(folder).unlink(missing_ok=True)
-        name = job_name(self._tag, record.run_id)
+        name = job_name(self._poller.tag, record.run_id)
         job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
         submission.model_copy(update={"job_id": job_id}).write(folder)
@@ -230,22 +247,6 @@ class SlurmLauncher(Launcher):
                 return False
             self._turn = file
         return self._turn is not None
-
-
-def _unsupported_reason(launch: Launch, nodes: Nodes, spec: RunSpec) -> str | None:
-    try:
-        workers = workers_per_node(spec)
-    except BadInput as error:
-        return str(error)
-    most = launch.gpus_per_node
-    if most is not None and workers > most:
-        return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
-    workload = spec.workload
-    if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
-        return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
-    if spec.nodes > 1 and workload.progress is not None:
-        return f"progress is read on one node, not {spec.nodes}"
-    return too_large_reason(spec, nodes.boards)
 
 
 #: The most job ids in one command line.
