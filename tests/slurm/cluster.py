@@ -197,15 +197,6 @@ class Cluster:
         """Return where a host's private folder (/tmp, /var/tmp or /run) lies for us."""
         return self.folder / host / path.strip("/").replace("/", "-")
 
-    def processes(self, name: str) -> list[psutil.Process]:
-        """Return the living processes of a node, its first process left out."""
-        found = []
-        for process in self._init(name).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
-
     # ---- what goes wrong ----
     def kill_node(self, name: str) -> None:
         """Let a node vanish with all its processes; what lies in its /var/tmp stays."""

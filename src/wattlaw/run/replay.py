@@ -68,10 +68,12 @@ class Measurement(NamedTuple):
 
     def fits(self, spec: RunSpec, options: Mapping[str, str]) -> bool:
         """Return whether this is of a run; a value that is unknown fits every run."""
-        wanted = spec.setting.model_dump() | {
+        wanted = {
             "workload": spec.workload.name,
             "hardware": spec.hardware,
             "nodes": spec.nodes,
+            "global_batch": spec.setting.global_batch,
+            "precision": spec.setting.precision,
         }
         return all(self.values.get(name) in (None, wanted[name]) for name in _OF_RUN) and all(
             options.get(name) == text for name, text in self.options.items()
