@@ -20,8 +20,8 @@ from wattlaw.run.notify import Notifications, command_words
 from wattlaw.run.planning import GpuHours, gpu_hours
 from wattlaw.run.stop import CANCELLED
 from wattlaw.store.store import Store
-from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.setting import RECORDED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -431,6 +431,6 @@ def _launcher(study: Study) -> type[Launcher]:
 
 def _row(run: PlannedRun) -> dict[str, Any]:
     spec = run.spec
-    setting = {name: getattr(spec.setting, name) for name in Setting.model_fields}
+    setting = {name: getattr(spec.setting, name) for name in RECORDED}
     identity = {"run_id": run.run_id, "workload": spec.workload.name}
     return {**identity, **setting, "nodes": spec.nodes, "repeat": spec.repeat}

@@ -72,7 +72,7 @@ class Measurement(NamedTuple):
             "workload": spec.workload.name,
             "hardware": spec.hardware,
             "nodes": spec.nodes,
-            "global_batch": spec.setting.global_batch,
+            "global_batch": spec.global_batch,
             "precision": spec.setting.precision,
         }
         return all(self.values.get(name) in (None, wanted[name]) for name in _OF_RUN) and all(
@@ -287,9 +287,10 @@ class Replay:
         """
         options, of_workload = _workload(spec.workload.model_dump_json())
         row = table.measurement(spec, options)
-        measure, gpus, batch = spec.measure, spec.setting.gpus, spec.setting.global_batch
+        measure, gpus, batch = spec.measure, spec.setting.gpus, spec.global_batch
         if row is None:
-            setting = spec.setting.model_dump(exclude_defaults=True) | {"nodes": spec.nodes}
+            known = {"gpus": gpus} | ({"global_batch": batch} if batch else {})
+            setting = known | spec.setting.changed() | {"nodes": spec.nodes}
             named = {"workload": spec.workload.name, "hardware": spec.hardware}
             given = [f"{name} {value}" for name, value in spec.workload.options.items()]
             label = ", ".join(filter(None, [group_label(named | setting), *given]))

@@ -9,6 +9,7 @@ from operator import itemgetter
 from pydantic import BaseModel
 
 from wattlaw.study.model import RunSpec
+from wattlaw.study.setting import Setting
 
 ID_DIGITS = 16
 _REQUIRED = math.nan  # equal to nothing
@@ -35,6 +36,12 @@ def _encode(model: BaseModel) -> str:
     return f"{{{','.join(pairs)}}}"
 
 
+def encode_setting(setting: Setting) -> str:
+    """Return the canonical JSON of a setting; that has the global batch, too."""
+    batch = setting.global_batch
+    return _encode_json(_plain(setting.changed() | ({"global_batch": batch} if batch else {})))
+
+
 @cache
 def _fields(model: type[BaseModel]) -> tuple[tuple[str, object], ...]:
     """Return the fields of a model in the order of canonical JSON, each with its default."""
@@ -46,6 +53,8 @@ def _fields(model: type[BaseModel]) -> tuple[tuple[str, object], ...]:
 
 
 def _json(value: object) -> str:
+    if isinstance(value, Setting):
+        return encode_setting(value)
     return _encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
 
 

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from wattlaw.common.errors import BadInput
 from wattlaw.study.document import read_document
 from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec, Setting, Study
+from wattlaw.study.model import Measure, RunSpec, Study
+from wattlaw.study.setting import Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 20_000
@@ -118,8 +119,7 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
     ):
         local_batch = batch if sweep.local_batch else batch // (emulated or gpus)
         yield Setting(
-            gpus=gpus,
-            global_batch=local_batch * gpus,
+            gpus,
             local_batch=local_batch,
             power_limit_w=power,
             clock_limit_mhz=clock,
