@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 
-from wattlaw.common.formatting import run_title
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.run.campaign import Observer
+from wattlaw.run.run_status import run_title
 from wattlaw.store.record import RunRecord
 
 _REPEAT_NOTE_S = 60.0
