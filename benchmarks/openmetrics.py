@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow.parquet  # noqa: F401 - its import is not a cost of each run
 
 import wattlaw
-from wattlaw.api.progress import LineProgress
 from wattlaw.exporting import openmetrics
 from wattlaw.store.store import Store
 
@@ -33,15 +32,13 @@ def main() -> None:
         wattlaw.run(folder / "study.yaml", folder / "store")
         store = Store(folder / "store")
         records = store.records()
-        observer = LineProgress(lambda _: None, len(records))
         begin_s = time.process_time()
-        with openmetrics.MetricsFile(
-            folder / "x.prom", "benchmark", store, len(records), observer
-        ) as metrics:
+        file = folder / "x.prom"
+        with openmetrics.MetricsFile(file, "benchmark", store, len(records)) as metrics:
             for record in records:
                 metrics.ended(record, is_new=False)
         ended_s = time.process_time()
-        with openmetrics.MetricsFile(folder / "x.prom", "benchmark", store, 1, observer) as metrics:
+        with openmetrics.MetricsFile(file, "benchmark", store, 1) as metrics:
             metrics.started(records[0])
             time.sleep(5)
         updated_s = time.process_time()

@@ -103,7 +103,7 @@ def compared(workload: str, repeats: int, folder: Path) -> dict[str, Any]:
     study = studies["steps"]
     with closing(LocalLauncher(study.launch, gpus=[], boards=[])) as launcher:
         progress = LineProgress(lambda line: print(line, flush=True), len(order))
-        Campaign(study, order, store, launcher, progress).run()
+        Campaign(study, order, store, launcher, [progress]).run()
     results = measured(store, runs)
     per_sample = {name: [one["s_per_sample"] for one in rows] for name, rows in results.items()}
     pairs = list(zip(per_sample["steps"], per_sample["epochs"], strict=True))

@@ -10,7 +10,7 @@ from wattlaw.api import results
 from wattlaw.api.decision_inputs import read_inputs, setting_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.run.launcher import Ended
-from wattlaw.run.replay.launcher import ReplayLauncher
+from wattlaw.run.replay import ReplayLauncher
 
 
 def test_a_setting_that_cannot_run_is_not_decided_for(write_decide, tmp_path):

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import paths
 import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
@@ -175,17 +174,6 @@ def test_every_number_survives_in_every_format(counts, data, tmp_path_factory):
         path = folder / f"x{kind}"
         path.write_text(text(["gpus"], series))
         assert read(path) == {(one.callpath, one.metric): one.values for one in series}
-
-
-@pytest.mark.parametrize("name", ["extrap_input.txt", "extrap_2p.txt", "extrap.jsonl"])
-def test_the_reader_of_these_tests_reads_files_of_extrap(name):
-    default = paths.ROOT / "../shared/data"
-    path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / "formats" / name
-    if not path.exists():
-        pytest.skip(f"no {name} (Extra-P); see docs/benchmarks.md")
-    ((_, series),) = read(path).items()
-    assert len(series) == (25 if name == "extrap_2p.txt" else 5)
-    assert all(len(values) >= 1 for values in series.values())
 
 
 @pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")

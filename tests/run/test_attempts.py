@@ -57,32 +57,25 @@ def finished(
     return record, [*zip(table["epoch"].to_pylist(), table["loss"].to_pylist(), strict=True)]
 
 
+@pytest.mark.parametrize("every", [1, None])
 @pytest.mark.parametrize(
     ("attempts", "expected"),
     [
-        ([[0, 1, 2, 3]], [(0, 1), (1, 1), (2, 1), (3, 1)]),
-        ([[0, 1], [2, 3]], [(0, 1), (1, 1), (2, 2), (3, 2)]),
         ([[0, 1, 2], [1, 2, 3]], [(0, 1), (1, 2), (2, 2), (3, 2)]),  # 1 and 2 were not kept
         ([[0], [], [1], [], [2, 3]], [(0, 1), (1, 3), (2, 5), (3, 5)]),
-        ([[0, 1, 2, 3], [0, 1, 2, 3]], [(0, 2), (1, 2), (2, 2), (3, 2)]),  # no checkpoint was left
         ([[0, 1, 2, 3], []], [(0, 1), (1, 1), (2, 1), (3, 1)]),  # killed after the last epoch
     ],
 )
-def test_a_run_with_checkpoints_has_each_epoch_from_the_last_attempt_that_made_it(
-    attempts, expected, tmp_path
+def test_a_run_has_each_epoch_from_the_last_attempt_that_made_it(
+    attempts, expected, every, tmp_path
 ):
-    record, found = finished(tmp_path, DIGITS, 1, *attempts)
+    record, found = finished(tmp_path, DIGITS, every, *attempts)
     assert (record.status, found) == ("done", expected)
 
 
 def test_a_run_with_checkpoints_that_lacks_an_epoch_has_failed(tmp_path):
     record, _ = finished(tmp_path, DIGITS, 2, [0, 1], [3])
     assert (record.status, record.reason) == ("failed", "1 of 4 windows are missing")
-
-
-def test_an_attempt_resumes_from_the_checkpoint_of_a_notice_without_the_option(tmp_path):
-    record, found = finished(tmp_path, DIGITS, None, [0, 1], [2, 3])
-    assert (record.status, found) == ("done", [(0, 1), (1, 1), (2, 2), (3, 2)])
 
 
 @pytest.mark.parametrize("epochs", [[0, 1], [None, None]])
@@ -200,7 +193,7 @@ FIRST = [Part(0, 0, W), evaluated(0)]
         (  # ended after its last window
             [[*FIRST, Part(1, 0, W), evaluated(1)], []],
             [(1, 0, 0, 10), (1, 1, 0, 10)],
-            [1, 2],
+            [1],
         ),
     ],
 )
@@ -209,50 +202,41 @@ def test_parts_of_epochs_are_each_from_the_last_attempt_that_made_them(
 ):
     found, kept = merged(tmp_path, attempts)
     assert found == expected
-    assert [number for number in kept if attempts[number - 1]] == [
-        number for number in numbers if attempts[number - 1]
-    ]
+    assert [number for number in kept if attempts[number - 1]] == numbers
 
 
 WHOLE = [Part(0, 0, W), evaluated(0), Part(1, 0, W), evaluated(1)]
 
 
-@pytest.mark.parametrize(
-    ("parts", "missing"),
-    [
-        (WHOLE, None),
-        ([Part(0, 0, 4), Part(0, 4, W), *WHOLE[1:]], None),
-        ([Part(0, 0, 4), Part(0, 5, W), *WHOLE[1:]], "1 of 4 windows are missing"),
-        ([Part(0, 4, W), *WHOLE[1:]], "1 of 4 windows are missing"),
-        ([Part(0, 0, 5), Part(0, 4, W), *WHOLE[1:]], "1 of 4 windows are missing"),
-        ([*WHOLE[:2], Part(1, 0, 7), evaluated(1)], "1 of 4 windows are missing"),
-        (WHOLE[:2], "2 of 4 windows are missing"),
-        ([], "4 of 4 windows are missing"),
-    ],
-)
-def test_an_epoch_is_complete_if_its_parts_cover_all_steps(parts, missing, tmp_path):
-    record, run = written(tmp_path, [parts])
-    assert missing_windows(record, run.windows(1)) == missing
+def on(hosts: str, parts: list[Part]) -> list[Part]:
+    return [part._replace(hosts=hosts) for part in parts]
 
 
 @pytest.mark.parametrize(
-    ("parts", "missing"),
+    ("parts", "nodes", "missing"),
     [
-        ([p._replace(hosts="ab") for p in WHOLE], None),
-        (  # other hosts after the first part
-            [Part(0, 0, 4, hosts="ab"), Part(0, 4, W, hosts="cd")]
-            + [p._replace(hosts="cd") for p in WHOLE[1:]],
-            None,
-        ),
+        (WHOLE, 1, None),
+        ([Part(0, 0, 4), Part(0, 4, W), *WHOLE[1:]], 1, None),
+        ([Part(0, 0, 4), Part(0, 5, W), *WHOLE[1:]], 1, "1 of 4 windows are missing"),
+        ([Part(0, 4, W), *WHOLE[1:]], 1, "1 of 4 windows are missing"),
+        ([Part(0, 0, 5), Part(0, 4, W), *WHOLE[1:]], 1, "1 of 4 windows are missing"),
+        ([*WHOLE[:2], Part(1, 0, 7), evaluated(1)], 1, "1 of 4 windows are missing"),
+        (WHOLE[:2], 1, "2 of 4 windows are missing"),
+        ([], 1, "4 of 4 windows are missing"),
+        (on("ab", WHOLE), 2, None),
+        # other hosts after the first part
+        ([*on("ab", [Part(0, 0, 4)]), *on("cd", [Part(0, 4, W), *WHOLE[1:]])], 2, None),
         (
-            [Part(0, 0, 4, hosts="ab"), Part(0, 4, W, hosts="a")]
-            + [p._replace(hosts="ab") for p in WHOLE[1:]],
+            [*on("ab", [Part(0, 0, 4)]), Part(0, 4, W), *on("ab", WHOLE[1:])],
+            2,
             "1 of 4 windows are missing on some of 2 hosts",
         ),
     ],
 )
-def test_every_part_must_be_there_on_every_host(parts, missing, tmp_path):
-    record, run = written(tmp_path, [parts], nodes=2)
+def test_an_epoch_is_complete_if_its_parts_cover_all_steps_on_every_host(
+    parts, nodes, missing, tmp_path
+):
+    record, run = written(tmp_path, [parts], nodes=nodes)
     assert missing_windows(record, run.windows(1)) == missing
 
 

@@ -1,19 +1,12 @@
 """``wattlaw cancel``: the end of what a store has under way. Jobs of Slurm: tests/slurm."""
 
 import json
+import sys
 
 import pytest
 
 from agents import record_of
-from conftest import (
-    LONG,
-    in_training,
-    processes_of,
-    records,
-    started,
-    wait_for,
-    wattlaw,
-)
+from conftest import processes_of, records, started, wait_for, wattlaw
 from ranks import spec_of
 from wattlaw.cli.main import main
 from wattlaw.run.stop import CANCELLED
@@ -22,17 +15,19 @@ from wattlaw.store.store import Store
 
 
 def test_a_campaign_ends_its_runs_and_itself(tmp_path, write_study):
-    study = write_study(measure=LONG | {"epochs": 40}, repeats=2)
     store = tmp_path / "store"
+    code = "import sys, time; open(sys.argv[1], 'x'); time.sleep(1000)"
+    words = [sys.executable, "-c", code, f"{store}.began{{repeat}}"]
+    study = write_study(workloads=[{"command": words}], repeats=2)
     with started("run", study, "--store", store) as campaign:
-        wait_for(lambda: in_training(store), "training")
+        wait_for(lambda: [*tmp_path.glob("store.began*")], "the command")
         told = wattlaw("cancel", store)
         output, _ = campaign.communicate(timeout=30)
     assert told.returncode == 0, told.stderr
     assert "no job was in the queue" in told.stdout
     assert campaign.returncode == 1
     assert f"stopped by {CANCELLED}" in output
-    assert not processes_of(store)
+    assert not processes_of(store, "")
     begun = [record for record in records(store).values() if record.attempts]
     assert [(one.status, one.interrupted) for one in begun] == [("failed", True)]
     assert begun[0].reason == f"interrupted by {CANCELLED}"

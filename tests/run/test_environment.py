@@ -214,4 +214,4 @@ def test_the_guide_to_clusters_installs_what_its_study_needs(tmp_path):
     (workload,) = loaded.plan.study.workloads
     assert f"clone[{catalogue.entry(workload.name).extra}]" in commands
     assert loaded.plan.study.launch.slurm.cpus_per_worker is not None
-    assert {run.nodes for run in loaded.plan.runs} == {1, 2, 4, 8}
+    assert {run.spec.nodes for run in loaded.plan.runs} == {1, 2, 4, 8}

@@ -61,26 +61,19 @@ def test_a_command_that_cannot_be_run_is_refused_before_anything_is_written(
     assert not (tmp_path / "store").exists()
 
 
-class Quiet:
-    """An observer that does nothing."""
-
-    started = ended = waiting = note = decided = lambda self, *_, **__: None
-
-
 def test_limits_that_were_not_restored_and_a_decision_are_events(write_study, tmp_path):
     store, file = tmp_path / "store", tmp_path / "events"
     calm = STUDY | {"launch": {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}}
     assert command("run", write_study(**calm), "--store", store).returncode == 0
     record = next(iter(records(store).values()))
     note = f"GPU-1: does not answer; {RESTORE_HINT}"
-    with Notifications(command_words(appending(file)), store, Quiet()) as notifications:
+    with Notifications(command_words(appending(file)), store) as notifications:
         notifications.ended(record, is_new=True)
         notifications.ended(record.model_copy(update={"notes": (note,)}), is_new=True)
         notifications.ended(record.model_copy(update={"notes": (note,)}), is_new=False)
-        notifications.study_ended(Outcome(2, 0, 0, 0, not_needed=3, stopped_because="certain"))
-    assert [(item["event"], item["run_id"]) for item in events(file)] == [
-        ("limits not restored", record.run_id), ("study decided", None),
-    ]  # fmt: skip
+        notifications.over(Outcome(2, 0, 0, 0, not_needed=3, stopped_because="certain"))
+    found = [(item["event"], item["run_id"]) for item in events(file)]
+    assert found == [("limits not restored", record.run_id), ("study decided", None)]
     assert notifications.warnings == ()
 
 
@@ -94,8 +87,8 @@ def test_a_command_that_takes_too_long_is_killed_with_what_it_started(monkeypatc
     monkeypatch.setattr(notify, "_TIMEOUT_S", 1.0)
     store, file = tmp_path / "store", tmp_path / "pid"
     sleeping = command_words(f"sh -c 'sleep 300 & echo $! > {shlex.quote(str(file))}; wait'")
-    with Notifications(sleeping, store, Quiet()) as notifications:
-        notifications.study_ended(Outcome(2, 0, 0, 0))
+    with Notifications(sleeping, store) as notifications:
+        notifications.over(Outcome(2, 0, 0, 0))
     assert "timed out" in notifications.warnings[0]
     pid = int(file.read_text())
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie", "end")

@@ -19,7 +19,6 @@ from conftest import started, study_of, wait_for
 from conftest import wattlaw as command
 from made_stores import record, write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.api.progress import LineProgress
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.exporting import openmetrics as exporting
@@ -115,16 +114,6 @@ def test_a_killed_run_leaves_a_complete_file(write_study, tmp_path):
     read(path)
 
 
-class Silent:
-    """An observer that counts what it gets."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def __getattr__(self, name: str) -> object:
-        return lambda *_, **__: self.calls.append(name)
-
-
 RUNS = [
     run_row("done0000", gpus=4, global_batch=64, local_batch=16),
     run_row("doubtful", gpus=1),
@@ -156,13 +145,10 @@ def records(hours: float) -> Iterator[RunRecord]:
 
 
 def test_totals_count_measured_hours_and_plausible_energies(store, tmp_path):
-    other = Silent()
-    with MetricsFile(tmp_path / "x.prom", "s", store, 6, other) as metrics:
+    with MetricsFile(tmp_path / "x.prom", "s", store, 6) as metrics:
         for one in records(hours=0.5):
             metrics.started(one)
             metrics.ended(one, is_new=True)
-        metrics.note("hello")
-    assert other.calls == [*["started", "ended"] * 4, "note"]
     assert metrics.warnings == ()
     samples = read(tmp_path / "x.prom")
     assert by(samples, "wattlaw_runs", "status") == {
@@ -186,7 +172,7 @@ def test_a_file_that_cannot_be_written_later_is_a_warning_and_damage_is_left_out
     folder = tmp_path / "collector"
     folder.mkdir()
     store.folder("done0000").epochs_path.write_bytes(b"PAR1")
-    with MetricsFile(folder / "x.prom", "s", store, 4, LineProgress(print, 4)) as metrics:
+    with MetricsFile(folder / "x.prom", "s", store, 4) as metrics:
         for one in records(hours=1.0):
             metrics.ended(one, is_new=False)
         wait_for(lambda: 'status="done"} 3' in (folder / "x.prom").read_text(), "the counts")
@@ -214,4 +200,4 @@ def test_any_label_survives_both_parsers(values):
 
 def test_only_prom_files_are_written(store, tmp_path):
     with pytest.raises(BadInput, match="node_exporter reads no other"):
-        MetricsFile(tmp_path / "x.txt", "s", store, 1, Silent())
+        MetricsFile(tmp_path / "x.txt", "s", store, 1)

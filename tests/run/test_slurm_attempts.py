@@ -25,7 +25,6 @@ from wattlaw.run.slurm.submission import (
 )
 from wattlaw.run.training.environment import DISK_FULL
 from wattlaw.store.record import Interruption, Site, now
-from wattlaw.store.run_folder import RunLock, locked
 from wattlaw.store.store import Store
 
 RUN = "0123456789abcdef"
@@ -338,14 +337,3 @@ def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
     queue.launcher.close()
     other._poller._next_s = 0.0
     assert other.allocate(spec) is not None
-
-
-def test_a_lock_has_one_owner_at_a_time(tmp_path):
-    with (tmp_path / "file").open("ab") as file, (tmp_path / "file").open("ab") as other:
-        assert locked(file)
-        assert not locked(other)
-    folder = Store(tmp_path / "store").folder(RUN)
-    with RunLock(folder) as lock:
-        assert lock.acquire()
-        assert RunLock(folder).is_locked()
-    assert not RunLock(folder).is_locked()

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from conftest import study_of
-from launchers import Silent
 from wattlaw.run.campaign import Campaign
 from wattlaw.run.local import LocalLauncher
 from wattlaw.run.planning import Planned
@@ -24,7 +23,7 @@ def run_here(study: Study, path: Path) -> Store:
     store = Store(path)
     store.create()
     launcher = LocalLauncher(study.launch, gpus=[], boards=[])
-    outcome = Campaign(planned.study, planned.runs, store, launcher, Silent()).run()
+    outcome = Campaign(planned.study, planned.runs, store, launcher, []).run()
     assert (outcome.failed, outcome.left) == (0, 0), store.records()
     return store
 

@@ -27,7 +27,7 @@ from slurm.settings import UID, USER, Settings, free_ports
 CONTROLLER, LOGINS = "controller", ("login1", "login2")
 DRIVER = "/run/wattlaw-fake-nvml"
 PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ldconfig", *COUNTED)
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 def missing_programs() -> list[str]:
@@ -196,15 +196,6 @@ class Cluster:
     def place(self, host: str, path: str) -> Path:
         """Return where a host's private folder (/tmp, /var/tmp or /run) lies for us."""
         return self.folder / host / path.strip("/").replace("/", "-")
-
-    def processes(self, name: str) -> list[psutil.Process]:
-        """Return the living processes of a node, its first process left out."""
-        found = []
-        for process in self._init(name).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
 
     # ---- what goes wrong ----
     def kill_node(self, name: str) -> None:

@@ -17,8 +17,8 @@ from wattlaw.store.store import Store
 PLUGIN = Path(__file__).parents[1] / "support" / "dropout_plugin"
 SLOW = [{"name": "digits-dropout"}]
 RUN_S = 350
-#: Of the net that pauses: about 2.4 s of training in each epoch.
-PAUSE_S = 0.2
+#: Of the net that pauses: about 3 s of training in each epoch.
+PAUSE_S = 0.25
 
 
 @dataclass
@@ -121,8 +121,11 @@ class Desk:
         return len(self.cluster.calls("sbatch"))
 
 
-def slowly(desk: Desk, epochs: int = 5, **changes: object) -> None:
-    """Write a study of one run on one node that lasts and keeps a checkpoint of each epoch."""
+def slowly(desk: Desk, epochs: int = 16, **changes: object) -> None:
+    """Write a study of one run on one node that keeps a checkpoint of each epoch.
+
+    It lasts longer than any test needs, also on a busy machine, until ``desk.pauses(0)``.
+    """
     desk.pauses(PAUSE_S)
     slurm = changes.pop("slurm", None)
     alone = [{"gpus": [1], "global_batch": [128]}]

@@ -8,6 +8,14 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 MEASURE = (sys.executable, "-m", "wattlaw", "measure", "--assume-cpu-w", "5", "--store")
+#: ``wattlaw`` that waits for a shorter time for the run of the first task.
+IMPATIENT = """
+import sys
+from wattlaw.cli.main import main
+from wattlaw.run import job_step
+job_step._RUN_S = job_step._BEGIN_S = 4.0
+sys.exit(main())
+"""
 TRACKED = """
 import sys, time, wattlaw
 given = {"steps": 10, "warmup_steps": 1, "assume_cpu_w": 5, "quiet": True}
@@ -75,10 +83,11 @@ def test_a_store_that_nodes_do_not_share_is_named_and_the_command_runs(
     cluster: Cluster, shared: Path
 ) -> None:
     """Each node has its own /tmp."""
-    line = (*MEASURE, "/tmp/own-store", "--", "hostname")  # noqa: S108
-    job = cluster.sbatch(
-        f"srun {' '.join(map(str, line))}", "--nodes=2", "--ntasks-per-node=1"
-    )  # fmt: skip
+    program = shared / "impatient.py"
+    program.write_text(IMPATIENT)
+    line = ("srun", sys.executable, program, "measure", "--store", "/tmp/own-store")  # noqa: S108
+    words = " ".join(map(str, (*line, "--", "hostname")))
+    job = cluster.sbatch(words, "--nodes=2", "--ntasks-per-node=1")
     cluster.wait_state(job, "COMPLETED", seconds=150)
     output = cluster.output(job)
     assert {"node1", "node2"} <= set(output.split())

@@ -8,9 +8,9 @@ from wattlaw.store.store import Store
 def test_a_run_at_its_time_limit_writes_a_checkpoint_and_continues(
     cluster: Cluster, desk: Desk
 ) -> None:
-    # Slurm looks every 30 s, and warns 30 to 90 s after the start; so long training lasts anyway.
-    slowly(desk, epochs=6, slurm={"time": "2", "warn_s": 30}, train={})
-    desk.pauses(2.0)
+    # Slurm looks every 30 s, and warns about 30 s after the start.
+    slowly(desk, slurm={"time": "2", "warn_s": 90}, train={})
+    desk.pauses(1.0)
     before = desk.submissions()
     with desk.running() as front:
         stopped = lambda: [*desk.store.glob("runs/*/live/1/stopped.json")]  # noqa: E731
@@ -32,7 +32,7 @@ def test_a_full_disk_fails_the_run_and_leaves_no_partial_result(
 ) -> None:
     desk.folder = cluster.small / "alice"
     cluster.run("mkdir", desk.folder)
-    slowly(desk, epochs=4)
+    slowly(desk)
     with desk.running() as front:
         desk.wait_epochs(1)
         cluster.run("dd", "if=/dev/zero", f"of={cluster.small}/ballast", "bs=4k", check=False)
@@ -41,6 +41,7 @@ def test_a_full_disk_fails_the_run_and_leaves_no_partial_result(
     assert front.returncode == 1, output
     assert "disk is full" in output
     assert Store(desk.store).arrow("epochs").num_rows == 0
+    desk.pauses(0)
     if desk.record().status != "failed":  # the disk had no space for the record
         assert "disk is full" in desk.runs().stdout
     again = desk.runs()

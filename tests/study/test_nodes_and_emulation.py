@@ -36,7 +36,7 @@ def test_two_gpus_on_one_node_and_on_two_are_two_settings(write_study):
     sweep = {"gpus": [2, 4], "global_batch": [64], "nodes": [1, 2]}
     launch = {"kind": "slurm", "gpus_per_node": 4}
     runs = planned(sweep, **launch)
-    pairs = {(run.setting.gpus, run.nodes) for run in runs}
+    pairs = {(run.setting.gpus, run.spec.nodes) for run in runs}
     assert pairs == {(2, 1), (2, 2), (4, 1), (4, 2)}
     assert len({run.run_id for run in runs}) == 4
     assert {run.spec.nodes for run in runs} == {1, 2}
@@ -49,7 +49,7 @@ def test_the_least_number_of_nodes_is_the_same_run_whether_it_is_named_or_not():
     sweep: dict[str, object] = {"gpus": [4], "global_batch": [64]}
     (plain,) = planned(sweep)
     (named,) = planned(sweep | {"nodes": [2]})
-    assert (plain.nodes, plain.run_id) == (2, named.run_id)
+    assert (plain.spec.nodes, plain.run_id) == (2, named.run_id)
 
 
 @given(st.lists(st.integers(1, 64), min_size=1), st.lists(st.integers(1, 8), min_size=1))
@@ -66,7 +66,7 @@ def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study
     sweep = {"gpus": [2], "local_batch": [8], "nodes": [1, 2]}
     runs = planned(sweep, kind="local")
     launcher = LocalLauncher(Launch(gpus_per_node=2), gpus=[], boards=[])
-    reasons = {run.nodes: launcher.unsupported_reason(run.spec) for run in runs}
+    reasons = {run.spec.nodes: launcher.unsupported_reason(run.spec) for run in runs}
     assert reasons[1] is None
     assert "2 nodes" in reasons[2]
 

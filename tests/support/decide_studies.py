@@ -1,7 +1,6 @@
 """Studies with ``decide`` that are run, for several test files."""
 
 from conftest import records
-from launchers import Silent
 from wattlaw.api.deciding import Decider
 from wattlaw.api.studies import load_study
 from wattlaw.run.campaign import Campaign
@@ -17,10 +16,9 @@ def run_with(study, store, launcher):
     opened = Store(store)
     opened.create()
     decider = Decider(loaded.plan.study, loaded.plan.runs, store)
-    observer = Silent()
     plan = loaded.plan
-    selection = Selection(plan.runs, opened, decider, observer.decided)
-    return Campaign(plan.study, plan.runs, opened, launcher, observer, None, selection).run()
+    selection = Selection(plan.runs, opened, decider)
+    return Campaign(plan.study, plan.runs, opened, launcher, [], None, selection).run()
 
 
 def statuses(store):

@@ -15,16 +15,6 @@ from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import expand
 
 
-class Silent:
-    """An observer that does nothing."""
-
-    def started(self, record: object) -> None: ...
-    def ended(self, record: object, *, is_new: bool) -> None: ...
-    def waiting(self, runs: int) -> None: ...
-    def note(self, message: str) -> None: ...
-    def decided(self, message: str) -> None: ...
-
-
 class ScriptedAttempt:
     def __init__(self, poll: Callable[[], Ended | None], lease: SlotLease) -> None:
         self._poll, self._lease, self.stopped = poll, lease, False
@@ -71,4 +61,4 @@ def execute(study: Study, store: Path, launcher: object) -> Outcome:
     """Execute a study's plan in this process."""
     opened = Store(store)
     opened.create()
-    return Campaign(study, expand(study), opened, launcher, Silent()).run()
+    return Campaign(study, expand(study), opened, launcher, []).run()

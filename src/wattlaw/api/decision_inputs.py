@@ -112,7 +112,7 @@ def check_question(study: Study, runs: Sequence[PlannedRun]) -> None:
         "epochs_by_batch": Question(samples_by_batch=decide.batches),
     }
     # Repeats share their setting.
-    different = {(id(run.setting), run.nodes): run for run in runs}.values()
+    different = {(run.setting, run.spec.nodes): run for run in runs}.values()
     settings = [emulated_setting(run, per_node) or setting_of(run) for run in different]
     if any(all(bound.allows(item) for bound in bounds.values()) for item in settings):
         return
@@ -132,7 +132,7 @@ def setting_of(run: PlannedRun) -> Setting:
     setting = run.setting
     return Setting(
         setting.gpus,
-        nodes=min(run.nodes, setting.gpus),
+        nodes=min(run.spec.nodes, setting.gpus),
         local_batch=setting.local_batch,
         gradient_accumulation=run.spec.train.gradient_accumulation,
         precision=setting.precision,

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from wattlaw.common.text import collapse_whitespace
+from wattlaw.run.campaign import Observer
 from wattlaw.run.run_status import run_title
 from wattlaw.store.record import RunRecord
 
@@ -45,7 +46,7 @@ class Tally:
         return text
 
 
-class LineProgress:
+class LineProgress(Observer):
     """Writes a line for each run that ends, and for each new message of the launcher."""
 
     def __init__(self, write: Callable[[str], object], runs: int, *, decides: bool = False) -> None:
@@ -53,9 +54,6 @@ class LineProgress:
         self._tally = Tally(runs, decides=decides)
         self._waiting = 0
         self._noted, self._next_note_s = "", 0.0
-
-    def started(self, record: RunRecord) -> None:
-        """Write nothing: a line follows when the run ends."""
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Write how a run ended, unless it had ended before this campaign."""

@@ -13,7 +13,7 @@ from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import plural
 from wattlaw.run import planning
-from wattlaw.run.campaign import Campaign, Observer
+from wattlaw.run.campaign import Campaign, Observer, Receiver
 from wattlaw.run.choosing import Selection
 from wattlaw.run.launcher import GROUP, Launcher
 from wattlaw.run.notify import Notifications, command_words
@@ -63,13 +63,11 @@ class Study:
     @property
     def sizes(self) -> dict[str, int]:
         """The numbers of runs, workloads, settings and repeats, by the noun in the singular."""
-        # Runs share their settings and workloads: of 100,000 runs each object is hashed once.
-        settings = {(id(run.setting), run.nodes): run.setting for run in self.plan.runs}
-        workloads = {id(run.spec.workload): run.spec.workload for run in self.plan.runs}
+        specs = [run.spec for run in self.plan.runs]
         return {
             "run": len(self),
-            "workload": len({workload.model_dump_json() for workload in workloads.values()}),
-            "setting": len({(setting, nodes) for (_, nodes), setting in settings.items()}),
+            "workload": len({spec.workload.model_dump_json() for spec in specs}),
+            "setting": len({(spec.setting, spec.nodes) for spec in specs}),
             "repeat": self.plan.study.repeats,
         }
 
@@ -395,33 +393,30 @@ def run(
         progress = LineProgress(progress or (lambda _: None), len(plan.runs), decides=decides)
     commit = planning.git_commit(Path.cwd())
     with closing(launcher), ExitStack() as stack:
-        metrics = notifications = decider = selection = None
+        receivers: list[Receiver] = []
+        decider = selection = None
         if command is not None:
-            notifications = stack.enter_context(Notifications(command, path, progress))
-            progress = notifications
+            receivers.append(stack.enter_context(Notifications(command, path)))
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 
-            metrics = MetricsFile(Path(openmetrics), study.name, results, len(study), progress)
-            progress = stack.enter_context(metrics)
+            metrics = MetricsFile(Path(openmetrics), study.name, results, len(study))
+            receivers.append(stack.enter_context(metrics))
         if plan.study.decide is not None:
             from wattlaw.api.deciding import Decider
 
             at_once = plan.study.decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
             decider = Decider(plan.study, plan.runs, path, at_once)
-            selection = Selection(plan.runs, results, decider, progress.decided)
-        campaign = Campaign(plan.study, plan.runs, results, launcher, progress, commit, selection)
+            selection = Selection(plan.runs, results, decider)
+        observers = [progress, *receivers]
+        campaign = Campaign(plan.study, plan.runs, results, launcher, observers, commit, selection)
         outcome = campaign.run()
-        if notifications is not None:
-            notifications.study_ended(outcome)
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     values = asdict(outcome) | {"has_jobs": has_jobs}
     if decider is not None:
         values["warnings"] += decider.warnings
-    if metrics is not None:
-        values["warnings"] += metrics.warnings
-    if notifications is not None:
-        values["warnings"] += notifications.warnings
+    for receiver in reversed(receivers):
+        values["warnings"] += receiver.warnings
     ended = RunOutcome(path, **values)
     if not (ended.failed and ended.is_success):
         return ended
@@ -435,6 +430,7 @@ def _launcher(study: Study) -> type[Launcher]:
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:
-    setting = {name: getattr(run.setting, name) for name in RECORDED}
-    identity = {"run_id": run.run_id, "workload": run.spec.workload.name}
-    return {**identity, **setting, "nodes": run.nodes, "repeat": run.spec.repeat}
+    spec = run.spec
+    setting = {name: getattr(spec.setting, name) for name in RECORDED}
+    identity = {"run_id": run.run_id, "workload": spec.workload.name}
+    return {**identity, **setting, "nodes": spec.nodes, "repeat": spec.repeat}

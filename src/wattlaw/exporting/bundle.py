@@ -37,7 +37,6 @@ class Bundle:
     endings = (".zip",)
 
     def write(self, tables: Tables, path: Path, options: Options) -> Exported:
-        """Write the bundle."""
         from wattlaw import __version__
 
         arrow = {
@@ -79,28 +78,22 @@ def _as_json(value: object) -> bytes:
 
 
 def _environment(runs: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the environments of the runs, with the number of runs of each."""
-    plain = ({name: run[name] for name in _ENVIRONMENT}
-             | {"software": json.loads(run["software"])} for run in runs)  # fmt: skip
-    counts = Counter(map(json.dumps, plain))
+    counts: Counter[str] = Counter()
+    for run in runs:
+        own = {name: run[name] for name in _ENVIRONMENT}
+        counts[json.dumps(own | {"software": json.loads(run["software"])})] += 1
     return [{**json.loads(key), "runs": count} for key, count in sorted(counts.items())]
 
 
 def _studies(runs: Iterable[Mapping[str, Any]]) -> str:
-    return ", ".join(sorted({_line(run["study"]) for run in runs})) or "no runs"
-
-
-def _line(text: str) -> str:
-    return collapse_whitespace(replace_invisible(text))
+    names = {collapse_whitespace(replace_invisible(run["study"])) for run in runs}
+    return ", ".join(sorted(names)) or "no runs"
 
 
 def _citation(runs: Iterable[Mapping[str, Any]], version: str) -> bytes:
-    """Return a citation file whose authors are to be filled in."""
     studies = _studies(runs)
-    software = {
-        "type": "software", "title": "wattlaw", "version": version,
-        "authors": [{"name": "wattlaw developers"}],
-    }  # fmt: skip
+    authors = [{"name": "wattlaw developers"}]
+    software = {"type": "software", "title": "wattlaw", "version": version, "authors": authors}
     content = {
         "cff-version": "1.2.0",
         "message": "If you use these data, please cite them as below.",
@@ -118,22 +111,19 @@ def _readme(runs: list[dict[str, Any]], arrow: Mapping[str, pa.Table], version: 
     sizes = "\n".join(f"| `{name}` | {len(table):,} |" for name, table in arrow.items())
     template = files("wattlaw.exporting").joinpath("bundle_readme.md").read_text(encoding="utf-8")
     return template.format(
-        studies=_studies(runs), sources=said or "no runs", sizes=sizes, version=version,
+        studies=_studies(runs),
+        sources=said or "no runs",
+        sizes=sizes,
+        version=version,
         columns=columns_in_markdown(),
-    )  # fmt: skip
+    )
 
 
 def columns_in_markdown() -> str:
-    """Return the columns of the tables of a store with their units, as Markdown tables."""
     lines: list[str] = []
     for row in describe_columns():
         if f"## {row['table']}" not in lines:
-            lines += [
-                "",
-                f"## {row['table']}",
-                "",
-                "| column | type | unit | meaning |",
-                "|---|---|---|---|",
-            ]
+            head = "\n| column | type | unit | meaning |\n|---|---|---|---|"
+            lines += ["", f"## {row['table']}", head]
         lines.append(f"| `{row['column']}` | {row['type']} | {row['unit']} | {row['meaning']} |")
     return "\n".join(lines[1:]) + "\n"

@@ -9,12 +9,12 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
 from wattlaw.common.scopes import PARTS
-from wattlaw.run.campaign import Observer
+from wattlaw.run.campaign import Receiver
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.sources import MEASURED, origin_of
@@ -26,19 +26,11 @@ _METRICS = {
     "wattlaw_runs": ("gauge", "", "Runs of the study by status; active: running or in a queue."),
     "wattlaw_gpu_hours": ("counter", "hours", "GPUs x time of ended runs, of their last attempt."),
     "wattlaw_energy_joules": ("counter", "joules", "Energy of devices in windows of done runs."),
-    "wattlaw_module_energy_joules": (
-        "counter", "joules", "Energy of modules, including their devices.",
-    ),
-    "wattlaw_node_energy_joules": (
-        "counter", "joules", "Energy of nodes, including devices and modules.",
-    ),
-    "wattlaw_active_run_start_time_seconds": (
-        "gauge", "seconds", "Start of each active run, since 1970.",
-    ),
-    "wattlaw_last_step_time_seconds": (
-        "gauge", "seconds", "Mean time of a step in the last window of each workload.",
-    ),
-}  # fmt: skip
+    "wattlaw_module_energy_joules": ("counter", "joules", "Energy of modules with their devices."),
+    "wattlaw_node_energy_joules": ("counter", "joules", "Energy of nodes with all in them."),
+    "wattlaw_active_run_start_time_seconds": ("gauge", "seconds", "Start of each active run."),
+    "wattlaw_last_step_time_seconds": ("gauge", "seconds", "Mean step time of the last window."),
+}
 _TRAINING = ("train", "steps", "run")  # phases
 _ENDED = ("done", "failed", "skipped", "interrupted")
 #: Of each kind of device: the metric, so that no sum over one metric counts a part twice, and the
@@ -48,36 +40,34 @@ _ENERGIES = {
     "module": ("wattlaw_module_energy_joules", ""),
     "node": ("wattlaw_node_energy_joules", "node_"),
 }
-_READ = [
-    "phase", "start_ns", "step_time_mean_s", "energy_source", "energy_verdict",
-    "node_energy_source", "node_energy_verdict", *(f"{kind}_energy_j" for kind in _ENERGIES),
-]  # fmt: skip
+_OF_STEPS = ["phase", "start_ns", "step_time_mean_s"]
+_OF_ENERGY = [
+    f"{prefix}energy_{what}" for prefix in ("", "node_") for what in ("source", "verdict")
+]
+_OF_ENERGY += [f"{kind}_energy_j" for kind in _ENERGIES]
 
 Labels = tuple[tuple[str, str], ...]
 
 
-class MetricsFile:
-    """An observer that keeps a file up to date and passes everything on to another observer.
+class MetricsFile(Receiver):
+    """Keeps a file up to date, with mode 0644, every 10 s.
 
-    A thread writes the file every 10 s, with mode 0644. Raises ``BadInput`` if it cannot be
-    written at first; ``warnings`` has later errors.
+    Raises ``BadInput`` if it cannot be written at first; ``warnings`` has later errors.
     """
 
-    def __init__(self, path: Path, study: str, store: Store, runs: int, other: Observer) -> None:
+    def __init__(self, path: Path, study: str, store: Store, runs: int) -> None:
         if path.suffix != ".prom" or (path.exists() and not path.is_file()):
             raise BadInput(
                 f"{path}: not a file for OpenMetrics; allowed: a regular file whose name ends in "
                 ".prom, since node_exporter reads no other"
             )
-        self._path, self._store, self._runs, self._other = path, store, runs, other
-        self.waiting, self.note, self.decided = other.waiting, other.note, other.decided
+        self._path, self._store, self._runs = path, store, runs
         self._common = (("study", study), ("store", str(store.path.resolve())))
         self._active: dict[str, RunRecord] = {}
         self._states: Counter[str] = Counter()
         self._ended: deque[RunRecord] = deque()
         self._totals: dict[tuple[str, Labels], float] = defaultdict(float)
         self._last_steps: dict[Labels, tuple[int, float]] = {}  # start of the window, value
-        self.warnings: tuple[str, ...] = ()
         try:
             write_text(path, self._text(), durable=False, mode=0o644)
         except OSError as error:
@@ -87,22 +77,14 @@ class MetricsFile:
         self._thread.start()
 
     def started(self, record: RunRecord) -> None:
-        """Count an active run."""
         self._active[record.run_id] = record
-        self._other.started(record)
 
-    def ended(self, record: RunRecord, *, is_new: bool) -> None:
-        """Count a run that ended."""
+    def ended(self, record: RunRecord, *, is_new: bool) -> None:  # noqa: ARG002
         self._active.pop(record.run_id, None)
         self._states[record.state] += 1
         self._ended.append(record)
-        self._other.ended(record, is_new=is_new)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
-        """Write the last state."""
         self._stop.set()
         self._thread.join()
 
@@ -117,34 +99,31 @@ class MetricsFile:
                 self.warnings = (f"{self._path}: was not updated: {error.strerror}",)
 
     def _read_windows(self) -> None:
-        """Read the energies of runs that ended, and the last steps of these and of active runs."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         unreadable = (pa.ArrowException, OSError, LookupError, ValueError)
         while self._ended:
             record = self._ended.popleft()
-            self._add_gpu_hours(record)
-            with contextlib.suppress(*unreadable):  # the commands that read it report it
-                if record.status == "done":
+            is_measured = origin_of(record.spec.launch_kind) == MEASURED  # others use no GPUs
+            if is_measured and record.started_at is not None and record.finished_at is not None:
+                duration_s = (record.finished_at - record.started_at).total_seconds()
+                hours = record.spec.setting.gpus * max(0.0, duration_s) / 3600.0
+                self._totals["wattlaw_gpu_hours", ()] += hours
+            if record.status == "done":
+                with contextlib.suppress(*unreadable):  # the commands that read it report it
                     path = self._store.folder(record.run_id).epochs_path
                     with pq.ParquetFile(path) as file:
-                        windows = file.read(_READ, use_threads=False).to_pylist()
+                        table = file.read([*_OF_STEPS, *_OF_ENERGY], use_threads=False)
+                    windows = table.to_pylist()
                     self._add_energy(windows)
                     self._take_last_step(record, windows)
         for record in list(self._active.values()):
             folder = self._store.folder(record.run_id)
             with contextlib.suppress(*unreadable):
                 attempts = [int(path.name) for path in folder.live(0).parent.iterdir()]
-                windows = folder.windows(max(attempts)).select(_READ[:3]).to_pylist()
+                windows = folder.windows(max(attempts)).select(_OF_STEPS).to_pylist()
                 self._take_last_step(record, windows)
-
-    def _add_gpu_hours(self, record: RunRecord) -> None:
-        is_measured = origin_of(record.spec.launch_kind) == MEASURED  # others use no GPUs
-        if is_measured and record.started_at is not None and record.finished_at is not None:
-            duration_s = (record.finished_at - record.started_at).total_seconds()
-            hours = record.spec.setting.gpus * max(0.0, duration_s) / 3600.0
-            self._totals["wattlaw_gpu_hours", ()] += hours
 
     def _add_energy(self, windows: Iterable[dict[str, Any]]) -> None:
         for window in windows:
@@ -164,23 +143,19 @@ class MetricsFile:
                 self._last_steps[labels] = start_ns, value
 
     def _text(self) -> str:
-        """Return the file."""
         active = list(self._active.values())
         states = {state: self._states[state] for state in _ENDED} | {"active": len(active)}
         states["planned"] = self._runs - sum(states.values())
-        samples: dict[str, list[tuple[Labels, float]]] = {name: [] for name in _METRICS}
+        samples: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
         samples["wattlaw_runs"] = [((("status", name),), n) for name, n in states.items()]
         for (name, labels), value in sorted(self._totals.items()):
             samples[name].append((labels, value))
         for record in active:
-            labels = (
-                ("run_id", record.run_id),
-                ("workload", record.spec.workload.name),
-                ("gpus", str(record.spec.setting.gpus)),
-            )
             if record.started_at is not None:
-                value = record.started_at.timestamp()
-                samples["wattlaw_active_run_start_time_seconds"].append((labels, value))
+                workload, gpus = record.spec.workload.name, str(record.spec.setting.gpus)
+                labels = (("run_id", record.run_id), ("workload", workload), ("gpus", gpus))
+                start_s = record.started_at.timestamp()
+                samples["wattlaw_active_run_start_time_seconds"].append((labels, start_s))
         for labels, (_, value) in sorted(self._last_steps.items()):
             samples["wattlaw_last_step_time_seconds"].append((labels, value))
         lines = []
@@ -189,10 +164,8 @@ class MetricsFile:
             lines += [f"# UNIT {name} {unit}"] if unit else []
             lines += [f"# HELP {name} {text}"]
             sample = f"{name}_total" if kind == "counter" else name
-            lines += [
-                f"{sample}{{{_as_text((*self._common, *labels))}}} {value!r}"
-                for labels, value in samples[name]
-            ]
+            for labels, value in samples[name]:
+                lines.append(f"{sample}{{{_as_text((*self._common, *labels))}}} {value!r}")
         return "\n".join([*lines, "# EOF", ""])
 
 

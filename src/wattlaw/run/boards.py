@@ -92,7 +92,6 @@ def _memory(board: Board) -> float:
 
 
 def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
-    """Return what a run needs and how to make it fit."""
     precision, local = spec.setting.precision or "fp32", spec.local_batch or 1
     text, fits_gb = spec.workload.model_dump_json(), _NEAR * _memory(board)
     none_gb, one_gb = (_estimate_gb(text, count, precision) or 0.0 for count in (0, 1))

@@ -5,11 +5,12 @@ kernel releases the locks of a campaign that dies.
 """
 
 import time
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Self
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.run.choosing import Selection
@@ -30,8 +31,22 @@ _BUSY_POLL_S = 0.02
 _OTHERS_POLL_S = 0.5
 
 
-class Observer(Protocol):
-    """Receives the progress of a campaign."""
+@dataclass(frozen=True)
+class Outcome:
+    """How many runs of the plan have each status, and what interrupted the campaign."""
+
+    done: int
+    failed: int
+    skipped: int
+    left: int
+    interrupted_by: str | None = None
+    warnings: tuple[str, ...] = ()
+    not_needed: int = 0  # planned runs that a decision does without
+    stopped_because: str | None = None  # why it does
+
+
+class Observer:
+    """Receives the events of a campaign; a method that is not overridden ignores its event."""
 
     def started(self, record: RunRecord) -> None:
         """Handle the start of a run."""
@@ -48,19 +63,21 @@ class Observer(Protocol):
     def decided(self, message: str) -> None:
         """Handle the state of the decision after a run, in a study with ``decide``."""
 
+    def over(self, outcome: Outcome) -> None:
+        """Handle the end of the campaign."""
 
-@dataclass(frozen=True)
-class Outcome:
-    """How many runs of the plan have each status, and what interrupted the campaign."""
 
-    done: int
-    failed: int
-    skipped: int
-    left: int
-    interrupted_by: str | None = None
-    warnings: tuple[str, ...] = ()
-    not_needed: int = 0  # planned runs that a decision does without
-    stopped_because: str | None = None  # why it does
+class Receiver(Observer):
+    """An observer that works in a thread of its own, from entering it to its exit."""
+
+    warnings: tuple[str, ...] = ()  # what failed in it
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """Handle what is left, and end the thread."""
 
 
 @dataclass
@@ -81,7 +98,7 @@ class Campaign:
     _plan: Sequence[PlannedRun]
     _store: Store
     _launcher: Launcher
-    _observer: Observer
+    _observers: Sequence[Observer]
     _git_commit: str | None = None
     #: What selects the next runs; without it, they start in the plan's order.
     _selection: Selection | None = None
@@ -120,11 +137,19 @@ class Campaign:
         is_over = left == 0 and (self._selection is None or stopped_because is not None)
         alone = self._uncooperative
         warnings = [uncooperative_text(len(alone), set(alone))] if alone else []
-        warnings += batch_texts(self._other_batches)
-        return Outcome(
-            count["done"], count["failed"], count["skipped"], left,
-            None if is_over else stop.by, tuple(warnings), not_needed, stopped_because,
-        )  # fmt: skip
+        outcome = Outcome(
+            done=count["done"],
+            failed=count["failed"],
+            skipped=count["skipped"],
+            left=left,
+            interrupted_by=None if is_over else stop.by,
+            warnings=(*warnings, *batch_texts(self._other_batches)),
+            not_needed=not_needed,
+            stopped_because=stopped_because,
+        )
+        for observer in self._observers:
+            observer.over(outcome)
+        return outcome
 
     def _write_plan(self) -> None:
         """Record every new run as planned, and report the runs that are already done."""
@@ -160,7 +185,12 @@ class Campaign:
         pending = [run for run in self._plan if run.run_id not in self._ended]
         pending = self._skip_unsupported(pending, stop)
         while (pending or self._active) and stop.by is None:
-            pending = self._reattach_detached(pending)
+            detached = self._launcher.detached_run_ids()  # active without a campaign
+            pending = [
+                run
+                for run in pending
+                if run.run_id not in detached or not self._advance(run, None, None)
+            ]
             chosen, others = self._select(pending)
             if self._selection is not None and not chosen and not self._active:
                 break
@@ -169,14 +199,13 @@ class Campaign:
             if stop.by is not None:
                 break
             message = self._launcher.status_message()
-            if message and message != self._last_message:
-                self._observer.note(message)
+            for observer in self._observers:
+                if message and message != self._last_message:
+                    observer.note(message)
+                elif pending and not self._active and not message:
+                    observer.waiting(len(pending))
             self._last_message = message
-            if pending and not self._active:
-                if not message:
-                    self._observer.waiting(len(pending))
-                time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
-            elif self._active:
+            if self._active:
                 for run in list(self._active):
                     ended = _poll(run.attempt)
                     if ended is not None:
@@ -184,6 +213,8 @@ class Campaign:
                         self._finalize_run(run, ended)
                 self._stop_early()
                 time.sleep(_POLL_S)
+            elif pending:
+                time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
             stop.poll()
         is_decided = self._selection is not None and self._selection.stopped_because is not None
         if self._selection is not None and (is_decided or stop.by is None):
@@ -191,11 +222,17 @@ class Campaign:
             self._selection.mark_not_needed(pending)
 
     def _select(self, pending: list[PlannedRun]) -> tuple[list[PlannedRun], list[PlannedRun]]:
-        """Return the pending runs to start now, and the others."""
         if self._selection is None:
             return pending, []
         active = {run.record.run_id for run in self._active}
-        return self._selection.split(pending, active, self._ended)
+        if (message := self._selection.choose(pending, active, self._ended)) is not None:
+            for observer in self._observers:
+                observer.decided(message)
+        chosen = self._selection.chosen
+        return (
+            [run for run in pending if run.run_id in chosen],
+            [run for run in pending if run.run_id not in chosen],
+        )
 
     def _skip_unsupported(self, pending: list[PlannedRun], stop: Stop) -> list[PlannedRun]:
         """Skip the runs that the launcher can never execute; return the others.
@@ -211,24 +248,22 @@ class Campaign:
                 remaining.append(run)
         return remaining
 
-    def _reattach_detached(self, pending: list[PlannedRun]) -> list[PlannedRun]:
-        """Watch the runs that are active without a campaign; return the others."""
-        detached = self._launcher.detached_run_ids()
-        return [
-            run
-            for run in pending
-            if run.run_id not in detached or not self._advance(run, None, None)
-        ]
-
     def _start_pending(
         self, pending: list[PlannedRun], stop: Stop
     ) -> tuple[list[PlannedRun], bool]:
         """Start runs until resources are busy; return the pending ones, and whether that is why."""
         remaining: list[PlannedRun] = []
+        most = self._launcher.most_active
         for index, run in enumerate(pending):
-            unsupported = self._launcher.unsupported_reason(run.spec)
-            allocation = self._launcher.allocate(run.spec) if unsupported is None else None
-            is_busy = unsupported is None and allocation is None
+            unsupported, allocation, is_busy = (
+                self._launcher.unsupported_reason(run.spec),
+                None,
+                False,
+            )
+            if unsupported is None:
+                is_full = most is not None and len(self._active) >= most
+                allocation = None if is_full else self._launcher.allocate(run.spec)
+                is_busy = allocation is None
             if is_busy or stop.by is not None:
                 _release(allocation)
                 return remaining + pending[index:], is_busy
@@ -246,10 +281,12 @@ class Campaign:
             if not lock.acquire():
                 _release(allocation)
                 return False
-            old, attempt, is_damaged = _read(folder), None, False
-            is_over = old is not None and self._has_ended(old)
-            if old is not None and not is_over:
-                attempt = self._launcher.reattach(old, folder)
+            old, attempt, is_damaged, is_over = _read(folder), None, False, False
+            if old is not None:
+                # It is done, or has failed on its own since the campaign began.
+                tried_elsewhere = old.finished_at != self._finished_before.get(run.run_id)
+                is_over = old.status == "done" or (old.state == "failed" and tried_elsewhere)
+                attempt = None if is_over else self._launcher.reattach(old, folder)
         except (BadInput, NotPermitted) as error:
             old, is_over, is_damaged = failed(self._new(run), str(error)), True, True
         if old is not None and is_over:
@@ -269,11 +306,6 @@ class Campaign:
         lock.release()
         return False
 
-    def _has_ended(self, old: RunRecord) -> bool:
-        """Say whether a run is complete: done, or failed on its own since the campaign began."""
-        tried_elsewhere = old.finished_at != self._finished_before.get(old.run_id)
-        return old.status == "done" or (old.state == "failed" and tried_elsewhere)
-
     def _start(
         self,
         run: PlannedRun,
@@ -284,9 +316,14 @@ class Campaign:
     ) -> bool:
         """Start a run; return False if the resources are busy."""
         attempts = old.attempts if old else 0
-        # The run continues from the checkpoints of these attempts.
-        kept = tuple(item for item in old.interruptions if item.has_progress) if old else ()
-        changes: dict[str, object] = {"notes": _history(old), "interruptions": kept}
+        changes: dict[str, object] = {}
+        if old is not None:
+            # The run continues from the checkpoints of these attempts.
+            changes["interruptions"] = tuple(cut for cut in old.interruptions if cut.has_progress)
+        if old is not None and attempts and old.status != "skipped":
+            ended = f"attempt {attempts}: {old.reason or 'interrupted'}"
+            # A planned run was requeued with its notes.
+            changes["notes"] = old.notes if old.status == "planned" else (*old.notes, ended)
         if self._launcher.queue is None:
             changes |= {"status": "running", "started_at": now(), "attempts": attempts + 1}
         record = self._new(run, attempts).model_copy(update=changes)
@@ -310,10 +347,10 @@ class Campaign:
 
     def _watch(self, run: _ActiveRun) -> None:
         self._active.append(run)
-        self._observer.started(run.record)
+        for observer in self._observers:
+            observer.started(run.record)
 
     def _stop_all(self, reason: str) -> None:
-        """Stop every attempt; an attempt that has just ended keeps its own outcome."""
         polled = [(run, _poll(run.attempt)) for run in self._active]
         self._active = []
         for run, ended in polled:
@@ -339,11 +376,19 @@ class Campaign:
             self._end(record, run.folder, run.lock)
 
     def _finalize_run(self, run: _ActiveRun, ended: Ended) -> None:
-        if ended.record is None:
-            self._end(_result(run, ended), run.folder, run.lock)
-        else:  # the launcher has stored it
+        if ended.record is not None:  # the launcher has stored it
             run.lock.release()
             self._report_end(ended.record, is_new=True)
+            return
+        if ended.reason is not None:
+            record = failed(run.record, ended.reason)
+        else:
+            try:
+                record = finish(run.record, run.folder)
+                record = record.model_copy(update={"notes": (*record.notes, *ended.notes)})
+            except Exception as error:  # one run must not end the campaign
+                record = failed(run.record, f"could not be finished: {one_line(error)}")
+        self._end(record, run.folder, run.lock)
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:
         record = record.model_copy(update={"finished_at": now()})
@@ -365,12 +410,15 @@ class Campaign:
             spec = record.spec
             self._other_batches.append(
                 {
-                    "workload": spec.workload.name, "launcher": spec.launch_kind,
-                    "gpus": spec.setting.gpus, "global_batch": record.facts.global_batch,
+                    "workload": spec.workload.name,
+                    "launcher": spec.launch_kind,
+                    "gpus": spec.setting.gpus,
+                    "global_batch": record.facts.global_batch,
                     "global_batch_declared": spec.setting.global_batch,
                 }
-            )  # fmt: skip
-        self._observer.ended(record, is_new=is_new)
+            )
+        for observer in self._observers:
+            observer.ended(record, is_new=is_new)
 
 
 def _release(allocation: Allocation | None, lock: RunLock | None = None) -> None:
@@ -387,27 +435,9 @@ def _poll(attempt: Attempt) -> Ended | None:
         return Ended(f"could not be watched: {one_line(error)}")
 
 
-def _result(run: _ActiveRun, ended: Ended) -> RunRecord:
-    if ended.reason is not None:
-        return failed(run.record, ended.reason)
-    try:
-        record = finish(run.record, run.folder)
-        return record.model_copy(update={"notes": (*record.notes, *ended.notes)})
-    except Exception as error:  # one run must not end the campaign
-        return failed(run.record, f"could not be finished: {one_line(error)}")
-
-
 def _read(folder: RunFolder) -> RunRecord | None:
     """Return the record of a run; one that is done and lacks a table is to be repeated."""
     record = folder.read()
     if record is not None and (damage := folder.damage(record)) is not None:
         return failed(record, damage, interrupted=True)
     return record
-
-
-def _history(old: RunRecord | None) -> tuple[str, ...]:
-    if old is None or not old.attempts or old.status == "skipped":
-        return ()
-    if old.status == "planned":  # it was requeued with its notes
-        return old.notes
-    return (*old.notes, f"attempt {old.attempts}: {old.reason or 'interrupted'}")

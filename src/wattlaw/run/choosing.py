@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,37 +43,33 @@ class Selection:
     _plan: Sequence[PlannedRun]
     _store: Store
     _chooser: Chooser
-    #: Receives the message of each choice.
-    _decided: Callable[[str], None]
     stopped_because: str | None = None
     not_needed: int = 0
-    _chosen: set[str] = field(default_factory=set)
+    chosen: set[str] = field(default_factory=set)  # run ids
     #: How many runs had ended at the last choice.
     _ended_at_choice: int = -1
     #: When the step times of active runs were last read, and those that were not a reason to stop.
     _read_s: float = 0.0
     _kept: dict[str, StepTime] = field(default_factory=dict)
 
-    def split(
+    def choose(
         self, pending: Sequence[PlannedRun], active: Collection[str], ended: Collection[str]
-    ) -> tuple[list[PlannedRun], list[PlannedRun]]:
-        """Return the pending runs to start now, and the others.
+    ) -> str | None:
+        """Add to ``chosen`` at the beginning and whenever runs have ended; return the message.
 
-        The chooser is asked at the beginning, and whenever runs have ended. ``active`` and
-        ``ended`` are run ids.
+        ``active`` and ``ended`` are run ids.
         """
-        if self._ended_at_choice != len(ended):
-            self._ended_at_choice = len(ended)
-            started = self._chosen.union(active).difference(ended)
-            choice = self._chooser.choose(
-                [run for run in pending if run.run_id not in self._chosen],
-                [run for run in self._plan if run.run_id in started],
-            )
-            self._chosen |= {run.run_id for run in choice.runs}
-            self.stopped_because = choice.stopped_because
-            self._decided(choice.message)
-        chosen = [run for run in pending if run.run_id in self._chosen]
-        return chosen, [run for run in pending if run.run_id not in self._chosen]
+        if self._ended_at_choice == len(ended):
+            return None
+        self._ended_at_choice = len(ended)
+        started = self.chosen.union(active).difference(ended)
+        choice = self._chooser.choose(
+            [run for run in pending if run.run_id not in self.chosen],
+            [run for run in self._plan if run.run_id in started],
+        )
+        self.chosen |= {run.run_id for run in choice.runs}
+        self.stopped_because = choice.stopped_because
+        return choice.message
 
     def stop_early(self, active: Iterable[RunFolder]) -> dict[str, str]:
         """Return the active runs that are not needed to their end, each with the reason."""

@@ -104,8 +104,12 @@ def measure(
     devices, step = visible_devices(), JobStep.of_environment()
     boards = list(dict.fromkeys(devices.values()))
     nodes = 1 if step is None else step.nodes
+    # With other limits it is another run, not a repeat. Bytes that are not UTF-8 become escapes.
+    words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
+    options: dict[str, JsonValue] = {"command": [*words]}
+    options |= {name: value for name, value in vars(part).items() if value is not None}
     spec = RunSpec(
-        workload=WorkloadSpec(name=WORKLOAD, options=_options(command, part)),
+        workload=WorkloadSpec(name=WORKLOAD, options=options),
         setting=Setting(
             gpus=max(1, len(devices)) * nodes,
             power_limit_w=limits.power_limit_w,
@@ -173,14 +177,6 @@ def _reader(part: MeasuredPart, pattern: str | None, *, instrument: bool) -> Pro
     if part.is_limited and "step" not in compiled.groupindex:
         raise BadInput("measure: the progress pattern needs a group step, to count steps")
     return ProgressReader(compiled)
-
-
-def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]:
-    """Return what defines the run: with other limits it is another run, not a repeat."""
-    limits = {name: value for name, value in vars(part).items() if value is not None}
-    # Bytes that are not UTF-8 become escapes.
-    words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
-    return {"command": [*words], **limits}
 
 
 def _exit_code(code: int) -> int:

@@ -1,7 +1,8 @@
 """Checks of the commands of a study before they run: ranks of their own, unused values."""
 
+import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,7 @@ from wattlaw.study.setting import Setting
 
 #: Launchers that start no command.
 _START_NOTHING = ("replay", "simulated")
-_BATCHES = ("global_batch", "local_batch")
 _MAX_SCRIPT_BYTES = 1_000_000
-#: Settings of the training loop that a placeholder has, or that are of the study.
-_NOT_OF_LOOP = ("seed",)
 
 
 def check_own_ranks(study: Study) -> None:
@@ -59,10 +57,9 @@ def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
     sentences = list[str]()
     for index, spec in enumerate(study.workloads):
         if spec.command is not None:
-            own = {id(run.setting): run.setting for run in runs
-                   if run.spec.workload.name == spec.name}  # fmt: skip
+            settings = {run.setting for run in runs if run.spec.workload.name == spec.name}
             sentences += _possible_ranks(index, spec, study)
-            sentences += _unused_values(index, spec, study, list(own.values()))
+            sentences += _unused_values(index, spec, study, settings)
     return sentences
 
 
@@ -81,28 +78,31 @@ def _possible_ranks(index: int, spec: WorkloadSpec, study: Study) -> Iterator[st
 
 
 def _unused_values(
-    index: int, spec: WorkloadSpec, study: Study, settings: Sequence[Setting]
+    index: int, spec: WorkloadSpec, study: Study, settings: Collection[Setting]
 ) -> Iterator[str]:
     """Yield a sentence for the values of a study that differ and never reach a command."""
     words = spec.command or ()
-    if _reads_record(words):
-        return
+    texts = [*words]
+    for word in words:
+        if word.endswith((".py", ".sh")) and "{" not in word:
+            with contextlib.suppress(OSError, ValueError):
+                texts.append(read_bytes(Path(word), _MAX_SCRIPT_BYTES).decode("utf-8", "replace"))
+    if any(RUN_FOLDER in text for text in texts):
+        return  # the command may read its setting in the folder of the run
     taken = {name for word in words for name in re.findall(r"\{(\w+)\}", word)}
     sweeps = [sweep for sweep in study.sweeps if spec.name in (sweep.workloads or [spec.name])]
-    candidates: tuple[tuple[str, str, bool], ...] = (
-        ("batch sizes", "local_batch",
-         not taken & {*_BATCHES} and len({item.local_batch for item in settings}) > 1),
-        ("values of precision", "precision", {item.precision for item in settings} != {"fp32"}),
-        ("values of dataset_fraction", "dataset_fraction",
-         {item.dataset_fraction for item in settings} != {1.0}),
-        ("values of epochs", "epochs", any(sweep.epochs is not None for sweep in sweeps)),
-    )  # fmt: skip
+    differs = {
+        "local_batch": len({setting.local_batch for setting in settings}) > 1,
+        "precision": {setting.precision for setting in settings} != {"fp32"},
+        "dataset_fraction": {setting.dataset_fraction for setting in settings} != {1.0},
+        "epochs": any(sweep.epochs is not None for sweep in sweeps),
+    }
     place = f"workloads[{index}].command"
-    for what, name, differs in candidates:
-        if differs and name not in taken:
-            braces = " or ".join(
-                f"{{{item}}}" for item in (_BATCHES if name == "local_batch" else (name,))
-            )
+    for name in (name for name, does in differs.items() if does):
+        names = ("global_batch", "local_batch") if name == "local_batch" else (name,)
+        if not taken.intersection(names):
+            what = "batch sizes" if name == "local_batch" else f"values of {name}"
+            braces = " or ".join(f"{{{item}}}" for item in names)
             yield (
                 f"{place}: the {what} of the sweep do not reach the command, so that every "
                 f"run uses the script's own; insert {braces}, such as --{name.replace('_', '-')} "
@@ -112,25 +112,13 @@ def _unused_values(
     changed = [
         f"train.{name}"
         for name, known in fields.items()
-        if name not in _NOT_OF_LOOP and getattr(study.train, name) != known.default
+        if name != "seed" and getattr(study.train, name) != known.default
     ]
     if changed:
         yield (
             f"{place}: {join_names(changed)} set the training loop of wattlaw's workloads and do "
             "not reach a command; pass them to the script as arguments"
         )
-
-
-def _reads_record(words: Sequence[str]) -> bool:
-    """Say whether a command, or its script, may read its setting in the folder of the run."""
-    texts = [*words]
-    for word in words:
-        if word.endswith((".py", ".sh")) and "{" not in word:
-            try:
-                texts.append(read_bytes(Path(word), _MAX_SCRIPT_BYTES).decode("utf-8", "replace"))
-            except (OSError, ValueError):
-                continue
-    return any(RUN_FOLDER in text for text in texts)
 
 
 def _gpu_counts(study: Study, spec: WorkloadSpec) -> list[int]:

@@ -53,13 +53,13 @@ class CommandProcesses:
 
     def living(self) -> list[psutil.Process]:
         """Return the processes that have not ended, the command first."""
-        members = [
-            member
-            for child in psutil.Process().children()
-            if child not in self._others
-            for member in process_tree(child.pid)
-        ]
-        return [member for member in members if _lives(member)]
+        found = []
+        for child in psutil.Process().children():
+            for member in process_tree(child.pid) if child not in self._others else ():
+                with contextlib.suppress(psutil.Error):
+                    if member.status() != psutil.STATUS_ZOMBIE:
+                        found.append(member)
+        return found
 
     def end(self, *, all_at_once: bool) -> None:
         """Begin to end all processes, in a thread; a second call does nothing.
@@ -72,12 +72,10 @@ class CommandProcesses:
             self._ending.start()
 
     def wait_for_end(self) -> None:
-        """Wait until all processes have ended, if ``end`` was called."""
         if self._ending is not None:
             self._ending.join()
 
     def kill(self) -> None:
-        """Kill all processes."""
         for member in self.living():
             with contextlib.suppress(psutil.Error):
                 member.kill()
@@ -87,7 +85,12 @@ class CommandProcesses:
         end_s = time.monotonic() + _AFTER_S
         while members := self.living():
             if time.monotonic() >= end_s:
-                named = [_named(member) for member in members[:_MOST_NAMED]]
+                named = []
+                for member in members[:_MOST_NAMED]:
+                    name = "?"
+                    with contextlib.suppress(psutil.Error):
+                        name = shorten(collapse_whitespace(member.name()), 40)
+                    named.append(f"{member.pid} ({name})")
                 more = len(members) - len(named)
                 return ", ".join(named) + (f" and {more} more" if more else "")
             time.sleep(_POLL_S / 2)
@@ -120,16 +123,3 @@ class CommandProcesses:
             if pid not in known:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-
-
-def _lives(process: psutil.Process) -> bool:
-    with contextlib.suppress(psutil.Error):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
-
-
-def _named(process: psutil.Process) -> str:
-    name = "?"
-    with contextlib.suppress(psutil.Error):
-        name = shorten(collapse_whitespace(process.name()), 40)
-    return f"{process.pid} ({name})"

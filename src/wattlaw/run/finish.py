@@ -131,7 +131,6 @@ class _Stopped(BaseModel):
 def failed(
     record: RunRecord, reason: str, status: Status = "failed", **changes: object
 ) -> RunRecord:
-    """Return the record of a run that has failed, or was skipped, with other changes."""
     return record.model_copy(update={"status": status, "reason": reason, **changes})
 
 
@@ -167,7 +166,11 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     notes += chain(*_read(sorted(live.glob("notes.*.json")), _NOTES, "its content", notes))
     clock_files = (sorted(folder.live(number).glob("clocks.*.json")) for number in attempts)
     clocks = tuple(chain(*_read(chain(*clock_files), _CLOCKS, "its clock's offset", notes)))
-    facts = _with_gpus(_facts(live, notes), reports)
+    facts = _facts(live, notes)
+    gpus = [device for report in reports for device in report.devices if device.kind == "gpu"]
+    if gpus and not facts.device_ids:  # the workers have not named theirs
+        device_ids = tuple(dict.fromkeys(gpu.id for gpu in gpus))
+        facts = facts.model_copy(update={"hardware": gpus[0].name, "device_ids": device_ids})
     try:
         notes += list(_not_enforced(limits, windows, samples))
     except Exception as error:  # as in _energy
@@ -209,23 +212,16 @@ def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[st
         try:
             yield kind.validate_json(read_text(path))
         except (OSError, ValueError) as error:
-            notes.append(
-                f"cannot read {path.name}: {_first_problem(error)}; {what} is missing from the run"
-            )
-
-
-def _first_problem(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        return f"{field}: {first['msg']}" if field else first["msg"]
-    return getattr(error, "strerror", None) or one_line(error)[:200]
+            problem = getattr(error, "strerror", None) or one_line(error)[:200]
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                problem = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
+            notes.append(f"cannot read {path.name}: {problem}; {what} is missing from the run")
 
 
 def _energy(
     windows: "pa.Table", samples: "pa.Table", reports: Iterable[SamplerReport], notes: list[str]
 ) -> "pa.Table":
-    """Return the energy of windows; missing, with a note, if the samples cannot be used."""
     from wattlaw.measure.telemetry.energy import energy_of_windows
 
     try:
@@ -236,7 +232,6 @@ def _energy(
 
 
 def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[SamplerReport]:
-    """Return the reports of the samplers; add a note for each sampler without one."""
     live = folder.live(attempt)
     reports = []
     for windows_path in sorted(live.glob("windows.*.csv")):
@@ -263,7 +258,6 @@ def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
 def _not_enforced(
     limits: Iterable[LimitReport], windows: "pa.Table", samples: "pa.Table"
 ) -> Iterator[str]:
-    """Yield a note for each device that exceeded its limit within a window."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -294,17 +288,7 @@ def _not_enforced(
                 yield f"{actual}, above its lock of {limit.clock_limit_mhz:g} MHz"
 
 
-def _with_gpus(facts: Facts, reports: Iterable[SamplerReport]) -> Facts:
-    """Return facts with the metered GPUs, if the workers have not named theirs."""
-    gpus = [device for report in reports for device in report.devices if device.kind == "gpu"]
-    if facts.device_ids or not gpus:
-        return facts
-    device_ids = tuple(dict.fromkeys(gpu.id for gpu in gpus))
-    return facts.model_copy(update={"hardware": gpus[0].name, "device_ids": device_ids})
-
-
 def _facts(live: Path, notes: list[str]) -> Facts:
-    """Return the merged facts of all hosts of an attempt; hosts in order of name."""
     what, by_host = "the host's facts (hardware, software, model)", []
     for path in sorted(live.glob("facts.*.json")):
         host = path.name.removeprefix("facts.").removesuffix(".json")

@@ -45,7 +45,6 @@ class JobStep:
         write_text(self._path(store, what), folder.run_id)
 
     def withdraw(self, store: Store, what: str) -> None:
-        """Remove the name of the run, which has ended."""
         self._path(store, what).unlink(missing_ok=True)
 
     def join(self, store: Store, what: str) -> RunFolder:
@@ -83,7 +82,6 @@ def missing_hosts(live: Path, nodes: int) -> str | None:
 
 
 def _wait_for(folder: Path, pattern: str, files: int, most_s: float) -> int:
-    """Wait until a folder has a number of files; return how many it has in the end."""
     end_s = time.monotonic() + most_s
     while (count := len([*folder.glob(pattern)])) < files and time.monotonic() < end_s:
         time.sleep(_POLL_S)

@@ -1,6 +1,6 @@
 """The interfaces of launchers, which start, watch and stop runs, and of schedulers' queues."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -18,20 +18,17 @@ class Job(Protocol):
     """A scheduler's job of one run."""
 
     @property
-    def id(self) -> str:
-        """Return the scheduler's id of the job."""
+    def id(self) -> str: ...
 
     @property
-    def state(self) -> str:
-        """Return the scheduler's name of the job's state."""
+    def state(self) -> str: ...
 
     @property
     def reason(self) -> str:
-        """Return the scheduler's reason why the job waits; "" or "None" if there is none."""
+        """Return why the job waits, in the scheduler's words; "" or "None" if it does not."""
 
     @property
-    def is_queued(self) -> bool:
-        """Say whether the job waits for its nodes."""
+    def is_queued(self) -> bool: ...
 
 
 class Queue(Protocol):
@@ -40,12 +37,8 @@ class Queue(Protocol):
     def jobs(self, store: Store) -> Mapping[str, Job]:
         """Return the jobs of a store that have not ended, by run, with one command at most.
 
-        For a store that never had jobs no command is run.
-
-        Raises
-        ------
-        wattlaw.common.errors.WattlawError
-            There may be jobs, but the scheduler does not respond.
+        For a store that never had jobs no command is run. Raises ``WattlawError`` if there may be
+        jobs, but the scheduler does not respond.
         """
 
     def cancel(self, job_ids: Collection[str]) -> None:
@@ -59,6 +52,8 @@ class Queue(Protocol):
 
 
 GROUP = "wattlaw.launchers"
+#: The begin of every run that is not measured, on its own clock: 2020-01-01 00:00 UTC.
+VIRTUAL_BEGIN_NS = 1_577_836_800 * 10**9
 
 
 class ResourcesBusy(WattlawError):
@@ -76,21 +71,6 @@ class Ended:
     reason: str | None = None
     notes: tuple[str, ...] = ()
     record: RunRecord | None = None
-
-
-@dataclass(frozen=True)
-class Examination:
-    """What is known of a study's runs before any of them starts."""
-
-    #: Why a run will be skipped, None if no reason is known.
-    unsupported_reason: Callable[[RunSpec], str | None] = lambda _: None
-    #: Returns sentences on what may stop some runs, of which it gets one of each setting.
-    warnings: Callable[[Sequence[RunSpec]], Iterable[str]] = lambda _: ()
-    #: Returns sentences on what the environment of runs lacks, so that no workload of the study
-    #: could train: packages, and kernels of torch for the boards.
-    missing: Callable[[Study], Sequence[str]] = lambda _: ()
-    #: Whether the reasons are of this machine, so that runs may be possible on another one.
-    is_of_machine: bool = False
 
 
 class Attempt(Protocol):
@@ -123,57 +103,57 @@ class Launcher(Protocol):
     #: end with the campaign. A campaign that is interrupted leaves attempts in a queue running,
     #: and a later campaign reattaches to them.
     queue: Queue | None = None
+    #: The most attempts of one campaign at a time; None if the resources are the limit.
+    most_active: int | None = None
+    #: Whether runs that are unsupported may be possible on another machine.
+    is_of_machine: bool = False
 
     @classmethod
     def resolve(cls, study: Study) -> Study:
         """Return the study with the launcher's own values filled in, before its plan is made.
 
         These are the label of the hardware and the GPUs per node, which are part of a run's
-        identity.
-
-        Raises
-        ------
-        wattlaw.common.errors.BadInput
-            Settings of this launcher are missing or contradict each other, or it has no run of one
-            of the workloads.
+        identity. Raises ``BadInput`` if settings of this launcher are missing or contradict each
+        other, or it has no run of one of the workloads.
         """
         return study
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
-        """Return a launcher that is ready to launch runs of a store.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotAvailable
-            A program or device that the launcher needs is missing.
-        """
+        """Return a launcher that is ready; ``NotAvailable`` if a program or device is missing."""
 
     @classmethod
-    def examine(cls, launch: Launch) -> "Examination":  # noqa: ARG003 - nothing is known
-        """Return what is known of runs before a launcher is opened.
+    def examine(cls, launch: Launch) -> Self:
+        """Return a launcher that answers questions about runs, and starts none.
 
         Nothing is started, locked or changed, and programs and devices may be missing.
         """
-        return Examination()
+        return cls.open(launch, Path())
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why this launcher can never execute a run, so that it is skipped, or None."""
 
-    def allocate(self, spec: RunSpec) -> Allocation | None:
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterable[str]:  # noqa: ARG002
+        """Return sentences on what may stop some runs, of which it gets one of each setting."""
+        return ()
+
+    def missing(self, study: Study) -> Sequence[str]:  # noqa: ARG002
+        """Return sentences on what the environment lacks, so that no workload could train.
+
+        These are packages, and kernels of torch for the boards.
+        """
+        return ()
+
+    def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002
         """Return the resources for a run, or None while they are busy."""
+        return Allocation()
 
     def start(self, record: RunRecord, folder: RunFolder, allocation: Any) -> Attempt:
         """Start attempt number ``record.attempts``; its live folder exists.
 
         The attempt releases ``allocation``, which this launcher has returned, when it has ended.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotAvailable
-            A requirement of the run, such as a power limit, cannot be met; the run is skipped.
-        ResourcesBusy
-            The resources are busy; the run is tried again later.
+        Raises ``NotAvailable`` if a requirement of the run, such as a power limit, cannot be met,
+        so that it is skipped, and ``ResourcesBusy`` if it is to be tried again later.
         """
 
     def detached_run_ids(self) -> Collection[str]:

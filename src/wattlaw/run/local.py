@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -27,7 +27,7 @@ from wattlaw.measure.limits.requests import Limits
 from wattlaw.run import slots
 from wattlaw.run.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.run.finish import failure_reason, write_limits
-from wattlaw.run.launcher import Allocation, Ended, Examination, Launcher
+from wattlaw.run.launcher import Allocation, Ended, Launcher
 from wattlaw.run.node_setup import (
     Rendezvous,
     limit_states,
@@ -78,18 +78,21 @@ class LocalLauncher(Launcher):
     on all of them. ``board_of`` has the board of each MIG instance.
     """
 
+    is_of_machine = True
+
     def __init__(
         self,
         launch: Launch,
         gpus: list[str],
         boards: list[str],
-        hardware: Sequence[Board] = (),
+        torch: "Torch | None" = None,
         board_of: Mapping[str, str] | None = None,
     ) -> None:
         self._launch = launch
         self._gpus, self._boards, self._board_of = gpus, boards, board_of or {}
+        self._torch = torch or Torch()
         labelled = named_board(launch.hardware or "")
-        self._hardware = hardware or ((labelled,) if labelled else ())
+        self._hardware = self._torch.hardware or ((labelled,) if labelled else ())
         self._printed: set[str] = set()
         self._range_reasons: dict[Limits, str | None] = {}
         #: The slots that were occupied at the last attempt to start a run.
@@ -99,40 +102,34 @@ class LocalLauncher(Launcher):
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - it is for all stores
-        """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
-        gpus, board_of, torch = _devices()
-        return cls(launch, gpus, _boards(board_of), torch.hardware, board_of)
+        return cls._of_devices(launch)
 
     @classmethod
-    def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped on this machine, and what may stop others."""
+    def examine(cls, launch: Launch) -> Self:
         try:
-            gpus, board_of, torch = _devices()
-            boards = _boards(board_of)
+            return cls._of_devices(launch)
         except NotAvailable:  # the start says so
-            gpus = boards = visible_gpu_ids()
-            torch = _Torch()
-        launcher = cls(launch, gpus, boards, hardware=torch.hardware)
-        missing = partial(_missing, torch.no_kernels)
-        return Examination(
-            launcher.unsupported_reason, launcher._warnings, missing, is_of_machine=True
-        )
+            gpus = visible_gpu_ids()
+            return cls(launch, gpus, gpus)
+
+    @classmethod
+    def _of_devices(cls, launch: Launch) -> Self:
+        gpus, board_of, torch = _devices()
+        boards = list(dict.fromkeys(board_of.values()))
+        return cls(launch, gpus, boards, torch, board_of)
 
     @cached_property
     def capacity(self) -> int:
-        """Return the largest number of workers at one time."""
         available = len(self._gpus) or processes.cores()
         requested = self._launch.gpus_per_node
         return min(requested, available) if requested and self._gpus else requested or available
 
     @cached_property
     def threads(self) -> int:
-        """Return the processor threads of each worker."""
         return self._launch.threads_per_worker or max(1, processes.cores() // self.capacity)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why this machine can never execute a run, or None."""
         setting = spec.setting
         if spec.nodes > 1:
             return f"needs {spec.nodes} nodes; this machine is one (use slurm or simulated)"
@@ -153,8 +150,7 @@ class LocalLauncher(Launcher):
     def _limit_states(self) -> list[LimitState]:
         return limit_states(self._boards)
 
-    def _warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
-        """Yield what may stop these runs, or change what they measure."""
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
         requested, gpus = self._launch.gpus_per_node, len(self._gpus)
         if requested and gpus and requested > gpus:
             yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
@@ -168,6 +164,16 @@ class LocalLauncher(Launcher):
         problem = permission_problem(self._boards) if has_limits and self._boards else None
         if problem is not None:
             yield f"runs with power or clock limits or a power profile will be skipped: {problem}"
+
+    def missing(self, study: Study) -> list[str]:
+        any_of_ours = any(map(catalogue.is_registered, study.workloads))
+        found = list(self._torch.no_kernels) if any_of_ours else []
+        for workload in study.workloads:
+            try:
+                catalogue.check_installed(workload)
+            except NotAvailable as error:
+                found.append(str(error))
+        return found
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker.
@@ -273,7 +279,6 @@ class LocalAllocation(Allocation):
     restore_error: str | None = None
 
     def release(self) -> None:
-        """Restore the limits, then release the slots."""
         try:
             if self.lease is not None:
                 self.lease.release()
@@ -301,7 +306,6 @@ class LocalAttempt:
     _ended: Ended | None = None
 
     def poll(self) -> Ended | None:
-        """Return how the attempt ended; stop an attempt that exceeds its time limit."""
         if self._ended is None:
             code = self._process.poll()
             limit = self._timeout_s
@@ -326,17 +330,7 @@ class LocalAttempt:
                 self._allocation.release()
 
 
-def _missing(no_kernels: Sequence[str], study: Study) -> list[str]:
-    missing = [*no_kernels] if any(map(catalogue.is_registered, study.workloads)) else []
-    for workload in study.workloads:
-        try:
-            catalogue.check_installed(workload)
-        except NotAvailable as error:
-            missing.append(str(error))
-    return missing
-
-
-class _Torch(NamedTuple):
+class Torch(NamedTuple):
     """The GPUs that torch can use, as it reports them."""
 
     uuids: tuple[str, ...] = ()
@@ -344,23 +338,18 @@ class _Torch(NamedTuple):
     no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
 
 
-def _boards(board_of: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys(board_of.values()))
-
-
-def _devices() -> tuple[list[str], dict[str, str], _Torch]:
+def _devices() -> tuple[list[str], dict[str, str], Torch]:
     """Return the devices that torch can use, the board of each visible one, and torch's report."""
     devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-        return list(devices), devices, _Torch()
+        return list(devices), devices, Torch()
     if not devices and not any(map(os.path.exists, _GPU_DRIVERS)):
-        return [], devices, _Torch()
+        return [], devices, Torch()
     torch = _probe_torch(tuple(sorted(isolated_environment().items())))
     return _usable(list(devices), torch.uuids), devices, torch
 
 
 def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
-    """Return the visible devices that torch names by these UUIDs."""
     if "-" in uuids:
         return visible[: len(uuids)]
     gpus = [f"GPU-{uuid}" for uuid in uuids]
@@ -370,7 +359,7 @@ def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _probe_torch(environment: tuple[tuple[str, str], ...]) -> _Torch:
+def _probe_torch(environment: tuple[tuple[str, str], ...]) -> Torch:
     """Import torch in a child process, so that this one stays small.
 
     A UUID is the same in every process.
@@ -398,4 +387,4 @@ def _probe_torch(environment: tuple[tuple[str, str], ...]) -> _Torch:
                 board.name, capability, version, architectures
             ):
                 no_kernels[reason] = None
-    return _Torch(tuple(uuids), tuple(hardware), tuple(no_kernels))
+    return Torch(tuple(uuids), tuple(hardware), tuple(no_kernels))

@@ -17,7 +17,6 @@ from wattlaw.study.setting import Setting
 
 
 def requested_limits(setting: Setting) -> Limits:
-    """Return the limits of a setting."""
     return Limits(setting.power_limit_w, setting.clock_limit_mhz, setting.power_profile)
 
 
@@ -135,7 +134,6 @@ class Rendezvous:
         self.environment = {RENDEZVOUS_FILE: f"/proc/{os.getpid()}/fd/{self._handle}"}
 
     def close(self) -> None:
-        """Remove the file; repeated calls do nothing."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

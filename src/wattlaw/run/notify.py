@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.common.isolation import user_environment
 from wattlaw.measure.limits.guard import RESTORE_HINT
-from wattlaw.run.campaign import Observer, Outcome
+from wattlaw.run.campaign import Outcome, Receiver
 from wattlaw.store.record import RunRecord, now
 
 Event = Literal["run failed", "limits not restored", "study ended", "study decided"]
@@ -49,45 +49,29 @@ def command_words(text: str) -> list[str]:
     return words
 
 
-class Notifications:
-    """An observer that notifies the user, and passes everything on to another observer.
+class Notifications(Receiver):
+    """Notifies the user of failed runs, of limits that were not restored, and of the end.
 
     Calls are made one after the other in a thread, so that a slow command delays no run. The
-    command has no shell, its output is discarded, and SIGINT does not reach it. ``warnings`` has
-    the calls that failed.
+    command has no shell, its output is discarded, and SIGINT does not reach it.
     """
 
-    def __init__(self, command: Sequence[str], store: Path, other: Observer) -> None:
-        self._command = command
-        self._store, self._other = store.resolve(), other
-        self.started, self.waiting, self.note = other.started, other.waiting, other.note
-        self.decided = other.decided
+    def __init__(self, command: Sequence[str], store: Path) -> None:
+        self._command, self._store = command, store.resolve()
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._failures: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._is_over = False
         self._thread = threading.Thread(target=self._call_each, daemon=True)
 
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Return a sentence about the calls that failed."""
-        if not self._failures:
-            return ()
-        count = len(self._failures)
-        return (f"--notify: {count} call(s) failed, the last one: {self._failures[-1]}",)
-
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
-        """Notify of a run that failed, and of limits that could not be restored."""
         if is_new and record.state == "failed":
             self._add("run failed", record.reason, record.run_id)
-        if is_new:
-            for note in record.notes:
-                if RESTORE_HINT in note:
-                    self._add("limits not restored", note, record.run_id)
-        self._other.ended(record, is_new=is_new)
+        for note in record.notes if is_new else ():
+            if RESTORE_HINT in note:
+                self._add("limits not restored", note, record.run_id)
 
-    def study_ended(self, outcome: Outcome) -> None:
-        """Notify of the end of the study, or of its decision."""
+    def over(self, outcome: Outcome) -> None:
         reason = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
         reason += f", {outcome.left} left" if outcome.left else ""
         if outcome.interrupted_by:
@@ -110,6 +94,9 @@ class Notifications:
             self._is_over = True
             if (process := self._process) is not None:
                 _kill(process)
+        if self._failures:
+            count, last = len(self._failures), self._failures[-1]
+            self.warnings = (f"--notify: {count} call(s) failed, the last one: {last}",)
 
     def _add(self, event: Event, reason: str | None, run_id: str | None = None) -> None:
         time = now().isoformat()
@@ -125,10 +112,14 @@ class Notifications:
 
     def _call(self, text: str) -> None:
         process = self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, encoding="utf-8", env=user_environment(),
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            env=user_environment(),
             start_new_session=True,
-        )  # fmt: skip
+        )
         try:
             process.communicate(text, _TIMEOUT_S)
         except subprocess.TimeoutExpired:

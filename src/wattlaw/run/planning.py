@@ -18,7 +18,6 @@ from wattlaw.store.store import Store
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
-from wattlaw.workloads.workload import Work
 
 #: The most reasons of skipped runs that are shown before the start.
 _MOST_REASONS = 5
@@ -85,24 +84,21 @@ class Forecast(NamedTuple):
 
 
 def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
-    """Return which of some runs will be skipped, and what may be wrong; nothing is started."""
     study = planned.study
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
-    examination = launcher.examine(study.launch)
-    skipped, specs = dict[str, str](), list[RunSpec]()
-    reasons: dict[tuple[object, ...], str | None] = {}  # the repeats of a run share it
+    examined = launcher.examine(study.launch)
+    skipped, specs = dict[str, str](), dict[str, RunSpec]()
+    reasons: dict[str, str | None] = {}
     for run in runs:
-        key = id(run.setting), run.nodes, run.spec.workload.name, run.spec.measure.epochs
-        if key not in reasons:
-            specs.append(run.spec)
-            reasons[key] = examination.unsupported_reason(specs[-1])
-        if (reason := reasons[key]) is not None:
+        setting = _setting(run.spec)  # the repeats of a run share it
+        if setting not in specs:
+            specs[setting] = run.spec
+            reasons[setting] = examined.unsupported_reason(run.spec)
+        if (reason := reasons[setting]) is not None:
             skipped[run.run_id] = reason
     warnings = command_warnings(study, planned.runs)
-    warnings += examination.warnings(specs)
-    return Forecast(
-        skipped, warnings, [*examination.missing(study)], is_of_machine=examination.is_of_machine
-    )
+    warnings += examined.warnings([*specs.values()])
+    return Forecast(skipped, warnings, [*examined.missing(study)], examined.is_of_machine)
 
 
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
@@ -125,7 +121,6 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
 def statuses(
     store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord | None]
 ) -> dict[str, str]:
-    """Return the status of each run of a plan, by the records of its store."""
     planned = {run.run_id: "planned" for run in runs}
     return planned | {
         run_id: "damaged" if record is None else store.folder(run_id).status(record)
@@ -134,7 +129,6 @@ def statuses(
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
-    """Return how many runs have each status, in the order of this table."""
     order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned", "damaged")
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
@@ -183,33 +177,26 @@ def gpu_hours(
         if is_timed and record.started_at and record.finished_at:
             duration = record.finished_at - record.started_at
             times[_setting(record.spec)].append(duration.total_seconds())
-    works: dict[int, Work | None] = {}  # cached: a plan has thousands of runs
+    workloads = {run.spec.workload.name: run.spec.workload for run in runs}
+    works = {name: catalogue.work(workload) for name, workload in workloads.items()}
     measured, counted, unknown = list[float](), list[float](), 0
     for run in runs:
-        spec = run.spec
-        repeats_s = times.get(_setting(spec)) if times else None
-        if id(spec.workload) not in works:
-            works[id(spec.workload)] = catalogue.work(spec.workload)
-        work = works[id(spec.workload)]
+        spec, setting, measure = run.spec, run.spec.setting, run.spec.measure
+        repeats_s, work = times.get(_setting(spec)), works[spec.workload.name]
         if repeats_s:
-            measured.append(spec.setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S)
+            measured.append(setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S)
         elif work is not None:
-            counted.append(_counted_s(spec, work, flops_per_gpu_s) / _HOUR_S)
+            samples = work.samples * setting.dataset_fraction * measure.epoch_count
+            if measure.is_by_steps:
+                steps = measure.warmup_steps + (measure.steps or 0)
+                samples = float(steps * (setting.global_batch or 0))
+            counted_s = samples * work.flops_per_sample / flops_per_gpu_s
+            counted.append((counted_s + setting.gpus * (measure.seconds or 0.0)) / _HOUR_S)
         else:
             unknown += 1
     return GpuHours(sum(measured, 0.0), len(measured), sum(counted, 0.0), len(counted), unknown)
 
 
-def _counted_s(spec: RunSpec, work: Work, flops_per_gpu_s: float) -> float:
-    """Return the GPU-seconds of the training of a run, from its operations."""
-    setting, measure = spec.setting, spec.measure
-    samples = work.samples * setting.dataset_fraction * measure.epoch_count
-    if measure.is_by_steps:
-        steps = measure.warmup_steps + (measure.steps or 0)
-        samples = float(steps * (setting.global_batch or 0))
-    timed_s = setting.gpus * (measure.seconds or 0.0)
-    return samples * work.flops_per_sample / flops_per_gpu_s + timed_s
-
-
 def _setting(spec: RunSpec) -> str:
+    """Return what the repeats of a run share."""
     return spec.model_copy(update={"repeat": 0}).model_dump_json()

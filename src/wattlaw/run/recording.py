@@ -56,7 +56,6 @@ class Recording:
         self._lock: RunLock | None = None
 
     def begin(self) -> None:
-        """Create the run and start the sampler; return when its meters are open."""
         if self._step is not None and self._step.task > 0:
             self.folder, self._lock = self._step.join(self._store, self._what), None
             self.live = self.folder.live(1)
@@ -105,13 +104,11 @@ class Recording:
         return other_batch(of_all, self._spec.global_batch)
 
     def window(self, **window: Any) -> None:
-        """Write one finished window."""
         write_window(self._windows, self.host, **window)
 
     def end(
         self, reason: str | None = None, notes: tuple[str, ...] = (), *, interrupted: bool = False
     ) -> RunRecord | None:
-        """Stop the sampler and store the run, failed with a reason; None in later tasks of srun."""
         if self._step is not None and self._step.task > 0:
             if reason is not None:
                 where = f"{self.host}.{self._step.task}"
@@ -126,7 +123,6 @@ class Recording:
         return self.record
 
     def end_at_exit(self, reason: str) -> None:
-        """Store the run as failed in a new process: at exit, libraries cannot be imported."""
         self._end_live()
         if self._lock is None:
             return
@@ -135,7 +131,6 @@ class Recording:
         self._release()
 
     def abandon(self) -> None:
-        """Stop the sampler and leave the run as it is; never raises."""
         with contextlib.suppress(Exception):
             if self._sampler is not None:
                 self._sampler.stop()
@@ -171,17 +166,14 @@ class NestedRecording:
 
     @classmethod
     def of_environment(cls) -> Self:
-        """Return the recording of the run that this process's environment names."""
         return cls(RunFolder(Path(os.environ[RUN_FOLDER])), int(os.environ.get(ATTEMPT, "1")))
 
     def begin(self) -> None:
-        """Read what the study measures."""
         record = self.folder.read()
         if record is not None:
             self.measure = record.spec.measure
 
     def window(self, **window: Any) -> None:
-        """Write one finished window; without any, the whole program is one window."""
         host = host_name()
         if NestedRecording._stream is None:
             NestedRecording._stream = open_windows(self.folder.live(self._attempt), host)
@@ -198,9 +190,13 @@ class NestedRecording:
 
 
 def finalize_recording(
-    record: RunRecord, folder: RunFolder, reason: str | None, notes: tuple[str, ...] = (), *,
+    record: RunRecord,
+    folder: RunFolder,
+    reason: str | None,
+    notes: tuple[str, ...] = (),
+    *,
     interrupted: bool = False,
-) -> RunRecord:  # fmt: skip
+) -> RunRecord:
     """Write a run's tables and its record from its live files; with a reason, as failed."""
     from wattlaw.run.finish import failed, finalize_run
 

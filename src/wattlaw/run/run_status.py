@@ -109,7 +109,6 @@ def queued_jobs(store: Store) -> tuple[dict[str, Job], list[str]]:
 def store_status(
     store: Store, queued: tuple[dict[str, Job], list[str]] | None = None
 ) -> StoreStatus:
-    """Return the status of the runs of a store; ``queued`` are its jobs if they are known."""
     import pyarrow.compute as pc
 
     # before the records: a job that ends in between has updated its record
@@ -148,7 +147,6 @@ class StatusPoller:
         self._missing: dict[Path, set[str]] = {}
 
     def status(self, store: Store) -> StoreStatus:
-        """Return the status of the runs of a store."""
         read_s, queued = self._jobs.get(store.path, (-math.inf, None))
         if queued is not None and time.monotonic() - read_s < _QUEUE_S:
             status = store_status(store, queued)
@@ -162,12 +160,14 @@ class StatusPoller:
 
 
 def _missing_jobs(status: StoreStatus) -> set[str]:
-    return {run.run_id for run in status.not_done
-            if run.state == "running" and run.job is None and run.reason is not None}  # fmt: skip
+    return {
+        run.run_id
+        for run in status.not_done
+        if run.state == "running" and run.job is None and run.reason is not None
+    }
 
 
 def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
-    """Return the status of a run by its columns ``_COLUMNS`` and its job."""
     run_id, state, reason, job_id = (row.pop(n) for n in ("run_id", "status", "reason", "job_id"))
     ended = state in ("failed", "skipped", "damaged")
     if job is not None and state == "interrupted":
@@ -235,7 +235,6 @@ def cancel(store: Store) -> Cancelled:
 def _active_runs(
     store: Store, emptied: Collection[Queue]
 ) -> tuple[list[RunFolder], list[WattlawError]]:
-    """Return the runs that a campaign or a job has started and not ended, and read errors."""
     active: list[RunFolder] = []
     errors: list[WattlawError] = []
     for folder in store.folders():

@@ -51,11 +51,9 @@ class TrackResult:
     run_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain Python."""
         return asdict(self)
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the fields as a table of one row."""
         import pandas as pd
 
         return pd.DataFrame([self.to_dict()])
@@ -109,7 +107,6 @@ class WindowEnergy:
 
     @classmethod
     def of(cls, rows: list[dict[str, Any]]) -> "WindowEnergy":
-        """Return the energy of rows of ``store.schema.WINDOW_ENERGY``."""
         energy_j = {}
         for kind in KINDS:
             values = [row[f"{kind}_energy_j"] for row in rows]
@@ -128,15 +125,12 @@ class WindowEnergy:
         return cls(energy_j, "+".join(counted) or None, total_j, sources, verdicts)
 
     def source(self, kind: str | None) -> str:
-        """Return the source of a kind, or of a scope."""
         return self.sources["node" if kind == "node" else "devices"]
 
     def verdict(self, kind: str | None) -> str:
-        """Return the verdict on a kind, or on a scope."""
         return self.verdicts["node" if kind == "node" else "devices"]
 
     def is_used(self, kind: str | None) -> bool:
-        """Return whether a mean may use the energy of a kind or a scope."""
         return VERDICTS.index(self.verdict(kind)) < VERDICTS.index("partial")
 
 
@@ -157,7 +151,6 @@ class PhaseSummary:
 
 
 def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
-    """Return the phases of a run in the order of their first windows."""
     phases: dict[str, list[dict[str, Any]]] = {}
     for row in _windows(folder):
         phases.setdefault(row["phase"], []).append(row)
@@ -200,14 +193,12 @@ def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
 
 
 def _mean(rows: list[dict[str, Any]], column: str) -> float | None:
-    """Return the mean over time of a column, over the windows that have it."""
     known = [(row[column], row["duration_s"]) for row in rows if row[column] is not None]
     total_s = math.fsum(duration_s for _, duration_s in known)
     return math.fsum(v * s for v, s in known) / total_s if total_s > 0 else None
 
 
 def summary_line(record: RunRecord, folder: RunFolder) -> str:
-    """Return a summary of a run in one line."""
     parts = []
     for phase in phase_summaries(folder):
         text, of = "energy not available", phase.energy

@@ -23,7 +23,6 @@ from wattlaw.store.decoded_size import ENCODED, check_decoded_size, unpacked_byt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: As many as the runs of the largest study.
 MAX_ROWS = 200_000
 MAX_COLUMNS = 100_000
 #: Most characters of a line, or of a cell of several lines.

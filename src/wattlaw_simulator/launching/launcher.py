@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context, resource_tracker
@@ -13,9 +14,8 @@ from typing import Self
 from wattlaw.common import processes
 from wattlaw.common.errors import NotAvailable, one_line
 from wattlaw.measure.limits.requests import check_range
-from wattlaw.run import launcher
 from wattlaw.run.boards import memory_warnings, too_large_reason
-from wattlaw.run.launcher import Ended, Examination, Launcher
+from wattlaw.run.launcher import Allocation, Ended, Launcher
 from wattlaw.run.node_setup import requested_limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -37,8 +37,7 @@ class SimulatedLauncher(Launcher):
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._allocated: set[Allocation] = set()
-        self._most = _IN_FLIGHT * processes.cores()
+        self.most_active = _IN_FLIGHT * processes.cores()
         self._pool: ProcessPoolExecutor | None = None
         self._unsupported: dict[str, str | None] = {}
 
@@ -55,14 +54,8 @@ class SimulatedLauncher(Launcher):
         """Read the hardware; raise ``BadInput`` as ``resolve`` does."""
         return cls(Machine.from_launch(launch))
 
-    @classmethod
-    def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped, and which may not fit into memory."""
-        launcher = cls(Machine.from_launch(launch))
-        board = launcher._machine.board
-        return Examination(
-            launcher.unsupported_reason, lambda specs: memory_warnings(specs, [board])
-        )
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+        return memory_warnings(specs, [self._machine.board])
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         """Return why a run can never be simulated, or None."""
@@ -79,12 +72,11 @@ class SimulatedLauncher(Launcher):
             return str(error)
         return too_large_reason(spec, [self._machine.board])
 
-    def allocate(self, spec: RunSpec) -> "Allocation | None":  # noqa: ARG002 - all runs are alike
-        """Return an allocation while few runs are active."""
-        return Allocation(self._allocated) if len(self._allocated) < self._most else None
-
     def start(
-        self, record: RunRecord, folder: RunFolder, allocation: "Allocation"
+        self,
+        record: RunRecord,
+        folder: RunFolder,
+        allocation: Allocation,  # noqa: ARG002 - a process of the pool is all
     ) -> "SimulatedAttempt":
         """Submit a run to the pool, which is started when it is needed."""
         resource_tracker.ensure_running()  # it unblocks signals when it starts
@@ -92,7 +84,7 @@ class SimulatedLauncher(Launcher):
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")  # children import it: not a user's script
         try:
-            return SimulatedAttempt(self._submit(record, folder), allocation)
+            return SimulatedAttempt(self._submit(record, folder))
         finally:
             sys.modules["__main__"] = main
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -122,29 +114,16 @@ class SimulatedLauncher(Launcher):
         return self._pool.submit(_simulate, *task)
 
 
-class Allocation(launcher.Allocation):
-    """The permission to execute a run, in the launcher's set of them."""
-
-    def __init__(self, allocated: "set[Allocation]") -> None:
-        self._allocated = allocated
-        allocated.add(self)
-
-    def release(self) -> None:
-        """Remove the allocation from the set; repeated calls do nothing."""
-        self._allocated.discard(self)
-
-
 class SimulatedAttempt:
     """A run that is queued in the pool, active in a process, or ended."""
 
-    def __init__(self, future: "Future[Ended]", allocation: Allocation) -> None:
-        self._future, self._allocation = future, allocation
+    def __init__(self, future: "Future[Ended]") -> None:
+        self._future = future
 
     def poll(self) -> Ended | None:
         """Return how the run ended, or None."""
         if not self._future.done():
             return None
-        self._allocation.release()
         try:
             return self._future.result()
         except CancelledError:
@@ -158,7 +137,6 @@ class SimulatedAttempt:
         """Remove a queued run from the pool, or wait until an active run has ended."""
         if not self._future.cancel():
             wait([self._future])
-        self._allocation.release()
 
 
 def _end_all(pool: ProcessPoolExecutor) -> None:

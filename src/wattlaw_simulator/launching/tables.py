@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wattlaw.run.launcher import VIRTUAL_BEGIN_NS
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure
@@ -34,8 +35,6 @@ Integers = npt.NDArray[np.int64]
 
 #: The metric of a run whose quality is simulated.
 PROGRESS = "progress"
-#: The begin of every run on the simulated clock: 2020-01-01 00:00 UTC.
-BEGIN_NS = 1_577_836_800 * 10**9
 #: Samples of a run, over its boards.
 MAX_SAMPLES = 2000
 UTIL_AVERAGE_S = 1 / 6
@@ -293,7 +292,7 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
 
 def nanoseconds(since_begin_s: Floats) -> Integers:
     """Return times of a run on the simulated clock, in ns since 1970."""
-    return BEGIN_NS + np.rint(since_begin_s * 1e9).astype(np.int64)
+    return VIRTUAL_BEGIN_NS + np.rint(since_begin_s * 1e9).astype(np.int64)
 
 
 def _progress(windows: Windows, simulation: Simulation) -> dict[str, pa.Array]:

@@ -1,5 +1,6 @@
 """Runs on paper: the same store as measured ones, the same numbers for the same seed."""
 
+import contextlib
 import json
 import re
 import signal
@@ -14,7 +15,6 @@ from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
 from wattlaw.hardware import library
-from wattlaw.run.local import LocalLauncher
 from wattlaw.run.planning import plan_study
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -104,11 +104,6 @@ def test_gpus_of_a_node_are_the_studys_or_the_clusters_and_make_the_nodes(tmp_pa
 
     assert nodes() == {1: 1, 2: 1, 8: 4}
     assert nodes(gpus_per_node=1) == {1: 1, 2: 2, 8: 8}
-
-
-def test_other_launchers_take_a_study_as_it_is():
-    study = Study.model_validate_json(json.dumps(study_of()))
-    assert LocalLauncher.resolve(study) is study
 
 
 @pytest.mark.parametrize(
@@ -346,34 +341,23 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_st
     assert Store(store).arrow("epochs").num_rows == 120 * 4
 
 
-def test_two_campaigns_on_one_store_share_the_work(write_study, tmp_path):
-    study, store = write_study(**MANY | {"repeats": 10}), tmp_path / "store"
-    with (
-        started("run", study, "--store", store) as one,
-        started("run", study, "--store", store) as other,
-    ):
-        outputs = [campaign.communicate(timeout=60)[0] for campaign in (one, other)]
-    assert (one.returncode, other.returncode) == (0, 0), outputs
-    assert {record.attempts for record in records(store).values()} == {1}
-    shares = [len(re.findall("^done: ", output, re.MULTILINE)) for output in outputs]
-    assert sum(shares) == 60
-
-
 def test_a_killed_process_of_the_pool_fails_active_runs_and_is_replaced(write_study, tmp_path):
     # So many that a fast machine does not end them before the process is killed.
-    study, store = write_study(**MANY | {"repeats": 160}), tmp_path / "store"
+    study, store = write_study(**MANY | {"repeats": 80}), tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: any(store.glob("runs/*/epochs.parquet")), "a run to be done")
-        first, *others = [
-            one for one in children(campaign) if "spawn_main" in " ".join(one.cmdline())
-        ]
+        pool = []
+        for one in children(campaign):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                pool += [one] if "spawn_main" in " ".join(one.cmdline()) else []
+        first, *others = pool
         for other in others:  # their results would keep the pool from noticing an idle one's end
             other.suspend()
         first.kill()
-        output, _ = campaign.communicate(timeout=60)
+        output, _ = campaign.communicate(timeout=300)
     assert campaign.returncode == 1, output
     found = records(store).values()
     failed = [one for one in found if one.status == "failed"]
     assert {one.reason for one in failed} == {"a simulating process was killed"}
     assert 0 < len(failed) <= 100
-    assert sum(one.status == "done" for one in found) == 960 - len(failed)
+    assert sum(one.status == "done" for one in found) == 480 - len(failed)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from made_jobs import job as made_job
 from made_jobs import profile
 from wattlaw.hardware import library
+from wattlaw.run.launcher import VIRTUAL_BEGIN_NS
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure, WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw_simulator.job import Parameters, Phase, Prediction, Split, Window
 from wattlaw_simulator.launching.tables import (
-    BEGIN_NS,
     MAX_SAMPLES,
     UTIL_AVERAGE_S,
     Sampling,
@@ -138,7 +138,7 @@ def test_windows_follow_each_other_from_2020_on_and_say_what_they_are():
     rows = epochs.to_pandas()
     assert epochs.schema == EPOCHS
     assert telemetry.schema == TELEMETRY
-    assert rows.start_ns[0] == BEGIN_NS
+    assert rows.start_ns[0] == VIRTUAL_BEGIN_NS
     ends = rows.start_ns + rows.duration_s * 1e9
     assert np.allclose(rows.start_ns[1:] - ends[:-1].to_numpy(), 0, atol=1e4)
     assert list(zip(rows.epoch, rows.phase, rows.warmup, strict=True)) == [

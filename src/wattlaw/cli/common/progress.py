@@ -38,7 +38,7 @@ def observer_for(console: Console, runs: int, *, decides: bool = False) -> Itera
         yield LiveBar(progress, progress.add_task("", total=runs, tally=tally), tally)
 
 
-class LiveBar:
+class LiveBar(Observer):
     """A progress bar that is redrawn in place."""
 
     def __init__(self, progress: bars.Progress, task: bars.TaskID, tally: Tally) -> None:

@@ -36,7 +36,7 @@ class QueuePoller:
     """
 
     def __init__(self, tag: str, poll_s: float) -> None:
-        self._tag, self._poll_s = tag, poll_s
+        self.tag, self._poll_s = tag, poll_s
         #: How often the queue has been read.
         self.number = 0
         self._jobs: dict[str, Job] = {}
@@ -44,27 +44,31 @@ class QueuePoller:
         self._failures = 0
         #: The error of the last poll, None if it succeeded.
         self.error: str | None = None
-        self._unexplained: set[str] = set()
+        #: Jobs whose accounts are requested with the next poll.
+        self.unexplained: set[str] = set()
         self._polls_accounts = False
         self.accounts: dict[str, Account] = {}
         #: Jobs whose accounts have been requested, with or without a result.
         self.explained: set[str] = set()
 
     def poll(self) -> None:
-        """Run a Slurm command if it is due."""
         if time.monotonic() < self._next_s:
             return
-        self._polls_accounts = bool(self._unexplained) and not self._polls_accounts
+        self._polls_accounts = bool(self.unexplained) and not self._polls_accounts
         if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
-            job_ids = sorted(self._unexplained)
+            job_ids = sorted(self.unexplained)
             with contextlib.suppress(Unreachable):
                 self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
                 self.explained |= set(job_ids)
-                self._unexplained.clear()
+                self.unexplained.clear()
             self._next_s = time.monotonic() + self._poll_s
             return
         try:
-            self._update_jobs(commands.queue())
+            # Of the jobs of a run, an active one precedes ended ones, a later one earlier ones.
+            jobs = sorted(commands.queue(), key=lambda job: (not job.is_over, len(job.id), job.id))
+            named = ((run_id_of(job.name, self.tag), job) for job in jobs)
+            self._jobs = {run_id: job for run_id, job in named if run_id is not None}
+            self.number += 1
             self._failures, self.error = 0, None
         except (Unreachable, NotAvailable) as error:
             self._failures += 1
@@ -73,48 +77,24 @@ class QueuePoller:
         self._interval_s = min(self._poll_s * 2 ** min(self._failures, 20), longest_s)
         self._next_s = time.monotonic() + self._interval_s
 
-    def _update_jobs(self, jobs: Iterable[Job]) -> None:
-        self._jobs = {}
-        for job in jobs:
-            run_id = run_id_of(job.name, self._tag)
-            if run_id is None:
-                continue
-            other = self._jobs.get(run_id)
-            if other is None or _rank(job) > _rank(other):
-                self._jobs[run_id] = job
-        self.number += 1
-
-    def request_account(self, job_id: str) -> None:
-        """Request the account of a job with the next poll."""
-        self._unexplained.add(job_id)
-
     def job(self, run_id: str) -> Job | None:
         """Return the last known state of a run's job; an active job precedes an ended one."""
         return self._jobs.get(run_id)
 
     @property
     def is_fresh(self) -> bool:
-        """Say whether the last poll succeeded."""
         return self.number > 0 and self.error is None
 
     def active(self) -> dict[str, Job]:
-        """Return the jobs that have not ended, by run."""
         return {run_id: job for run_id, job in self._jobs.items() if not job.is_over}
 
     def status_message(self) -> str | None:
-        """Return the number of jobs by state, or the error of the last poll."""
         if self.error is not None:
             return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
         return queue_message(self.active().values())
 
 
-def _rank(job: Job) -> tuple[bool, int, str]:
-    """Return a sort key for the jobs of one run: active jobs rank highest, then later ones."""
-    return (not job.is_over, len(job.id), job.id)
-
-
 def queue_message(jobs: Iterable[Job]) -> str | None:
-    """Return the number of jobs by state, and the most frequent reason for waiting."""
     listed = list(jobs)
     if not listed:
         return None
@@ -161,7 +141,6 @@ class SlurmAttempt:
         self._seen = self._poller.number
 
     def poll(self) -> Ended | None:
-        """Return how the run ended, as of the last poll of the queue; polls it if that is due."""
         self._poller.poll()
         if self._ended is None and self._poller.number > self._seen and self._poller.is_fresh:
             self._seen = self._poller.number
@@ -177,27 +156,22 @@ class SlurmAttempt:
         record = self._folder.read()
         if self._ended is not None or record is None:
             return
-        if record.status not in ENDED:
-            if self._job_id is not None and self._resubmission is None:
-                self._cancel(self._job_id)
+        is_queued = self._job_id is not None and self._resubmission is None
+        if record.status not in ENDED and is_queued:
+            # 'wattlaw cancel' reports it if Slurm does not respond.
+            with contextlib.suppress(Unreachable, NotAvailable):
+                commands.cancel([str(self._job_id)])
+                end_s = time.monotonic() + _CANCEL_TIMEOUT_S
+                while time.monotonic() < end_s and any(
+                    job.id == self._job_id and not job.is_over for job in commands.queue()
+                ):
+                    time.sleep(_CANCEL_POLL_S)
             record = self._folder.read() or record  # the run may have ended meanwhile
         if record.status not in ENDED:
             record = self._failed(record, _CANCELLED, interrupted=True)
         self._ended = Ended(record.reason, record=record)
 
-    def _cancel(self, job_id: str) -> None:
-        try:
-            commands.cancel([job_id])
-            end_s = time.monotonic() + _CANCEL_TIMEOUT_S
-            while time.monotonic() < end_s:
-                if all(job.is_over for job in commands.queue() if job.id == job_id):
-                    return
-                time.sleep(_CANCEL_POLL_S)
-        except (Unreachable, NotAvailable):
-            return  # 'wattlaw cancel' reports it
-
     def _advance(self) -> RunRecord | None:
-        """Return the run's record if it has ended; submit a lost run again."""
         job = self._poller.job(self._record.run_id)
         if job is not None and not job.is_over:
             self._job_id, self._over_since_s, self._resubmission = job.id, None, None
@@ -210,7 +184,7 @@ class SlurmAttempt:
         if record is None or record.status in ENDED:
             return record
         if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
-            self._poller.request_account(self._job_id)
+            self._poller.unexplained.add(self._job_id)
             return None
         self._over_since_s = self._over_since_s or time.monotonic()
         if time.monotonic() - self._over_since_s < self._settle_s:
@@ -221,9 +195,12 @@ class SlurmAttempt:
         return self._handle_unrecorded_end(record, job)
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
-        """Record the end of a job that has ended without recording it, or submit it again."""
-        if job is None:
-            return self._handle_disappeared(record)
+        if job is None:  # neither queue nor accounting knows it
+            last = record.interruptions[-1] if record.interruptions else None
+            if record.status == "planned" and last and last.job_id == self._job_id:
+                return self._resubmit(record)  # the job recorded its interruption
+            gone = f"job {self._job_id} disappeared from the queue; no accounting record found"
+            return self._failed(record, gone, interrupted=True)
         # With a short time limit, SIGUSR1 may come before the driver handles it.
         was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
         name = f"job {job.id}"
@@ -240,14 +217,6 @@ class SlurmAttempt:
         reason = reason or f"ended {job.state} with exit code {job.exit_code}"
         return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
 
-    def _handle_disappeared(self, record: RunRecord) -> RunRecord | None:
-        """Record the end of a job that neither queue nor accounting knows, or submit it again."""
-        last = record.interruptions[-1] if record.interruptions else None
-        if record.status == "planned" and last and last.job_id == self._job_id:
-            return self._resubmit(record)  # the job recorded its interruption
-        reason = f"job {self._job_id} disappeared from the queue; no accounting record found"
-        return self._failed(record, reason, interrupted=True)
-
     def _last_log_line(self) -> str:
         try:
             lines = read_end(self._folder.log_path).split("\n")
@@ -261,7 +230,6 @@ class SlurmAttempt:
         return f"{last} (log: {self._folder.log_path})"
 
     def _continue_in_new_job(self, record: RunRecord, reason: str) -> RunRecord | None:
-        """Submit an interrupted run again, unless it has failed too often."""
         if record.status == "running":
             record = interrupted(record, self._folder, reason)
             self._folder.write(record)

@@ -20,12 +20,12 @@ _TIMEOUT_S = 90
 _SINFO_TIMEOUT_S = 10
 #: Error messages for a controller that is down or too busy.
 _UNREACHABLE = (
-    "unable to contact slurm controller", "socket timed out", "communication connection failure",
-    "connection refused", "zero bytes were transmitted", "message receive failure",
-    "unable to establish controller machine", "resource temporarily unavailable", "munge",
-)  # fmt: skip
+    "unable to contact slurm controller|unable to establish controller machine|socket timed out|"
+    "communication connection failure|connection refused|zero bytes were transmitted|"
+    "message receive failure|resource temporarily unavailable|munge"
+)
 #: Error messages of sbatch for a user who has reached the limit of jobs.
-_JOB_LIMIT = ("submitjob", "too many jobs")
+_JOB_LIMIT = "submitjob|too many jobs"
 #: The states of a job that has ended and left its nodes.
 FINAL = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
@@ -83,12 +83,10 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Say whether the job has ended."""
         return self.state in FINAL
 
     @property
     def is_queued(self) -> bool:
-        """Say whether the job waits for its nodes."""
         return self.state == "PENDING"
 
 
@@ -127,7 +125,6 @@ def queue() -> list[Job]:
 
 
 def parse_jobs(output: str) -> list[Job]:
-    """Return the jobs in the output of ``squeue``, in columns of fixed width."""
     jobs = []
     ends = list(accumulate(_COLUMNS.values(), initial=0))
     for line in output.splitlines():
@@ -138,7 +135,6 @@ def parse_jobs(output: str) -> list[Job]:
 
 
 def cancel(job_ids: Sequence[str]) -> None:
-    """Cancel jobs; ended jobs are ignored."""
     if job_ids:
         _run(["scancel", "--quiet", *job_ids])
 
@@ -193,7 +189,6 @@ def gres_lists(partition: str | None = None) -> list[str]:
 
 
 def configuration() -> dict[str, str]:
-    """Return Slurm's configuration, as ``scontrol show config`` prints it."""
     rows = _run(["scontrol", "show", "config"], _SINFO_TIMEOUT_S).splitlines()
     pairs = (row.partition("=") for row in rows)
     return {name.strip(): value.strip() for name, _, value in pairs}
@@ -213,13 +208,11 @@ def parse_gres(text: str, gres: str) -> int:
 
 
 def gres_types(text: str, gres: str) -> set[str]:
-    """Return the types of a generic resource in a list, "" for one without a type."""
     names = (name for name, _ in _items(text) if f"{name}:".startswith(f"{gres}:"))
     return {name.partition(":")[2] for name in names}
 
 
 def _items(text: str) -> Iterator[tuple[str, int]]:
-    """Yield name and count of each generic resource of a list."""
     for item in re.sub(r"\([^)]*\)", "", text).split(","):
         name, _, count = item.strip().rpartition(":")
         if re.fullmatch("[0-9]{1,6}", count):
@@ -229,7 +222,6 @@ def _items(text: str) -> Iterator[tuple[str, int]]:
 
 
 def version() -> str | None:
-    """Return Slurm's version."""
     try:
         return _run(["srun", "--version"]).split()[-1]
     except (WattlawError, IndexError):
@@ -237,7 +229,6 @@ def version() -> str | None:
 
 
 def _run(line: list[str], timeout_s: float = _TIMEOUT_S) -> str:
-    """Run a command and return its output."""
     environment = without_options(user_environment()) | {"SLURM_TIME_FORMAT": "%s"}
     try:
         done = run_captured(line, timeout_s, environment)
@@ -250,9 +241,9 @@ def _run(line: list[str], timeout_s: float = _TIMEOUT_S) -> str:
     errors = [error.removeprefix(f"{line[0]}: ") for error in done.stderr.splitlines()]
     errors = list(dict.fromkeys(collapse_whitespace(error) for error in errors if error.strip()))
     message = "; ".join(errors).replace("error: ", "")[:500] or f"exit code {done.returncode}"
-    if any(text in message.lower() for text in _UNREACHABLE):
+    if re.search(_UNREACHABLE, message.lower()):
         raise Unreachable(f"{line[0]}: {message}")
-    if any(text in message.lower() for text in _JOB_LIMIT):
+    if re.search(_JOB_LIMIT, message.lower()):
         raise ResourcesBusy(f"{line[0]}: {message}")
     raise NotAvailable(f"{line[0]}: {message}")
 
@@ -266,7 +257,6 @@ def _parse_exit(text: str) -> tuple[int | None, int | None]:
 
 
 def _parse_number(text: str, largest: float) -> float | None:
-    """Return a number; None if the text is not a number, negative, or too large."""
     try:
         number = float(text)
     except ValueError:

@@ -72,7 +72,11 @@ def main() -> int:
             message = f"{folder.path}: does not exist on {socket.gethostname()}"
             print(f"wattlaw: {message}", file=sys.stderr)
             return NO_FOLDER
-        if record.status in ENDED or not _claim(folder, job_id):
+        claim = claim_path(folder)
+        if record.status not in ENDED:
+            with contextlib.suppress(FileExistsError), claim.open("x", encoding="utf-8") as file:
+                file.write(job_id)
+        if record.status in ENDED or read_text(claim) != job_id:
             print("wattlaw: another job has this run, or it has ended", file=sys.stderr)
             return 0
         return _Driver(folder, submitted, signals).drive(record)
@@ -82,14 +86,6 @@ def main() -> int:
     except WattlawError as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return error.exit_code
-
-
-def _claim(folder: RunFolder, job_id: str) -> bool:
-    """Claim the run for this job; return False if another job has it."""
-    path = claim_path(folder)
-    with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
-        file.write(job_id)
-    return read_text(path) == job_id
 
 
 class _Driver:
@@ -157,13 +153,15 @@ class _Driver:
         process = subprocess.Popen(self._srun(record), stdin=subprocess.DEVNULL)
         limit_s = self._submission.launch.timeout_s
         reason: str | None = None
-        is_forwarded = False
+        # A user's command may not handle SIGUSR1.
+        is_forwarded = record.spec.workload.command is not None
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(_POLL_S), reason
-            if self._signals.notice and not is_forwarded and self._can_forward(record, live):
-                process.send_signal(signal.SIGUSR1)
-                is_forwarded = True
+            if self._signals.notice and not is_forwarded:
+                is_forwarded = all(begun_path(live, name).exists() for name in self._nodes)
+                if is_forwarded:  # all nodes handle it now
+                    process.send_signal(signal.SIGUSR1)
             if reason is not None:
                 continue
             if limit_s is not None and time.monotonic() - self._begun_s > limit_s:
@@ -198,12 +196,6 @@ class _Driver:
             *("--port", str(port), "--clock-port", str(clock_port)),
         ]
 
-    def _can_forward(self, record: RunRecord, live: Path) -> bool:
-        """Say whether all nodes handle SIGUSR1; a user's command may not."""
-        if record.spec.workload.command is not None:
-            return False
-        return all(begun_path(live, name).exists() for name in self._nodes)
-
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
         """Store an attempt, or record its failure or interruption; return the exit code.
 
@@ -224,7 +216,10 @@ class _Driver:
                 return self._interrupt(record, live, notice)
             self._finish(record, live)
             return 0
-        is_interrupted = self._signals.terminate or lost or _was_terminated(live)
+        # Slurm terminates a node (SIGTERM) as the first step of a preemption.
+        kinds = {failure.kind for failure in failures.read_failures(live)}
+        was_terminated = any(live.glob("terminated.*")) or kinds == {"terminated"}
+        is_interrupted = self._signals.terminate or lost or was_terminated
         if is_interrupted and failures.cause(live) is None:
             why = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
             failure = failures.first_failure(live)
@@ -233,7 +228,6 @@ class _Driver:
         return 0
 
     def _node_codes(self, live: Path) -> dict[str, int]:
-        """Return the codes of ended nodes; wait for a slow file system, but not after SIGTERM."""
         codes: dict[str, int] = {}
 
         def are_complete() -> bool:
@@ -301,21 +295,13 @@ class _Driver:
             )
 
     def _wait_until(self, is_complete: Callable[[], bool], live: Path) -> None:
-        """Wait until a slow file system shows what other nodes have written."""
         end_s = time.monotonic() + self._slurm.settle_s
         while not is_complete() and time.monotonic() <= end_s:
             list(live.iterdir())  # makes a network file system refresh
             time.sleep(_POLL_S)
 
 
-def _was_terminated(live: Path) -> bool:
-    """Say whether Slurm has terminated a node (SIGTERM), the first step of a preemption."""
-    kinds = {failure.kind for failure in failures.read_failures(live)}
-    return any(live.glob("terminated.*")) or kinds == {"terminated"}
-
-
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object of a file; empty if it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -48,7 +48,6 @@ def probe(python: str, names: tuple[str, ...], *, kernels: bool) -> Environment 
 
 
 def main() -> None:
-    """Print the environment of this Python as a line of JSON."""
     isolate()
     options = [word for word in sys.argv[1:] if word != _KERNELS]
     missing = []

@@ -8,16 +8,16 @@ import contextlib
 import shlex
 import shutil
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Self
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import locked, open_regular
 from wattlaw.run.boards import too_large_reason
-from wattlaw.run.launcher import Allocation, Examination, Launcher, ResourcesBusy
+from wattlaw.run.launcher import Allocation, Launcher, ResourcesBusy
 from wattlaw.run.slurm import commands
 from wattlaw.run.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.run.slurm.commands import Account, Job, Unreachable
@@ -47,7 +47,6 @@ class SlurmQueue:
     """The queue of Slurm, by ``squeue`` and ``scancel``."""
 
     def jobs(self, store: Store) -> dict[str, Job]:
-        """Return the jobs of a store that have not ended."""
         tag = existing_tag(store.path)
         if tag is None:
             return {}
@@ -55,15 +54,12 @@ class SlurmQueue:
         return {run_id: job for run_id, job in named if run_id is not None}
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Cancel jobs."""
         commands.cancel(sorted(job_ids))
 
     def was_submitted(self, folder: RunFolder) -> bool:
-        """Say whether a run was ever submitted."""
         return read_submission(folder) is not None
 
     def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
-        """Return the ``sbatch`` line of a run."""
         name = job_name(existing_tag(store.path) or "new", run.run_id)
         arguments = sbatch_arguments(run.spec, store.folder(run.run_id), launch, name)
         return shlex.join(["sbatch", *arguments])
@@ -83,8 +79,6 @@ class SlurmLauncher(Launcher):
 
     def __init__(self, launch: Launch, store: Path) -> None:
         self._launch, self._store, self._nodes = launch, store, Nodes(launch)
-        self._tag = store_tag(store)
-        self._poller = QueuePoller(self._tag, launch.slurm.poll_s)
         self._turn: BinaryIO | None = None
         self._turn_tried_at = 0
         #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
@@ -95,9 +89,12 @@ class SlurmLauncher(Launcher):
         self._cancelled_before = Store(store).cancelled_at()
         self._refused_in_a_row = 0
 
+    @cached_property
+    def _poller(self) -> QueuePoller:
+        return QueuePoller(store_tag(self._store), self._launch.slurm.poll_s)
+
     @classmethod
     def resolve(cls, study: Study) -> Study:
-        """Return the study unchanged; raise ``BadInput`` if ``gpus_per_node`` is missing."""
         if study.launch.gpus_per_node is None:
             raise BadInput(
                 "launch.gpus_per_node is required with slurm: the number of workers (GPUs) of a "
@@ -107,7 +104,6 @@ class SlurmLauncher(Launcher):
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:
-        """Read the queue; raise ``NotAvailable`` if Slurm is not installed or does not respond."""
         if shutil.which("squeue") is None:
             raise NotAvailable(
                 "Slurm's commands (squeue, sbatch) are not installed here; start this on a login "
@@ -121,16 +117,29 @@ class SlurmLauncher(Launcher):
         return launcher
 
     @classmethod
-    def examine(cls, launch: Launch) -> Examination:
-        """Return why runs are skipped, and what the nodes and the Python of the jobs lack."""
-        nodes = Nodes(launch)
-        return Examination(
-            partial(_unsupported_reason, launch, nodes), nodes.warnings, nodes.missing
-        )
+    def examine(cls, launch: Launch) -> Self:
+        return cls(launch, Path())
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why a run can never be a job, or None."""
-        return _unsupported_reason(self._launch, self._nodes, spec)
+        try:
+            workers = workers_per_node(spec)
+        except BadInput as error:
+            return str(error)
+        most = self._launch.gpus_per_node
+        if most is not None and workers > most:
+            return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
+        workload = spec.workload
+        if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
+            return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
+        if spec.nodes > 1 and workload.progress is not None:
+            return f"progress is read on one node, not {spec.nodes}"
+        return too_large_reason(spec, self._nodes.boards)
+
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+        return self._nodes.warnings(specs)
+
+    def missing(self, study: Study) -> list[str]:
+        return self._nodes.missing(study)
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
@@ -180,19 +189,17 @@ class SlurmLauncher(Launcher):
         submission.write(folder)
         write_script(folder, self._launch)
         claim_path(folder).unlink(missing_ok=True)
-        name = job_name(self._tag, record.run_id)
+        name = job_name(self._poller.tag, record.run_id)
         job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
         submission.model_copy(update={"job_id": job_id}).write(folder)
         return job_id
 
     def detached_run_ids(self) -> Collection[str]:
-        """Return the runs whose jobs are in the queue and are not watched."""
         self._poller.poll()
         return self._poller.active().keys() - self._watched
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
-        """Return the attempt of a run that was submitted and has not ended."""
         if record.status in ENDED:
             Submission.path(folder).unlink(missing_ok=True)  # of an ended job
             return None
@@ -203,7 +210,6 @@ class SlurmLauncher(Launcher):
         return self._attempt(record, folder, submission.job_id or (job.id if job else None))
 
     def status_message(self) -> str | None:
-        """Return the number of jobs by state."""
         return self._poller.status_message()
 
     def close(self) -> None:
@@ -216,14 +222,15 @@ class SlurmLauncher(Launcher):
 
     def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
         self._watched.add(record.run_id)
-        settle_s = self._launch.slurm.settle_s
         return SlurmAttempt(
-            *(record, folder, job_id, self._poller, settle_s),
-            *(self._submit_again, self._is_cancelled),
+            record,
+            folder,
+            job_id,
+            self._poller,
+            self._launch.slurm.settle_s,
+            self._submit_again,
+            lambda: Store(self._store).was_cancelled_since(self._cancelled_before),
         )
-
-    def _is_cancelled(self) -> bool:
-        return Store(self._store).was_cancelled_since(self._cancelled_before)
 
     def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
         if self.allocate(record.spec) is None:
@@ -240,22 +247,6 @@ class SlurmLauncher(Launcher):
                 return False
             self._turn = file
         return self._turn is not None
-
-
-def _unsupported_reason(launch: Launch, nodes: Nodes, spec: RunSpec) -> str | None:
-    try:
-        workers = workers_per_node(spec)
-    except BadInput as error:
-        return str(error)
-    most = launch.gpus_per_node
-    if most is not None and workers > most:
-        return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
-    workload = spec.workload
-    if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
-        return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
-    if spec.nodes > 1 and workload.progress is not None:
-        return f"progress is read on one node, not {spec.nodes}"
-    return too_large_reason(spec, nodes.boards)
 
 
 #: The most job ids in one command line.

@@ -44,7 +44,6 @@ def begun_path(live: Path, node: str) -> Path:
 
 
 def main() -> int:
-    """Run this node's part of an attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)

@@ -58,7 +58,6 @@ class Nodes:
         return [] if study.launch.slurm.setup else self._missing(study.workloads)
 
     def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
-        """Yield what may be wrong with the memory, GPUs, cores and Python of jobs."""
         slurm, workers = self._launch.slurm, self._launch.gpus_per_node
         where = f"partition {self._partition}" if self._partition else "this cluster"
         gres = slurm.gres or ""

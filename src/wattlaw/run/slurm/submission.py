@@ -55,16 +55,13 @@ class Submission(BaseModel):
 
     @staticmethod
     def path(folder: RunFolder) -> Path:
-        """Return the path of a run's submission."""
         return folder.path / "job.json"
 
     def write(self, folder: RunFolder) -> None:
-        """Write a run's submission."""
         write_text(self.path(folder), self.model_dump_json(indent=1) + "\n")
 
 
 def claim_path(folder: RunFolder) -> Path:
-    """Return the file that names the job to which a run belongs."""
     return folder.path / "job-claim"
 
 
@@ -104,7 +101,6 @@ def store_tag(store: Path) -> str:
 
 
 def job_name(tag: str, run_id: str) -> str:
-    """Return the name of the job of a store's run."""
     return f"{_PREFIX}-{tag}-{run_id}"
 
 
@@ -185,7 +181,6 @@ def write_script(folder: RunFolder, launch: Launch) -> None:
 
 
 def has_progress(folder: RunFolder, attempt: int) -> bool:
-    """Say whether an attempt has saved a checkpoint."""
     return (folder.live(attempt) / "checkpointed.json").exists()
 
 

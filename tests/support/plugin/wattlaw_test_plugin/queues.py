@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw.common.errors import NotAvailable
-from wattlaw.run.launcher import Examination
+from wattlaw.run.launcher import Launcher
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 
 
@@ -44,15 +43,11 @@ class Folder:
         return f"pin {run.run_id} to the board of {launch.hardware}"
 
 
-class BoardLauncher:
+class BoardLauncher(Launcher):
     """Only to be looked at."""
 
     queue = Folder()
 
     @classmethod
-    def resolve(cls, study: Study) -> Study:
-        return study
-
-    @classmethod
-    def examine(cls, launch: Launch) -> Examination:
-        return Examination()
+    def examine(cls, launch: Launch) -> Launcher:
+        return cls()
