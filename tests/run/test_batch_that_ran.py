@@ -23,8 +23,8 @@ from wattlaw.api.decision_inputs import read_inputs
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.formatting import OTHER_BATCH
-from wattlaw.run.instrumentation.batch import batch_that_ran
 from wattlaw.run.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
+from wattlaw.run.steps import batch_that_ran
 from wattlaw.store.store import Store
 
 SCRIPTS = paths.SCRIPTS

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import paths
-from wattlaw.run.instrumentation.environment import instrumented_environment
-from wattlaw.run.instrumentation.steps import ProcessSteps, StepsFolder
+from wattlaw.run.instrumentation import instrumented_environment
+from wattlaw.run.instrumentation.records import ProcessSteps, StepsFolder
 from wattlaw.run.instrumentation.summary import summarise
 
 SCRIPTS = paths.SCRIPTS

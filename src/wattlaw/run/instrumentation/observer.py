@@ -2,17 +2,23 @@
 
 import os
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wattlaw.run.instrumentation.launched_ranks import wrong_ranks
 from wattlaw.run.instrumentation.progress import ProgressReader
-from wattlaw.run.instrumentation.steps import StepsFolder
+from wattlaw.run.instrumentation.records import ProcessSteps, StepsFolder
 from wattlaw.run.instrumentation.summary import TRAINING_FACTS, MeasuredPart, StepSummary, summarise
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
+#: Ends the message about a command that starts ranks.
+REMEDY = (
+    "wattlaw starts the command once per GPU; write the command of one rank, without torchrun, "
+    "accelerate launch, mpirun, srun or torch.multiprocessing.spawn, or use launch_with"
+)
 _STDOUT = 1
 _NOT_TOGETHER = (
     "several processes trained at the same time, but none has joined a process group: each trains "
@@ -106,3 +112,33 @@ class StepObserver:
                 last = {name: self.progress.last(name) for name in ("loss", "metric")}
                 windows[-1] |= last
         return windows
+
+
+def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
+    """Return how training processes differ from the ranks that were launched, or None.
+
+    A command that starts ranks itself trains as a job of another size, or several times. Processes
+    without a process group, each with a model of its own, are not judged here.
+    """
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for process in processes:
+        if not process.steps:
+            continue
+        # What the process group says counts more than a variable that a script may set.
+        has_group = (process.world_size or 1) > 1
+        size = process.world_size if has_group else process.env_world_size
+        if size is not None and size != launched:
+            one = "one rank alone" if size == 1 else f"one of {size} ranks"
+            return (
+                f"process {process.pid} on {process.host} trained as {one}, but {launched} "
+                f"{'was' if launched == 1 else 'were'} launched; {REMEDY}"
+            )
+        if process.launched_rank is not None and process.rank is not None:
+            ranks[process.launched_rank].add(process.rank)
+    for launched_rank, own in sorted(ranks.items()):
+        if len(own) > 1:
+            return (
+                f"rank {launched_rank} of the {launched} that were launched has started {len(own)} "
+                f"ranks of its own; {REMEDY}"
+            )
+    return None

@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from wattlaw.common.errors import BadInput
-from wattlaw.run.instrumentation.step_times import Floats
-from wattlaw.run.instrumentation.steps import ProcessSteps
+from wattlaw.run.instrumentation.records import ProcessSteps
+from wattlaw.run.steps import Floats
 from wattlaw.study.command import LogProgress
 
 _MOST_LINE_BYTES = 4096

@@ -7,14 +7,15 @@ from typing import Any, get_args
 
 import numpy as np
 
-from wattlaw.run.instrumentation.step_times import (
+from wattlaw.run.instrumentation.records import ProcessSteps, TrainingFacts
+from wattlaw.run.steps import (
     Floats,
-    Mask,
     contains_pause,
     drift,
     step_time_columns,
+    total_samples,
+    windows_of_runs,
 )
-from wattlaw.run.instrumentation.steps import ProcessSteps, TrainingFacts
 from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
@@ -154,7 +155,7 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         instrumented=True,
         steps=first.steps,
         world_size=first.world_size or 1,
-        samples_seen=_total(samples[:common]),
+        samples_seen=total_samples(samples[:common]),
         **facts | {"peak_memory_bytes": max(peaks, default=None)},
         workers_work_together=together,
         **_measured(first, samples, waits_s, part, notes),
@@ -179,10 +180,8 @@ def _measured(
     durations_s = np.diff(step_end_s)  # durations_s[i] is of step i + 1
     steady_s = durations_s[warmup - 1 : end - 1]
     known_s = steady_s[np.isfinite(steady_s)]
-    windows = [
-        _window(step_end_s, samples, waits_s, begin, stop, warmup=True)
-        for begin, stop in _runs(np.isfinite(durations_s[: warmup - 1]), 1)
-    ]
+    is_known = np.isfinite(durations_s[: warmup - 1])
+    windows = windows_of_runs(is_known, 1, step_end_s, samples, waits_s, warmup=True)
     if not len(known_s):
         notes.append(f"all of {len(step_end_s)} steps are warm-up; a run of more steps is needed")
         return {"windows": tuple(windows)}
@@ -203,10 +202,7 @@ def _measured(
     change = drift(steady_s[is_steady])
     if change is not None:
         notes.append(f"the step time changes by {change:+.0%} within the measured steps")
-    measured = [
-        _window(step_end_s, samples, waits_s, begin, stop, warmup=False)
-        for begin, stop in _runs(is_steady, warmup)
-    ]
+    measured = windows_of_runs(is_steady, warmup, step_end_s, samples, waits_s, warmup=False)
     counts = [window["samples"] for window in measured]
     return {
         "windows": (*windows, *measured),
@@ -219,31 +215,6 @@ def _measured(
     }
 
 
-def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
-    """Return begin and end of each run of True; the first element has the number ``first``."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
-    return [(int(a) + first, int(b) + first) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-
-
-def _window(
-    step_end_s: Floats, samples: Floats, waits_s: Floats, begin: int, end: int, *, warmup: bool
-) -> dict[str, Any]:
-    """Return the columns of the window of the steps from ``begin`` to before ``end``."""
-    wait_s = waits_s[begin:end].sum()
-    return {
-        "epoch": None,
-        "phase": "steps",
-        "warmup": warmup,
-        "start_ns": int(step_end_s[begin - 1] * 1e9),
-        "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
-        "from_step": begin,
-        "steps": end - begin,
-        "samples": _total(samples[begin:end]),
-        "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
-        **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
-    }
-
-
 def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
     """Return the sum of a value of each step over all ranks; unknown where one rank's is."""
     total = np.zeros(steps)
@@ -253,12 +224,6 @@ def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Flo
             own[: len(values)] = values[:steps]
         total += own
     return total
-
-
-def _total(samples: Floats) -> int | None:
-    """Return the sum; None if a value is unknown or no loader gave any."""
-    total = float(samples.sum())
-    return round(total) if np.isfinite(total) and total > 0 else None
 
 
 def _overlaps(one: ProcessSteps, other: ProcessSteps) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from wattlaw.run.instrumentation.step_times import Floats
+from wattlaw.run.steps import Floats
 from wattlaw.run.training.accelerator import (
     BACKENDS,
     available_device,

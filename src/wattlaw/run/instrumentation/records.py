@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wattlaw.common.files import open_regular
-from wattlaw.run.instrumentation.step_times import Floats, Mask
+from wattlaw.run.steps import Floats, Mask
 
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
