@@ -102,7 +102,6 @@ class StepWindow:
 
     @property
     def elapsed_s(self) -> float:
-        """The time since the creation, by the host's clock."""
         return time.perf_counter() - self.start_s
 
     def add(self, step: Step, *, is_timed: bool = True) -> None:
@@ -153,7 +152,6 @@ class StepPlan:
 
     @property
     def is_warmup(self) -> bool:
-        """Whether the next step is part of the warm-up."""
         return self.steps < self._measure.warmup_steps
 
     def ends_window(self, steps: int, window_s: float) -> bool:

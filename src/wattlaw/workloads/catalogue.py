@@ -1,11 +1,12 @@
 """The registered workloads by name, and the validation of their options."""
 
+import contextlib
 import importlib.util
+import inspect
 import os
 import shutil
 import sys
 from functools import cache
-from importlib import resources
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,15 @@ _MAX_FILE_BYTES = 5_000_000
 
 
 def entries() -> list[Entry]:
-    """Return every registered workload, sorted by name."""
-    return [entry(name) for name in registry.names(GROUP)]
+    """Return every registered workload that can be loaded, sorted by name.
+
+    One whose add-on is missing is left out; a run of it says what is missing.
+    """
+    found = []
+    for name in registry.names(GROUP):
+        with contextlib.suppress(NotAvailable):
+            found.append(entry(name))
+    return found
 
 
 def entry(name: str) -> Entry:
@@ -77,7 +85,6 @@ def without_defaults(spec: WorkloadSpec, place: str | None = None) -> WorkloadSp
 
 
 def is_registered(spec: WorkloadSpec) -> bool:
-    """Say whether a workload is a registered one, not a command or a name of a table."""
     return spec.command is None and spec.name in registry.names(GROUP)
 
 
@@ -139,10 +146,10 @@ def read_profile(path: Path) -> WorkloadProfile:
 
 @cache
 def _stored(name: str) -> tuple[WorkloadProfile, ...]:
-    """Return the profiles of a workload that ship with this package."""
-    files = sorted(resources.files("wattlaw.workloads").joinpath("profiles").iterdir(), key=str)
-    texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
-    profiles = [WorkloadProfile.model_validate_json(text) for text in texts]
+    """Return the profiles in the folder ``profiles`` of the package that has the workload."""
+    folder = Path(inspect.getfile(entry(name).options)).parent / "profiles"
+    files = sorted(folder.glob(f"{name}*.json"))
+    profiles = [WorkloadProfile.model_validate_json(file.read_text("utf-8")) for file in files]
     return tuple(profile for profile in profiles if profile.workload == name)
 
 
@@ -160,7 +167,6 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> None:
 
 
 def _imported(name: str) -> Any:
-    """Return an object by its name, ``module:object``."""
     return EntryPoint("", name, "").load()
 
 
@@ -241,7 +247,9 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
     try:
         options = entry(spec.name).options
     except BadInput as error:
-        raise BadInput(f"{place}.name: {error}") from None
+        raise BadInput(
+            f"{place}.name: {error}; others are in add-ons that are not installed"
+        ) from None
     try:
         return options.model_validate(spec.options)
     except ValidationError as error:

@@ -65,7 +65,6 @@ class Shard:
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one step on all ranks."""
         return self.local_batch * self.world
 
 
@@ -233,6 +232,5 @@ def check_new_data(folder: Path, size: int, least: int) -> None:
 
 
 def is_full_size(options: BaseModel, *names: str) -> bool:
-    """Say whether some options are at their defaults."""
     fields = type(options).model_fields
     return all(getattr(options, name) == fields[name].default for name in names)

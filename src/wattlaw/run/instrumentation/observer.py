@@ -56,7 +56,6 @@ class StepObserver:
         self._recorded = StepsFolder(self.folder)
 
     def take_output(self, piece: bytes) -> None:
-        """Search output of the command for progress, and write it to this process's output."""
         if self.progress is not None:
             self.progress.feed(piece, time.time())
         while piece:
@@ -70,7 +69,6 @@ class StepObserver:
         return self.part.is_complete(processes)
 
     def wrong_ranks(self, launched: int) -> str | None:
-        """Return how the training processes differ from the ranks that were launched, or None."""
         return wrong_ranks(self._recorded.read(), launched)
 
     def summary(self) -> StepSummary:
@@ -104,7 +102,6 @@ class StepObserver:
         return replace(summary, notes=tuple(dict.fromkeys(notes)))
 
     def window_columns(self, summary: StepSummary) -> list[dict[str, Any]]:
-        """Return the columns of each window, as ``telemetry.windows.write_window`` takes them."""
         windows = [dict(window) for window in summary.windows]
         if self.progress is not None:
             windows += self.progress.epoch_windows()

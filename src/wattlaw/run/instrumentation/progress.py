@@ -116,7 +116,6 @@ class ProgressReader:
         return max(numbers[-1], numbers[-1] - numbers[0] + 1)
 
     def total_samples(self) -> int | None:
-        """Return the number of samples; None where it goes back."""
         numbers = [mark.samples for mark in self.marks if mark.samples is not None]
         return numbers[-1] if numbers and numbers == sorted(numbers) else None
 
@@ -147,7 +146,6 @@ class ProgressReader:
         return [mark for mark in self.marks if mark.step is not None]
 
     def last(self, name: str) -> float | None:
-        """Return the last loss or metric."""
         values = (getattr(mark, name) for mark in reversed(self.marks))
         return next((value for value in values if value is not None), None)
 

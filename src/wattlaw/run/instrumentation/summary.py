@@ -43,7 +43,6 @@ class MeasuredPart:
 
     @property
     def is_limited(self) -> bool:
-        """Say whether the measurement ends before the training does."""
         return self.steps is not None or self.seconds is not None
 
     def bounds(self, step_end_s: Floats) -> tuple[int, int]:
@@ -114,7 +113,6 @@ class StepSummary(TrainingFacts):
     steps_by_samples: Mapping[int, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is stored about the job, as fields of ``store.record.Facts``."""
         names = ("instrumented", "world_size", "backend", "parameters", "gradient_bytes")
         known = {name: getattr(self, name) for name in names}
         parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
@@ -240,6 +238,5 @@ def _is_other_rank(one: ProcessSteps, other: ProcessSteps) -> bool:
 
 
 def _expected(process: ProcessSteps) -> int:
-    """Return how many processes of a launch are to be seen here."""
     world_size = process.world_size or process.env_world_size or 1
     return min(world_size, process.local_world_size or world_size)

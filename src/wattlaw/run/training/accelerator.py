@@ -31,7 +31,6 @@ def available_device(index: int = 0) -> torch.device:
 
 
 def gpu_functions(device: torch.device) -> Any | None:
-    """Return the module of a GPU's functions, such as ``torch.cuda``; None for the processor."""
     return None if device.type == "cpu" else torch.get_device_module(device)
 
 

@@ -67,7 +67,6 @@ WORKER = "wattlaw.run.training.worker"
 
 
 def main() -> int:
-    """Run this node's part of an attempt."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
@@ -161,7 +160,6 @@ class _OtherNodes:
 def _run_workers(
     record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
 ) -> int:
-    """Run the ranks of a workload; return the agent's exit code."""
     line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
     live = folder.live(record.attempts)
     if importlib.util.find_spec("torch") is None:
@@ -237,7 +235,6 @@ def launch_program(record: RunRecord) -> str | None:
 
 
 def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
-    """Return the start of the command line with which a program starts ranks on this node."""
     if program == "torchrun":
         where = ["--standalone"]
         if node.nodes > 1:
@@ -250,7 +247,6 @@ def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
 
 
 def command_arguments(record: RunRecord) -> list[str]:
-    """Return the command of a run with the values of its setting inserted."""
     spec = record.spec
     values: dict[str, object] = {
         **spec.setting.model_dump(),
@@ -277,7 +273,6 @@ def first_error(log: Path, attempt: int) -> str | None:
 
 
 def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
-    """Return the record of a run once it shows an attempt, or a later one."""
     end_s = time.monotonic() + _LATE_S
     while True:
         record = folder.read()
@@ -300,7 +295,6 @@ def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
 
 
 def _log(message: str) -> None:
-    """Print to the run's log, which may be on a full disk."""
     with contextlib.suppress(OSError):
         print(f"agent: {message}", file=sys.stderr)
 
@@ -335,7 +329,6 @@ class _SignalForwarder(threading.Thread):
         self._signalled: set[psutil.Process] = set()
 
     def notice(self, *_: object) -> None:
-        """Handle SIGUSR1."""
         self._received = True
 
     def run(self) -> None:
@@ -346,7 +339,6 @@ class _SignalForwarder(threading.Thread):
                 self._signal_workers()
 
     def end(self) -> None:
-        """End the thread."""
         self._over.set()
         self.join()
 

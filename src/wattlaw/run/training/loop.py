@@ -272,7 +272,6 @@ class Training:
         return columns | {"from_step": begin.step}, progress
 
     def _train_steps(self, epoch: int, step: int = 0) -> Iterator[Step]:
-        """Train the steps of an epoch from one of them; yield each."""
         steps = self.loader.steps
         self._schedule.before_step(min(self._epochs, epoch + step / steps))
         batches, trained = self.loader.epoch(epoch, step), Step()
@@ -289,7 +288,6 @@ class Training:
             begin = self._clock.now()
 
     def _add_gradients(self, batch: Batch, step: Step) -> None:
-        """Add a batch's gradients, loss and samples to those of its step."""
         ranks = self._ranks
         # cuDNN tries its algorithms, for seconds, with each new shape. The rest at the end of an
         # epoch may first come within the measured steps: it does not search.
@@ -319,7 +317,6 @@ class Training:
         step.samples = (step.samples or 0) + batch.size
 
     def _average_statistics(self) -> None:
-        """Average the running statistics of batch normalisation over all ranks."""
         if self._ranks.world > 1:
             for module in self._plain.modules():
                 if isinstance(module, _BatchNorm):

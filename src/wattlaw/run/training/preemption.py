@@ -87,7 +87,6 @@ class PreemptionNotice:
         return _is_received if self._is_single else self._agree(0.0)[0]
 
     def _agree(self, step_s: float) -> tuple[bool, float]:
-        """Return whether any rank was notified, and the longest time per step."""
         is_received, step_s = self._ranks.largest([float(_is_received), step_s], self._group)
         return bool(is_received), step_s
 

@@ -164,7 +164,6 @@ def _environment(ranks: int, node: Node) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _received_signals(signals: Collection[int]) -> Iterator[list[int]]:
-    """Collect the signals that end this process instead of ending it."""
     received: list[int] = []
     before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in signals}
     try:

@@ -38,7 +38,6 @@ class Ranks:
 
     @property
     def is_first_of_host(self) -> bool:
-        """Say whether this rank writes the windows and facts of its host."""
         return self.local_rank == 0
 
     @property
@@ -47,7 +46,6 @@ class Ranks:
         return gpu_functions(self.device)
 
     def synchronize(self) -> None:
-        """Wait until this rank's device has finished its work."""
         if self.gpu is not None:
             self.gpu.synchronize(self.device)
 
@@ -77,12 +75,10 @@ class Ranks:
         return gathered
 
     def average(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor by its mean over all ranks."""
         dist.all_reduce(tensor)
         tensor /= self.world
 
     def cpu_group(self) -> Any:
-        """Return a process group for reductions on the CPU, apart from those of GPUs."""
         return None if self.gpu is None else dist.new_group(backend="gloo")
 
     def largest(self, values: Sequence[float], group: Any) -> list[float]:

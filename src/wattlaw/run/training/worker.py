@@ -114,7 +114,6 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
 
 def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -> None:
-    """Write the facts about this host: hardware, devices, software versions, size of the model."""
     import torch
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

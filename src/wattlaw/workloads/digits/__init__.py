@@ -24,7 +24,6 @@ class Options(WorkloadOptions):
 
 
 def _work(options: Options) -> Work | None:
-    """Return the work of an epoch at full width."""
     if not is_full_size(options, "width"):
         return None
     return Work(_TRAINING_IMAGES, _FLOPS_PER_SAMPLE, TEST_IMAGES)

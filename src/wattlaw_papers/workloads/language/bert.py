@@ -49,7 +49,6 @@ class Bert(BaseWorkload):
         self._options = options
 
     def model(self) -> nn.Module:
-        """Return the net."""
         return MaskedBert(self._options)
 
     def optimizer(
@@ -66,12 +65,10 @@ class Bert(BaseWorkload):
         return torch.optim.AdamW(groups, lr=options.lr, fused=fused)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean cross-entropy of predicted tokens, of which each sample has as many."""
         scores = model(data["input_ids"], data["positions"])
         return functional.cross_entropy(scores.flatten(0, 1), data["labels"].flatten())
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
-        """Return cross-entropy and accuracy of predicted tokens, summed over samples."""
         scores, labels = model(data["input_ids"], data["positions"]), data["labels"]
         losses = functional.cross_entropy(
             scores.flatten(0, 1), labels.flatten(), reduction="none"
@@ -82,7 +79,6 @@ class Bert(BaseWorkload):
         }
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return cross-entropy, perplexity and accuracy of predicted tokens."""
         mean = super().metrics(sums)
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(mean["loss"]))
@@ -102,7 +98,6 @@ class Bert(BaseWorkload):
 
 
 def _masked_lm(options: Options) -> Any:
-    """Return transformers' model with random weights."""
     if importlib.util.find_spec("torchvision") is not None:
         import_torchvision()  # transformers imports it, and must not fail
     from transformers.models.bert.configuration_bert import BertConfig

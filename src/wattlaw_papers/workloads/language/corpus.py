@@ -168,7 +168,6 @@ class Corpus:
         return [kind, tokenizers.__version__, signature(text.files), *rules]
 
     def blocks(self, *, training: bool) -> MaskedBlocks:
-        """Return the blocks of the training or of the validation text."""
         text = self._training if training else self._validation
         trained = self._tokenizer
         size, length = self._options.vocab_size, self._options.sequence_length

@@ -41,7 +41,6 @@ class Language:
         self._follower = self._drawn(np.random.default_rng((seed, words)), words)
 
     def text(self, rng: np.random.Generator, rows: int, length: int) -> npt.NDArray[np.int64]:
-        """Return the ranks of random words, shape (rows, length)."""
         words = np.empty((rows, length), dtype=np.int64)
         words[:, 0] = self._drawn(rng, rows)
         for column in range(1, length):

@@ -109,7 +109,6 @@ def tokenised(tokenizer: Tokenizer, lines: Iterable[str], vocab_size: int) -> To
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the special and the ordinary tokens of a tokenizer."""
     tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     ordinary = sorted(number for name, number in tokens.items() if name not in _SPECIAL)
     return Vocabulary(

@@ -205,7 +205,6 @@ class Shards:
         return int(self._firsts[-1])
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Return an image file's bytes and its label."""
         shard, record = self._find(index)
         place = self._places[shard] + record
         start, end = self._index[place : place + 2].tolist()

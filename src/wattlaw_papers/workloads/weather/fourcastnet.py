@@ -88,7 +88,6 @@ class FourCastNet(BaseWorkload):
     def schedule(
         self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:
-        """Return half a cosine over the run's epochs."""
         return Cosine(optimizer, epochs)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:

@@ -400,7 +400,6 @@ os.register_at_fork(after_in_child=recorder.reset)
 
 @atexit.register
 def end() -> None:
-    """End the recording of this process."""
     try:
         recorder.end()
     except Exception:  # nothing more can be recorded
