@@ -179,7 +179,12 @@ def check_installed(spec: WorkloadSpec) -> None:
         check_launch_program(spec.launch_with)
         return
     needed = entry(spec.name)
-    missing = [name for name in needed.modules if not _is_installed(name)]
+    missing = [
+        name
+        for name in needed.modules
+        if importlib.util.find_spec(name) is None
+        and not (name == "torchvision" and (SEPARATE_TORCHVISION / name).is_dir())
+    ]
     if missing:
         raise NotAvailable(
             f"{needed.name} needs {', '.join(missing)}, which cannot be imported; try: "
@@ -219,12 +224,6 @@ def missing_files(study: Study) -> list[str]:
             place = f"workloads[{index}].launch_with"
             sentences.append(f"{place}: {spec.launch_with} is not installed here")
     return sentences
-
-
-def _is_installed(module: str) -> bool:
-    if module == "torchvision" and (SEPARATE_TORCHVISION / module).is_dir():
-        return True
-    return importlib.util.find_spec(module) is not None
 
 
 def build(spec: WorkloadSpec) -> Workload:

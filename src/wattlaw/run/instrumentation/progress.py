@@ -103,7 +103,10 @@ class ProgressReader:
             elif count:
                 between += count
                 ends.append(np.linspace(before.time_s, mark.time_s, count + 1)[1:])
-                samples.append(np.full(count, _samples_between(before, mark) / count))
+                is_known = None not in (before.samples, mark.samples)
+                between_lines = (mark.samples or 0) - (before.samples or 0)
+                per_step = between_lines / count if is_known and between_lines >= 0 else np.nan
+                samples.append(np.full(count, per_step))
             if count:
                 before = mark
         return ProcessSteps("", 0, np.concatenate(ends), np.concatenate(samples))
@@ -148,12 +151,6 @@ class ProgressReader:
     def last(self, name: str) -> float | None:
         values = (getattr(mark, name) for mark in reversed(self.marks))
         return next((value for value in values if value is not None), None)
-
-
-def _samples_between(before: Mark, after: Mark) -> float:
-    if before.samples is None or after.samples is None or after.samples < before.samples:
-        return np.nan
-    return float(after.samples - before.samples)
 
 
 def _mark(match: re.Match[str], time_s: float) -> Mark | None:

@@ -68,15 +68,20 @@ class MeasuredPart:
         that more are to come.
         """
         training = [process for process in processes if process.steps]
-        expected = max((_expected(process) for process in training), default=1)
-        return len(training) >= expected and all(map(self._has_all, training))
-
-    def _has_all(self, process: ProcessSteps) -> bool:
-        warmup, end = self.bounds(process.step_end_s)
-        if self.steps is not None:
-            return end - warmup >= self.steps
-        last_s, begin_s = process.step_end_s[end - 1], process.step_end_s[warmup - 1]
-        return bool(self.seconds is not None and last_s - begin_s >= self.seconds)
+        expected = 1  # processes that are to be seen here
+        for process in training:
+            world_size = process.world_size or process.env_world_size or 1
+            expected = max(expected, min(world_size, process.local_world_size or world_size))
+        for process in training:
+            warmup, end = self.bounds(process.step_end_s)
+            measured_s = process.step_end_s[end - 1] - process.step_end_s[warmup - 1]
+            if self.steps is not None:
+                has_all = end - warmup >= self.steps
+            else:
+                has_all = self.seconds is not None and bool(measured_s >= self.seconds)
+            if not has_all:
+                return False
+        return len(training) >= expected
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,17 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     if not training:
         return StepSummary(notes=tuple(notes))
     first = min(training, key=lambda p: (p.rank or 0, -p.steps))
-    ranks = [p for p in training if _overlaps(p, first) or _is_other_rank(p, first)]
+    begin_s, end_s = np.nanmin(first.step_end_s), np.nanmax(first.step_end_s)
+    ranks = [
+        process
+        for process in training
+        if (np.nanmin(process.step_end_s) <= end_s and begin_s <= np.nanmax(process.step_end_s))
+        or (  # the launcher has started both as ranks of one job
+            None not in (process.rank, first.rank)
+            and process.rank != first.rank
+            and process.env_world_size == first.env_world_size is not None
+        )
+    ]
     if len(ranks) < len(training):
         notes.append(
             f"{len(training) - len(ranks)} of {len(training)} training processes ran at another "
@@ -148,7 +163,9 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     batches: Mapping[int, int] = {}
     if not any(process.is_mixed for process in members):
         models = len(ranks) if together is False else 1  # each has samples of its own
-        batches = _steps_by_samples(models * samples, part.bounds(first.step_end_s))
+        begin, end = part.bounds(first.step_end_s)
+        measured = models * samples[begin if end - begin >= _ENOUGH_STEPS else 0 : end]
+        batches = Counter(int(count) for count in measured[np.isfinite(measured)])
     return StepSummary(
         instrumented=True,
         steps=first.steps,
@@ -160,13 +177,6 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         notes=tuple(dict.fromkeys(notes)),
         steps_by_samples=batches,
     )
-
-
-def _steps_by_samples(samples: Floats, bounds: tuple[int, int]) -> Mapping[int, int]:
-    """Count the measured steps, or all if these are few, by their samples."""
-    begin, end = bounds
-    measured = samples[begin:end] if end - begin >= _ENOUGH_STEPS else samples[:end]
-    return Counter(int(count) for count in measured[np.isfinite(measured)])
 
 
 def _measured(
@@ -222,21 +232,3 @@ def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Flo
             own[: len(values)] = values[:steps]
         total += own
     return total
-
-
-def _overlaps(one: ProcessSteps, other: ProcessSteps) -> bool:
-    return bool(
-        np.nanmin(one.step_end_s) <= np.nanmax(other.step_end_s)
-        and np.nanmin(other.step_end_s) <= np.nanmax(one.step_end_s)
-    )
-
-
-def _is_other_rank(one: ProcessSteps, other: ProcessSteps) -> bool:
-    """Say whether the launcher has started two processes as ranks of one job."""
-    ranks_differ = None not in (one.rank, other.rank) and one.rank != other.rank
-    return ranks_differ and one.env_world_size == other.env_world_size is not None
-
-
-def _expected(process: ProcessSteps) -> int:
-    world_size = process.world_size or process.env_world_size or 1
-    return min(world_size, process.local_world_size or world_size)

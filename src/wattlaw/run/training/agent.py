@@ -181,13 +181,22 @@ def _run_command(
     record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
 ) -> int:
     """Run the ranks of a command and write its windows; return the agent's exit code."""
-    attempt, live, program = record.attempts, folder.live(record.attempts), launch_program(record)
+    attempt, live = record.attempts, folder.live(record.attempts)
+    spec, program = record.spec, record.spec.workload.launch_with
+    catalogue.check_launch_program(program)
     line = [*isolated_python("-u", "-m", command_rank.__name__)]
-    words = command_arguments(record)
+    values: dict[str, object] = {
+        **spec.setting.model_dump(),
+        **spec.measure.model_dump(),
+        "python": sys.executable,
+        "seed": record.seed,
+        "repeat": spec.repeat,
+    }
+    words = [substitute(word, values) for word in spec.workload.command or ()]
     os.environ[RUN_FOLDER], os.environ[ATTEMPT] = str(folder.path.resolve()), str(attempt)
     code, failed, launcher_code = 0, dict[int, int](), 0
     others = _OtherNodes(live, node)
-    with CommandSteps(record.spec, live, node.number) as steps:
+    with CommandSteps(spec, live, node.number) as steps:
 
         def is_over() -> bool:
             return steps.are_complete() or others.check()
@@ -195,7 +204,7 @@ def _run_command(
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
         try:
-            if program is None:
+            if program in ("auto", "none"):
                 failed = run_ranks([*line, *words], workers, node, is_over)
             else:
                 launch = _launcher_line(program, workers, node)
@@ -222,18 +231,6 @@ def _run_command(
     return code
 
 
-def launch_program(record: RunRecord) -> str | None:
-    """Return the program that starts the ranks of a command; None if wattlaw starts them.
-
-    Raises ``NotAvailable`` if it is missing here.
-    """
-    name = record.spec.workload.launch_with
-    if name in ("auto", "none"):
-        return None
-    catalogue.check_launch_program(name)
-    return name
-
-
 def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
     if program == "torchrun":
         where = ["--standalone"]
@@ -244,18 +241,6 @@ def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
     if program == "srun":
         return [program, "--overlap", "--nodes", "1", "--ntasks", str(workers)]
     return [program, "-n", str(workers)]
-
-
-def command_arguments(record: RunRecord) -> list[str]:
-    spec = record.spec
-    values: dict[str, object] = {
-        **spec.setting.model_dump(),
-        **spec.measure.model_dump(),
-        "python": sys.executable,
-        "seed": record.seed,
-        "repeat": spec.repeat,
-    }
-    return [substitute(word, values) for word in spec.workload.command or ()]
 
 
 def first_error(log: Path, attempt: int) -> str | None:
@@ -307,47 +292,32 @@ def forward_signals() -> Iterator[None]:
     SIGUSR1 blocked, so that a signal to the full process tree kills neither the sampler nor a
     worker that still imports its libraries. The worker unblocks it (``training.preemption``).
     """
-    forwarder = _SignalForwarder()
-    handler = signal.signal(signal.SIGUSR1, forwarder.notice)
-    forwarder.start()
+    received: list[int] = []
+    is_over = threading.Event()
+
+    def forward() -> None:
+        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        signalled = set[psutil.Process]()
+        while not is_over.wait(_FORWARD_POLL_S):
+            for child in psutil.Process(os.getpid()).children() if received else ():
+                with contextlib.suppress(psutil.Error):
+                    if child not in signalled and WORKER in child.cmdline():
+                        child.send_signal(signal.SIGUSR1)
+                        signalled.add(child)
+
+    handler = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
+    # In a thread, because the main thread waits for the ranks.
+    thread = threading.Thread(target=forward, name="wattlaw-signal-forwarder", daemon=True)
+    thread.start()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         yield
     finally:
-        forwarder.end()
+        is_over.set()
+        thread.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGUSR1, handler)
-
-
-class _SignalForwarder(threading.Thread):
-    """Sends signals in its own thread, because the main thread waits for the ranks."""
-
-    def __init__(self) -> None:
-        super().__init__(name="wattlaw-signal-forwarder", daemon=True)
-        self._received = False
-        self._over = threading.Event()
-        self._signalled: set[psutil.Process] = set()
-
-    def notice(self, *_: object) -> None:
-        self._received = True
-
-    def run(self) -> None:
-        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-        while not self._over.wait(_FORWARD_POLL_S):
-            if self._received:
-                self._signal_workers()
-
-    def end(self) -> None:
-        self._over.set()
-        self.join()
-
-    def _signal_workers(self) -> None:
-        for child in psutil.Process(os.getpid()).children():
-            with contextlib.suppress(psutil.Error):
-                if child not in self._signalled and WORKER in child.cmdline():
-                    child.send_signal(signal.SIGUSR1)
-                    self._signalled.add(child)
 
 
 if __name__ == "__main__":
