@@ -265,18 +265,20 @@ def windows_of_runs(
     windows = []
     for begin, end in edges.reshape(-1, 2).tolist():
         wait_s = waits_s[begin:end].sum()
-        windows.append({
-            "epoch": None,
-            "phase": "steps",
-            "warmup": warmup,
-            "start_ns": int(step_end_s[begin - 1] * 1e9),
-            "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
-            "from_step": begin,
-            "steps": end - begin,
-            "samples": total_samples(samples[begin:end]),
-            "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
-            **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
-        })  # fmt: skip
+        windows.append(
+            {
+                "epoch": None,
+                "phase": "steps",
+                "warmup": warmup,
+                "start_ns": int(step_end_s[begin - 1] * 1e9),
+                "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
+                "from_step": begin,
+                "steps": end - begin,
+                "samples": total_samples(samples[begin:end]),
+                "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
+                **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
+            }
+        )
     return windows
 
 

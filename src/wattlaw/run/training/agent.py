@@ -120,7 +120,8 @@ def _run(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     endpoint = None
     if node.clock_port is not None:
         endpoint = Endpoint(node.address, node.clock_port, node.number, node.nodes)
-    with sampling as sampler, Clocks(endpoint, live) as clocks:
+    clocks = Clocks(endpoint, live)
+    with sampling as sampler:
         if is_command:
             sampler.wait_until_ready()  # the command may be one window from its start
         try:

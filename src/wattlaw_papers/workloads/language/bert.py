@@ -28,7 +28,24 @@ class MaskedBert(nn.Module):
 
     def __init__(self, options: Options) -> None:
         super().__init__()
-        self.net = _masked_lm(options)
+        if importlib.util.find_spec("torchvision") is not None:
+            import_torchvision()  # transformers imports it, and must not fail
+        from transformers.models.bert.configuration_bert import BertConfig
+        from transformers.models.bert.modeling_bert import BertForMaskedLM
+
+        config = BertConfig(
+            vocab_size=options.vocab_size,
+            hidden_size=options.hidden_size,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.heads,
+            intermediate_size=options.intermediate_size,
+            hidden_dropout_prob=options.dropout,
+            attention_probs_dropout_prob=options.dropout,
+            max_position_embeddings=MAX_TOKENS,  # also for shorter sequences
+            pad_token_id=None,  # nothing is padded, so every token's embedding is trained
+            attn_implementation="sdpa",
+        )
+        self.net: Any = BertForMaskedLM(config)
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
         """Return scores (n, k, vocab_size) of tokens (n, length) at positions (n, k)."""
@@ -95,24 +112,3 @@ class Bert(BaseWorkload):
         from wattlaw_papers.workloads.language.corpus import Corpus
 
         return Corpus(self._options)
-
-
-def _masked_lm(options: Options) -> Any:
-    if importlib.util.find_spec("torchvision") is not None:
-        import_torchvision()  # transformers imports it, and must not fail
-    from transformers.models.bert.configuration_bert import BertConfig
-    from transformers.models.bert.modeling_bert import BertForMaskedLM
-
-    config = BertConfig(
-        vocab_size=options.vocab_size,
-        hidden_size=options.hidden_size,
-        num_hidden_layers=options.layers,
-        num_attention_heads=options.heads,
-        intermediate_size=options.intermediate_size,
-        hidden_dropout_prob=options.dropout,
-        attention_probs_dropout_prob=options.dropout,
-        max_position_embeddings=MAX_TOKENS,  # also for shorter sequences
-        pad_token_id=None,  # nothing is padded, so every token's embedding is trained
-        attn_implementation="sdpa",
-    )
-    return BertForMaskedLM(config)

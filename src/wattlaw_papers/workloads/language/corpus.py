@@ -46,9 +46,15 @@ class Text(NamedTuple):
         for path in self.files:
             try:
                 for number, value in enumerate(read(path), start=1):
-                    line = _decoded(value, f"{path}: {unit} {number}", unit)
+                    place = f"{path}: {unit} {number}"
+                    if value is None:
+                        raise BadInput(f"{place}: {_COLUMN!r} is null; it must be a string")
+                    line = value.decode("utf-8")
                     if line and not line.isspace():
                         yield line
+            except UnicodeDecodeError as error:
+                byte = error.start + 1
+                raise BadInput(f"{place}: not UTF-8 at byte {byte} of the {unit}") from None
             except OSError as error:
                 raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
 
@@ -121,15 +127,6 @@ def _parquet_rows(path: Path) -> Iterator[bytes | None]:
             raise
         reason = collapse_whitespace(str(error))
         raise BadInput(f"{path}: not a valid Parquet file: {reason}") from None
-
-
-def _decoded(value: bytes | None, place: str, unit: str) -> str:
-    if value is None:
-        raise BadInput(f"{place}: {_COLUMN!r} is null; it must be a string")
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{place}: not UTF-8 at byte {error.start + 1} of the {unit}") from None
 
 
 class Corpus:

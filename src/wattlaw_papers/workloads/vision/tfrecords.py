@@ -226,7 +226,14 @@ class Shards:
                     f"{self.location(index)}: {len(values)} {kind} values in feature {name}; "
                     "allowed: one"
                 )
-        return images[0], self._label(labels[0], 0 if is_tfds else self._first_label, index)
+        first = 0 if is_tfds else self._first_label
+        last = first + self._classes - 1
+        if not first <= labels[0] <= last:
+            raise BadInput(
+                f"{self.location(index)}: label {labels[0]}; allowed: {first} to {last} (options "
+                "first_label and classes)"
+            )
+        return images[0], labels[0] - first
 
     def location(self, index: int) -> str:
         """Return an image's shard and the number of its record there, from 0."""
@@ -236,15 +243,6 @@ class Shards:
     def _find(self, index: int) -> tuple[int, int]:
         shard = int(np.searchsorted(self._firsts, index, side="right")) - 1
         return shard, index - int(self._firsts[shard])
-
-    def _label(self, label: int, first: int, index: int) -> int:
-        last = first + self._classes - 1
-        if not first <= label <= last:
-            raise BadInput(
-                f"{self.location(index)}: label {label}; allowed: {first} to {last} (options "
-                "first_label and classes)"
-            )
-        return label - first
 
 
 def _files(data: Path, splits: Sequence[str]) -> list[Path]:

@@ -150,9 +150,12 @@ def count_samples(module: Any, recorder: Any) -> None:
             caller = sys._getframe(1)
             is_ahead = caller.f_globals.get("__name__") == _READS_AHEAD[0]
             recorder.loaded.batch_fetched(
-                self, data, waited_ns, is_evaluation=not has_gradients(),
+                self,
+                data,
+                waited_ns,
+                is_evaluation=not has_gradients(),
                 is_ahead=is_ahead and caller.f_code.co_name == _READS_AHEAD[1],
-            )  # fmt: skip
+            )
         except Exception as error:
             recorder.fail("samples", error)
         return data
