@@ -55,9 +55,10 @@ def samples(batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> Counter[tup
     )
 
 
-@BOTH
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("source", "training", "workers"),
+    [("folder", True, 2), ("folder", False, 0), ("tfrecord", True, 0), ("tfrecord", False, 2)],
+)
 def test_two_ranks_see_every_sample_once_with_an_augmentation_of_its_seed(
     made: Path, source: str, training: bool, workers: int
 ) -> None:

@@ -75,8 +75,7 @@ def numbered(folder: Path, lengths: list[int]) -> None:
 # What is read
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("workers", "training"), [(0, True), (2, False)])
 def test_two_ranks_read_every_sample_once_and_none_across_files(tmp_path, workers, training):
     numbered(tmp_path / "train", [7, 6, 9])
     data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=2, step=2)
