@@ -195,7 +195,6 @@ class StepPlan:
         self._notes += steadiness_notes(steps_s, epoch_begins)
 
     def problem(self) -> str | None:
-        """Return what is missing of the requested steps or seconds."""
         seconds, steps = self._measure.seconds, self._measure.steps or 0
         has_requested = self._measured >= steps > 0
         if seconds is not None:
@@ -214,7 +213,6 @@ class StepPlan:
         return list(dict.fromkeys([*self._notes, *([difference] if difference else [])]))
 
     def _difference(self) -> str | None:
-        """Return how the measured steps, which are enough, differ from the request."""
         steps, total_s, needed = self._measured, self._measured_s, f"{self._needed_s:g} s"
         requested = self._measure.steps
         if requested is None:

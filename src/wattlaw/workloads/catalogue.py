@@ -79,7 +79,6 @@ def checked(study: Study) -> Study:
 
 
 def without_defaults(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
-    """Return a workload with options ``validated``, without those at their defaults."""
     options = validated(spec, place).model_dump(mode="json", exclude_defaults=True)
     return WorkloadSpec(name=spec.name, options=options)
 

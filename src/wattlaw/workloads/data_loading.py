@@ -60,7 +60,6 @@ def steps_per_epoch(samples: int, shard: Shard) -> int:
 
 
 def evaluation_parts(samples: int, shard: Shard) -> Iterator[Part]:
-    """Yield a rank's parts of the evaluation samples: each sample once over all ranks."""
     local = np.array_split(np.arange(samples), shard.world)[shard.rank]
     size = -(-shard.local_batch // shard.micro_batches)
     for start in range(0, len(local), size):

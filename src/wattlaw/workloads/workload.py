@@ -212,7 +212,6 @@ def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], W
 
 
 def existing(folder: Path, *names: str) -> Path:
-    """Return the first of some subfolders that exists, or else the first one."""
     paths = [folder / name for name in names]
     return next((path for path in paths if path.is_dir()), paths[0])
 

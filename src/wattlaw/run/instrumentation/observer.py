@@ -72,7 +72,6 @@ class StepObserver:
         return wrong_ranks(self._recorded.read(), launched)
 
     def summary(self) -> StepSummary:
-        """Return the steps of the job, with notes on what is wrong with them."""
         processes = self._recorded.read()
         summary = summarise(processes, self.part)
         notes = [*summary.notes, *self._recorded.problems()]

@@ -125,7 +125,6 @@ class StepSummary(TrainingFacts):
 
 
 def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:
-    """Return the steps of the job that some processes of one launch make up."""
     part = part or MeasuredPart()
     notes = [f"steps of {p.host}, process {p.pid}: {why}" for p in processes for why in p.problems]
     training = [process for process in processes if process.steps]

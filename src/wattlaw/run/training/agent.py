@@ -181,7 +181,6 @@ def _run_workers(
 def _run_command(
     record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
 ) -> int:
-    """Run the ranks of a command and write its windows; return the agent's exit code."""
     attempt, live = record.attempts, folder.live(record.attempts)
     spec, program = record.spec, record.spec.workload.launch_with
     catalogue.check_launch_program(program)
@@ -271,7 +270,6 @@ def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
-    """Write why this node's part failed; return the agent's exit code."""
     try:
         failures.write_failure(live, host_name(), kind, reason)
     except OSError as error:

@@ -137,7 +137,6 @@ class Checkpointer:
         return progress
 
     def set_random_state(self) -> None:
-        """Restore the random state of this rank from the loaded checkpoint."""
         torch.set_rng_state(self._random["cpu"])
         device, gpu = self._ranks.device, self._ranks.gpu
         if gpu is not None and device.type in self._random:

@@ -74,7 +74,6 @@ class Clocks:
         self._reports: list[ClockReport] = []
 
     def compare(self, at: Moment) -> None:
-        """Compare clocks; on the first node, serve all other nodes."""
         endpoint = self._endpoint
         if endpoint is None or endpoint.nodes < 2:
             return

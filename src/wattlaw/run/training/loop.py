@@ -187,7 +187,6 @@ class Training:
         return StepWindow(self._ranks.gpu)
 
     def _end_window(self, window: StepWindow) -> tuple[dict[str, Any], dict[str, float]]:
-        """End a window on all ranks; return its columns, and the sums over all ranks."""
         ranks, clock, own = self._ranks, window.clock, window.all
         ranks.barrier()
         duration_s = window.elapsed_s

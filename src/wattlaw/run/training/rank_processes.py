@@ -108,7 +108,6 @@ def _run(
     is_over: Callable[[], bool],
     signals: Collection[int],
 ) -> dict[int, int]:
-    """Run a command line once per environment; return the exit codes of those that failed."""
     processes: list[subprocess.Popen[bytes]] = []
     failed, grace_s = dict[int, int](), _FAILED_GRACE_S
     with _received_signals(signals) as received:

@@ -169,7 +169,6 @@ def device_kind(*, has_cuda: bool, has_xpu: bool) -> str:
 
 
 def available_device(index: int = 0) -> torch.device:
-    """Return the GPU of a number, or the processor if torch can use no GPU here."""
     kind = device_kind(has_cuda=torch.cuda.is_available(), has_xpu=torch.xpu.is_available())
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
 

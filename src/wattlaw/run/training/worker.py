@@ -31,7 +31,6 @@ _PACKAGES = (
 
 
 def main() -> int:
-    """Train; an error becomes one line in the record and a traceback in the log."""
     processes.end_with_parent(int(os.environ[AGENT_PID]))
     folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     try:

@@ -93,7 +93,6 @@ def images_and_labels() -> tuple[Any, Any]:
 
 
 def stratified(labels: Any, size: int, seed: int) -> tuple[Any, Any]:
-    """Return the indices of training and of ``size`` test samples with equal shares of labels."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     is_test = np.zeros(len(labels), dtype=bool)

@@ -48,7 +48,6 @@ class MaskedBert(nn.Module):
         self.net: Any = BertForMaskedLM(config)
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """Return scores (n, k, vocab_size) of tokens (n, length) at positions (n, k)."""
         hidden = self.net.bert(input_ids).last_hidden_state
         indices = positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         scores: Tensor = self.net.cls(hidden.gather(1, indices))

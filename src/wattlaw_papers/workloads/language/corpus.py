@@ -60,7 +60,6 @@ class Text(NamedTuple):
 
 
 def find_text(folder: Path, source: Source, split: Literal["train", "validation"]) -> Text:
-    """Return the text of a split in a folder; ``BadInput`` if it is missing or not unique."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder; data must be the folder with the files")
     if source == "parquet":

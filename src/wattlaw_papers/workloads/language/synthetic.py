@@ -110,7 +110,6 @@ def _words(seed: int) -> list[str]:
 
 
 def _lines(language: Language, words: list[str], rng: np.random.Generator, size: int) -> list[str]:
-    """Return articles with at least the words of ``size`` sequences."""
     count = -(-size * WORDS_OF_A_BLOCK // _ARTICLE_WORDS)
     return list(chain.from_iterable(_article(language, words, rng) for _ in range(count)))
 

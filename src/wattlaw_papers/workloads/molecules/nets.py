@@ -198,7 +198,6 @@ def _bessel(x: _Array, order: int) -> _Array:
 
 
 def _legendre(x: Tensor, orders: int) -> Tensor:
-    """Return the Legendre polynomials of the first orders, shape (len(x), orders)."""
     values = [torch.ones_like(x), x]
     for order in range(1, orders - 1):
         values.append((x * values[-1] * (2 * order + 1) - values[-2] * order) / (order + 1))

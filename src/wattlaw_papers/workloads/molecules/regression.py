@@ -51,7 +51,6 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         return (neighbours(pos, batch, self._options.cutoff),)  # type: ignore[attr-defined]
 
     def model(self) -> nn.Module:
-        """Return the net, which predicts standardised properties."""
         return Standardised(self._net(), *self._statistics)
 
     def optimizer(

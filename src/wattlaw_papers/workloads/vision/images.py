@@ -112,7 +112,6 @@ class ImageData:
         return len(self.files)
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images (n, 3, size, size) of uint8 (RGB) and labels (n,) of int64."""
         size = self.image_size
         images = np.empty((len(indices), 3, size, size), np.uint8)
         labels = np.empty(len(indices), np.int64)

@@ -236,7 +236,6 @@ class Shards:
         return images[0], labels[0] - first
 
     def location(self, index: int) -> str:
-        """Return an image's shard and the number of its record there, from 0."""
         shard, record = self._find(index)
         return f"{self._paths[shard]}: record {record}"
 
@@ -246,7 +245,6 @@ class Shards:
 
 
 def _files(data: Path, splits: Sequence[str]) -> list[Path]:
-    """Return the shards of a split, and the index files beside them."""
     patterns = [pattern.format(split) for pattern in _PATTERNS for split in splits]
     found = ([path for path in data.glob(pattern) if path.is_file()] for pattern in patterns)
     files = next((sorted(paths) for paths in found if paths), [])

@@ -57,7 +57,6 @@ class FourCastNet(BaseWorkload):
         self._climatology: Tensor | None = None
 
     def model(self) -> nn.Module:
-        """Return the model, new or with the weights of ``start_from``."""
         options = self._options
         import_torchvision()
         try:
@@ -120,7 +119,6 @@ class FourCastNet(BaseWorkload):
         return torch.from_numpy(read_climatology(Path(self._options.data, "stats"), *self._size))
 
     def _data(self, *, training: bool) -> Dataset:
-        """Return 1979-2015 or 2016-2017, or as many synthetic samples of different years."""
         options = self._options
         if options.data is None:
             return SyntheticWeather(

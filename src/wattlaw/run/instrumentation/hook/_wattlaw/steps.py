@@ -373,7 +373,6 @@ class _Recorder:
         return self.file
 
     def end(self) -> None:
-        """Write the last steps and what is wrong; a second call does nothing."""
         is_used = self.steps or self.problems or self.has_optimizer
         if self.has_ended or not is_used or not os.path.isabs(self.folder):
             return
