@@ -151,5 +151,5 @@ def _request_times(endpoint: Endpoint, at: Moment, left_s: float) -> tuple[str, 
             received_ns = time.time_ns()
             if len(reply) < _TIME.size:
                 raise ConnectionError("the first node has closed the connection")
-            rounds.append(Round(sent_ns, *_TIME.unpack(reply), received_ns))
+            rounds.append(Round(sent_ns, _TIME.unpack(reply)[0], received_ns))
     return reference, rounds
