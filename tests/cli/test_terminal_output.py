@@ -28,7 +28,8 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores, write_table
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 #: Colour, title, hyperlink, C1 CSI, carriage return, bidi, separators, zero width, tags, a lone
 #: half of a pair, and what rich would take for markup and emoji.
@@ -55,7 +56,7 @@ def record(run_id: str, status: str, **changes: object) -> RunRecord:
         study=f"study {BAD}",
         spec=RunSpec(
             workload=WorkloadSpec(name="digits-cnn", options={}),
-            setting=Setting(gpus=1, global_batch=8, local_batch=8),
+            setting=Setting(gpus=1, local_batch=8),
             repeat=0,
             measure=Measure(),
             launch_kind="local",
@@ -180,7 +181,7 @@ def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
 import sys
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.terminal import escaped_output
+from wattlaw.common.terminal import escaped_output
 from test_terminal_output import BAD, record
 with escaped_output(), observer_for(Console(), 2) as observer:
     observer.started(record("a" * 16, "running"))
@@ -203,7 +204,7 @@ with escaped_output(), observer_for(Console(), 2) as observer:
 def test_log_lines_and_warnings_are_escaped():
     code = """
 import logging, sys, warnings
-from wattlaw.terminal import escaped_output
+from wattlaw.common.terminal import escaped_output
 with escaped_output():
     assert not hasattr(sys.stdout, "buffer")  # nothing gets past
     logging.getLogger("other").warning("log %s", "\\x1b[31m\\u202e\\udcff")

@@ -12,7 +12,7 @@ from conftest import study_of
 from wattlaw.common.errors import NotAvailable
 from wattlaw.workloads.digits import cnn
 from wattlaw.workloads.digits.cnn import images_and_labels, stratified
-from without_addon import without
+from without_addon import wattlaw_without
 
 
 def test_images_and_labels_are_those_that_scikit_learn_reads():
@@ -49,11 +49,11 @@ def test_parts_are_disjoint_complete_and_stratified(labels, share, seed):
 
 
 def test_without_the_networks_digits_are_listed_and_a_study_says_what_is_missing(tmp_path):
-    listed = without("wattlaw_papers", "workloads", "--json")
+    listed = wattlaw_without("wattlaw_papers", "workloads", "--json")
     assert [row["name"] for row in json.loads(listed.stdout)] == ["digits-cnn"]
     study = study_of(workloads=[{"name": "resnet50"}])
     (tmp_path / "study.yaml").write_text(json.dumps(study))
-    checked = without("wattlaw_papers", "check", tmp_path / "study.yaml")
+    checked = wattlaw_without("wattlaw_papers", "check", str(tmp_path / "study.yaml"))
     assert (checked.returncode, checked.stderr.count("\n")) == (2, 1)
     for word in ("workloads[0].name", "resnet50", "digits-cnn", "add-on"):
         assert word in checked.stderr

@@ -186,7 +186,7 @@ def _run_command(
     catalogue.check_launch_program(program)
     line = [*isolated_python("-u", "-m", command_rank.__name__)]
     values: dict[str, object] = {
-        **spec.setting.model_dump(),
+        **spec.setting.to_record(),
         **spec.measure.model_dump(),
         "python": sys.executable,
         "seed": record.seed,
