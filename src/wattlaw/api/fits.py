@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.laws import fits as analysis
+from wattlaw.analysis.laws import series_fits as analysis
 from wattlaw.analysis.laws.series import fit_table, without_estimated
 from wattlaw.analysis.metrics.groups import ENERGIES
 from wattlaw.analysis.metrics.metrics import missing_energy, unit_of
@@ -85,7 +85,7 @@ def fit(
     """
     names = [by] if isinstance(by, str) else list(by)
     if not isinstance(frame, pd.DataFrame):
-        from wattlaw.store.tables import read_table
+        from wattlaw.store.measurements import read_table
 
         others = [name for name in names if name not in (x, y)]
         frame = read_table(Path(frame), list(dict.fromkeys([x, y])), others)
