@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common import write_results
-from wattlaw.run.instrumentation.environment import instrumented_environment
+from wattlaw.run.instrumentation import instrumented_environment
 from wattlaw.run.selftest import median_interval
 
 STEP_S = 0.001

@@ -1,12 +1,14 @@
 """The callbacks of real trainers: Lightning and Hugging Face, on tiny networks."""
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
 
 import pytest
 
+import paths
 from conftest import environment
 from wattlaw.callbacks.base import rows_of
 from wattlaw.store.store import Store
@@ -214,67 +216,39 @@ def test_the_samples_of_a_batch_are_the_rows_of_its_first_tensor():
     assert rows_of(tensor(1.0)) is None
 
 
-LIGHTNING = """
-import sys, torch, lightning
-from torch.utils.data import DataLoader, TensorDataset
-from wattlaw.callbacks.lightning import WattlawCallback
-
-class Net(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = torch.nn.Linear(8, 1)
-    def training_step(self, batch, index):
-        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
-trainer = lightning.Trainer(
-    max_epochs=2, accelerator="cpu", devices=2, strategy="ddp", logger=False,
-    enable_checkpointing=False, enable_progress_bar=False,
-    callbacks=[WattlawCallback("x", store=sys.argv[1], quiet=True)],
-)
-trainer.fit(Net(), DataLoader(data, batch_size=8))
-"""
-HUGGING_FACE = """
-import sys, torch, transformers
-from wattlaw.callbacks.transformers import WattlawCallback
-
-class Net(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.net = torch.nn.Linear(8, 1)
-    def forward(self, x, labels):
-        out = self.net(x)
-        return {"loss": torch.nn.functional.mse_loss(out, labels), "logits": out}
-
-rows = [{"x": torch.randn(8), "labels": torch.randn(1)} for _ in range(64)]
-arguments = transformers.TrainingArguments(
-    sys.argv[1] + ".out", num_train_epochs=2, per_device_train_batch_size=8, report_to=[],
-    save_strategy="no", use_cpu=True, disable_tqdm=True,
-)
-callback = WattlawCallback("x", store=sys.argv[1], quiet=True)
-transformers.Trainer(Net(), arguments, train_dataset=rows, callbacks=[callback]).train()
-# The Trainer leaves the group open, and PyTorch then aborts a process at its exit now and then.
-torch.distributed.destroy_process_group()
-"""
+TWO_WORKERS = {
+    "lightning": (
+        "callback = trainers.ForLightning('x', store=sys.argv[1], quiet=True)\n"
+        "trainers.fit(callback, num_sanity_val_steps=0, devices=2, strategy='ddp')\n"
+    ),
+    "transformers": (
+        "callback = trainers.ForTransformers('x', store=sys.argv[1], quiet=True)\n"
+        "trainers.trained(Path(sys.argv[1]).parent, callback)\n"
+        # The Trainer leaves the group open, and PyTorch then aborts a process at its exit at times.
+        "torch.distributed.destroy_process_group()\n"
+    ),
+}
 
 
-@pytest.mark.parametrize("script", [LIGHTNING, HUGGING_FACE], ids=["lightning", "transformers"])
-def test_two_workers_are_one_run_with_the_work_of_both(tmp_path, script):
-    (tmp_path / "train.py").write_text(script)
+@pytest.mark.parametrize("library", TWO_WORKERS)
+def test_two_workers_are_one_run_with_the_work_of_both(tmp_path, library):
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"import sys, torch, trainers\nfrom pathlib import Path\n{TWO_WORKERS[library]}"
+    )
     line = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    path = os.pathsep.join([str(paths.SUPPORT), environment()["PYTHONPATH"]])
     done = subprocess.run(
-        [sys.executable, *line, tmp_path / "train.py", tmp_path / "store"],
+        [sys.executable, *line, script, tmp_path / "store"],
         capture_output=True, text=True, timeout=180, check=False,
-        env=environment() | {"OMP_NUM_THREADS": "1"},
+        env=environment() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (record,) = Store(tmp_path / "store").records()
     setting = record.spec.setting
-    assert (setting.gpus, setting.local_batch, setting.global_batch) == (2, 8, 16)
+    assert (setting.gpus, setting.local_batch, setting.global_batch) == (2, 16, 32)
     assert (record.facts.world_size, record.facts.dataset_samples) == (2, 64)
-    found = rows(tmp_path / "store", "train")
+    found = [row for row in rows(tmp_path / "store", "train") if row["steps"] > 0]
     assert [(row["epoch"], row["steps"], row["samples"]) for row in found] == [
-        (epoch, 4, 64) for epoch in (0, 1)
+        (epoch, 2, 64) for epoch in range(3 if library == "lightning" else 2)
     ]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from wattlaw.run.instrumentation.hook._wattlaw import steps as hook
-from wattlaw.run.instrumentation.steps import StepsFolder
+from wattlaw.run.instrumentation.records import StepsFolder
 
 
 class Cuda:

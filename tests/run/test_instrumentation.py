@@ -7,15 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import paths
-from wattlaw.run.instrumentation.environment import instrumented_environment
-from wattlaw.run.instrumentation.steps import ProcessSteps, StepsFolder
+from wattlaw.run.instrumentation import instrumented_environment
+from wattlaw.run.instrumentation.records import ProcessSteps, StepsFolder
 from wattlaw.run.instrumentation.summary import summarise
 
 SCRIPTS = paths.SCRIPTS
@@ -208,16 +207,20 @@ def test_a_folder_that_cannot_be_written_does_not_disturb_the_script(tmp_path):
     assert "Traceback" not in output
 
 
-def test_a_killed_script_loses_no_more_than_the_last_half_second(tmp_path):
+def test_steps_are_read_while_a_script_runs_and_a_kill_loses_half_a_second_at_most(tmp_path):
     line = [sys.executable, SCRIPTS / "plain.py", "--epochs", "1000"]
+    folder, counts = StepsFolder(tmp_path / "steps"), [0]
     with subprocess.Popen(line, env=environment(tmp_path), stdout=subprocess.PIPE) as process:
         for text in process.stdout:
+            counts.append(sum(known.steps for known in folder.read()))
             if text.startswith(b"step 80 "):
                 break
         process.send_signal(signal.SIGKILL)
         shown = 80 + process.stdout.read().count(b"step ")
     (recorded,) = processes(tmp_path).values()
     assert shown - 0.6 / 0.02 <= recorded.steps <= shown + 1
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 2
     assert not recorded.is_ended
 
 
@@ -233,19 +236,6 @@ def test_the_hook_is_valid_for_python_3_9_and_imports_only_the_standard_library(
             if isinstance(node, ast.ImportFrom) and not node.level
         }
         assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
-
-
-def test_reading_while_a_script_runs_shows_its_steps(tmp_path):
-    line = [sys.executable, SCRIPTS / "plain.py", "--epochs", "1000"]
-    folder = StepsFolder(tmp_path / "steps")
-    with subprocess.Popen(line, env=environment(tmp_path), stdout=subprocess.DEVNULL) as process:
-        counts = [0]
-        while counts[-1] < 60:
-            time.sleep(0.1)
-            counts.append(sum(known.steps for known in folder.read()))
-        process.kill()
-    assert counts == sorted(counts)
-    assert len(set(counts)) > 2
 
 
 def test_a_part_of_the_hook_that_fails_says_so_and_the_rest_goes_on(tmp_path):

@@ -67,7 +67,7 @@ def test_a_file_on_the_path_that_is_not_executable_has_the_exit_code_126(tmp_pat
 
 
 def test_the_energy_of_all_visible_boards_is_measured_each_once(tmp_path, boards):
-    done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "2")
+    done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "1.2")
     told = json.loads((tmp_path / "s.json").read_text())
     assert told["gpu_energy_j"] == pytest.approx((150 + 217) * told["duration_s"], rel=0.01)
     assert (told["energy_source"], told["energy_verdict"]) == ("counter", "ok")

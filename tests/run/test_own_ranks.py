@@ -13,8 +13,8 @@ import paths
 from conftest import wattlaw
 from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput
-from wattlaw.run.instrumentation.launched_ranks import wrong_ranks
-from wattlaw.run.instrumentation.steps import ProcessSteps
+from wattlaw.run.instrumentation.observer import wrong_ranks
+from wattlaw.run.instrumentation.records import ProcessSteps
 from wattlaw.run.training.rank_starters import find_rank_starter
 from wattlaw.store.store import Store
 

@@ -13,7 +13,7 @@ from test_worker_imports import BLOCKER
 
 from conftest import records, wait_for, wattlaw
 from wattlaw.run.training import rank_processes
-from wattlaw.run.training.rank_processes import EndedBySignal, run_launcher, run_ranks
+from wattlaw.run.training.rank_processes import run_launcher, run_ranks
 
 #: What torchrun gives one rank of two on a single node; torch's own documentation lists them.
 SAME = {
@@ -120,10 +120,6 @@ def test_signal_handlers_are_restored():
     before = signal.getsignal(signal.SIGTERM)
     assert run_ranks(python("pass"), 1) == {}
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def test_the_error_names_the_signal():
-    assert str(EndedBySignal(signal.SIGHUP)) == "SIGHUP"
 
 
 def test_a_study_of_commands_runs_where_torch_is_not_installed(tmp_path, write_study, monkeypatch):

@@ -1,10 +1,10 @@
 """Runs that are measured by optimizer steps or by time, not by epochs."""
 
+import itertools
 import json
 import re
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,11 @@ from ranks import spec_of, trained, windows_of
 from wattlaw.cli.main import main
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
 from wattlaw.run.finish import finish, merged_windows, missing_windows
-from wattlaw.run.instrumentation.step_times import steadiness_notes
 from wattlaw.run.planning import gpu_hours
-from wattlaw.run.training.steps import MOST_FACTOR, StepGoal
+from wattlaw.run.steps import MOST_FACTOR, StepPlan, steadiness_notes
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
-from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import Measure, RunSpec, Study
@@ -138,21 +136,22 @@ def test_gpu_hours_count_the_steps_and_the_seconds():
 # When the steps end.
 
 
-def steps_until_goal(measure: Measure, step_s: float) -> tuple[StepGoal, int]:
-    """Return the goal of a single window, and the number of steps until it is reached."""
-    goal = StepGoal(measure, list)
-    steps = 1
-    while not goal.is_reached(steps, steps * step_s, steps * step_s):
-        steps += 1
-    return goal, steps
+def plan_of(largest: Any = list, **measure: Any) -> StepPlan:
+    return StepPlan(Measure(warmup_steps=0, **measure), largest)
+
+
+def steps_until_complete(plan: StepPlan, step_s: float) -> tuple[int, list[str]]:
+    """Return the number of steps of a single window until enough are measured, and the notes."""
+    steps = next(n for n in itertools.count(1) if plan.ends_window(n, n * step_s))
+    assert plan.is_complete
+    plan.add(np.full(steps, step_s), steps * step_s)
+    return steps, plan.notes()
 
 
 @given(st.integers(1, 300), st.floats(1e-3, 10))
 def test_steps_are_as_many_as_requested_or_more_until_the_energy_is_reliable(requested, step_s):
-    measure = Measure(steps=requested)
-    goal, steps = steps_until_goal(measure, step_s)
-    needed_s = shortest_window_s(measure.sample_hz)
-    notes = list(goal.notes(steps, steps * step_s))
+    needed_s = shortest_window_s(Measure().sample_hz)
+    steps, notes = steps_until_complete(plan_of(steps=requested), step_s)
     assert requested <= steps <= MOST_FACTOR * requested
     if requested * step_s >= needed_s:
         assert (steps, notes) == (requested, [])
@@ -166,29 +165,39 @@ def test_steps_are_as_many_as_requested_or_more_until_the_energy_is_reliable(req
 
 @given(st.floats(0.01, 100), st.floats(1e-3, 10))
 def test_seconds_are_reached_and_not_passed_by_far(seconds, step_s):
-    measure = Measure(seconds=seconds)
-    goal, steps = steps_until_goal(measure, step_s)
-    needed_s = shortest_window_s(measure.sample_hz)
+    needed_s = shortest_window_s(Measure().sample_hz)
     target_s = max(seconds, min(needed_s, MOST_FACTOR * seconds))
+    steps, notes = steps_until_complete(plan_of(seconds=seconds), step_s)
     assert target_s <= steps * step_s * (1 + 1e-9)
     assert steps * step_s < target_s + 2 * step_s
-    assert len(list(goal.notes(steps, steps * step_s))) == (seconds < needed_s)
+    assert len(notes) == (seconds < needed_s)
 
 
 def test_the_last_window_is_long_enough_too():
-    goal = StepGoal(Measure(steps=100), list)
-    assert not goal.is_reached(100, total_s=10.0, window_s=0.1)  # an epoch ended at step 99
-    assert goal.is_reached(110, total_s=11.0, window_s=1.1)
+    plan = plan_of(steps=100)
+    plan.add(np.full(99, 0.1), 9.9)  # an epoch ended at step 99
+    assert not plan.ends_window(1, 0.1)
+    assert plan.ends_window(11, 1.1)
 
 
-def test_a_window_is_divided_only_into_long_parts():
-    goal = StepGoal(Measure(steps=100), list)
-    assert goal.may_split(50, total_s=5.0, window_s=5.0)
-    assert not goal.may_split(5, total_s=0.5, window_s=0.5)
-    assert not goal.may_split(95, total_s=9.5, window_s=9.5)
-    timed = StepGoal(Measure(seconds=10.0), list)
-    assert timed.may_split(50, total_s=5.0, window_s=2.0)
-    assert not timed.may_split(95, total_s=9.5, window_s=2.0)
+@pytest.mark.parametrize(
+    ("measure", "steps", "step_s", "may_split"),
+    [
+        ({"steps": 100}, 50, 0.1, True),
+        ({"steps": 100}, 5, 0.1, False),
+        ({"steps": 100}, 95, 0.1, False),
+        ({"seconds": 10.0}, 50, 0.1, True),
+        ({"seconds": 10.0}, 95, 0.1, False),
+    ],
+)
+def test_a_window_is_divided_only_into_long_parts(measure, steps, step_s, may_split):
+    assert plan_of(**measure).may_split(steps, steps * step_s) is may_split
+
+
+def test_the_warmup_is_a_window_of_its_own():
+    plan = StepPlan(Measure(steps=100, warmup_steps=3))
+    assert [plan.ends_window(n, 9.0 * n) for n in (1, 2, 3)] == [False, False, True]
+    assert (plan.is_warmup, plan.is_complete) == (False, False)
 
 
 def test_ranks_whose_clocks_differ_end_after_the_same_step():
@@ -205,8 +214,7 @@ def test_ranks_whose_clocks_differ_end_after_the_same_step():
             agreements.append(both)
             return both
 
-        goal = StepGoal(Measure(seconds=3.0), largest)
-        ends[step_s] = next(n for n in range(1, 999) if goal.is_reached(n, n * step_s, n * step_s))
+        ends[step_s] = steps_until_complete(plan_of(largest, seconds=3.0), step_s)[0]
 
     threads = [threading.Thread(target=rank, args=(step_s,)) for step_s in (0.01, 0.013)]
     for thread in threads:
@@ -383,47 +391,3 @@ def test_a_run_of_seconds_needs_a_step_after_the_warmup():
     record = record_of(by_steps(seconds=5.0, warmup_steps=2), 1)
     assert missing_windows(record, table(("a", 0, 2))) is not None
     assert missing_windows(record, table(("a", 0, 2), ("a", 2, 1))) is None
-
-
-# Simulated runs.
-
-
-def simulated(tmp_path: Path, **changes: object) -> Store:
-    path = tmp_path / "study.yaml"
-    launch = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
-    sweeps = [{"gpus": [8], "local_batch": [4]}]
-    path.write_text(json.dumps(study_of(**{"launch": launch, "sweeps": sweeps} | changes)))
-    assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 0
-    return Store.existing(tmp_path / "store")
-
-
-@pytest.mark.parametrize("measure", [{"steps": 4000}, {"seconds": 30.0}])
-def test_a_simulated_run_has_a_warmup_block_and_a_measured_one(measure, tmp_path):
-    store = simulated(tmp_path, measure=measure | {"warmup_steps": 50})
-    warmup, block = store.pandas("epochs").sort_values("start_ns").itertuples()
-    assert (warmup.phase, block.phase) == ("steps", "steps")
-    assert (warmup.warmup, block.warmup) == (True, False)
-    assert (warmup.from_step, warmup.steps, block.from_step) == (0, 50, 50)
-    assert block.samples == 32 * block.steps
-    assert block.step_time_mean_s * block.steps == pytest.approx(block.duration_s)
-    assert block.gpu_energy_j == pytest.approx(8 * block.gpu_power_mean_w * block.duration_s)
-    if "steps" in measure:
-        assert block.steps == 4000
-    else:
-        assert block.duration_s == pytest.approx(30, rel=0.3)
-    samples = store.pandas("telemetry")
-    assert samples["power_w"].mean() == pytest.approx(block.gpu_power_mean_w, rel=0.2)
-    of_gpus = statistics(store)
-    (row,) = of_gpus[of_gpus["part"] == "run"].itertuples()
-    assert row.power_mean_w == pytest.approx(block.gpu_power_mean_w, rel=0.2)
-
-
-def test_simulated_steps_and_epochs_agree_per_sample(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    by_epochs = simulated(tmp_path / "a", measure={"epochs": 20}).pandas("epochs")
-    epochs = by_epochs[(by_epochs["phase"] == "train") & ~by_epochs["warmup"]]
-    blocks = simulated(tmp_path / "b", measure={"steps": 2000}).pandas("epochs")
-    block = blocks[~blocks["warmup"]].iloc[0]
-    per_step = (epochs["step_time_mean_s"] * epochs["steps"]).sum() / epochs["steps"].sum()
-    assert block["step_time_mean_s"] == pytest.approx(per_step, rel=0.05)

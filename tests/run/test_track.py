@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -222,14 +221,6 @@ def test_a_run_that_has_no_usable_name_or_rate_is_the_callers_mistake(tmp_path):
         wattlaw.track("two words", store=tmp_path)
     with pytest.raises(ValueError, match=r"wattlaw\.track"):
         wattlaw.track("x", store=tmp_path, sample_hz=-1)
-
-
-def test_leaving_more_often_than_entering_is_harmless(tmp_path):
-    with warnings.catch_warnings(), wattlaw.track("x", store=tmp_path, quiet=True) as run:
-        warnings.simplefilter("error")
-        run.leave()
-    (block,) = windows(tmp_path)
-    assert (block["phase"], block["epoch"]) == ("train", 0)
 
 
 def test_import_wattlaw_is_quick_and_brings_neither_torch_nor_pandas_nor_pyarrow():

@@ -68,6 +68,11 @@ def test_every_window_counts_the_samples_and_updates_it_had(windows):
     assert set(evaluation.samples) == {TEST}
     assert evaluation.steps.isna().all()
     assert training.metric.isna().all()
+    assert windows.groupby("gpus").size().to_list() == [6, 6]
+    assert set(windows[windows.warmup].epoch) == {0}
+    assert set(windows[~windows.warmup].epoch) == {1, 2}
+    assert not windows.interrupted.any()
+    assert set(windows.from_step) == {0}
 
 
 def test_an_evaluation_keeps_all_that_it_found_and_the_metric_is_one_of_it(windows):
@@ -77,17 +82,6 @@ def test_an_evaluation_keeps_all_that_it_found_and_the_metric_is_one_of_it(windo
         found = json.loads(row.metrics)
         assert set(found) == {"loss", "accuracy"}
         assert (found["loss"], found["accuracy"]) == (row.loss, row.metric)
-
-
-def test_warm_up_is_marked_and_kept(windows):
-    assert windows.groupby("gpus").size().to_list() == [6, 6]
-    assert set(windows[windows.warmup].epoch) == {0}
-    assert set(windows[~windows.warmup].epoch) == {1, 2}
-
-
-def test_windows_of_an_uninterrupted_run_are_complete(windows):
-    assert not windows.interrupted.any()
-    assert set(windows.from_step) == {0}
 
 
 def test_step_times_add_up_to_the_window(windows):

@@ -1,132 +1,28 @@
-"""Modules of compute nodes import little, in their source and in a real run.
+"""What a compute node needs: a run works without the libraries of the front end and the add-ons.
 
-``store/store.py`` and ``store/tables.py`` are no part of it: they are read by the front end only,
-as are ``cli``, ``report``, ``analysis`` and ``launch``.
+import-linter checks the source ("The worker side needs little on a compute node").
 """
 
-import ast
 import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_training import run_here
 
-import paths
 from conftest import PLUGIN, study_of
 from wattlaw.study.model import Study
 
-SOURCE = paths.ROOT / "src" / "wattlaw"
-FOLDERS = ("training", "telemetry", "limits", "devices", "workloads", "instrumentation")
-FILES = (
-    "store/live.py", "store/streams.py", "store/record.py", "store/run_folder.py",
-    "store/schema.py", "files.py",
-    "study/base.py", "study/command.py", "study/decide.py", "study/launching.py", "study/sweep.py",
-    "study/model.py", "study/identity.py", "quantities.py",
-    "simulator/profile.py", "simulator/cluster.py",
-    "processes.py", "registry.py", "machine.py", "errors.py", "isolation.py", "crash.py",
-    "scopes.py", "terminal.py", "text.py", "__init__.py",
-)  # fmt: skip
-NEEDED = {"pydantic", "pydantic_core", "numpy", "pyarrow", "psutil", "pynvml"}
-TRAINING = {
-    "torch", "torchvision", "transformers", "tokenizers", "torch_geometric", "torch_cluster",
-    "torch_sparse", "pyg_lib", "physicsnemo", "tfrecord", "crc32c", "h5py", "PIL", "sklearn",
-    "google",  # protobuf, with which tfrecord reads
-}  # fmt: skip
-BLOCKED = (
+LIBRARIES = (
     "pandas", "duckdb", "typer", "rich", "altair", "jinja2", "statsmodels", "yaml", "vl_convert",
 )  # fmt: skip
-
-#: Root's prolog and epilog, in a Python of the site's own; jobs never import them.
-_HOOKS = ("__main__", "site_file", "hooks", "watch")
-HOOKS = {SOURCE / "limits" / "site" / f"{name}.py" for name in _HOOKS}
-
-WORKER_SIDE = sorted(
-    [
-        *(SOURCE / name for name in FILES),
-        *(p for f in FOLDERS for p in (SOURCE / f).rglob("*.py") if p not in HOOKS),
-    ]
-)
-
-
-def imported(source: str) -> Iterator[str]:
-    """Yield the name of every module that a source imports, inside functions too.
-
-    What stands under ``if TYPE_CHECKING:`` is never run.
-    """
-    waiting: list[ast.AST] = [ast.parse(source)]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            if node.level:  # of the same package
-                continue
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            waiting += node.orelse
-        else:
-            waiting += ast.iter_child_nodes(node)
-
-
-def own_modules(names: Iterator[str]) -> set[Path]:
-    """Return the files of ours that are imported under some names."""
-    found = set()
-    for name in names:
-        path = SOURCE.parent.joinpath(*name.split("."))
-        found |= {p for p in (path.with_suffix(".py"), path / "__init__.py") if p.exists()}
-    return found
-
-
-def relative(path: Path) -> str:
-    return str(path.relative_to(SOURCE))
-
-
-@pytest.mark.parametrize("path", WORKER_SIDE, ids=relative)
-def test_a_file_of_the_worker_side_imports_only_what_a_node_has(path):
-    found = {name.partition(".")[0] for name in imported(path.read_text())}
-    libraries = found - {"wattlaw"} - sys.stdlib_module_names
-    in_training = relative(path).startswith(("training", "workloads"))
-    assert libraries <= NEEDED | (TRAINING if in_training else set())
-
-
-# ``wattlaw/__init__.py`` gives a user's own program ``track``, which is tried below.
-@pytest.mark.parametrize(
-    "path", [p for p in WORKER_SIDE if p.parent != SOURCE or p.name != "__init__.py"], ids=relative
-)
-def test_a_file_of_the_worker_side_imports_no_other_part_of_ours(path):
-    packages = {SOURCE / folder / "__init__.py" for folder in ("store", "study", "simulator")}
-    assert own_modules(imported(path.read_text())) <= {*WORKER_SIDE, *packages}
-
-
-def test_the_packages_around_those_files_are_empty():
-    for folder in ("store", "study", "simulator"):
-        assert not list(imported((SOURCE / folder / "__init__.py").read_text()))
-
-
-def test_imports_are_detected_anywhere_in_a_file():
-    source = """
-from typing import TYPE_CHECKING
-import a.b, c as d
-if TYPE_CHECKING:
-    import never
-else:
-    import e
-def f():
-    try:
-        from g.h import i
-    except ImportError:
-        class J:
-            import k
-"""
-    found = {name.partition(".")[0] for name in imported(source)}
-    assert found == {"typing", "a", "c", "e", "g", "k"}
-
+ADD_ONS = (
+    "wattlaw_papers", "wattlaw_simulator", "wattlaw_dashboard", "wattlaw_site", "wattlaw_formats",
+)  # fmt: skip
+BLOCKED = (*LIBRARIES, *ADD_ONS)
 
 #: Makes the libraries of the front end not be there, in every process that is started with it.
 BLOCKER = """
@@ -178,7 +74,7 @@ def test_a_real_run_is_done_where_the_libraries_of_the_front_end_are_not(begun, 
     assert record.status == "done"
     assert (store.pandas("epochs").cpu_energy_j > 0).all()
     processes = begun.read_text()
-    for part in ("training.agent", "telemetry.sampler", "training.worker"):
+    for part in ("run.training.agent", "measure.telemetry.sampler", "run.training.worker"):
         assert f"'wattlaw.{part}'" in processes
 
 

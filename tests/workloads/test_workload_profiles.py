@@ -5,7 +5,6 @@ import json
 import math
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+import paths
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.study.model import WorkloadSpec
@@ -31,7 +31,7 @@ from wattlaw_simulator.profiling.profile import (
 )
 
 META, CPU = torch.device("meta"), torch.device("cpu")
-STORED = sorted((Path(catalogue.__file__).parent / "profiles").glob("*.json"))
+STORED = sorted((paths.ROOT / "src").glob("*/workloads/*/profiles/*.json"))
 SMALL_RESNET = {"blocks": [1, 1, 1, 1], "image_size": 64, "classes": 10, "train_samples": 8}
 
 

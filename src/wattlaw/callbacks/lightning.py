@@ -1,4 +1,5 @@
 """The callback for Lightning: ``Trainer(callbacks=[WattlawCallback("my-run")])``."""
+# ruff: noqa: ARG002 - the trainer's arguments
 
 from typing import Any
 
@@ -18,7 +19,7 @@ class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
     _known: frozenset[str] = frozenset()  # results before the first evaluation
     _results: frozenset[str] = frozenset()  # results of evaluations
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002 - their names
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin the run, after the sanity check."""
         self._updates, self._results = trainer.global_step, frozenset()
         if trainer.local_rank != 0:
@@ -33,13 +34,13 @@ class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
             epochs=trainer.max_epochs,
         )
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin the window of an epoch's training."""
         self._begin_epoch(int(trainer.current_epoch))
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int  # noqa: ARG002
-    ) -> None:  # fmt: skip
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         """End an optimizer step, if this batch is its last."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if trainer.lightning_module.automatic_optimization and hasattr(loss, "detach"):
@@ -49,36 +50,36 @@ class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
             self._updates = trainer.global_step
             self._end_step(trainer.num_devices)
 
-    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin the window of a validation, which interrupts that of the training."""
         self._evaluated, self._known = 0, frozenset(trainer.callback_metrics) - self._results
         self._begin_evaluation(trainer.current_epoch)
 
     def on_validation_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any  # noqa: ARG002
-    ) -> None:  # fmt: skip
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any
+    ) -> None:
         """Count the samples of a validation."""
         rows = rows_of(batch)
         is_known = self._evaluated is not None and rows is not None
         self._evaluated = (self._evaluated or 0) + (rows or 0) if is_known else None
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """End the window of a validation, with the results that it has logged."""
         self._results = frozenset(trainer.callback_metrics) - self._known
         results = {n: v for n, v in trainer.callback_metrics.items() if n in self._results}
         samples = self._evaluated and self._evaluated * trainer.num_devices
         self._end_evaluation(samples, results)
 
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """End the window of an epoch's training."""
         if self._track is not None:
             self._track.leave()
 
-    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """End the run."""
         self._end()
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End the run as failed."""
         self._end(type(exception), exception)
 

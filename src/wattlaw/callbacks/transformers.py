@@ -1,4 +1,5 @@
 """The callback for Hugging Face's Trainer: ``Trainer(..., callbacks=[WattlawCallback("x")])``."""
+# ruff: noqa: ARG002 - the trainer's arguments
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,9 +22,14 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
     _hook: Any = None  # of the model, which sees each batch and its loss
 
     def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None,  # noqa: ARG002
-        train_dataloader: Any = None, **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        model: Any = None,
+        train_dataloader: Any = None,
+        **_: Any,
+    ) -> None:
         """Begin the run, and end an earlier one that an exception has left open."""
         self._end(RuntimeError, "the earlier training did not end")
         self._epoch, self._is_evaluating = int(state.epoch or 0), False
@@ -60,14 +66,14 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
         """Begin the window of an epoch's training."""
         self._begin_epoch(self._epoch)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End an optimizer step; begin the window of an evaluation that comes before the next."""
         if _is_model_parallel(args):
             self._samples = None
         self._end_step(first_number(["LOCAL_WORLD_SIZE"]) or args.world_size)
         self._evaluate_if(control)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End the window of an epoch's training; an evaluation may follow."""
         if self._track is not None:
             self._track.leave()
@@ -75,18 +81,24 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
         self._epoch += 1
 
     def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any] | None = None,  # noqa: ARG002
-        eval_dataloader: Any = None, **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        args: Any,
+        state: Any,
+        control: Any,
+        metrics: Mapping[str, Any] | None = None,
+        eval_dataloader: Any = None,
+        **_: Any,
+    ) -> None:
         """End the window of an evaluation, with its results."""
         if self._is_evaluating:
             self._is_evaluating = False
             results = {
                 name.removeprefix(_PREFIX): value
                 for name, value in (metrics or {}).items()
-                if name.startswith(_PREFIX) and not name.endswith(_TIMES)
+                if name.startswith(_PREFIX)
+                and not name.endswith(_TIMES)
                 and isinstance(value, int | float)
-            }  # fmt: skip
+            }
             self._end_evaluation(size_of_dataset(eval_dataloader), results)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:

@@ -23,7 +23,7 @@ from wattlaw.measure.limits.guard import LimitLease
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.run.command_processes import CommandProcesses
 from wattlaw.run.finish import write_limits
-from wattlaw.run.instrumentation.environment import instrumented_environment
+from wattlaw.run.instrumentation import instrumented_environment
 from wattlaw.run.instrumentation.observer import RUN, StepObserver
 from wattlaw.run.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.run.instrumentation.summary import MeasuredPart, StepSummary

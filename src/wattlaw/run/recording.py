@@ -17,8 +17,8 @@ from wattlaw.common.files import open_regular, write_text
 from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry.sampler_process import SamplerProcess
-from wattlaw.run.instrumentation.batch import other_batch
 from wattlaw.run.job_step import JobStep, missing_hosts
+from wattlaw.run.steps import other_batch
 from wattlaw.run.training.environment import ATTEMPT, RUN_FOLDER, host_name
 from wattlaw.run.training.failures import first_failure, write_failure
 from wattlaw.store.live import LiveWriter, open_windows, write_window

@@ -153,7 +153,7 @@ def training_block() -> Callable[[], None]:
 def _torch_step() -> Callable[[], None]:
     import torch
 
-    from wattlaw.run.training.accelerator import available_device, gpu_functions
+    from wattlaw.run.training.ranks import available_device, gpu_functions
 
     device = available_device()
     gpu = gpu_functions(device)

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.run.recording import NestedRecording, Recording
-from wattlaw.run.step_windows import StepPlan, Steps, lazy_loss, now, number
+from wattlaw.run.steps import Step, StepPlan, StepWindow
 from wattlaw.run.summary import TrackResult, summary_line, track_result
 from wattlaw.store.record import RunRecord
 
@@ -34,7 +35,7 @@ class _OpenWindow:
     start_ns: int
     start_s: float
     values: dict[str, Any] = field(default_factory=dict)
-    steps: Steps | None = None
+    steps: StepWindow | None = None
     is_rest: bool = False  # of a training window, after an evaluation
 
 
@@ -76,7 +77,7 @@ class Track:
                     self._plan = StepPlan(self._recording.measure)
             except Exception as error:  # measuring must not stop the measured
                 self._stop(error)
-        self._block.start_ns, self._block.start_s = now()
+        self._block.start_ns, self._block.start_s = _now()
         self._begin_part()
         return self
 
@@ -86,7 +87,7 @@ class Track:
         while self._open:
             self.leave()
         self._end_part()
-        end_s = now()[1]
+        end_s = _now()[1]
         has_block = isinstance(self._recording, Recording) or self._block.steps is not None
         if has_block and not self._has_windows and self._plan is None:
             self._write(self._block, end_s)
@@ -143,8 +144,12 @@ class Track:
             return
         if self._plan is not None:
             self._open.append(_OpenWindow(name, epoch, warmup, 0, 0.0))
-            if name == TRAIN:
-                self._begin_epoch()
+            part = self._part
+            if name == TRAIN:  # divides the open window where it is long enough
+                steps = part.steps.steps if part is not None and part.steps is not None else 0
+                elapsed_s = time.perf_counter() - part.start_s if part is not None else 0.0
+                if not steps or self._plan.may_split(steps, elapsed_s):
+                    self._begin_part()
             elif name == EVALUATE:
                 self._end_part()
             return
@@ -153,10 +158,10 @@ class Track:
             epoch = outer.epoch if epoch is None else epoch
             warmup = warmup or outer.warmup
             if name == EVALUATE and outer.name == TRAIN:
-                self._write(outer, now()[1])
+                self._write(outer, _now()[1])
             else:
                 name = f"{outer.name}/{name}"
-        self._open.append(_OpenWindow(name, epoch, warmup, *now()))
+        self._open.append(_OpenWindow(name, epoch, warmup, *_now()))
 
     def leave(self) -> None:
         """End the window that was entered last."""
@@ -167,7 +172,7 @@ class Track:
             if inner.name == EVALUATE:
                 self._begin_part()
             return
-        end_ns, end_s = now()
+        end_ns, end_s = _now()
         outer = self._open[-1] if self._open else None
         if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
             outer.start_ns, outer.start_s, outer.is_rest = end_ns, end_s, True
@@ -198,49 +203,49 @@ class Track:
         ValueError
             A value is not a number.
         """
-        samples = None if samples is None else int(number("step: samples", samples, int))
-        loss = lazy_loss(loss)
+        samples = None if samples is None else int(_number("step: samples", samples, int))
+        if hasattr(loss, "detach"):
+            if loss.numel() != 1:
+                raise ValueError(f"step: loss: {loss.numel()} elements; allowed: a number")
+            loss = loss.detach().float().reshape(())  # it stays on its device
+        elif loss is not None:
+            loss = _number("step: loss", loss, float)
+        weight = 1 if samples is None else samples
+        step = Step(samples) if loss is None else Step(samples, loss * weight, weight)
         window = (self._open or [self._block])[-1] if self._plan is None else self._part
         if self._recording is None or window is None:
             return
         try:
-            if window.steps is None:  # the start of the first step is unknown
-                window.steps = Steps()
-            else:
-                window.steps.mark()
-            window.steps.add(samples, loss)
+            is_timed = window.steps is not None  # the start of the first step is unknown
+            window.steps = window.steps or _step_window()
+            window.steps.add(step, is_timed=is_timed)
             if samples is not None:
                 self.steps_by_samples[samples] += 1
         except Exception as error:  # measuring must not stop the measured
             self._stop(error)
             return
-        if self._plan is not None and self._plan.ends_window(window.steps.count, window.start_s):
-            self._begin_part()
-
-    def _begin_epoch(self) -> None:
-        """Begin a window of steps where an epoch begins, if the open one is long enough."""
-        part, plan = self._part, self._plan
-        steps = part.steps.count if part is not None and part.steps is not None else 0
-        if part is None or plan is None or not steps or plan.may_split(steps, part.start_s):
+        elapsed_s = time.perf_counter() - window.start_s
+        if self._plan is not None and self._plan.ends_window(window.steps.steps, elapsed_s):
             self._begin_part()
 
     def _begin_part(self) -> None:
         """Begin a window of steps, and end the open one; once there are enough, only end it."""
         self._end_part()
         if self._plan is not None and self._recording is not None and not self._plan.is_complete:
-            part = _OpenWindow(STEPS, None, self._plan.is_warmup, *now(), steps=Steps())
+            part = _OpenWindow(STEPS, None, self._plan.is_warmup, *_now(), steps=_step_window())
             part.values["from_step"] = self._plan.steps
             self._part = part
 
     def _end_part(self) -> None:
         """End the open window of steps with its last step."""
         part, self._part = self._part, None
-        if self._plan is None or part is None or part.steps is None or not part.steps.count:
+        if self._plan is None or part is None or part.steps is None or not part.steps.steps:
             return
-        now()  # the GPU must have ended its steps
-        duration_s = part.steps.duration_s()
+        _now()  # the GPU must have ended its steps
+        steps_s = part.steps.clock.steps_s()
+        duration_s = math.fsum(steps_s)
         if not part.warmup:
-            self._plan.add(part.steps)
+            self._plan.add(steps_s, duration_s)
         self._write(part, part.start_s + duration_s)
 
     def log(
@@ -270,15 +275,14 @@ class Track:
         ValueError
             A value is not a number.
         """
-        kinds = (("samples", samples, int), ("steps", steps, int),
-                 ("loss", loss, float), ("metric", metric, float))  # fmt: skip
+        given = {"samples": samples, "steps": steps, "loss": loss, "metric": metric}
         values: dict[str, Any] = {
-            name: number(f"log: {name}", value, kind)
-            for name, value, kind in kinds
+            name: _number(f"log: {name}", value, int if name in ("samples", "steps") else float)
+            for name, value in given.items()
             if value is not None
         }
         if metrics is not None:
-            plain = {name: number(f"log: {name}", value, float) for name, value in metrics.items()}
+            plain = {name: _number(f"log: {name}", value, float) for name, value in metrics.items()}
             values["metrics"] = json.dumps({n: v for n, v in plain.items() if math.isfinite(v)})
         if self._open:
             self._open[-1].values |= values
@@ -288,7 +292,7 @@ class Track:
             return
         self._has_windows = True
         try:
-            values = window.steps.values() if window.steps is not None else {}
+            values = window.steps.columns() if window.steps is not None else {}
             self._recording.window(
                 epoch=window.epoch,
                 phase=window.name,
@@ -309,12 +313,12 @@ class Track:
             reason = problem
         known: dict[str, Any] = {"metric": self.metric_name}
         try:
-            notes = self._plan.notes() if self._plan is not None else ()
+            notes = self._plan.notes() if self._plan is not None else []
             if isinstance(self._recording, Recording):
                 known["global_batch"], note = self._recording.other_batch(self.steps_by_samples)
-                notes = (*notes, *note)
+                notes += note
             self._recording.facts = self._recording.facts.model_copy(update=known)
-            self.record = self._recording.end(reason, notes)
+            self.record = self._recording.end(reason, tuple(notes))
             if self.record is None:
                 self.result = replace(self.result, reason=_WHY_NONE[type(self._recording)])
             elif isinstance(self._recording, Recording):
@@ -342,3 +346,55 @@ _WHY_NONE: dict[type, str] = {
     NestedRecording: "the 'wattlaw run' that started this program measures it",
     type(None): "another process of this host measures",
 }
+
+
+def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
+    """Return a value as a plain number; ``name`` is its place in the error message."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"{name}: {value!r:.80}; allowed: a number") from None
+
+
+def _step_window() -> StepWindow:
+    gpu = _gpu_in_use()
+    devices = [] if gpu is None else _devices_in_use(gpu)
+    return StepWindow(gpu, devices[0] if devices else None)
+
+
+def _now() -> tuple[int, float]:
+    """Return the time on both clocks, after the GPU has finished its work."""
+    try:
+        gpu = _gpu_in_use()
+        if gpu is not None:
+            devices = _devices_in_use(gpu)
+            for device in devices:
+                gpu.synchronize(device)
+            if not devices:
+                gpu.synchronize()
+    except Exception as error:  # such as during the capture of a CUDA graph
+        warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
+    return time.time_ns(), time.perf_counter()
+
+
+def _gpu_in_use() -> Any | None:
+    """Return torch's functions for the GPUs that this process has used, None if it has none."""
+    torch = sys.modules.get("torch")
+    for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
+        # The first question asks no driver, which a program on the CPU must not start.
+        if gpu is not None and gpu.is_initialized() and gpu.is_available():
+            return gpu
+    return None
+
+
+def _devices_in_use(gpu: Any) -> list[int]:
+    """Return the GPUs on which this process has memory, that with the most first.
+
+    The parameters are there, whatever the current device is. Empty where torch cannot say.
+    """
+    try:
+        held_bytes = {n: gpu.memory_reserved(n) for n in range(gpu.device_count())}
+    except Exception:  # such as an allocator of the program's own
+        return []
+    used = [number for number, size in held_bytes.items() if size]
+    return sorted(used, key=lambda number: -held_bytes[number])

@@ -1,11 +1,12 @@
 """The registered workloads by name, and the validation of their options."""
 
+import contextlib
 import importlib.util
+import inspect
 import os
 import shutil
 import sys
 from functools import cache
-from importlib import resources
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,15 @@ _MAX_FILE_BYTES = 5_000_000
 
 
 def entries() -> list[Entry]:
-    """Return every registered workload, sorted by name."""
-    return [entry(name) for name in registry.names(GROUP)]
+    """Return every registered workload that can be loaded, sorted by name.
+
+    One whose add-on is missing is left out; a run of it says what is missing.
+    """
+    found = []
+    for name in registry.names(GROUP):
+        with contextlib.suppress(NotAvailable):
+            found.append(entry(name))
+    return found
 
 
 def entry(name: str) -> Entry:
@@ -71,13 +79,11 @@ def checked(study: Study) -> Study:
 
 
 def without_defaults(spec: WorkloadSpec, place: str | None = None) -> WorkloadSpec:
-    """Return a workload with options ``validated``, without those at their defaults."""
     options = validated(spec, place).model_dump(mode="json", exclude_defaults=True)
     return WorkloadSpec(name=spec.name, options=options)
 
 
 def is_registered(spec: WorkloadSpec) -> bool:
-    """Say whether a workload is a registered one, not a command or a name of a table."""
     return spec.command is None and spec.name in registry.names(GROUP)
 
 
@@ -137,10 +143,10 @@ def read_profile(path: Path) -> WorkloadProfile:
 
 @cache
 def _stored(name: str) -> tuple[WorkloadProfile, ...]:
-    """Return the profiles of a workload that ship with this package."""
-    files = sorted(resources.files("wattlaw.workloads").joinpath("profiles").iterdir(), key=str)
-    texts = [file.read_text("utf-8") for file in files if file.name.startswith(name)]
-    profiles = [WorkloadProfile.model_validate_json(text) for text in texts]
+    """Return the profiles in the folder ``profiles`` of the package that has the workload."""
+    folder = Path(inspect.getfile(entry(name).options)).parent / "profiles"
+    files = sorted(folder.glob(f"{name}*.json"))
+    profiles = [WorkloadProfile.model_validate_json(file.read_text("utf-8")) for file in files]
     return tuple(profile for profile in profiles if profile.workload == name)
 
 
@@ -158,7 +164,6 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> None:
 
 
 def _imported(name: str) -> Any:
-    """Return an object by its name, ``module:object``."""
     return EntryPoint("", name, "").load()
 
 
@@ -171,7 +176,12 @@ def check_installed(spec: WorkloadSpec) -> None:
         check_launch_program(spec.launch_with)
         return
     needed = entry(spec.name)
-    missing = [name for name in needed.modules if not _is_installed(name)]
+    missing = [
+        name
+        for name in needed.modules
+        if importlib.util.find_spec(name) is None
+        and not (name == "torchvision" and (SEPARATE_TORCHVISION / name).is_dir())
+    ]
     if missing:
         raise NotAvailable(
             f"{needed.name} needs {', '.join(missing)}, which cannot be imported; try: "
@@ -213,12 +223,6 @@ def missing_files(study: Study) -> list[str]:
     return sentences
 
 
-def _is_installed(module: str) -> bool:
-    if module == "torchvision" and (SEPARATE_TORCHVISION / module).is_dir():
-        return True
-    return importlib.util.find_spec(module) is not None
-
-
 def build(spec: WorkloadSpec) -> Workload:
     """Return the workload of a run; imports torch and its other requirements.
 
@@ -239,7 +243,9 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
     try:
         options = entry(spec.name).options
     except BadInput as error:
-        raise BadInput(f"{place}.name: {error}") from None
+        raise BadInput(
+            f"{place}.name: {error}; others are in add-ons that are not installed"
+        ) from None
     try:
         return options.model_validate(spec.options)
     except ValidationError as error:

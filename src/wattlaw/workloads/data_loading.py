@@ -55,13 +55,11 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -
 
 
 def steps_per_epoch(samples: int, shard: Shard) -> int:
-    """Return the number of steps that ``training_parts`` yields for one epoch."""
     full_steps, rest = divmod(max(1, round(samples * shard.fraction)), shard.global_batch)
     return full_steps + (rest >= shard.world)
 
 
 def evaluation_parts(samples: int, shard: Shard) -> Iterator[Part]:
-    """Yield a rank's parts of the evaluation samples: each sample once over all ranks."""
     local = np.array_split(np.arange(samples), shard.world)[shard.rank]
     size = -(-shard.local_batch // shard.micro_batches)
     for start in range(0, len(local), size):
@@ -146,7 +144,6 @@ class Loader:
 
     @property
     def steps(self) -> int:
-        """Return the number of steps of a training epoch."""
         return steps_per_epoch(self._samples, self._shard)
 
     def epoch(self, epoch: int, from_step: int = 0) -> Iterator[Batch]:
@@ -222,6 +219,5 @@ class InMemory:
         return len(self.tensors[0])
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """Return the samples as one tensor for each of ``tensors``."""
         take = torch.from_numpy(indices)
         return tuple(tensor[take] for tensor in self.tensors)

@@ -15,18 +15,14 @@ from wattlaw.workloads.workload import Dataset, Schedule
 class Constant:
     """The optimizer's initial rates."""
 
-    def before_step(self, epochs_done: float) -> None:
-        """Do nothing."""
+    def before_step(self, epochs_done: float) -> None: ...
 
-    def after_epoch(self, loss: float | None) -> None:
-        """Do nothing."""
+    def after_epoch(self, loss: float | None) -> None: ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do nothing."""
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class BaseWorkload(ABC):
@@ -35,19 +31,15 @@ class BaseWorkload(ABC):
     def schedule(
         self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:
-        """Return a constant learning rate."""
         return Constant()
 
     def training_data(self) -> Dataset:
-        """Return the training data."""
         return self._data(training=True)
 
     def evaluation_data(self) -> Dataset:
-        """Return the evaluation data."""
         return self._data(training=False)
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return each sum divided by the number of samples."""
         return {name: total / sums["samples"] for name, total in sums.items() if name != "samples"}
 
     @abstractmethod
@@ -60,7 +52,6 @@ class _Scaled(Constant):
         self._peaks = [group["lr"] for group in optimizer.param_groups]
 
     def _scale(self, factor: float) -> None:
-        """Set the rates to the initial ones times a factor."""
         for group, peak in zip(self._optimizer.param_groups, self._peaks, strict=True):
             group["lr"] = peak * factor
 
@@ -76,7 +67,6 @@ class Cosine(_Scaled):
         self._epochs = epochs
 
     def before_step(self, epochs_done: float) -> None:
-        """Set the rates."""
         self._scale((1 + math.cos(math.pi * min(1.0, epochs_done / self._epochs))) / 2)
 
 
@@ -95,23 +85,19 @@ class WarmupThenPlateau(_Scaled):
         self._plateau = ReduceLROnPlateau(optimizer, factor=0.1, patience=patience)
 
     def before_step(self, epochs_done: float) -> None:
-        """Set the rates during warm-up."""
         if epochs_done < self._warmup_epochs:
             self._scale(epochs_done / self._warmup_epochs)
         elif self._epochs == self._warmup_epochs:
             self._scale(1.0)
 
     def after_epoch(self, loss: float | None) -> None:
-        """Lower the rates when the loss has not fallen for ``patience`` epochs."""
         self._epochs += 1
         if loss is not None and self._epochs > self._warmup_epochs:
             self._plateau.step(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the epochs done and the state of the plateau."""
         return {"epochs": self._epochs, "plateau": self._plateau.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of a checkpoint."""
         self._epochs = state["epochs"]
         self._plateau.load_state_dict(state["plateau"])

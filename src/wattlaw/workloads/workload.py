@@ -77,7 +77,6 @@ class Shard:
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one step on all ranks."""
         return self.local_batch * self.world
 
 
@@ -225,7 +224,6 @@ def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], W
 
 
 def existing(folder: Path, *names: str) -> Path:
-    """Return the first of some subfolders that exists, or else the first one."""
     paths = [folder / name for name in names]
     return next((path for path in paths if path.is_dir()), paths[0])
 
@@ -245,6 +243,5 @@ def check_new_data(folder: Path, size: int, least: int) -> None:
 
 
 def is_full_size(options: BaseModel, *names: str) -> bool:
-    """Say whether some options are at their defaults."""
     fields = type(options).model_fields
     return all(getattr(options, name) == fields[name].default for name in names)

@@ -55,9 +55,10 @@ def samples(batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> Counter[tup
     )
 
 
-@BOTH
-@pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("source", "training", "workers"),
+    [("folder", True, 2), ("folder", False, 0), ("tfrecord", True, 0), ("tfrecord", False, 2)],
+)
 def test_two_ranks_see_every_sample_once_with_an_augmentation_of_its_seed(
     made: Path, source: str, training: bool, workers: int
 ) -> None:
@@ -144,30 +145,10 @@ def test_a_dataset_can_be_sent_to_another_process(made: Path, source: str) -> No
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_made_data_depend_on_the_seed_only(own: Path, tmp_path: Path) -> None:
-    def contents(folder: Path) -> dict[str, bytes]:
-        files = (path for path in folder.rglob("*") if path.is_file())
-        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-    make_data(tmp_path / "again", 12, seed=5)
-    make_data(tmp_path / "other", 12, seed=6)
-    assert contents(tmp_path / "again") == contents(own)
-    assert contents(tmp_path / "other") != contents(own)
-
-
 def test_made_images_have_many_sizes_as_imagenets_have(made: Path) -> None:
     sizes = {Image.open(path).size for path in made.glob("train/*/*.jpg")}
     assert len(sizes) > SIZE // 2
     assert {Image.open(path).format for path in made.glob("train/*/*.jpg")} == {"JPEG"}
-
-
-def test_make_data_refuses_a_folder_with_something_in_it(made: Path, tmp_path: Path) -> None:
-    before = sorted(made.rglob("*"))
-    with pytest.raises(BadInput, match="empty folder"):
-        make_data(made, 8, seed=0)
-    assert sorted(made.rglob("*")) == before
-    with pytest.raises(BadInput, match="whole number >= 2"):
-        make_data(tmp_path / "new", 1, seed=0)
 
 
 @BOTH

@@ -75,8 +75,7 @@ def numbered(folder: Path, lengths: list[int]) -> None:
 # What is read
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("workers", "training"), [(0, True), (2, False)])
 def test_two_ranks_read_every_sample_once_and_none_across_files(tmp_path, workers, training):
     numbered(tmp_path / "train", [7, 6, 9])
     data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=2, step=2)
@@ -197,23 +196,6 @@ def test_made_data_have_the_real_layout(made):
     np.testing.assert_allclose(std[0, :, 0, 0], fields.astype(float).std((0, 2, 3)))
     np.testing.assert_allclose(climate[0], fields.astype(float).mean(0))
     assert 240 < mean[0, 2, 0, 0] < 310  # 2 m temperature in kelvin
-
-
-def test_make_data_depends_on_its_seed_only(made, tmp_path):
-    for seed in (0, 1):
-        make_data(tmp_path / str(seed), size=10, seed=seed)
-    files = [path.relative_to(made) for path in made.rglob("*.*")]
-    assert all((made / f).read_bytes() == (tmp_path / "0" / f).read_bytes() for f in files)
-    assert not any((made / f).read_bytes() == (tmp_path / "1" / f).read_bytes() for f in files)
-
-
-def test_make_data_requires_an_empty_folder(made, tmp_path):
-    with pytest.raises(BadInput, match="empty folder"):
-        make_data(made, size=10, seed=0)
-    with pytest.raises(BadInput, match="whole number >= 4"):
-        make_data(tmp_path / "few", size=3, seed=0)
-    make_data(tmp_path, size=4, seed=0)
-    assert len(workload(tmp_path, stage="finetune").evaluation_data()) == 2
 
 
 @pytest.mark.parametrize("name", ["test", "validation", "valid"])

@@ -2,17 +2,23 @@
 
 import os
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wattlaw.run.instrumentation.launched_ranks import wrong_ranks
 from wattlaw.run.instrumentation.progress import ProgressReader
-from wattlaw.run.instrumentation.steps import StepsFolder
+from wattlaw.run.instrumentation.records import ProcessSteps, StepsFolder
 from wattlaw.run.instrumentation.summary import TRAINING_FACTS, MeasuredPart, StepSummary, summarise
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
+#: Ends the message about a command that starts ranks.
+REMEDY = (
+    "wattlaw starts the command once per GPU; write the command of one rank, without torchrun, "
+    "accelerate launch, mpirun, srun or torch.multiprocessing.spawn, or use launch_with"
+)
 _STDOUT = 1
 _NOT_TOGETHER = (
     "several processes trained at the same time, but none has joined a process group: each trains "
@@ -50,7 +56,6 @@ class StepObserver:
         self._recorded = StepsFolder(self.folder)
 
     def take_output(self, piece: bytes) -> None:
-        """Search output of the command for progress, and write it to this process's output."""
         if self.progress is not None:
             self.progress.feed(piece, time.time())
         while piece:
@@ -64,11 +69,9 @@ class StepObserver:
         return self.part.is_complete(processes)
 
     def wrong_ranks(self, launched: int) -> str | None:
-        """Return how the training processes differ from the ranks that were launched, or None."""
         return wrong_ranks(self._recorded.read(), launched)
 
     def summary(self) -> StepSummary:
-        """Return the steps of the job, with notes on what is wrong with them."""
         processes = self._recorded.read()
         summary = summarise(processes, self.part)
         notes = [*summary.notes, *self._recorded.problems()]
@@ -98,7 +101,6 @@ class StepObserver:
         return replace(summary, notes=tuple(dict.fromkeys(notes)))
 
     def window_columns(self, summary: StepSummary) -> list[dict[str, Any]]:
-        """Return the columns of each window, as ``telemetry.windows.write_window`` takes them."""
         windows = [dict(window) for window in summary.windows]
         if self.progress is not None:
             windows += self.progress.epoch_windows()
@@ -106,3 +108,33 @@ class StepObserver:
                 last = {name: self.progress.last(name) for name in ("loss", "metric")}
                 windows[-1] |= last
         return windows
+
+
+def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
+    """Return how training processes differ from the ranks that were launched, or None.
+
+    A command that starts ranks itself trains as a job of another size, or several times. Processes
+    without a process group, each with a model of its own, are not judged here.
+    """
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for process in processes:
+        if not process.steps:
+            continue
+        # What the process group says counts more than a variable that a script may set.
+        has_group = (process.world_size or 1) > 1
+        size = process.world_size if has_group else process.env_world_size
+        if size is not None and size != launched:
+            one = "one rank alone" if size == 1 else f"one of {size} ranks"
+            return (
+                f"process {process.pid} on {process.host} trained as {one}, but {launched} "
+                f"{'was' if launched == 1 else 'were'} launched; {REMEDY}"
+            )
+        if process.launched_rank is not None and process.rank is not None:
+            ranks[process.launched_rank].add(process.rank)
+    for launched_rank, own in sorted(ranks.items()):
+        if len(own) > 1:
+            return (
+                f"rank {launched_rank} of the {launched} that were launched has started {len(own)} "
+                f"ranks of its own; {REMEDY}"
+            )
+    return None

@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import ValidationError
 
 from wattlaw.common.errors import BadInput
-from wattlaw.run.instrumentation.step_times import Floats
-from wattlaw.run.instrumentation.steps import ProcessSteps
+from wattlaw.run.instrumentation.records import ProcessSteps
+from wattlaw.run.steps import Floats
 from wattlaw.study.command import LogProgress
 
 _MOST_LINE_BYTES = 4096
@@ -103,7 +103,10 @@ class ProgressReader:
             elif count:
                 between += count
                 ends.append(np.linspace(before.time_s, mark.time_s, count + 1)[1:])
-                samples.append(np.full(count, _samples_between(before, mark) / count))
+                is_known = None not in (before.samples, mark.samples)
+                between_lines = (mark.samples or 0) - (before.samples or 0)
+                per_step = between_lines / count if is_known and between_lines >= 0 else np.nan
+                samples.append(np.full(count, per_step))
             if count:
                 before = mark
         return ProcessSteps("", 0, np.concatenate(ends), np.concatenate(samples))
@@ -116,7 +119,6 @@ class ProgressReader:
         return max(numbers[-1], numbers[-1] - numbers[0] + 1)
 
     def total_samples(self) -> int | None:
-        """Return the number of samples; None where it goes back."""
         numbers = [mark.samples for mark in self.marks if mark.samples is not None]
         return numbers[-1] if numbers and numbers == sorted(numbers) else None
 
@@ -147,15 +149,8 @@ class ProgressReader:
         return [mark for mark in self.marks if mark.step is not None]
 
     def last(self, name: str) -> float | None:
-        """Return the last loss or metric."""
         values = (getattr(mark, name) for mark in reversed(self.marks))
         return next((value for value in values if value is not None), None)
-
-
-def _samples_between(before: Mark, after: Mark) -> float:
-    if before.samples is None or after.samples is None or after.samples < before.samples:
-        return np.nan
-    return float(after.samples - before.samples)
 
 
 def _mark(match: re.Match[str], time_s: float) -> Mark | None:

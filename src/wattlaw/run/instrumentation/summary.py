@@ -7,14 +7,15 @@ from typing import Any, get_args
 
 import numpy as np
 
-from wattlaw.run.instrumentation.step_times import (
+from wattlaw.run.instrumentation.records import ProcessSteps, TrainingFacts
+from wattlaw.run.steps import (
     Floats,
-    Mask,
     contains_pause,
     drift,
     step_time_columns,
+    total_samples,
+    windows_of_runs,
 )
-from wattlaw.run.instrumentation.steps import ProcessSteps, TrainingFacts
 from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
@@ -42,7 +43,6 @@ class MeasuredPart:
 
     @property
     def is_limited(self) -> bool:
-        """Say whether the measurement ends before the training does."""
         return self.steps is not None or self.seconds is not None
 
     def bounds(self, step_end_s: Floats) -> tuple[int, int]:
@@ -68,15 +68,20 @@ class MeasuredPart:
         that more are to come.
         """
         training = [process for process in processes if process.steps]
-        expected = max((_expected(process) for process in training), default=1)
-        return len(training) >= expected and all(map(self._has_all, training))
-
-    def _has_all(self, process: ProcessSteps) -> bool:
-        warmup, end = self.bounds(process.step_end_s)
-        if self.steps is not None:
-            return end - warmup >= self.steps
-        last_s, begin_s = process.step_end_s[end - 1], process.step_end_s[warmup - 1]
-        return bool(self.seconds is not None and last_s - begin_s >= self.seconds)
+        expected = 1  # processes that are to be seen here
+        for process in training:
+            world_size = process.world_size or process.env_world_size or 1
+            expected = max(expected, min(world_size, process.local_world_size or world_size))
+        for process in training:
+            warmup, end = self.bounds(process.step_end_s)
+            measured_s = process.step_end_s[end - 1] - process.step_end_s[warmup - 1]
+            if self.steps is not None:
+                has_all = end - warmup >= self.steps
+            else:
+                has_all = self.seconds is not None and bool(measured_s >= self.seconds)
+            if not has_all:
+                return False
+        return len(training) >= expected
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,6 @@ class StepSummary(TrainingFacts):
     steps_by_samples: Mapping[int, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is stored about the job, as fields of ``store.record.Facts``."""
         names = ("instrumented", "world_size", "backend", "parameters", "gradient_bytes")
         known = {name: getattr(self, name) for name in names}
         parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
@@ -121,14 +125,23 @@ class StepSummary(TrainingFacts):
 
 
 def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:
-    """Return the steps of the job that some processes of one launch make up."""
     part = part or MeasuredPart()
     notes = [f"steps of {p.host}, process {p.pid}: {why}" for p in processes for why in p.problems]
     training = [process for process in processes if process.steps]
     if not training:
         return StepSummary(notes=tuple(notes))
     first = min(training, key=lambda p: (p.rank or 0, -p.steps))
-    ranks = [p for p in training if _overlaps(p, first) or _is_other_rank(p, first)]
+    begin_s, end_s = np.nanmin(first.step_end_s), np.nanmax(first.step_end_s)
+    ranks = [
+        process
+        for process in training
+        if (np.nanmin(process.step_end_s) <= end_s and begin_s <= np.nanmax(process.step_end_s))
+        or (  # the launcher has started both as ranks of one job
+            None not in (process.rank, first.rank)
+            and process.rank != first.rank
+            and process.env_world_size == first.env_world_size is not None
+        )
+    ]
     if len(ranks) < len(training):
         notes.append(
             f"{len(training) - len(ranks)} of {len(training)} training processes ran at another "
@@ -149,25 +162,20 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     batches: Mapping[int, int] = {}
     if not any(process.is_mixed for process in members):
         models = len(ranks) if together is False else 1  # each has samples of its own
-        batches = _steps_by_samples(models * samples, part.bounds(first.step_end_s))
+        begin, end = part.bounds(first.step_end_s)
+        measured = models * samples[begin if end - begin >= _ENOUGH_STEPS else 0 : end]
+        batches = Counter(int(count) for count in measured[np.isfinite(measured)])
     return StepSummary(
         instrumented=True,
         steps=first.steps,
         world_size=first.world_size or 1,
-        samples_seen=_total(samples[:common]),
+        samples_seen=total_samples(samples[:common]),
         **facts | {"peak_memory_bytes": max(peaks, default=None)},
         workers_work_together=together,
         **_measured(first, samples, waits_s, part, notes),
         notes=tuple(dict.fromkeys(notes)),
         steps_by_samples=batches,
     )
-
-
-def _steps_by_samples(samples: Floats, bounds: tuple[int, int]) -> Mapping[int, int]:
-    """Count the measured steps, or all if these are few, by their samples."""
-    begin, end = bounds
-    measured = samples[begin:end] if end - begin >= _ENOUGH_STEPS else samples[:end]
-    return Counter(int(count) for count in measured[np.isfinite(measured)])
 
 
 def _measured(
@@ -179,10 +187,8 @@ def _measured(
     durations_s = np.diff(step_end_s)  # durations_s[i] is of step i + 1
     steady_s = durations_s[warmup - 1 : end - 1]
     known_s = steady_s[np.isfinite(steady_s)]
-    windows = [
-        _window(step_end_s, samples, waits_s, begin, stop, warmup=True)
-        for begin, stop in _runs(np.isfinite(durations_s[: warmup - 1]), 1)
-    ]
+    is_known = np.isfinite(durations_s[: warmup - 1])
+    windows = windows_of_runs(is_known, 1, step_end_s, samples, waits_s, warmup=True)
     if not len(known_s):
         notes.append(f"all of {len(step_end_s)} steps are warm-up; a run of more steps is needed")
         return {"windows": tuple(windows)}
@@ -203,10 +209,7 @@ def _measured(
     change = drift(steady_s[is_steady])
     if change is not None:
         notes.append(f"the step time changes by {change:+.0%} within the measured steps")
-    measured = [
-        _window(step_end_s, samples, waits_s, begin, stop, warmup=False)
-        for begin, stop in _runs(is_steady, warmup)
-    ]
+    measured = windows_of_runs(is_steady, warmup, step_end_s, samples, waits_s, warmup=False)
     counts = [window["samples"] for window in measured]
     return {
         "windows": (*windows, *measured),
@@ -219,31 +222,6 @@ def _measured(
     }
 
 
-def _runs(mask: Mask, first: int) -> list[tuple[int, int]]:
-    """Return begin and end of each run of True; the first element has the number ``first``."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]])))
-    return [(int(a) + first, int(b) + first) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-
-
-def _window(
-    step_end_s: Floats, samples: Floats, waits_s: Floats, begin: int, end: int, *, warmup: bool
-) -> dict[str, Any]:
-    """Return the columns of the window of the steps from ``begin`` to before ``end``."""
-    wait_s = waits_s[begin:end].sum()
-    return {
-        "epoch": None,
-        "phase": "steps",
-        "warmup": warmup,
-        "start_ns": int(step_end_s[begin - 1] * 1e9),
-        "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
-        "from_step": begin,
-        "steps": end - begin,
-        "samples": _total(samples[begin:end]),
-        "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
-        **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
-    }
-
-
 def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
     """Return the sum of a value of each step over all ranks; unknown where one rank's is."""
     total = np.zeros(steps)
@@ -253,28 +231,3 @@ def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Flo
             own[: len(values)] = values[:steps]
         total += own
     return total
-
-
-def _total(samples: Floats) -> int | None:
-    """Return the sum; None if a value is unknown or no loader gave any."""
-    total = float(samples.sum())
-    return round(total) if np.isfinite(total) and total > 0 else None
-
-
-def _overlaps(one: ProcessSteps, other: ProcessSteps) -> bool:
-    return bool(
-        np.nanmin(one.step_end_s) <= np.nanmax(other.step_end_s)
-        and np.nanmin(other.step_end_s) <= np.nanmax(one.step_end_s)
-    )
-
-
-def _is_other_rank(one: ProcessSteps, other: ProcessSteps) -> bool:
-    """Say whether the launcher has started two processes as ranks of one job."""
-    ranks_differ = None not in (one.rank, other.rank) and one.rank != other.rank
-    return ranks_differ and one.env_world_size == other.env_world_size is not None
-
-
-def _expected(process: ProcessSteps) -> int:
-    """Return how many processes of a launch are to be seen here."""
-    world_size = process.world_size or process.env_world_size or 1
-    return min(world_size, process.local_world_size or world_size)

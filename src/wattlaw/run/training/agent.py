@@ -67,7 +67,6 @@ WORKER = "wattlaw.run.training.worker"
 
 
 def main() -> int:
-    """Run this node's part of an attempt."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
@@ -121,7 +120,8 @@ def _run(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     endpoint = None
     if node.clock_port is not None:
         endpoint = Endpoint(node.address, node.clock_port, node.number, node.nodes)
-    with sampling as sampler, Clocks(endpoint, live) as clocks:
+    clocks = Clocks(endpoint, live)
+    with sampling as sampler:
         if is_command:
             sampler.wait_until_ready()  # the command may be one window from its start
         try:
@@ -161,7 +161,6 @@ class _OtherNodes:
 def _run_workers(
     record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
 ) -> int:
-    """Run the ranks of a workload; return the agent's exit code."""
     line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
     live = folder.live(record.attempts)
     if importlib.util.find_spec("torch") is None:
@@ -182,14 +181,22 @@ def _run_workers(
 def _run_command(
     record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
 ) -> int:
-    """Run the ranks of a command and write its windows; return the agent's exit code."""
-    attempt, live, program = record.attempts, folder.live(record.attempts), launch_program(record)
+    attempt, live = record.attempts, folder.live(record.attempts)
+    spec, program = record.spec, record.spec.workload.launch_with
+    catalogue.check_launch_program(program)
     line = [*isolated_python("-u", "-m", command_rank.__name__)]
-    words = command_arguments(record)
+    values: dict[str, object] = {
+        **spec.setting.to_record(),
+        **spec.measure.model_dump(),
+        "python": sys.executable,
+        "seed": record.seed,
+        "repeat": spec.repeat,
+    }
+    words = [substitute(word, values) for word in spec.workload.command or ()]
     os.environ[RUN_FOLDER], os.environ[ATTEMPT] = str(folder.path.resolve()), str(attempt)
     code, failed, launcher_code = 0, dict[int, int](), 0
     others = _OtherNodes(live, node)
-    with CommandSteps(record.spec, live, node.number) as steps:
+    with CommandSteps(spec, live, node.number) as steps:
 
         def is_over() -> bool:
             return steps.are_complete() or others.check()
@@ -197,7 +204,7 @@ def _run_command(
         clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
         try:
-            if program is None:
+            if program in ("auto", "none"):
                 failed = run_ranks([*line, *words], workers, node, is_over)
             else:
                 launch = _launcher_line(program, workers, node)
@@ -224,20 +231,7 @@ def _run_command(
     return code
 
 
-def launch_program(record: RunRecord) -> str | None:
-    """Return the program that starts the ranks of a command; None if wattlaw starts them.
-
-    Raises ``NotAvailable`` if it is missing here.
-    """
-    name = record.spec.workload.launch_with
-    if name in ("auto", "none"):
-        return None
-    catalogue.check_launch_program(name)
-    return name
-
-
 def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
-    """Return the start of the command line with which a program starts ranks on this node."""
     if program == "torchrun":
         where = ["--standalone"]
         if node.nodes > 1:
@@ -247,19 +241,6 @@ def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
     if program == "srun":
         return [program, "--overlap", "--nodes", "1", "--ntasks", str(workers)]
     return [program, "-n", str(workers)]
-
-
-def command_arguments(record: RunRecord) -> list[str]:
-    """Return the command of a run with the values of its setting inserted."""
-    spec = record.spec
-    values: dict[str, object] = {
-        **spec.setting.to_record(),
-        **spec.measure.model_dump(),
-        "python": sys.executable,
-        "seed": record.seed,
-        "repeat": spec.repeat,
-    }
-    return [substitute(word, values) for word in spec.workload.command or ()]
 
 
 def first_error(log: Path, attempt: int) -> str | None:
@@ -277,7 +258,6 @@ def first_error(log: Path, attempt: int) -> str | None:
 
 
 def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
-    """Return the record of a run once it shows an attempt, or a later one."""
     end_s = time.monotonic() + _LATE_S
     while True:
         record = folder.read()
@@ -290,7 +270,6 @@ def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
-    """Write why this node's part failed; return the agent's exit code."""
     try:
         failures.write_failure(live, host_name(), kind, reason)
     except OSError as error:
@@ -300,7 +279,6 @@ def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
 
 
 def _log(message: str) -> None:
-    """Print to the run's log, which may be on a full disk."""
     with contextlib.suppress(OSError):
         print(f"agent: {message}", file=sys.stderr)
 
@@ -313,49 +291,32 @@ def forward_signals() -> Iterator[None]:
     SIGUSR1 blocked, so that a signal to the full process tree kills neither the sampler nor a
     worker that still imports its libraries. The worker unblocks it (``training.preemption``).
     """
-    forwarder = _SignalForwarder()
-    handler = signal.signal(signal.SIGUSR1, forwarder.notice)
-    forwarder.start()
+    received: list[int] = []
+    is_over = threading.Event()
+
+    def forward() -> None:
+        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        signalled = set[psutil.Process]()
+        while not is_over.wait(_FORWARD_POLL_S):
+            for child in psutil.Process(os.getpid()).children() if received else ():
+                with contextlib.suppress(psutil.Error):
+                    if child not in signalled and WORKER in child.cmdline():
+                        child.send_signal(signal.SIGUSR1)
+                        signalled.add(child)
+
+    handler = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
+    # In a thread, because the main thread waits for the ranks.
+    thread = threading.Thread(target=forward, name="wattlaw-signal-forwarder", daemon=True)
+    thread.start()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         yield
     finally:
-        forwarder.end()
+        is_over.set()
+        thread.join()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGUSR1, handler)
-
-
-class _SignalForwarder(threading.Thread):
-    """Sends signals in its own thread, because the main thread waits for the ranks."""
-
-    def __init__(self) -> None:
-        super().__init__(name="wattlaw-signal-forwarder", daemon=True)
-        self._received = False
-        self._over = threading.Event()
-        self._signalled: set[psutil.Process] = set()
-
-    def notice(self, *_: object) -> None:
-        """Handle SIGUSR1."""
-        self._received = True
-
-    def run(self) -> None:
-        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-        while not self._over.wait(_FORWARD_POLL_S):
-            if self._received:
-                self._signal_workers()
-
-    def end(self) -> None:
-        """End the thread."""
-        self._over.set()
-        self.join()
-
-    def _signal_workers(self) -> None:
-        for child in psutil.Process(os.getpid()).children():
-            with contextlib.suppress(psutil.Error):
-                if child not in self._signalled and WORKER in child.cmdline():
-                    child.send_signal(signal.SIGUSR1)
-                    self._signalled.add(child)
 
 
 if __name__ == "__main__":

@@ -29,11 +29,9 @@ RandomState = dict[str, torch.Tensor]
 class Stateful(Protocol):
     """An object whose state can be saved and loaded."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
+    def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> Any:
-        """Restore a state."""
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -50,17 +48,14 @@ class Progress:
 
     @property
     def is_begin(self) -> bool:
-        """Say whether the run has not begun."""
         return not (self.epoch or self.step)
 
     @property
     def loss(self) -> float | None:
-        """Return the mean loss of the epoch's samples so far."""
         return self.loss_sum / self.samples if self.samples else None
 
 
 def save_model(path: Path, model: nn.Module) -> None:
-    """Write a trained model's weights."""
     _write(path, {"model": model.state_dict()})
 
 
@@ -142,7 +137,6 @@ class Checkpointer:
         return progress
 
     def set_random_state(self) -> None:
-        """Restore the random state of this rank from the loaded checkpoint."""
         torch.set_rng_state(self._random["cpu"])
         device, gpu = self._ranks.device, self._ranks.gpu
         if gpu is not None and device.type in self._random:

@@ -6,30 +6,30 @@ ahead by (t0 + t1) / 2 - s, with an uncertainty of (t1 - t0) / 2 for any split o
 The quickest of several rounds counts.
 """
 
-import datetime
-import importlib.util
+import contextlib
 import json
+import socket
+import struct
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
+from wattlaw.common.errors import one_line
 from wattlaw.common.files import write_text
-from wattlaw.common.text import collapse_whitespace
 from wattlaw.run.training.environment import host_name
 from wattlaw.store.record import ClockReport
-
-if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 Moment = Literal["begin", "end"]
 ROUNDS = 20
 #: How long nodes wait for each other; at the end of a run they arrive together.
 TIMEOUT_S: dict[Moment, float] = {"begin": 60.0, "end": 15.0}
-#: How long a node waits for one message, and for its thread at the end.
-_MESSAGE_S, _JOIN_S = 5.0, 30.0
+#: How long a node waits for one message, and before it tries again to connect.
+_MESSAGE_S, _RETRY_S = 5.0, 0.1
+_TIME = struct.Struct("<q")  # ns since 1970
+#: What a node sends first, so that no other program, and no comparison at another moment, counts.
+_HELLO: dict[Moment, bytes] = {"begin": b"wattlaw begin", "end": b"wattlaw end  "}
 
 
 class Endpoint(NamedTuple):
@@ -72,105 +72,84 @@ class Clocks:
     def __init__(self, endpoint: Endpoint | None, live: Path) -> None:
         self._endpoint, self._live = endpoint, live
         self._reports: list[ClockReport] = []
-        self._store: TCPStore | None = None
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._thread is not None:  # the interpreter would abort if it ended inside torch
-            self._thread.join(_JOIN_S)
-        self._store = None  # on the first node this closes the server
 
     def compare(self, at: Moment) -> None:
-        """Compare clocks; on the first node, serve all other nodes."""
-        if self._endpoint is None or self._endpoint.nodes < 2:
+        endpoint = self._endpoint
+        if endpoint is None or endpoint.nodes < 2:
             return
-        if importlib.util.find_spec("torch") is None:  # a command needs none
-            self._log(at, "torch is not installed")
-            return
-        import torch.distributed  # noqa: F401 - takes seconds before the timeout begins
-
-        # In a thread, because waiting in torch would block the agent's signal handlers.
-        arguments = self._endpoint, at
-        self._thread = threading.Thread(target=self._compare, args=arguments, daemon=True)
-        self._thread.start()
-        self._thread.join(TIMEOUT_S[at] + 2 * _MESSAGE_S)
-        if self._thread.is_alive():
-            self._log(at, "no reply")
+        try:
+            if endpoint.node == 0:
+                missing = serve_time(endpoint, at)
+                if missing:
+                    raise ValueError(f"no request from {missing} of {endpoint.nodes} nodes")
+            else:
+                reference, rounds = request_times(endpoint, at)
+                offset_s, uncertainty_s = offset_of(rounds)
+                measured = {"offset_s": offset_s, "uncertainty_s": uncertainty_s}
+                report = ClockReport(host=host_name(), reference=reference, at=at, **measured)
+                self._reports.append(report)
+        except (OSError, ValueError) as error:
+            print(f"clocks were not compared at the {at}: {one_line(error)[:200]}", file=sys.stderr)
         reports = [report.model_dump() for report in self._reports]
         try:
             write_text(self._live / f"clocks.{host_name()}.json", json.dumps(reports))
         except OSError as error:
-            self._log(at, str(error))
+            print(f"clocks at the {at}: {error}", file=sys.stderr)
 
-    def _compare(self, endpoint: Endpoint, at: Moment) -> None:
-        timeout_s = TIMEOUT_S[at]
+
+def serve_time(endpoint: Endpoint, at: Moment) -> int:
+    """Reply to each other node's requests; return the number of nodes that sent none."""
+    end_s, others = time.monotonic() + TIMEOUT_S[at], endpoint.nodes - 1
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    with socket.create_server(("", endpoint.port), family=family, dualstack_ipv6=dual) as server:
+        while others:
+            server.settimeout(max(0.001, end_s - time.monotonic()))
+            try:
+                connection, _ = server.accept()
+            except TimeoutError:
+                break
+            with connection, contextlib.suppress(OSError):
+                connection.settimeout(_MESSAGE_S)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if connection.recv(len(_HELLO[at])) != _HELLO[at]:
+                    continue
+                others -= 1
+                connection.sendall(f"{host_name()}\n".encode())
+                while connection.recv(1):
+                    connection.sendall(_TIME.pack(time.time_ns()))
+    return others
+
+
+def request_times(endpoint: Endpoint, at: Moment) -> tuple[str, list[Round]]:
+    """Return the first node's host and the rounds; ``OSError`` if it does not reply."""
+    end_s = time.monotonic() + TIMEOUT_S[at]
+    while True:
         try:
-            if endpoint.node == 0:
-                self._store = self._store or _store(endpoint, timeout_s)
-                missing = serve_time(self._store, endpoint.nodes - 1, at, timeout_s)
-                if missing:
-                    self._log(at, f"no request from {missing} of {endpoint.nodes} nodes")
-                return
-            # A new connection, because an idle one may be closed during a long run.
-            reference, rounds = request_times(_store(endpoint, timeout_s), at, timeout_s)
-            offset_s, uncertainty_s = offset_of(rounds)
-        except (RuntimeError, ValueError) as error:
-            self._log(at, collapse_whitespace(str(error))[:200])
-            return
-        measured = {"offset_s": offset_s, "uncertainty_s": uncertainty_s}
-        report = ClockReport(host=host_name(), reference=reference, at=at, **measured)
-        self._reports.append(report)
-
-    def _log(self, at: Moment, message: str) -> None:
-        print(f"clocks were not compared at the {at}: {message}", file=sys.stderr)
+            return _request_times(endpoint, at, max(0.001, end_s - time.monotonic()))
+        except OSError:  # the first node does not listen, or not yet at this moment of the run
+            if time.monotonic() > end_s:
+                raise
+            time.sleep(_RETRY_S)
 
 
-def _store(endpoint: Endpoint, timeout_s: float) -> "TCPStore":
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    return TCPStore(
-        endpoint.address,
-        endpoint.port,
-        is_master=endpoint.node == 0,
-        wait_for_workers=False,
-        timeout=datetime.timedelta(seconds=timeout_s),
-    )
-
-
-def serve_time(store: "TCPStore", others: int, at: Moment, timeout_s: float) -> int:
-    """Reply to each other node's requests; return the number of nodes that sent no request."""
-    end_s = time.monotonic() + timeout_s
-    store.set(f"{at}/reference", host_name())
-    for turn in range(1, others + 1):
-        try:
-            for number in range(ROUNDS + 1):  # the last request only confirms the last reply
-                left_s = end_s - time.monotonic() if number == 0 else _MESSAGE_S
-                store.wait([f"{at}/{turn}/request/{number}"], _seconds(left_s))
-                if number < ROUNDS:
-                    store.set(f"{at}/{turn}/reply/{number}", str(time.time_ns()))
-        except RuntimeError:
-            if number == 0:
-                return others - turn + 1
-    return 0
-
-
-def request_times(store: "TCPStore", at: Moment, timeout_s: float) -> tuple[str, list[Round]]:
-    """Return the first node's host and the rounds; ``RuntimeError`` if it does not reply."""
-    reference = store.get(f"{at}/reference").decode()
-    turn, rounds = store.add(f"{at}/turns", 1), []
-    for number in range(ROUNDS):
-        key = f"{at}/{turn}/reply/{number}"
-        sent_ns = time.time_ns()
-        store.set(f"{at}/{turn}/request/{number}", "")
-        store.wait([key], _seconds(timeout_s if number == 0 else _MESSAGE_S))
-        received_ns = time.time_ns()  # before ``get``, which is a second round trip
-        rounds.append(Round(sent_ns, int(store.get(key)), received_ns))
-    store.set(f"{at}/{turn}/request/{ROUNDS}", "")
+def _request_times(endpoint: Endpoint, at: Moment, left_s: float) -> tuple[str, list[Round]]:
+    address = endpoint.address, endpoint.port
+    with (
+        socket.create_connection(address, left_s) as connection,
+        connection.makefile("rb") as replies,
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.sendall(_HELLO[at])
+        reference = replies.readline().decode().strip()  # after the nodes that came before
+        connection.settimeout(_MESSAGE_S)
+        rounds = []
+        for _ in range(ROUNDS):
+            sent_ns = time.time_ns()
+            connection.sendall(b"?")
+            reply = replies.read(_TIME.size)
+            received_ns = time.time_ns()
+            if len(reply) < _TIME.size:
+                raise ConnectionError("the first node has closed the connection")
+            rounds.append(Round(sent_ns, _TIME.unpack(reply)[0], received_ns))
     return reference, rounds
-
-
-def _seconds(seconds: float) -> datetime.timedelta:
-    return datetime.timedelta(seconds=max(0.001, seconds))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from wattlaw.common import crash, processes
 from wattlaw.common.isolation import user_environment
-from wattlaw.run.instrumentation.environment import STEPS_FOLDER, instrumented_environment
+from wattlaw.run.instrumentation import STEPS_FOLDER, instrumented_environment
 from wattlaw.run.training.environment import AGENT_PID, FIRST_OUTPUT, LAUNCHED_RANK
 
 LAUNCHER, LAUNCHED = "--launcher", "--launched"

@@ -14,12 +14,11 @@ import psutil
 from wattlaw.common import machine
 from wattlaw.common.files import write_text
 from wattlaw.common.processes import descendants
-from wattlaw.run.instrumentation.batch import other_batch
-from wattlaw.run.instrumentation.environment import STEPS_FOLDER
-from wattlaw.run.instrumentation.launched_ranks import REMEDY
-from wattlaw.run.instrumentation.observer import RUN, StepObserver
+from wattlaw.run.instrumentation import STEPS_FOLDER
+from wattlaw.run.instrumentation.observer import REMEDY, RUN, StepObserver
 from wattlaw.run.instrumentation.progress import ProgressReader, progress_pattern
 from wattlaw.run.instrumentation.summary import MeasuredPart
+from wattlaw.run.steps import other_batch
 from wattlaw.run.training.environment import FIRST_OUTPUT, host_name
 from wattlaw.run.training.rank_starters import find_rank_starter
 from wattlaw.store.live import open_windows, windows_path, write_window

@@ -46,13 +46,11 @@ def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> 
 
 
 def has_uniform_samples(dataset: Dataset) -> bool:
-    """Return whether the first samples have one size."""
     few = min(_UNIFORM, len(dataset))
     return is_stacked(first_batch(dataset, few), few)
 
 
 def representative_samples(dataset: Dataset) -> int:
-    """Return how many samples show the mean work of a sample."""
     return min(_UNIFORM if has_uniform_samples(dataset) else _VARYING, len(dataset))
 
 

@@ -6,7 +6,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
-from wattlaw.run.instrumentation.step_times import steadiness_notes
+from wattlaw.run.steps import Moment, Step, StepClock, StepPlan, StepWindow
 from wattlaw.run.training import checkpoint
-from wattlaw.run.training.block import Block, TrainedStep, samples_of_host, sum_by_name
 from wattlaw.run.training.checkpoint import Checkpointer, Progress
 from wattlaw.run.training.environment import SHARING_WORKERS, WARNS
 from wattlaw.run.training.precision import Precision
 from wattlaw.run.training.preemption import PreemptionNotice
 from wattlaw.run.training.ranks import Ranks, to_device
-from wattlaw.run.training.step_clock import Moment, StepClock
-from wattlaw.run.training.steps import StepGoal
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
@@ -151,49 +149,66 @@ class Training:
 
         The boundary of an epoch of the data divides windows that are long enough.
         """
-        ranks, measure, group = self._ranks, self._measure, self._ranks.cpu_group()
-        goal = StepGoal(measure, lambda values: ranks.largest(values, group))
-        notes: list[str] = []
-        done = measured = 0  # steps of the run, and those of finished measured windows
-        measured_s = 0.0
-        is_warmup = measure.warmup_steps > 0
+        ranks, group = self._ranks, self._ranks.cpu_group()
+        plan = StepPlan(self._measure, lambda values: ranks.largest(values, group))
         self._model.train()
         self._notice.begin()
-        block, epoch = Block(ranks), 0
+        window, epoch = self._begin_window(), 0
         while True:
             self._seed_epoch(epoch)
-            block.begins_epoch()
+            window.epoch_begins.append(window.steps)
             for step, trained in enumerate(self._train_steps(epoch), 1):
-                block.add(trained)
-                done += 1
+                window.add(trained)
                 if self._notice.after_step():
                     return Progress(epoch, step)
-                if is_warmup:
-                    is_over, ends = False, done == measure.warmup_steps
-                else:
-                    window_s = block.elapsed_s
-                    now = measured + block.steps, measured_s + window_s, window_s
-                    is_over = ends = goal.is_reached(*now)
-                    if step == self.loader.steps and not is_over:
-                        ends = goal.may_split(*now)
-                if not ends:
+                is_warmup, elapsed_s = plan.is_warmup, window.elapsed_s
+                if not plan.ends_window(window.steps, elapsed_s) and not (
+                    step == self.loader.steps and plan.may_split(window.steps, elapsed_s)
+                ):
                     continue
-                window, _ = block.end()
-                window |= {"from_step": done - block.steps, "interrupted": False}
+                columns, _ = self._end_window(window)
+                columns |= {"from_step": plan.steps - window.steps, "interrupted": False}
                 labels = {"epoch": None, "phase": "steps", "warmup": is_warmup}
-                write_window(windows, ranks.host, **labels, **window)
+                write_window(windows, ranks.host, **labels, **columns)
                 if not is_warmup:
-                    measured, measured_s = measured + block.steps, measured_s + block.duration_s
-                    notes += steadiness_notes(block.steps_s(), block.epoch_begins)
-                    if is_over:
-                        notes += goal.notes(measured, measured_s)
-                        self._average_statistics()
-                        _write_notes(live, ranks, notes)
-                        return None
-                is_warmup = False
-                block = Block(ranks)
+                    steps_s, duration_s = window.clock.steps_s(), columns["duration_s"]
+                    plan.add(steps_s, duration_s, window.epoch_begins)
+                if plan.is_complete:
+                    self._average_statistics()
+                    # On the first rank: the ranks' steps end together.
+                    if live is not None and ranks.rank == 0 and (notes := plan.notes()):
+                        write_text(live / f"notes.{ranks.host}.json", json.dumps(notes))
+                    return None
+                window = self._begin_window()
             self._schedule.after_epoch(None)
             epoch += 1
+
+    def _begin_window(self) -> StepWindow:
+        self._ranks.barrier()
+        return StepWindow(self._ranks.gpu)
+
+    def _end_window(self, window: StepWindow) -> tuple[dict[str, Any], dict[str, float]]:
+        ranks, clock, own = self._ranks, window.clock, window.all
+        ranks.barrier()
+        duration_s = window.elapsed_s
+        waits_s = float(clock.between_s(own.data_waits).sum())
+        gathered = ranks.all_gather(
+            {"loss": float(own.loss_sum), "samples": own.samples or 0, "data_wait_s": waits_s}
+        )
+        totals = _sum_by_name(gathered)
+        columns = window.columns() | {
+            "start_ns": window.start_ns,
+            "duration_s": duration_s,
+            "samples": int(sum(values["samples"] for values in ranks.of_host(gathered))),
+            "loss": totals["loss"] / totals["samples"] if totals["samples"] else None,
+            "data_wait_s": totals["data_wait_s"] / ranks.world,
+        }
+        if ranks.world > 1:
+            # The last rank of a step does not wait for others: it only communicates.
+            each_s = clock.between_s(own.communication)
+            least_s, mean_s = (float(values.sum()) for values in ranks.least_and_mean(each_s))
+            columns |= {"communication_s": least_s, "rank_wait_s": mean_s - least_s}
+        return columns, totals
 
     def _seed_epoch(self, epoch: int) -> None:
         """Seed an epoch's random numbers, which do not depend on the epochs before."""
@@ -241,26 +256,25 @@ class Training:
         """Train an epoch from a progress to its end or a notice; return window and progress."""
         begin = begin or Progress(epoch)
         self._model.train()
-        block = Block(self._ranks)
+        window = self._begin_window()
         self._notice.begin()
         for trained in self._train_steps(epoch, begin.step):
-            block.add(trained)
+            window.add(trained)
             if self._notice.after_step():
                 break
-        window, totals = block.end()
+        columns, totals = self._end_window(window)
         progress = Progress(
             epoch,
-            begin.step + block.steps,
+            begin.step + window.steps,
             begin.loss_sum + totals["loss"],
             begin.samples + int(totals["samples"]),
         )
-        return window | {"from_step": begin.step}, progress
+        return columns | {"from_step": begin.step}, progress
 
-    def _train_steps(self, epoch: int, step: int = 0) -> Iterator[TrainedStep]:
-        """Train the steps of an epoch from one of them; yield each."""
+    def _train_steps(self, epoch: int, step: int = 0) -> Iterator[Step]:
         steps = self.loader.steps
         self._schedule.before_step(min(self._epochs, epoch + step / steps))
-        batches, trained = self.loader.epoch(epoch, step), TrainedStep()
+        batches, trained = self.loader.epoch(epoch, step), Step()
         begin = self._clock.now()
         while (batch := next(batches, None)) is not None:
             trained.data_waits.append((begin, self._clock.now()))
@@ -270,11 +284,10 @@ class Training:
                 step += 1
                 self._schedule.before_step(min(self._epochs, epoch + step / steps))
                 yield trained
-                trained = TrainedStep()
+                trained = Step()
             begin = self._clock.now()
 
-    def _add_gradients(self, batch: Batch, step: TrainedStep) -> None:
-        """Add a batch's gradients, loss and samples to those of its step."""
+    def _add_gradients(self, batch: Batch, step: Step) -> None:
         ranks = self._ranks
         # cuDNN tries its algorithms, for seconds, with each new shape. The rest at the end of an
         # epoch may first come within the measured steps: it does not search.
@@ -301,10 +314,9 @@ class Training:
             self._precision.backward(weighted)
             step.communication += [(end, self._clock.now()) for end in ends]
         step.loss_sum = step.loss_sum + loss.detach().double() * batch.size
-        step.samples += batch.size
+        step.samples = (step.samples or 0) + batch.size
 
     def _average_statistics(self) -> None:
-        """Average the running statistics of batch normalisation over all ranks."""
         if self._ranks.world > 1:
             for module in self._plain.modules():
                 if isinstance(module, _BatchNorm):
@@ -335,22 +347,21 @@ class Training:
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
         local_sums = {name: float(value) for name, value in sums.items()}
         gathered = ranks.all_gather(local_sums | {"samples": samples})
-        totals = sum_by_name(gathered)
+        totals = _sum_by_name(gathered)
         metrics = self._workload.metrics(totals) if totals["samples"] else {}
         return window | {
-            "samples": samples_of_host(ranks, gathered),
+            "samples": int(sum(values["samples"] for values in ranks.of_host(gathered))),
             "loss": metrics.get("loss"),
             "metric": metrics.get(metric),
-            "metrics": json.dumps({name: _finite(value) for name, value in metrics.items()}),
+            # JSON has finite numbers only.
+            "metrics": json.dumps({n: v if math.isfinite(v) else None for n, v in metrics.items()}),
         }
 
 
-def _write_notes(live: Path | None, ranks: Ranks, notes: list[str]) -> None:
-    """Write ``notes.HOST.json``, on the first rank: the ranks' steps end together."""
-    if live is not None and ranks.rank == 0 and notes:
-        write_text(live / f"notes.{ranks.host}.json", json.dumps(list(dict.fromkeys(notes))))
-
-
-def _finite(value: float) -> float | None:
-    """Return a finite number, or None: JSON has no others."""
-    return value if math.isfinite(value) else None
+def _sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the sums over ranks; a rank without samples has only their number."""
+    totals: dict[str, float] = defaultdict(float)
+    for values in gathered:
+        for name, value in values.items():
+            totals[name] += value
+    return dict(totals)

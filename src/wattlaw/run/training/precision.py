@@ -29,13 +29,11 @@ class Precision:
         self._scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the context in which a model and its loss are computed."""
         if self._dtype is None:
             return contextlib.nullcontext()
         return torch.autocast(self._device.type, self._dtype)
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Accumulate the gradients of a loss."""
         self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -44,10 +42,8 @@ class Precision:
         self._scaler.update()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loss scaling for a checkpoint."""
         return self._scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state of the loss scaling."""
         if state:
             self._scaler.load_state_dict(state)

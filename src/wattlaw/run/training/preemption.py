@@ -65,7 +65,6 @@ class PreemptionNotice:
         self._since_s = time.perf_counter()
 
     def after_step(self) -> bool:
-        """Return whether to stop after the step that has just been made."""
         if not self._expected:
             return False
         if self._is_single:
@@ -81,13 +80,11 @@ class PreemptionNotice:
         return must_stop
 
     def now(self) -> bool:
-        """Return whether to stop, between two parts of a run."""
         if not self._expected:
             return False
         return _is_received if self._is_single else self._agree(0.0)[0]
 
     def _agree(self, step_s: float) -> tuple[bool, float]:
-        """Return whether any rank was notified, and the longest time per step."""
         is_received, step_s = self._ranks.largest([float(_is_received), step_s], self._group)
         return bool(is_received), step_s
 

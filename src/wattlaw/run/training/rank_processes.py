@@ -108,7 +108,6 @@ def _run(
     is_over: Callable[[], bool],
     signals: Collection[int],
 ) -> dict[int, int]:
-    """Run a command line once per environment; return the exit codes of those that failed."""
     processes: list[subprocess.Popen[bytes]] = []
     failed, grace_s = dict[int, int](), _FAILED_GRACE_S
     with _received_signals(signals) as received:
@@ -164,7 +163,6 @@ def _environment(ranks: int, node: Node) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _received_signals(signals: Collection[int]) -> Iterator[list[int]]:
-    """Collect the signals that end this process instead of ending it."""
     received: list[int] = []
     before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in signals}
     try:

@@ -1,4 +1,8 @@
-"""A rank of a run: its device, its host, its collectives."""
+"""A rank of a run: its device, its host, its collectives.
+
+Of torch's kinds of devices ``cuda`` is NVIDIA's GPUs and, with ROCm, AMD's; ``xpu`` is Intel's;
+``cpu`` means that no GPU is used.
+"""
 
 import datetime
 import os
@@ -10,17 +14,15 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from wattlaw.run.instrumentation.step_times import Floats
-from wattlaw.run.training.accelerator import (
-    BACKENDS,
-    available_device,
-    check_kernels,
-    gpu_functions,
-)
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
+from wattlaw.run.steps import Floats
 from wattlaw.run.training.environment import RENDEZVOUS_FILE, host_name, take_device
 
 T = TypeVar("T")
 
+#: The backend of torch.distributed for each kind of device.
+BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
 #: A collective that waits longer than this has lost another rank.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
@@ -38,7 +40,6 @@ class Ranks:
 
     @property
     def is_first_of_host(self) -> bool:
-        """Say whether this rank writes the windows and facts of its host."""
         return self.local_rank == 0
 
     @property
@@ -47,7 +48,6 @@ class Ranks:
         return gpu_functions(self.device)
 
     def synchronize(self) -> None:
-        """Wait until this rank's device has finished its work."""
         if self.gpu is not None:
             self.gpu.synchronize(self.device)
 
@@ -77,12 +77,10 @@ class Ranks:
         return gathered
 
     def average(self, tensor: torch.Tensor) -> None:
-        """Replace a tensor by its mean over all ranks."""
         dist.all_reduce(tensor)
         tensor /= self.world
 
     def cpu_group(self) -> Any:
-        """Return a process group for reductions on the CPU, apart from those of GPUs."""
         return None if self.gpu is None else dist.new_group(backend="gloo")
 
     def largest(self, values: Sequence[float], group: Any) -> list[float]:
@@ -159,3 +157,32 @@ def to_device(data: Any, device: torch.device, images: torch.memory_format | Non
     if isinstance(data, dict):
         return {key: to_device(item, device, images) for key, item in data.items()}
     return data
+
+
+def device_kind(*, has_cuda: bool, has_xpu: bool) -> str:
+    """Return the kind of device to train on.
+
+    >>> BACKENDS[device_kind(has_cuda=False, has_xpu=True)]
+    'xccl'
+    """
+    return "cuda" if has_cuda else "xpu" if has_xpu else "cpu"
+
+
+def available_device(index: int = 0) -> torch.device:
+    kind = device_kind(has_cuda=torch.cuda.is_available(), has_xpu=torch.xpu.is_available())
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
+
+
+def gpu_functions(device: torch.device) -> Any | None:
+    return None if device.type == "cpu" else torch.get_device_module(device)
+
+
+def check_kernels(device: torch.device) -> None:
+    """Raise ``NotAvailable`` if the device is an NVIDIA GPU that torch has no kernels for."""
+    if device.type != "cuda" or torch.version.hip:
+        return
+    gpu = torch.cuda.get_device_properties(device)
+    capability, architectures = (gpu.major, gpu.minor), torch.cuda.get_arch_list()
+    reason = no_kernels_reason(gpu.name, capability, torch.__version__, architectures)
+    if reason is not None:
+        raise NotAvailable(reason)

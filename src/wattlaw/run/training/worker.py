@@ -31,7 +31,6 @@ _PACKAGES = (
 
 
 def main() -> int:
-    """Train; an error becomes one line in the record and a traceback in the log."""
     processes.end_with_parent(int(os.environ[AGENT_PID]))
     folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
     try:
@@ -114,7 +113,6 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
 
 def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -> None:
-    """Write the facts about this host: hardware, devices, software versions, size of the model."""
     import torch
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -23,13 +23,6 @@ class Options(WorkloadOptions):
     width: int = whole_number(32, "channels of the first layer", high=1024)
 
 
-def _work(options: Options) -> Work | None:
-    """Return the work of an epoch at full width."""
-    if not is_full_size(options, "width"):
-        return None
-    return Work(_TRAINING_IMAGES, _FLOPS_PER_SAMPLE, TEST_IMAGES)
-
-
 ENTRY = Entry(
     name="digits-cnn",
     summary="small convolutional net on handwritten digits (real data, seconds per run)",
@@ -37,6 +30,10 @@ ENTRY = Entry(
     metric="accuracy",
     options=Options,
     factory="wattlaw.workloads.digits.cnn:DigitsCnn",
-    work=_work,
+    work=lambda options: (
+        Work(_TRAINING_IMAGES, _FLOPS_PER_SAMPLE, TEST_IMAGES)
+        if is_full_size(options, "width")
+        else None
+    ),
     modules=("torch", "sklearn"),
 )

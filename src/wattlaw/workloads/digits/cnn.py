@@ -34,7 +34,6 @@ class DigitsCnn(BaseWorkload):
         self._samples = torch.from_numpy(images), torch.from_numpy(labels)
 
     def model(self) -> nn.Module:
-        """Return the net for images of 1 x 8 x 8 and 10 classes."""
         width = self._options.width
         return nn.Sequential(
             nn.Conv2d(1, width, 3, padding=1),
@@ -51,18 +50,15 @@ class DigitsCnn(BaseWorkload):
     def optimizer(
         self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
-        """Return SGD with momentum."""
         rate = self._options.lr * (global_batch / 64) ** 0.5
         momentum = self._options.momentum
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum, fused=fused)
 
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
-        """Return the mean cross-entropy of a batch."""
         images, labels = data
         return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
-        """Return the summed cross-entropy and the number of correctly classified images."""
         images, labels = data
         scores = model(images)
         return {
@@ -97,7 +93,6 @@ def images_and_labels() -> tuple[Any, Any]:
 
 
 def stratified(labels: Any, size: int, seed: int) -> tuple[Any, Any]:
-    """Return the indices of training and of ``size`` test samples with equal shares of labels."""
     shuffled = np.random.default_rng(seed).permutation(len(labels))
     by_label = shuffled[np.argsort(labels[shuffled], kind="stable")]
     is_test = np.zeros(len(labels), dtype=bool)

@@ -28,10 +28,26 @@ class MaskedBert(nn.Module):
 
     def __init__(self, options: Options) -> None:
         super().__init__()
-        self.net = _masked_lm(options)
+        if importlib.util.find_spec("torchvision") is not None:
+            import_torchvision()  # transformers imports it, and must not fail
+        from transformers.models.bert.configuration_bert import BertConfig
+        from transformers.models.bert.modeling_bert import BertForMaskedLM
+
+        config = BertConfig(
+            vocab_size=options.vocab_size,
+            hidden_size=options.hidden_size,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.heads,
+            intermediate_size=options.intermediate_size,
+            hidden_dropout_prob=options.dropout,
+            attention_probs_dropout_prob=options.dropout,
+            max_position_embeddings=MAX_TOKENS,  # also for shorter sequences
+            pad_token_id=None,  # nothing is padded, so every token's embedding is trained
+            attn_implementation="sdpa",
+        )
+        self.net: Any = BertForMaskedLM(config)
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """Return scores (n, k, vocab_size) of tokens (n, length) at positions (n, k)."""
         hidden = self.net.bert(input_ids).last_hidden_state
         indices = positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])
         scores: Tensor = self.net.cls(hidden.gather(1, indices))
@@ -49,7 +65,6 @@ class Bert(BaseWorkload):
         self._options = options
 
     def model(self) -> nn.Module:
-        """Return the net."""
         return MaskedBert(self._options)
 
     def optimizer(
@@ -66,12 +81,10 @@ class Bert(BaseWorkload):
         return torch.optim.AdamW(groups, lr=options.lr, fused=fused)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean cross-entropy of predicted tokens, of which each sample has as many."""
         scores = model(data["input_ids"], data["positions"])
         return functional.cross_entropy(scores.flatten(0, 1), data["labels"].flatten())
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
-        """Return cross-entropy and accuracy of predicted tokens, summed over samples."""
         scores, labels = model(data["input_ids"], data["positions"]), data["labels"]
         losses = functional.cross_entropy(
             scores.flatten(0, 1), labels.flatten(), reduction="none"
@@ -82,7 +95,6 @@ class Bert(BaseWorkload):
         }
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Return cross-entropy, perplexity and accuracy of predicted tokens."""
         mean = super().metrics(sums)
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(mean["loss"]))
@@ -99,25 +111,3 @@ class Bert(BaseWorkload):
         from wattlaw_papers.workloads.language.corpus import Corpus
 
         return Corpus(self._options)
-
-
-def _masked_lm(options: Options) -> Any:
-    """Return transformers' model with random weights."""
-    if importlib.util.find_spec("torchvision") is not None:
-        import_torchvision()  # transformers imports it, and must not fail
-    from transformers.models.bert.configuration_bert import BertConfig
-    from transformers.models.bert.modeling_bert import BertForMaskedLM
-
-    config = BertConfig(
-        vocab_size=options.vocab_size,
-        hidden_size=options.hidden_size,
-        num_hidden_layers=options.layers,
-        num_attention_heads=options.heads,
-        intermediate_size=options.intermediate_size,
-        hidden_dropout_prob=options.dropout,
-        attention_probs_dropout_prob=options.dropout,
-        max_position_embeddings=MAX_TOKENS,  # also for shorter sequences
-        pad_token_id=None,  # nothing is padded, so every token's embedding is trained
-        attn_implementation="sdpa",
-    )
-    return BertForMaskedLM(config)

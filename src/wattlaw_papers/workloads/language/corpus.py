@@ -46,15 +46,20 @@ class Text(NamedTuple):
         for path in self.files:
             try:
                 for number, value in enumerate(read(path), start=1):
-                    line = _decoded(value, f"{path}: {unit} {number}", unit)
+                    place = f"{path}: {unit} {number}"
+                    if value is None:
+                        raise BadInput(f"{place}: {_COLUMN!r} is null; it must be a string")
+                    line = value.decode("utf-8")
                     if line and not line.isspace():
                         yield line
+            except UnicodeDecodeError as error:
+                byte = error.start + 1
+                raise BadInput(f"{place}: not UTF-8 at byte {byte} of the {unit}") from None
             except OSError as error:
                 raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
 def find_text(folder: Path, source: Source, split: Literal["train", "validation"]) -> Text:
-    """Return the text of a split in a folder; ``BadInput`` if it is missing or not unique."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder; data must be the folder with the files")
     if source == "parquet":
@@ -123,15 +128,6 @@ def _parquet_rows(path: Path) -> Iterator[bytes | None]:
         raise BadInput(f"{path}: not a valid Parquet file: {reason}") from None
 
 
-def _decoded(value: bytes | None, place: str, unit: str) -> str:
-    if value is None:
-        raise BadInput(f"{place}: {_COLUMN!r} is null; it must be a string")
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{place}: not UTF-8 at byte {error.start + 1} of the {unit}") from None
-
-
 class Corpus:
     """Training and validation text of a folder, as blocks of tokens.
 
@@ -168,7 +164,6 @@ class Corpus:
         return [kind, tokenizers.__version__, signature(text.files), *rules]
 
     def blocks(self, *, training: bool) -> MaskedBlocks:
-        """Return the blocks of the training or of the validation text."""
         text = self._training if training else self._validation
         trained = self._tokenizer
         size, length = self._options.vocab_size, self._options.sequence_length

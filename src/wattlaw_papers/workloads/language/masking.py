@@ -34,7 +34,6 @@ class Vocabulary:
 
 
 def tokens_type(vocab_size: int) -> type[np.integer[Any]]:
-    """Return the smallest type for a number of different tokens."""
     return np.uint16 if vocab_size <= 2**16 else np.int32
 
 

@@ -41,7 +41,6 @@ class Language:
         self._follower = self._drawn(np.random.default_rng((seed, words)), words)
 
     def text(self, rng: np.random.Generator, rows: int, length: int) -> npt.NDArray[np.int64]:
-        """Return the ranks of random words, shape (rows, length)."""
         words = np.empty((rows, length), dtype=np.int64)
         words[:, 0] = self._drawn(rng, rows)
         for column in range(1, length):
@@ -111,7 +110,6 @@ def _words(seed: int) -> list[str]:
 
 
 def _lines(language: Language, words: list[str], rng: np.random.Generator, size: int) -> list[str]:
-    """Return articles with at least the words of ``size`` sequences."""
     count = -(-size * WORDS_OF_A_BLOCK // _ARTICLE_WORDS)
     return list(chain.from_iterable(_article(language, words, rng) for _ in range(count)))
 

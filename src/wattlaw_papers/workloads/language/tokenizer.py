@@ -96,7 +96,6 @@ def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> 
 
 
 def tokenised(tokenizer: Tokenizer, lines: Iterable[str], vocab_size: int) -> Tokens:
-    """Return the concatenated tokens of all lines. The library uses all cores."""
     kind = tokens_type(vocab_size)
     parts = [np.empty(0, dtype=kind)]
     for chunk in _chunks(lines):
@@ -109,7 +108,6 @@ def tokenised(tokenizer: Tokenizer, lines: Iterable[str], vocab_size: int) -> To
 
 
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
-    """Return the special and the ordinary tokens of a tokenizer."""
     tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     ordinary = sorted(number for name, number in tokens.items() if name not in _SPECIAL)
     return Vocabulary(
@@ -152,6 +150,5 @@ def _letters(lines: Iterable[str], most: int) -> list[str]:
 
 
 def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Yield lines in chunks of a few million characters, enough for all cores."""
     left = iter(lines)
     return iter(lambda: list(islice(left, _LINES_AT_ONCE)), [])

@@ -32,7 +32,6 @@ class Standardised(nn.Module):
         self.register_buffer("std", torch.tensor(std, dtype=torch.float64))
 
     def forward(self, *graph: Tensor, molecules: int) -> Tensor:
-        """Return a standardised prediction for each molecule, shape (molecules,)."""
         predicted: Tensor = self.net(*graph, molecules=molecules)
         return predicted.flatten().float()
 
@@ -52,7 +51,6 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
     def forward(
         self, z: Tensor, pos: Tensor, batch: Tensor, edges: Tensor, *, molecules: int
     ) -> Tensor:
-        """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         length = (pos[source] - pos[target]).norm(dim=-1)
         expanded = self.distance_expansion(length)
@@ -97,7 +95,6 @@ class DimeNet(nn.Module):
         *,
         molecules: int,
     ) -> Tensor:
-        """Return a prediction for each molecule, shape (molecules, 1)."""
         source, target = edges
         along = pos[source] - pos[target]
         length = along.pow(2).sum(-1).sqrt()
@@ -201,7 +198,6 @@ def _bessel(x: _Array, order: int) -> _Array:
 
 
 def _legendre(x: Tensor, orders: int) -> Tensor:
-    """Return the Legendre polynomials of the first orders, shape (len(x), orders)."""
     values = [torch.ones_like(x), x]
     for order in range(1, orders - 1):
         values.append((x * values[-1] * (2 * order + 1) - values[-2] * order) / (order + 1))

@@ -63,7 +63,6 @@ def _checked(path: Path) -> Molecules:
 
 
 def check_target(data: Path, values: npt.NDArray[np.float32], name: str) -> None:
-    """Raise ``BadInput`` if a molecule has no finite value of a property."""
     unknown = np.flatnonzero(~np.isfinite(values))
     if len(unknown):
         number = int(unknown[0])
@@ -106,7 +105,6 @@ def _loaded(path: Path) -> Any:
 
 
 def _problem(record: Any) -> str | None:
-    """Return what is wrong with the types or shapes of a record."""
     if not isinstance(record, dict):
         return f"is a {type(record).__name__}; allowed: a dict with z, pos and y"
     for key in ("z", "pos", "y"):
@@ -142,7 +140,6 @@ def _check_values(
 
 
 def _check_distances(path: Path, counts: Indices, pos: npt.NDArray[np.float32]) -> None:
-    """Raise ``BadInput`` if two atoms of a molecule have one position, and so no direction."""
     ends = np.cumsum(counts)
     for size in np.unique(counts):
         alike = np.flatnonzero(counts == size)

@@ -48,17 +48,14 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
     def _net(self) -> nn.Module: ...
 
     def _graph(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
-        """Return the inputs of the net besides z, pos and batch."""
         return (neighbours(pos, batch, self._options.cutoff),)  # type: ignore[attr-defined]
 
     def model(self) -> nn.Module:
-        """Return the net, which predicts standardised properties."""
         return Standardised(self._net(), *self._statistics)
 
     def optimizer(
         self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
-        """Return Adam."""
         return torch.optim.Adam(model.parameters(), lr=self._options.lr, fused=fused)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
@@ -84,7 +81,6 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
 
     @cached_property
     def _samples(self) -> tuple[_Samples, _Samples]:
-        """The samples for training and those for evaluation."""
         options = self._options
         sizes = options.train_samples, options.evaluation_samples
         if options.data is None:

@@ -90,7 +90,6 @@ def _weighted(free: _Ints, rng: np.random.Generator) -> _Ints:
 
 
 def _positions(z: _Ints, parents: _Ints, counts: _Ints, rng: np.random.Generator) -> _Floats:
-    """Return positions, shape (size, 29, 3)."""
     size, width = z.shape
     rows = np.arange(size)
     pos = np.zeros((size, width, 3))

@@ -46,7 +46,6 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         self._options = options
 
     def model(self) -> nn.Module:
-        """Return the net with its normalisation of images."""
         return NormalisedImages(self._net())
 
     @abstractmethod
@@ -55,7 +54,6 @@ class _Classifier(BaseWorkload, Generic[_Options]):
     def optimizer(
         self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
-        """Return the recipe's SGD."""
         kit = self._options.recipe == "kit"
         rate = _KIT_LR * global_batch / _KIT_BATCH if kit else _MIT_LR
         return torch.optim.SGD(
@@ -69,7 +67,6 @@ class _Classifier(BaseWorkload, Generic[_Options]):
     def schedule(
         self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:
-        """Return the recipe's schedule: a constant rate, or warm-up and plateau."""
         if self._options.recipe == "mit":
             return super().schedule(optimizer, global_batch, epochs)
         return WarmupThenPlateau(
@@ -92,7 +89,6 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         return main + _AUX_WEIGHT * aux
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
-        """Return the summed cross-entropy and the numbers of top-1 and top-5 hits."""
         images, labels = data
         scores = model(images)
         hits = scores.topk(min(5, scores.shape[1])).indices == labels[:, None]

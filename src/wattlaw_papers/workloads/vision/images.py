@@ -29,14 +29,12 @@ _CENTER = 224 / 256
 class Files(Protocol):
     """Labelled image files by index."""
 
-    def __len__(self) -> int:
-        """Return the number of images."""
+    def __len__(self) -> int: ...
 
     def read(self, index: int) -> tuple[bytes, int]:
         """Return an image file's bytes and its label, from 0; ``BadInput`` if it is invalid."""
 
-    def location(self, index: int) -> str:
-        """Return the location of an image, for messages."""
+    def location(self, index: int) -> str: ...
 
 
 class Folder:
@@ -76,7 +74,6 @@ class Folder:
         return len(self._labels)
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Return an image file's bytes and its label."""
         path = self.location(index)
         try:
             with open_regular(Path(path)) as file:
@@ -85,7 +82,6 @@ class Folder:
             raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
 
     def location(self, index: int) -> str:
-        """Return an image's path."""
         return str(self._root / os.fsdecode(self._names[index]))
 
 
@@ -116,7 +112,6 @@ class ImageData:
         return len(self.files)
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return images (n, 3, size, size) of uint8 (RGB) and labels (n,) of int64."""
         size = self.image_size
         images = np.empty((len(indices), 3, size, size), np.uint8)
         labels = np.empty(len(indices), np.int64)

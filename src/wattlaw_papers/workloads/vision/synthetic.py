@@ -65,7 +65,6 @@ class Synthetic:
         return self.samples
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[Tensor, Tensor]:
-        """Return images (n, 3, size, size) of uint8 (RGB) and labels (n,) of int64."""
         rows = torch.from_numpy(indices % len(self._labels))
         labels = self._labels[rows]
         if self.training:
@@ -178,7 +177,6 @@ def _write(
 def _features(
     image: Image.Image, label: int, name: str, encoded: bytes
 ) -> dict[str, tuple[bytes | int, str]]:
-    """Return the features of TensorFlow's ImageNet records without boxes and descriptions."""
     return {
         "image/encoded": (encoded, "byte"),
         "image/format": (b"JPEG", "byte"),

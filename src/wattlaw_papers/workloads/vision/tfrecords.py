@@ -205,7 +205,6 @@ class Shards:
         return int(self._firsts[-1])
 
     def read(self, index: int) -> tuple[bytes, int]:
-        """Return an image file's bytes and its label."""
         shard, record = self._find(index)
         place = self._places[shard] + record
         start, end = self._index[place : place + 2].tolist()
@@ -227,10 +226,16 @@ class Shards:
                     f"{self.location(index)}: {len(values)} {kind} values in feature {name}; "
                     "allowed: one"
                 )
-        return images[0], self._label(labels[0], 0 if is_tfds else self._first_label, index)
+        first = 0 if is_tfds else self._first_label
+        last = first + self._classes - 1
+        if not first <= labels[0] <= last:
+            raise BadInput(
+                f"{self.location(index)}: label {labels[0]}; allowed: {first} to {last} (options "
+                "first_label and classes)"
+            )
+        return images[0], labels[0] - first
 
     def location(self, index: int) -> str:
-        """Return an image's shard and the number of its record there, from 0."""
         shard, record = self._find(index)
         return f"{self._paths[shard]}: record {record}"
 
@@ -238,18 +243,8 @@ class Shards:
         shard = int(np.searchsorted(self._firsts, index, side="right")) - 1
         return shard, index - int(self._firsts[shard])
 
-    def _label(self, label: int, first: int, index: int) -> int:
-        last = first + self._classes - 1
-        if not first <= label <= last:
-            raise BadInput(
-                f"{self.location(index)}: label {label}; allowed: {first} to {last} (options "
-                "first_label and classes)"
-            )
-        return label - first
-
 
 def _files(data: Path, splits: Sequence[str]) -> list[Path]:
-    """Return the shards of a split, and the index files beside them."""
     patterns = [pattern.format(split) for pattern in _PATTERNS for split in splits]
     found = ([path for path in data.glob(pattern) if path.is_file()] for pattern in patterns)
     files = next((sorted(paths) for paths in found if paths), [])

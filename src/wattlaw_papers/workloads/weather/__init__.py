@@ -85,12 +85,10 @@ class Options(DataOptions):
 
     @property
     def steps(self) -> int:
-        """Return the number of successive steps that training predicts."""
         return {"pretrain": 1, "finetune": 2}[self.stage]
 
     @property
     def peak_lr(self) -> float:
-        """Return the initial learning rate of the schedule."""
         return self.lr if self.lr is not None else {"pretrain": 5e-4, "finetune": 1e-4}[self.stage]
 
 

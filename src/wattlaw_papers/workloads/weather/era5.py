@@ -45,7 +45,6 @@ class ChannelStatistics:
     stds: Array
 
     def standardise(self, fields: Array) -> None:
-        """Subtract the means from fields (..., channels, height, width) and divide, in place."""
         fields -= self.means
         fields /= self.stds
 

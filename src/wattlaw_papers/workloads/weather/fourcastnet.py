@@ -57,7 +57,6 @@ class FourCastNet(BaseWorkload):
         self._climatology: Tensor | None = None
 
     def model(self) -> nn.Module:
-        """Return the model, new or with the weights of ``start_from``."""
         options = self._options
         import_torchvision()
         try:
@@ -88,7 +87,6 @@ class FourCastNet(BaseWorkload):
     def schedule(
         self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:
-        """Return half a cosine over the run's epochs."""
         return Cosine(optimizer, epochs)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
@@ -121,7 +119,6 @@ class FourCastNet(BaseWorkload):
         return torch.from_numpy(read_climatology(Path(self._options.data, "stats"), *self._size))
 
     def _data(self, *, training: bool) -> Dataset:
-        """Return 1979-2015 or 2016-2017, or as many synthetic samples of different years."""
         options = self._options
         if options.data is None:
             return SyntheticWeather(
@@ -154,7 +151,25 @@ def _load_weights(network: nn.Module, path: Path) -> None:
     Raises ``BadInput`` if the file cannot be read, or it does not have exactly the weights of this
     network.
     """
-    weights = _without_prefixes(_read_state(path), path)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise BadInput(f"{path}: there is no such file") from None
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        reason = collapse_whitespace(str(error))[:200]
+        raise BadInput(f"{path}: not a checkpoint of tensors: {reason}") from None
+    if isinstance(state, dict) and isinstance(state.get("model"), dict):
+        state = state["model"]
+    if not isinstance(state, dict) or not state:
+        raise BadInput(f"{path}: neither a state dict nor a dict with one as 'model'")
+    weights: dict[str, Tensor] = {}
+    for key, value in state.items():
+        name = str(key)
+        while name.startswith(_PREFIXES):
+            name = name.partition(".")[2]
+        if not isinstance(value, Tensor):
+            raise BadInput(f"{path}: '{key}' is not a tensor; allowed: a state dict of tensors")
+        weights[name] = value
     parameters = dict(network.named_parameters())
     for name, parameter in parameters.items():
         if name not in weights:
@@ -170,30 +185,3 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         raise BadInput(f"{path}: has a weight '{unknown[0]}', which the model does not have")
     # physicsnemo has an empty buffer for its device, which files of other versions lack.
     network.load_state_dict({**buffers, **weights}, strict=True)
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise BadInput(f"{path}: there is no such file") from None
-    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        reason = collapse_whitespace(str(error))[:200]
-        raise BadInput(f"{path}: not a checkpoint of tensors: {reason}") from None
-    if isinstance(state, dict) and isinstance(state.get("model"), dict):
-        state = state["model"]
-    if not isinstance(state, dict) or not state:
-        raise BadInput(f"{path}: neither a state dict nor a dict with one as 'model'")
-    return state
-
-
-def _without_prefixes(state: dict[str, Any], path: Path) -> dict[str, Tensor]:
-    weights = {}
-    for key, value in state.items():
-        name = str(key)
-        while name.startswith(_PREFIXES):
-            name = name.partition(".")[2]
-        if not isinstance(value, Tensor):
-            raise BadInput(f"{path}: '{key}' is not a tensor; allowed: a state dict of tensors")
-        weights[name] = value
-    return weights

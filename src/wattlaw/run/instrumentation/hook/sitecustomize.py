@@ -73,7 +73,6 @@ def _call_after(loader: Any, name: str) -> None:
 
 
 def _load(part: str) -> Any:
-    """Import a module of the package, whose folder is not on the path."""
     from importlib import import_module
 
     if _PACKAGE not in sys.modules:

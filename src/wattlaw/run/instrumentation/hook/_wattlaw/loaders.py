@@ -113,7 +113,6 @@ class LoadedSamples:
 
 
 def _leading_size(data: Any) -> int | None:
-    """Return the first dimension that the tensors of a batch share."""
     if isinstance(data, (list, tuple)):
         parts = [*data]
     elif hasattr(data, "shape"):  # a tensor has a method values, too
@@ -125,7 +124,6 @@ def _leading_size(data: Any) -> int | None:
 
 
 def count_samples(module: Any, recorder: Any) -> None:
-    """Count the samples that loaders give (``torch.utils.data.dataloader``)."""
     iterators = module._BaseDataLoaderIter
     next_index, next_batch = iterators._next_index, iterators.__next__
     has_gradients = sys.modules["torch"].is_grad_enabled
@@ -152,9 +150,12 @@ def count_samples(module: Any, recorder: Any) -> None:
             caller = sys._getframe(1)
             is_ahead = caller.f_globals.get("__name__") == _READS_AHEAD[0]
             recorder.loaded.batch_fetched(
-                self, data, waited_ns, is_evaluation=not has_gradients(),
+                self,
+                data,
+                waited_ns,
+                is_evaluation=not has_gradients(),
                 is_ahead=is_ahead and caller.f_code.co_name == _READS_AHEAD[1],
-            )  # fmt: skip
+            )
         except Exception as error:
             recorder.fail("samples", error)
         return data

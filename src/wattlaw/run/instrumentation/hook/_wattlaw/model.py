@@ -27,7 +27,6 @@ def process_group() -> dict[str, Any]:
 
 
 def devices_of(optimizer: Any) -> list[Any]:
-    """Return the devices of the parameters of an optimizer, in the order of their first one."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     return list(dict.fromkeys(parameter.device for parameter in parameters))
 

@@ -238,9 +238,12 @@ class _Recorder:
             readable = [own for own in [*self.optimizers.values()] if own.devices]
             self.parameters = model.parameters_of(readable, group["world_size"] or 1)
         facts = {
-            "type": "facts", "step": self.steps, "batches": self.loaded.batches,
-            "several_loaders": self.loaded.several_loaders, "fed_steps": self.loaded.fed,
-        }  # fmt: skip
+            "type": "facts",
+            "step": self.steps,
+            "batches": self.loaded.batches,
+            "several_loaders": self.loaded.several_loaders,
+            "fed_steps": self.loaded.fed,
+        }
         facts.update({**group, **self.parameters})
         try:
             peaks = [getattr(torch, gpu.type).max_memory_allocated(gpu) for gpu in self.gpus]
@@ -320,11 +323,13 @@ class _Recorder:
             gaps_us = [after - before for before, after in zip(ends_us, ends_us[1:])]
             samples = own.samples[:count]
             record = {
-                "type": "steps", "optimizer": own.index, "first": own.written,
+                "type": "steps",
+                "optimizer": own.index,
+                "first": own.written,
                 "us": [ends_us[0], *gaps_us],
                 "samples": samples[0] if len(set(samples)) == 1 else samples,
                 "waits_us": own.waits_us[:count],
-            }  # fmt: skip
+            }
             if own.evaluated:
                 record["evaluations"], own.evaluated = own.evaluated, []
             records.append(record)
@@ -332,11 +337,16 @@ class _Recorder:
             del own.ends_ns[:count], own.samples[:count], own.waits_us[:count]
         device = own.gpu
         if device is not None and device.durations_us:
-            records.append({
-                "type": "device", "optimizer": own.index, "first": device.written + 1,
-                "us": device.durations_us,
-                "low_us": device.low_ns // 1000, "high_us": device.high_ns // 1000,
-            })  # fmt: skip
+            records.append(
+                {
+                    "type": "device",
+                    "optimizer": own.index,
+                    "first": device.written + 1,
+                    "us": device.durations_us,
+                    "low_us": device.low_ns // 1000,
+                    "high_us": device.high_ns // 1000,
+                }
+            )
             device.written += len(device.durations_us)
             device.durations_us = []
         return records
@@ -363,7 +373,6 @@ class _Recorder:
         return self.file
 
     def end(self) -> None:
-        """Write the last steps and what is wrong; a second call does nothing."""
         is_used = self.steps or self.problems or self.has_optimizer
         if self.has_ended or not is_used or not os.path.isabs(self.folder):
             return
@@ -400,7 +409,6 @@ os.register_at_fork(after_in_child=recorder.reset)
 
 @atexit.register
 def end() -> None:
-    """End the recording of this process."""
     try:
         recorder.end()
     except Exception:  # nothing more can be recorded

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from wattlaw.common.files import open_regular
-from wattlaw.run.instrumentation.step_times import Floats, Mask
+from wattlaw.run.steps import Floats, Mask
 
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
@@ -85,7 +85,6 @@ class ProcessSteps(TrainingFacts):
 
     @property
     def steps(self) -> int:
-        """Return the number of steps."""
         return len(self.step_end_s)
 
 
@@ -272,7 +271,6 @@ class _File:
         return self._optimizers.setdefault(index, _Optimizer())
 
     def process(self) -> ProcessSteps | None:
-        """Return what the file says; None without a process."""
         facts = dict(self._facts)
         if self._base_ns is None or not {"host", "pid"} <= facts.keys():
             return None
@@ -326,7 +324,6 @@ def _integer(value: Any) -> int:
 
 
 def _numbers(values: Any) -> Floats:
-    """Return a list of integers from 0 on."""
     if type(values) is not list or not values:
         raise ValueError
     return np.array([_integer(value) for value in values], dtype=float)

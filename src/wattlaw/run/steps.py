@@ -1,0 +1,373 @@
+"""The recorder of optimizer steps: from the ends of steps to windows with statistics and notes.
+
+The training loop, ``track``, the callbacks and the hook of unmodified scripts share what a step, a
+warm-up, a pause and a window are. The windows become rows of ``epochs.parquet``.
+"""
+
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.measure.telemetry.device_energy import shortest_window_s
+from wattlaw.study.model import Measure
+
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+#: A moment of ``StepClock``: a device event, or a time of the host's clock.
+Moment = Any
+
+#: A step of this many medians is long. It contains a pause if it also takes this much longer than
+#: the median, or if it has an evaluation and takes this many medians of the others.
+_LONG, _PAUSE_S, _EVALUATION = 5.0, 0.25, 1.05
+#: Long steps and drifts above these shares are reported; a drift also is that many of its standard
+#: errors. Fewer steps show neither.
+_LONG_SHARE, _DRIFT, _ERRORS, _LEAST_STEPS = 0.05, 0.05, 4.0, 30
+#: Standard deviation over median absolute deviation, and standard error of a median of n values
+#: over standard deviation / sqrt(n), both of normal values.
+_SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
+#: The steps or seconds of a run are at most this many times those that the study requests.
+MOST_FACTOR = 10
+#: A usual number of samples is that of at least this share of the steps, so that the last batches
+#: of epochs, which may be smaller, do not count, even where an epoch has two steps. If fewer than
+#: ``_MOST`` have it, it may be one of several sizes (buckets) whose mean is the batch.
+_USUAL, _MOST, _LEAST_BATCHES = 0.45, 0.6, 3
+_SAME = 0.02
+#: If more steps are without a sample, several share a batch, or batches are fetched far ahead.
+_MOST_EMPTY = 0.1
+
+
+class StepClock:
+    """The time of every step, measured without synchronising the device inside a window.
+
+    It marks the end of each step by an event of the GPU, or else by the host's clock. ``gpu`` has
+    torch's functions, such as ``torch.cuda``; it is None without a GPU. ``device`` is the one whose
+    current stream is timed, by default the current one. The device must be synchronised before a
+    time is read.
+    """
+
+    def __init__(self, gpu: Any | None, device: Any = None) -> None:
+        self._gpu, self._device = gpu, device
+        self._marks: list[Moment] = []
+        self.mark()
+
+    def now(self) -> Moment:
+        """Return the present moment: on a GPU, when it has done what is queued so far."""
+        if self._gpu is None:
+            return time.perf_counter()
+        event = self._gpu.Event(enable_timing=True)
+        if self._device is None:
+            event.record()
+        else:
+            event.record(self._gpu.current_stream(self._device))
+        return event
+
+    def mark(self) -> None:
+        """Mark the end of a step, and with it the start of the next."""
+        self._marks.append(self.now())
+
+    def steps_s(self) -> Floats:
+        return self.between_s(list(zip(self._marks, self._marks[1:], strict=False)))
+
+    def between_s(self, pairs: Sequence[tuple[Moment, Moment]]) -> Floats:
+        if self._gpu is None:
+            return np.array([second - first for first, second in pairs], dtype=float)
+        return np.array([first.elapsed_time(second) for first, second in pairs], float) * 1e-3
+
+
+@dataclass
+class Step:
+    """What a process knows of a step; tensors stay on their device until the window ends."""
+
+    samples: int | None = 0
+    loss_sum: Any = 0.0
+    loss_samples: int = 0  # over which ``loss_sum`` is
+    data_waits: list[tuple[Moment, Moment]] = field(default_factory=list)
+    communication: list[tuple[Moment, Moment]] = field(default_factory=list)
+
+
+class StepWindow:
+    """The steps since its creation. Nothing waits for the device before the window has ended."""
+
+    def __init__(self, gpu: Any | None, device: Any = None) -> None:
+        self.start_ns, self.start_s = time.time_ns(), time.perf_counter()
+        self.clock = StepClock(gpu, device)
+        self.steps = 0
+        self.all = Step()  # the sums over the steps
+        self.epoch_begins: list[int] = []  # steps that are the first of an epoch
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self.start_s
+
+    def add(self, step: Step, *, is_timed: bool = True) -> None:
+        """Add a step that ends now; one whose start is unknown has no time."""
+        if is_timed:
+            self.clock.mark()
+        self.steps += 1
+        known = self.all.samples is not None and step.samples is not None
+        self.all.samples = (self.all.samples or 0) + (step.samples or 0) if known else None
+        self.all.loss_sum = self.all.loss_sum + step.loss_sum
+        self.all.loss_samples += step.loss_samples
+        self.all.data_waits += step.data_waits
+        self.all.communication += step.communication
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of this process's window, after the device's work."""
+        loss = float(self.all.loss_sum / self.all.loss_samples) if self.all.loss_samples else None
+        values = {"steps": self.steps, "samples": self.all.samples, "loss": loss}
+        return values | step_time_columns(self.clock.steps_s())
+
+
+class StepPlan:
+    """Which steps of a run are warm-up, where its windows end, and when enough are measured.
+
+    As many steps are measured as requested, and more if they end too early: every window has at
+    least the length that a reliable energy needs (``shortest_window_s``), unless this takes more
+    than ``MOST_FACTOR`` times the requested steps or seconds. ``largest`` returns the largest of
+    each value over all ranks, which all call it after the same step.
+    """
+
+    def __init__(
+        self,
+        measure: Measure,
+        largest: Callable[[Sequence[float]], Sequence[float]] = lambda values: values,
+    ) -> None:
+        self._measure, self._largest = measure, largest
+        self._needed_s = self._shortest_s = shortest_window_s(measure.sample_hz)
+        self._seconds = measure.seconds or 0.0
+        self._next, self._most = 1, math.inf
+        if measure.steps is not None:
+            self._next, self._most = measure.steps, MOST_FACTOR * measure.steps
+        else:
+            self._shortest_s = min(self._needed_s, MOST_FACTOR * self._seconds)
+        self._measured, self._measured_s = 0, 0.0  # of windows that have ended
+        self._notes: list[str] = []
+        self.steps = 0
+        self.is_complete = False
+
+    @property
+    def is_warmup(self) -> bool:
+        return self.steps < self._measure.warmup_steps
+
+    def ends_window(self, steps: int, window_s: float) -> bool:
+        """Count a step; say whether the open window, with so many steps, ends with it.
+
+        Ranks agree when the goal may be reached, and the next time after at most twice the steps:
+        a GPU may be far behind its host.
+        """
+        was_warmup = self.is_warmup
+        self.steps += 1
+        if was_warmup:
+            return not self.is_warmup
+        measured, measured_s = self._measured + steps, self._measured_s + window_s
+        if measured < self._next:
+            return False
+        missing_s = max(self._seconds - measured_s, self._shortest_s - window_s)
+        missing_s, step_s = self._largest([missing_s, measured_s / measured])
+        self.is_complete = missing_s <= 0 or measured >= self._most
+        if not self.is_complete:
+            more = max(1, min(measured, math.ceil(missing_s / step_s)))
+            self._next = int(min(measured + more, self._most))
+        return self.is_complete
+
+    def may_split(self, steps: int, window_s: float) -> bool:
+        """Say whether the open window may end at the boundary of an epoch of the data.
+
+        It may if it is long enough, and so is the rest of what is requested. Ranks agree.
+        """
+        if self.is_warmup:
+            return False
+        measured, measured_s = self._measured + steps, self._measured_s + window_s
+        rest_s = self._seconds - measured_s
+        if self._measure.steps is not None:
+            rest_s = (self._measure.steps - measured) * measured_s / measured
+        return self._largest([self._shortest_s - min(window_s, rest_s)])[0] <= 0
+
+    def add(self, steps_s: Floats, duration_s: float, epoch_begins: Collection[int] = ()) -> None:
+        """Add a measured window that has ended, with the times of its steps."""
+        self._measured += len(steps_s)
+        self._measured_s += duration_s
+        self._notes += steadiness_notes(steps_s, epoch_begins)
+
+    def problem(self) -> str | None:
+        seconds, steps = self._measure.seconds, self._measure.steps or 0
+        has_requested = self._measured >= steps > 0
+        if seconds is not None:
+            has_requested = self._measured_s >= seconds
+        if self.is_complete or has_requested:
+            return None
+        if not self.steps:
+            return "no step was marked; call step() after each optimizer step"
+        wanted = f"{self._measure.steps} steps" if seconds is None else f"{seconds:g} s"
+        warmup = min(self.steps, self._measure.warmup_steps)
+        return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
+
+    def notes(self) -> list[str]:
+        """Return what is wrong with the measured steps, and what differs from the request."""
+        difference = self.problem() or self._difference()
+        return list(dict.fromkeys([*self._notes, *([difference] if difference else [])]))
+
+    def _difference(self) -> str | None:
+        steps, total_s, needed = self._measured, self._measured_s, f"{self._needed_s:g} s"
+        requested = self._measure.steps
+        if requested is None:
+            if self._seconds >= self._needed_s:
+                return None
+            return (
+                f"{total_s:.3g} s were measured: measure.seconds {self._seconds:g} is less than "
+                f"the {needed} that a reliable energy needs"
+            )
+        if total_s < self._needed_s:
+            enough = math.ceil(self._needed_s / total_s * steps / requested) * requested
+            return (
+                f"too few steps: {steps:,} took {total_s:.3g} s, and a reliable energy needs "
+                f"{needed}; set measure.steps to {enough:,} or more"
+            )
+        if steps == requested:
+            return None
+        return (
+            f"{steps:,} steps were measured instead of measure.steps {requested:,}, so that "
+            f"windows last at least {needed}, which a reliable energy needs"
+        )
+
+
+def step_time_columns(steps_s: Floats) -> dict[str, float | None]:
+    """Return mean, median, 95th percentile and coefficient of variation; None without a step."""
+    if not len(steps_s):
+        names = ("step_time_mean_s", "step_time_p50_s", "step_time_p95_s", "step_time_cv")
+        return dict.fromkeys(names)
+    mean_s = float(steps_s.mean())
+    has_variation = len(steps_s) > 1 and mean_s > 0
+    return {
+        "step_time_mean_s": mean_s,
+        "step_time_p50_s": float(np.median(steps_s)),
+        "step_time_p95_s": float(np.percentile(steps_s, 95)),
+        "step_time_cv": float(steps_s.std(ddof=1) / mean_s) if has_variation else None,
+    }
+
+
+def windows_of_runs(
+    is_kept: Mask, first: int, step_end_s: Floats, samples: Floats, waits_s: Floats, *, warmup: bool
+) -> list[dict[str, Any]]:
+    """Return the columns of a window for each run of kept steps of recorded ones.
+
+    ``is_kept[0]`` is of the step with the number ``first``. A window begins with the end of the
+    step before its first one.
+    """
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_kept, [False]]))) + first
+    windows = []
+    for begin, end in edges.reshape(-1, 2).tolist():
+        wait_s = waits_s[begin:end].sum()
+        windows.append(
+            {
+                "epoch": None,
+                "phase": "steps",
+                "warmup": warmup,
+                "start_ns": int(step_end_s[begin - 1] * 1e9),
+                "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
+                "from_step": begin,
+                "steps": end - begin,
+                "samples": total_samples(samples[begin:end]),
+                "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
+                **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
+            }
+        )
+    return windows
+
+
+def total_samples(samples: Floats) -> int | None:
+    """Return the sum; None if a value is unknown or no loader gave any."""
+    total = float(samples.sum())
+    return round(total) if np.isfinite(total) and total > 0 else None
+
+
+def contains_pause(steps_s: Floats, evaluated: Mask | None) -> Mask:
+    """Say which steps contain a pause; where most have an evaluation, it is a part of a step."""
+    is_usual = np.isfinite(steps_s)
+    if evaluated is not None and evaluated[is_usual].mean() < 0.5:
+        is_usual &= ~evaluated
+    median_s = float(np.median(steps_s[is_usual]))
+    is_long: Mask = steps_s > max(_LONG * median_s, median_s + _PAUSE_S)
+    return is_long | ~is_usual & (steps_s > _EVALUATION * median_s)
+
+
+def drift(steps_s: Floats) -> float | None:
+    """Return the relative change of the median from the first to the last third, if it is clear."""
+    if len(steps_s) < _LEAST_STEPS:
+        return None
+    third = len(steps_s) // 3
+    medians_s, errors_s = [], []
+    for part in (steps_s[:third], steps_s[-third:]):
+        median_s = float(np.median(part))
+        deviation_s = float(np.median(np.abs(part - median_s)))
+        medians_s.append(median_s)
+        errors_s.append(_MEDIAN_ERROR * _SIGMA_PER_MAD * deviation_s / math.sqrt(third))
+    before_s, change_s = medians_s[0], medians_s[1] - medians_s[0]
+    is_clear = abs(change_s) > max(_DRIFT * before_s, _ERRORS * math.hypot(*errors_s))
+    return change_s / before_s if is_clear else None
+
+
+def steadiness_notes(steps_s: Floats, left_out: Collection[int] = ()) -> list[str]:
+    """Return a note for long steps and one for a drift of the times of a window's steps.
+
+    Steps of the numbers ``left_out`` are not long: the first of an epoch waits for its samples.
+    """
+    kept = np.delete(steps_s, [number for number in left_out if number < len(steps_s)])
+    if len(kept) < _LEAST_STEPS:
+        return []
+    notes = []
+    median_s = float(np.median(kept))
+    long_s = kept[kept > _LONG * median_s]
+    share = float((long_s - median_s).sum() / steps_s.sum())
+    if len(long_s) and share > _LONG_SHARE:
+        notes.append(
+            f"not steady: {len(long_s)} of {len(kept):,} steps took more than {_LONG:g} times "
+            f"the median, {share:.0%} of the time"
+        )
+    change = drift(kept)
+    if change is not None:
+        direction = "slower" if change > 0 else "faster"
+        notes.append(
+            f"not steady: the last third of {len(kept):,} steps is {abs(change):.0%} {direction} "
+            "than the first (median)"
+        )
+    return notes
+
+
+def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) -> int | None:
+    """Return the global batch that ran, where it clearly is not the declared one; else None.
+
+    ``steps_by_samples`` states how many optimizer steps had a number of samples, of all ranks and
+    with gradient accumulation.
+
+    >>> batch_that_ran({48: 30, 6: 10}, 128)
+    48
+    >>> batch_that_ran({128: 30, 22: 30}, 128) is None
+    True
+    """
+    steps = sum(steps_by_samples.values())
+    usual = {n: count for n, count in steps_by_samples.items() if count >= _USUAL * steps}
+    if declared is None or steps < _LEAST_BATCHES or declared in usual or not usual:
+        return None
+    if steps_by_samples.get(0, 0) > _MOST_EMPTY * steps:
+        return None
+    ran = max(usual)
+    mean = sum(samples * count for samples, count in steps_by_samples.items()) / steps
+    is_mean = abs(mean - declared) <= _SAME * declared
+    return None if is_mean and usual[ran] < _MOST * steps else ran
+
+
+def other_batch(
+    steps_by_samples: Mapping[int, int], declared: int | None
+) -> tuple[int | None, tuple[str, ...]]:
+    """Return the batch of ``batch_that_ran``, and the note of the run where there is one."""
+    ran = batch_that_ran(steps_by_samples, declared)
+    if ran is None:
+        return None, ()
+    text = f"trained with a global batch of {ran:,} instead of the declared {declared:,}"
+    return ran, (f"{text}; results use {ran:,}",)
