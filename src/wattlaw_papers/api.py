@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.api.display import as_html
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
+from wattlaw.report.notebook import as_html
 from wattlaw_papers.claims.verdicts import Claim
 
 

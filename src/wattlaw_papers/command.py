@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from operator import attrgetter
+from typing import Any
 
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
@@ -11,18 +12,16 @@ from wattlaw.report import tables
 from wattlaw_papers.published import SOURCES
 
 
+@opts.asks(("pue", "grid"))
 def claims(
     stores: opts.StoreArguments,
     energy_scope: opts.EnergyScopeOption = None,
-    pue: opts.PueOption = None,
-    grid: opts.GridOption = None,
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
+    **asked: Any,
 ) -> int:
     """Test published findings on your own runs."""
-    tested = results.open(*stores, strict=strict).claims(
-        energy_scope=energy_scope, pue=pue, grid=grid
-    )
+    tested = results.open(*stores, strict=strict).claims(energy_scope=energy_scope, **asked)
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
         return 0

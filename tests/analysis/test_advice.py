@@ -11,11 +11,11 @@ from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.footprint import Footprint
-from wattlaw.analysis.advise.predicted_options import WIDEST
+from wattlaw.analysis.advise.predicted import WIDEST
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.report.topics.advice import summary
+from wattlaw.study.footprint import Footprint
 
 DIMENET = {"dimenet": MIT["dimenet"]}
 CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]

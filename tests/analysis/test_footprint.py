@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.advise.footprint import J_PER_KWH, Footprint
-from wattlaw.api.footprint import footprint_of
+from wattlaw.api.question import footprint_of
 from wattlaw.common.errors import BadInput
 from wattlaw.common.reference.footprint import (
     electricity_price,
@@ -18,6 +17,7 @@ from wattlaw.common.reference.footprint import (
     grid_intensities,
     grid_intensity,
 )
+from wattlaw.study.footprint import J_PER_KWH, Footprint
 
 amounts = st.floats(0, 1e12)
 

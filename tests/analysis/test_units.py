@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 import pytest
+from wattlaw.api.advice import Advice as ShownAdvice
 
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
@@ -15,7 +16,6 @@ from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.api.advice import Advice as ShownAdvice
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured

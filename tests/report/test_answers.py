@@ -10,7 +10,7 @@ import pytest
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.left_out import runs_without_result
+from wattlaw.analysis.advise.caveats import runs_without_result
 from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics

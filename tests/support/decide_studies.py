@@ -2,7 +2,7 @@
 
 from conftest import records
 from launchers import Silent
-from wattlaw.api.deciding import Decider
+from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
 from wattlaw.run.campaign import Campaign
 from wattlaw.run.choosing import Selection
@@ -16,7 +16,7 @@ def run_with(study, store, launcher):
     loaded = load_study(study)
     opened = Store(store)
     opened.create()
-    decider = Decider(loaded.plan.study, loaded.plan.runs, store)
+    decider = StoreDecider(loaded.plan.study, loaded.plan.runs, store)
     observer = Silent()
     plan = loaded.plan
     selection = Selection(plan.runs, opened, decider, observer.decided)

@@ -9,8 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.footprint import Footprint
-from wattlaw.analysis.advise.left_out import runs_without_result
+from wattlaw.analysis.advise.caveats import runs_without_result
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.caps.comparison import LimitComparison, compare_limits
@@ -35,6 +34,8 @@ from wattlaw.common import formatting
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.study.footprint import Footprint
+from wattlaw.study.question import Question
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
@@ -108,7 +109,7 @@ class Findings:
             try:
                 advice.append(
                     advise(
-                        self.runs, self.epochs, workload, footprint=self.footprint,
+                        self.runs, self.epochs, workload, Question(footprint=self.footprint),
                         without_result=runs_without_result(
                             self.stored, self.runs["run_id"], workload
                         ),

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import batch, energy, limits, scaling
 from wattlaw_papers.claims.verdicts import SCOPES, Claim, Measurements
 

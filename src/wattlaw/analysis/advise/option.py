@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.laws.caps.limits import LIMITS
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
@@ -13,6 +12,7 @@ from wattlaw.analysis.metrics.statistics import Floats
 from wattlaw.analysis.predict.job import Job
 from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.common.formatting import limit_label, plural
+from wattlaw.study.footprint import Footprint
 
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
 SETTING = (

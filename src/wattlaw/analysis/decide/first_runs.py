@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from wattlaw.analysis.decide.question import Candidate
+from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.analysis.predict.settings import Floats, TrainingSetting
 
 #: Distinct settings that are measured first where they are cheap: each has at most this share of
