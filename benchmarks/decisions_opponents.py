@@ -9,8 +9,8 @@ from collections import defaultdict
 import numpy as np
 
 from decisions_data import STEPS, Grid, Outcome
-from wattlaw.analysis.decide import Question
 from wattlaw.analysis.predict import TrainingSetting
+from wattlaw.study.question import Question
 
 RANDOM, TPE, GP = "random order", "Optuna TPE", "Optuna GP"
 #: Optuna may propose settings again; after so many of them one is drawn at random.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from wattlaw.api.advice import Advice
 
 import paths
 from conftest import wattlaw
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.api.results import Results
 
 ROOT = paths.ROOT
