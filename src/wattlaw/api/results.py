@@ -86,7 +86,7 @@ class Results(StoreReports):
             measured and the default. Runs without that scope have no energy.
         **asked
             The question. ``minimize``: ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or
-            ``carbon``; by default the bounds determine it (``docs/advice.md``). Bounds:
+            ``carbon``; by default the bounds determine it (``docs/deciding.md``). Bounds:
             ``deadline`` and ``energy_budget`` of the training, in seconds and joules, or texts such
             as ``6h`` and ``50kWh``; ``max_slowdown`` relative to the fastest setting, ``0.05`` or
             ``5%``; ``max_gpus``. The length: ``epochs``, by default those of the runs, or
