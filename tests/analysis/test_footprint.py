@@ -101,8 +101,8 @@ def test_a_negative_energy_is_refused():
         Footprint().of(-1.0)
 
 
-def test_json_is_plain():
-    assert Footprint().of(3.6e6).to_dict() == {
+def test_what_is_not_given_is_none():
+    assert vars(Footprint().of(3.6e6)) == {
         "co2_kg": None, "electricity_cost": None, "gpu_hour_cost": None, "cost": None,
         "counted": "energy as given; no PUE given, so without cooling and conversion of the "
         "building",

@@ -326,6 +326,7 @@ def test_every_public_name_is_imported_when_it_is_used():
     assert set(wattlaw.__all__) <= set(dir(wattlaw))
     for name in wattlaw.__all__:
         assert getattr(wattlaw, name)
+    assert callable(wattlaw.run)  # a package, too
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = wattlaw.nothing
 
