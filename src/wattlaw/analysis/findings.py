@@ -74,7 +74,6 @@ class Findings:
 
     @property
     def has_quality(self) -> bool:
-        """Say whether any run was evaluated."""
         return bool(self.runs["metric"].notna().any())
 
     @property
@@ -89,17 +88,14 @@ class Findings:
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
-        """Return the predictions of each job that can be predicted."""
         return overviews(self.runs)
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """Return the advice for each workload for which there is one."""
         return self._advised[0]
 
     @property
     def advice_refusals(self) -> tuple[tuple[str, str], ...]:
-        """Return the workloads without advice, each with the reason."""
         return self._advised[1]
 
     @cached_property

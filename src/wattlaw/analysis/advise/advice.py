@@ -101,7 +101,6 @@ class Advice(Result):
 
     @property
     def simulated(self) -> bool:
-        """Whether all runs are simulated."""
         return set(self.rests_on.runs) == {"simulated"}
 
     @property

@@ -30,7 +30,6 @@ class FasterSetting(Result):
     reason: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the option's values and the reason."""
         return self.option.to_dict() | {"reason": self.reason}
 
 
@@ -49,8 +48,6 @@ def runs_without_result(
 
 
 def count_left_out(job: ComparableRuns, offer: Offer) -> dict[str, int]:
-    """Return how many runs of the workload are not compared, by the reason."""
-
     def runs(options: Iterable[Option]) -> int:
         return sum(item.repeats for item in options)
 

@@ -249,11 +249,9 @@ class Tie(Result):
 
     @property
     def is_better(self) -> bool:
-        """Return whether the option is probably better, and by more than the tolerance."""
         return not self.is_near and self.probability_better > 1 - TIE
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the option's values and the probabilities."""
         own = {name: getattr(self, name) for name in ("probability_better", "probability")}
         return self.option.to_dict() | own
 
@@ -276,7 +274,6 @@ class NextRun(Result):
         return self.option.source not in (PREDICTED, "simulated")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the setting, whether it is a repeat, and the numbers."""
         names = ("gpu_hours", "expected_regret", "regret_after", "is_repeat")
         return plain(dict(self.option.setting) | {name: getattr(self, name) for name in names})  # type: ignore[no-any-return]
 

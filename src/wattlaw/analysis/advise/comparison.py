@@ -72,12 +72,10 @@ class Change(Result):
 
     @property
     def percent(self) -> float:
-        """The change in percent."""
         return 100 * (self.ratio - 1)
 
     @property
     def percent_ci(self) -> Interval | None:
-        """The 95 % interval of the change in percent."""
         ends = self.ratio_ci
         return None if ends is None else (100 * (ends[0] - 1), 100 * (ends[1] - 1))
 

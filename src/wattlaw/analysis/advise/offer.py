@@ -103,7 +103,6 @@ class Offer:
 
     @property
     def compared(self) -> list[Option]:
-        """The options whose goal is known."""
         return [item for item in self.offered if item.energy_j or not self.by_energy]
 
     @property

@@ -81,7 +81,6 @@ _COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")
 
 
 def _pooled(values: Iterable[pd.Series]) -> Pooled:
-    """Return the spread of the logarithms within settings, with one variance for all."""
     logs = (np.log(own[own > 0].to_numpy(float)) for own in values)
     return pool(dict(enumerate(own for own in logs if len(own))))
 

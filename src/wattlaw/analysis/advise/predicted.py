@@ -145,7 +145,6 @@ def _setting(base: Mapping[str, Any], setting: TrainingSetting) -> dict[str, Any
 def _candidates(
     measured: Sequence[TrainingSetting], model: Job, max_gpus: int | None
 ) -> Iterator[TrainingSetting]:
-    """Yield the settings to predict, without measured ones."""
     largest = max(item.gpus for item in measured)
     reach = _REACH if max_gpus is None else min(_REACH, max(max_gpus, largest) / largest)
     counts = grid.doublings({item.gpus for item in measured}, reach)

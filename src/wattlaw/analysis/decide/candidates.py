@@ -30,16 +30,13 @@ class Candidate:
 
     @property
     def decided(self) -> TrainingSetting:
-        """The setting that is decided for."""
         return self.informs or self.setting
 
     def gpu_hours(self, step_time_s: float) -> float:
-        """Return the GPU-hours of the run for a time of a step."""
         return self.setting.gpus * (self.startup_s + self.steps * step_time_s) / 3600
 
 
 def setting_of(run: PlannedRun) -> TrainingSetting:
-    """Return the setting of a run as the prediction model names it."""
     setting = run.setting
     return TrainingSetting(
         setting.gpus,

@@ -56,11 +56,9 @@ class Evidence:
 
     @property
     def excluded(self) -> frozenset[TrainingSetting]:
-        """The settings that cannot run."""
         return self.infeasible.union(self.out_of_memory)
 
     def of(self, runs: Iterable[PlannedRun]) -> list[Candidate]:
-        """Return the candidates of runs."""
         return [self.candidates[run.run_id] for run in runs]
 
 

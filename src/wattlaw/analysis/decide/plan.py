@@ -51,7 +51,6 @@ class Proposal(Result):
 
     @property
     def setting(self) -> TrainingSetting:
-        """The setting of the run."""
         return self.candidate.setting
 
     @property
@@ -206,7 +205,6 @@ class Belief:
         settings: Sequence[TrainingSetting],
         host: HostPower | None = None,
     ) -> "Belief":
-        """Return the draws of settings."""
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
         host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
@@ -223,7 +221,6 @@ class Belief:
         return missed(question, choices, *self._of_a_sample(choices))
 
     def _of_a_sample(self, choices: Sequence[TrainingSetting]) -> tuple[Floats, Floats | None]:
-        """Return seconds and joules of a sample."""
         at = [self.columns[setting] for setting in choices]
         times = self.times[:, at] / np.array([item.samples for item in choices])
         if self.powers is None:
@@ -232,14 +229,12 @@ class Belief:
         return times, times * (self.powers[:, at] * gpus + self.host_w[at])
 
     def gpu_hours(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
-        """Return the expected GPU-hours of each run."""
         steps_s = np.median(self.times, axis=0)
         return {
             item: item.gpu_hours(float(steps_s[self.columns[item.setting]])) for item in candidates
         }
 
     def outcomes(self, settings: Sequence[TrainingSetting]) -> Outcomes:
-        """Return what runs of settings would show."""
         at = [self.columns[setting] for setting in settings]
         if self.powers is None or self.power_noise is None:
             return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)

@@ -72,7 +72,6 @@ class Planner:
         active: Sequence[PlannedRun],
         count: int,
     ) -> tuple[Plan, list[tuple[PlannedRun, Proposal]]]:
-        """Return the plan, and the pending runs that it proposes."""
         decide, candidates, job = decide_of(self.study), evidence.candidates, evidence.job
         excluded = evidence.infeasible.union(item.setting for item in evidence.of(active))
         first: dict[Candidate, PlannedRun] = {}
@@ -143,7 +142,6 @@ class Planner:
         runs: Mapping[Candidate, PlannedRun],
         hours_left: float | None,
     ) -> list[tuple[PlannedRun, Proposal]]:
-        """Return the proposals with their runs, as long as all of them fit the budget."""
         unknown = [item.candidate for item in wanted if item.gpu_hours is None]
         hours = dict(zip(unknown, self._gpu_hours(evidence, unknown), strict=False))
         chosen, used = [], 0.0

@@ -73,6 +73,8 @@ EnergyScopeOption = Annotated[
     Literal["gpu", "node", "all"] | None,
     option("SCOPE", "Energy of GPUs (gpu), of node meters (node), or the outermost (all)."),
 ]
+
+
 def asks(names: Collection[str] = ()) -> Callable[[Function], Function]:
     """Give a command that takes ``**asked`` the options of a question; see ``question.asks``."""
     return question.asks(
@@ -81,7 +83,6 @@ def asks(names: Collection[str] = ()) -> Callable[[Function], Function]:
 
 
 def parse_json_object(name: str, text: str) -> dict[str, Any]:
-    """Return the JSON object that is the value of an option."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
