@@ -1,7 +1,6 @@
 """Advice: the setting to run, what it saves, how sure that is, and what it rests on."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,49 +9,28 @@ import pandas as pd
 from wattlaw.analysis.advise.caveats import (
     WORK_UNKNOWN,
     FasterSetting,
+    RestsOn,
     batch_warnings,
     collect_warnings,
     count_left_out,
     faster_settings,
 )
-from wattlaw.analysis.advise.certainty import (
-    Certainty,
-    NextRun,
-    Savings,
-    Tie,
-    certainty,
-    draw,
-    run_hours,
-    savings,
-)
-from wattlaw.analysis.advise.choice import choose, fastest, pareto
-from wattlaw.analysis.advise.offer import Offer
+from wattlaw.analysis.advise.certainty import NextRun, Savings, Tie, assess
+from wattlaw.analysis.advise.choice import choose, pareto
+from wattlaw.analysis.advise.offer import Offer, fastest
 from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.advise.options import needed_epochs, options_of_runs
 from wattlaw.analysis.advise.predicted import models_of
 from wattlaw.analysis.advise.weak_scaling import WeakScaling, weak_scaling
 from wattlaw.analysis.laws.series import varying_columns
-from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
+from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, comparable_runs
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.common.errors import NothingToRecommend, Refused
-from wattlaw.common.formatting import source_of
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import Question
 
 #: A setting that is best with a lower probability is a candidate, and not clearly best.
 CLEAR = 0.5
-
-
-@dataclass(frozen=True)
-class RestsOn(Result):
-    """What an advice rests on."""
-
-    runs: Mapping[str, int]  # of the job by source; all of them show how much runs scatter
-    settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
-    repeats: tuple[int, int]  # the fewest and the most runs of a setting
-    energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
-    energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
-    energy_reason: str | None  # the most frequent reason of a verdict that is not ok
 
 
 @dataclass(frozen=True)
@@ -157,6 +135,7 @@ def advise(
     intervals of a run.
     """
     question, job = question or Question(), comparable_runs(table, workload)
+    models = models_of(table, job)
     needed = needed_epochs(job, epochs, question.epochs, question.target)
     is_limited = question.deadline_s is not None or question.energy_budget_j is not None
     if job.unit in ("sample", "step") and is_limited:
@@ -165,7 +144,6 @@ def advise(
             f"{WHY_NO_EPOCH[job.unit]}"
         )
     question, unpriced = _without_electricity(question, job.energy_is)
-    models = models_of(table, job)
     options = options_of_runs(job, needed.for_setting, models, question.footprint)
     if not options:
         raise NothingToRecommend(f"no setting of {workload!r} has a time and the epochs to train")
@@ -174,54 +152,40 @@ def advise(
     offer, choice, larger, chooser = choose(
         offer, question, job.worker, epochs_differ=epochs_differ
     )
-    best, compared = choice.option, offer.compared
-    base = offer.named or fastest(compared)
+    front = pareto(offer.offered)
     quickest = fastest(offer.offered)  # which a slow-down is relative to
-
-    def meets(option: Option) -> bool:
-        return chooser.meets(option, quickest)
-
-    sure, draws = Certainty(None, (), None), None
-    if best is not None:
-        others = [] if base in compared else [base]
-        if len(compared) + len(others) > 1:
-            draws = draw([*compared, *others], offer.ran)
-        asked = _of_draws(question, chooser.goal, quickest)
-        sure = certainty(best, compared, draws, asked, run_hours(job.rows), meets)
-    shown = best or choice.nearest or base
-    larger_savings = None
-    if larger.option is not None:
-        larger_savings = savings(larger.option, shown, draw([larger.option, shown], offer.ran))
-    rests_on = _rests_on(job, epochs, offer.ran, compared)
+    both_scalings = weak_scaling(
+        offer.allowed,
+        [item for item in offer.offered if item.is_predicted],
+        chooser.cost,
+        lambda option: chooser.meets(option, quickest),
+    )
+    found = assess(offer, choice, larger, chooser, job.rows)
+    rests_on = RestsOn.of(job, epochs, offer)
     return Advice(
         workload=workload,
         unit=job.unit,
         goal=chooser.goal_text,
-        recommended=best,
+        recommended=choice.option,
         reason=choice.reason,
         nearest=choice.nearest,
-        baseline=base,
-        savings=None if best is None else savings(best, base, draws),
-        probability=sure.probability,
-        spread_from=None if draws is None or sure.probability is None else draws.spread_from,
+        baseline=offer.base,
+        savings=found.savings,
+        probability=found.sure.probability,
+        spread_from=found.spread_from,
         tolerance=question.tolerance,
-        ties=sure.ties,
+        ties=found.sure.ties,
         rests_on=rests_on,
-        next_measurement=sure.next_run,
-        pareto=pareto(offer.offered),
+        next_measurement=found.sure.next_run,
+        pareto=front,
         any_batch=larger.option,
-        any_batch_savings=larger_savings,
-        weak_scaling=weak_scaling(
-            offer.allowed,
-            [item for item in offer.offered if item.is_predicted],
-            chooser.cost,
-            meets,
-        ),
+        any_batch_savings=found.larger_savings,
+        weak_scaling=both_scalings,
         batches_left_out=tuple(sorted({item.global_batch or 0 for item in offer.batches_left_out})),
         left_out={**(without_result or {}), **count_left_out(job, offer)},
-        faster_left_out=() if offer.named else faster_settings(base, offer),
+        faster_left_out=() if offer.named else faster_settings(offer.base, offer),
         warnings=(
-            *batch_warnings(offer, best),
+            *batch_warnings(offer, choice.option),
             *unpriced,
             *job.warnings,
             *needed.warnings,
@@ -248,28 +212,3 @@ def _without_electricity(
     text = "No energy is known: the cost is that of GPU-hours, electricity is not counted."
     prices = replace(prices, price_per_kwh=None)
     return replace(question, footprint=prices), (Caution("electricity-not-counted", text),)
-
-
-def _of_draws(question: Question, goal: str, base: Option) -> Question:
-    """Return the question for draws; a slow-down is relative to the time of ``base``."""
-    bounds = [question.deadline_s] if question.deadline_s is not None else []
-    if question.max_slowdown is not None:
-        bounds.append((1 + question.max_slowdown) * base.train_time_s.mean)
-    return replace(question, minimize=goal, max_slowdown=None, deadline_s=min(bounds, default=None))
-
-
-def _rests_on(
-    job: ComparableRuns, epochs: pd.DataFrame, options: Sequence[Option], compared: Sequence[Option]
-) -> RestsOn:
-    rows = job.rows
-    repeats = [item.repeats for item in options]
-    reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
-    verdicts = rows["energy_verdict"].value_counts()
-    return RestsOn(
-        runs=dict(Counter(rows["launcher"].map(source_of))),
-        settings=dict(Counter(item.source for item in compared)),
-        repeats=(min(repeats), max(repeats)),
-        energy_is=job.energy_is,
-        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
-        energy_reason=None if reasons.empty else str(reasons.mode()[0]),
-    )

@@ -1,7 +1,8 @@
-"""What an advice does not compare, and what a reader must know of what it does."""
+"""What an advice rests on, what it does not compare, and what a reader must know of it."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +14,40 @@ from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.advise.predicted import WIDEST
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.common.formatting import LIMIT_NAMES
+from wattlaw.common.formatting import LIMIT_NAMES, source_of
 
 #: Statuses of runs that have no results although they were started, or were to be.
 _WITHOUT_RESULT = ("failed", "interrupted", "skipped")
 #: Why a setting is not compared.
 UNKNOWN_BATCH, _LOWER_BATCH = "batch of unknown quality", "batch of lower quality"
 _NO_ENERGY = "no comparable energy"
+
+
+@dataclass(frozen=True)
+class RestsOn(Result):
+    """What an advice rests on."""
+
+    runs: Mapping[str, int]  # of the job by source; all of them show how much runs scatter
+    settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
+    repeats: tuple[int, int]  # the fewest and the most runs of a setting
+    energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
+    energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
+    energy_reason: str | None  # the most frequent reason of a verdict that is not ok
+
+    @classmethod
+    def of(cls, job: ComparableRuns, epochs: pd.DataFrame, offer: Offer) -> "RestsOn":
+        rows = job.rows
+        repeats = [item.repeats for item in offer.ran]
+        reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
+        verdicts = rows["energy_verdict"].value_counts()
+        return cls(
+            runs=dict(Counter(rows["launcher"].map(source_of))),
+            settings=dict(Counter(item.source for item in offer.compared)),
+            repeats=(min(repeats), max(repeats)),
+            energy_is=job.energy_is,
+            energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
+            energy_reason=None if reasons.empty else str(reasons.mode()[0]),
+        )
 
 
 @dataclass(frozen=True)
@@ -71,7 +99,7 @@ def faster_settings(base: Option, offer: Offer) -> tuple[FasterSetting, ...]:
             reason = _NO_ENERGY
             if item not in offer.allowed:
                 reason = "more GPUs than allowed"
-            elif not offer.has_sound_batch(item):
+            elif item not in offer.sound:
                 reason = _LOWER_BATCH if item.falls else UNKNOWN_BATCH
             by_reason.setdefault(reason, FasterSetting(item, reason))
     return tuple(by_reason.values())

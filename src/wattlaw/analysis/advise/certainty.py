@@ -6,13 +6,15 @@ those of the prediction model. Predicted options are drawn together from the pos
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from wattlaw.analysis.advise.choice import Choice, Chooser
+from wattlaw.analysis.advise.offer import Offer, fastest
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.decide.regret import regrets as regrets_of
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
@@ -360,3 +362,42 @@ def run_hours(rows: pd.DataFrame) -> Callable[[Option], float]:
         return option.gpus * time_s / HOUR_S
 
     return hours
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """How an option compares with the others and with the baseline."""
+
+    sure: Certainty
+    savings: Savings | None
+    larger_savings: Savings | None  # of the option with a larger batch
+    spread_from: str | None
+
+
+def assess(
+    offer: Offer, choice: Choice, larger: Choice, chooser: Chooser, rows: pd.DataFrame
+) -> Assessment:
+    """Return how sure a choice is, and what it saves; ``rows`` are the runs of the job."""
+    best, compared, base = choice.option, offer.compared, offer.base
+    sure, draws, saved, of_larger = Certainty(None, (), None), None, None, None
+    if best is not None:
+        others = [] if base in compared else [base]
+        if len(compared) + len(others) > 1:
+            draws = draw([*compared, *others], offer.ran)
+        asked, quickest = chooser.question, fastest(offer.offered)
+        # A slow-down is relative to the fastest setting.
+        bounds = [asked.deadline_s] if asked.deadline_s is not None else []
+        if asked.max_slowdown is not None:
+            bounds.append((1 + asked.max_slowdown) * quickest.train_time_s.mean)
+        deadline_s = min(bounds, default=None)
+        question = replace(asked, minimize=chooser.goal, max_slowdown=None, deadline_s=deadline_s)
+        sure = certainty(
+            best, compared, draws, question, run_hours(rows),
+            lambda option: chooser.meets(option, quickest),
+        )  # fmt: skip
+        saved = savings(best, base, draws)
+    if larger.option is not None:
+        shown = best or choice.nearest or base
+        of_larger = savings(larger.option, shown, draw([larger.option, shown], offer.ran))
+    is_known = draws is not None and sure.probability is not None
+    return Assessment(sure, saved, of_larger, draws.spread_from if draws and is_known else None)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from wattlaw.analysis.advise.offer import Offer
+from wattlaw.analysis.advise.offer import Offer, fastest
 from wattlaw.analysis.advise.option import Option, Quantity
 from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.metrics.result import Caution
@@ -203,18 +203,12 @@ def choose(
         text = chooser(offer.sound).as_trained(offer.sound)
         choice = replace(choice, reason=f"{choice.reason}{text}")
     larger = Choice(None, "")
-    possible = [item for item in offer.allowed if not item.falls or offer.has_sound_batch(item)]
+    possible = [item for item in offer.allowed if not item.falls or item in offer.sound]
     if possible:
         found = chooser(possible).choose(possible)
-        if found.option is not None and not offer.has_sound_batch(found.option):
+        if found.option is not None and found.option not in offer.sound:
             larger = found
     return offer, choice, larger, chooser(offer.offered)
-
-
-def fastest(options: Sequence[Option]) -> Option:
-    """Return the fastest option of runs; a predicted one only where there is no other."""
-    of_runs = [option for option in options if not option.is_predicted]
-    return min(of_runs or options, key=lambda option: option.train_time_s.mean)
 
 
 def pareto(options: Sequence[Option]) -> tuple[Option, ...]:

@@ -106,9 +106,14 @@ class Offer:
         return [item for item in self.offered if item.energy_j or not self.by_energy]
 
     @property
+    def base(self) -> Option:
+        """The option that savings refer to."""
+        return self.named or fastest(self.compared)
+
+    @property
     def batches_left_out(self) -> list[Option]:
         """The options that would be allowed with another batch."""
-        return [item for item in self.allowed if not self.has_sound_batch(item)]
+        return [item for item in self.allowed if item not in self.sound]
 
 
 def _judged(option: Option, quality: Sequence[BatchQuality]) -> Option:
@@ -126,3 +131,9 @@ def _judged(option: Option, quality: Sequence[BatchQuality]) -> Option:
         falls=FALLS in texts.values(),
         quality_known=any(batch <= (row.known_to or 0) for row in rows),
     )
+
+
+def fastest(options: Sequence[Option]) -> Option:
+    """Return the fastest option of runs; a predicted one only where there is no other."""
+    of_runs = [option for option in options if not option.is_predicted]
+    return min(of_runs or options, key=lambda option: option.train_time_s.mean)
