@@ -25,8 +25,8 @@ FOLDERS = ("training", "telemetry", "limits", "devices", "workloads", "instrumen
 FILES = (
     "store/live.py", "store/streams.py", "store/record.py", "store/run_folder.py",
     "store/schema.py", "files.py",
-    "study/base.py", "study/command.py", "study/decide.py", "study/footprint.py", "study/launching.py",
-    "study/question.py", "study/sweep.py",
+    "study/base.py", "study/command.py", "study/decide.py", "study/footprint.py",
+    "study/launching.py", "study/question.py", "study/setting.py", "study/sweep.py",
     "study/model.py", "study/identity.py", "quantities.py",
     "simulator/profile.py", "simulator/cluster.py",
     "processes.py", "registry.py", "machine.py", "errors.py", "isolation.py", "crash.py",

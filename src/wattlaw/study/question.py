@@ -7,12 +7,13 @@ study file, and the arguments of the Python API are made from it.
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.quantities import duration_s, energy_j, finite, share
 from wattlaw.study.base import Count, Positive
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.setting import Setting
 
 Goal = Literal["energy", "time", "gpu_hours", "edp", "cost", "carbon"]
 #: What can be minimized.
@@ -24,14 +25,6 @@ _LEAST = {
     "max_gpus": (1, True),
 }  # fmt: skip
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-
-class _Setting(Protocol):
-    @property
-    def gpus(self) -> int: ...
-
-    @property
-    def global_batch(self) -> float | None: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +78,7 @@ class Question:
         is_price = self.minimize == "cost" and self.prices[0] > 0
         return self.minimize in (None, *_OF_ENERGY) or is_price or self.energy_budget_j is not None
 
-    def allows(self, setting: _Setting) -> bool:
+    def allows(self, setting: Setting) -> bool:
         """Say whether GPUs and batch of a setting are within the bounds."""
         batch = setting.global_batch
         if self.samples_by_batch and batch not in self.samples_by_batch:

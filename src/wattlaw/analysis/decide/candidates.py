@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 
 #: The standard error of a run's mean step time that suffices, as a share of the tolerance.
 _PRECISE = 0.25
@@ -23,22 +23,22 @@ class Candidate:
     ``informs`` is the setting that the run is to decide about, where it emulates it on fewer GPUs.
     """
 
-    setting: TrainingSetting
+    setting: Setting
     steps: float
     startup_s: float = 0.0
-    informs: TrainingSetting | None = None
+    informs: Setting | None = None
 
     @property
-    def decided(self) -> TrainingSetting:
+    def decided(self) -> Setting:
         return self.informs or self.setting
 
     def gpu_hours(self, step_time_s: float) -> float:
         return self.setting.gpus * (self.startup_s + self.steps * step_time_s) / 3600
 
 
-def setting_of(run: PlannedRun) -> TrainingSetting:
+def setting_of(run: PlannedRun) -> Setting:
     setting = run.setting
-    return TrainingSetting(
+    return Setting(
         setting.gpus,
         nodes=min(run.nodes, setting.gpus),
         local_batch=setting.local_batch,
@@ -49,7 +49,7 @@ def setting_of(run: PlannedRun) -> TrainingSetting:
     )
 
 
-def emulated_setting(run: PlannedRun, study: Study) -> TrainingSetting | None:
+def emulated_setting(run: PlannedRun, study: Study) -> Setting | None:
     """Return the setting that a run emulates on fewer GPUs; None if it does not."""
     gpus, per_node = run.setting.emulated_gpus, study.launch.gpus_per_node
     if gpus is None:
@@ -82,13 +82,13 @@ def check_bounds(question: Question, study: Study, runs: Sequence[PlannedRun]) -
     )
 
 
-def may_fit_memory(setting: TrainingSetting, out_of_memory: Sequence[TrainingSetting]) -> bool:
+def may_fit_memory(setting: Setting, out_of_memory: Sequence[Setting]) -> bool:
     """Return whether a setting may fit into memory, given those that did not.
 
     Settings of the same precision with at least as many samples in a micro-batch of a GPU do not.
     """
 
-    def micro(item: TrainingSetting) -> float:
+    def micro(item: Setting) -> float:
         return (item.local_batch or 0.0) / item.gradient_accumulation
 
     return not any(

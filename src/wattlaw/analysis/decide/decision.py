@@ -10,11 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 from wattlaw.analysis.decide.evidence import Evidence
 from wattlaw.analysis.decide.plan import OtherSetting, Plan
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number, origin_of
 from wattlaw.study.decide import Decide
 from wattlaw.study.model import Study
+from wattlaw.study.setting import Setting
 
 #: Keys of ``decide`` that say how surely and how something is decided, not what.
 _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
@@ -34,7 +34,7 @@ class CourseRow(Result):
 
     runs: int
     gpu_hours_spent: float
-    setting: TrainingSetting | None
+    setting: Setting | None
     probability: float | None
     expected_regret: float | None
 
@@ -49,7 +49,7 @@ class Decision(Result):
     workload: str
     origin: str  # of the runs: measured | simulated | replayed
     question: Mapping[str, Any]  # the keys of ``decide``: what is minimized, and the constraints
-    setting: TrainingSetting | None  # the leading one; None before the first run
+    setting: Setting | None  # the leading one; None before the first run
     expected_regret: float | None  # the expected share by which it is worse than the best setting
     probability: float | None  # that this share is within ``tolerance``
     meets: float | None  # the probability that the setting meets all constraints

@@ -13,12 +13,12 @@ from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.metrics import BASES, HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.job import Job, jobs_of
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import origin_of, worker_noun
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 
 #: Runs with equal values in these columns are runs of the study's job.
 _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware", "power_profile")
@@ -46,16 +46,16 @@ class Evidence:
     job: Job | None
     candidates: Mapping[str, Candidate]
     done: frozenset[str]
-    out_of_memory: tuple[TrainingSetting, ...]
-    infeasible: frozenset[TrainingSetting]
-    to_retry: frozenset[TrainingSetting]
+    out_of_memory: tuple[Setting, ...]
+    infeasible: frozenset[Setting]
+    to_retry: frozenset[Setting]
     hours: Mapping[str, float]
     untried: frozenset[float | None]
     warnings: tuple[Caution, ...]
     worker: str  # what a "gpu" of the runs is called
 
     @property
-    def excluded(self) -> frozenset[TrainingSetting]:
+    def excluded(self) -> frozenset[Setting]:
         return self.infeasible.union(self.out_of_memory)
 
     def of(self, runs: Iterable[PlannedRun]) -> list[Candidate]:
@@ -117,7 +117,7 @@ def read_evidence(
         (own["attempts"] > 0) | ~own["run_id"].isin(pending)
     )
     failed = own[(own["status"] == "failed") | is_skipped]
-    memory, tries = set(), Counter[TrainingSetting]()
+    memory, tries = set(), Counter[Setting]()
     for run_id, attempts, reason in failed[["run_id", "attempts", "reason"]].itertuples(
         index=False
     ):
@@ -145,7 +145,7 @@ def read_evidence(
 
 
 def _candidate(
-    run: PlannedRun, setting: TrainingSetting, per_epoch: float, startup_s: float, study: Study
+    run: PlannedRun, setting: Setting, per_epoch: float, startup_s: float, study: Study
 ) -> Candidate:
     measure = run.shared.measure
     steps: float = measure.warmup_steps + (measure.steps or 0)

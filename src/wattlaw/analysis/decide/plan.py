@@ -13,9 +13,10 @@ from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.posterior import Posterior
-from wattlaw.analysis.predict.settings import Floats, Observation, TrainingSetting
 from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 
 #: Draws of the posterior that values are computed with: many for few settings.
 _DRAWS, _VALUES = 600, 60_000
@@ -50,7 +51,7 @@ class Proposal(Result):
     regret_after: float | None = None
 
     @property
-    def setting(self) -> TrainingSetting:
+    def setting(self) -> Setting:
         return self.candidate.setting
 
     @property
@@ -67,7 +68,7 @@ class Proposal(Result):
 class OtherSetting(Result):
     """A setting beside the leading one, and the probability that it is within the tolerance."""
 
-    setting: TrainingSetting
+    setting: Setting
     probability: float
 
 
@@ -75,7 +76,7 @@ class OtherSetting(Result):
 class Plan(Result):
     """The leading setting, how sure it is, and the runs to make next, the best first."""
 
-    setting: TrainingSetting | None = None  # of the least expected regret; None before a run
+    setting: Setting | None = None  # of the least expected regret; None before a run
     expected_regret: float | None = None
     probability: float | None = None  # that its regret is within the tolerance
     meets: float | None = None  # the probability that it meets all constraints
@@ -90,8 +91,8 @@ def plan(
     observations: Sequence[Observation],
     *,
     host: HostPower | None = None,
-    settings: Collection[TrainingSetting] | None = None,
-    is_modelled: Callable[[TrainingSetting], bool] = lambda _: True,
+    settings: Collection[Setting] | None = None,
+    is_modelled: Callable[[Setting], bool] = lambda _: True,
     hours_left: float | None = None,
     at_once: int = 1,
     seed: int = 0,
@@ -121,7 +122,7 @@ def plan(
 
     Examples
     --------
-    >>> packed = [TrainingSetting.packed(n, 4, local_batch=32) for n in (1, 2, 4, 8)]
+    >>> packed = [Setting.packed(n, 4, local_batch=32) for n in (1, 2, 4, 8)]
     >>> first = plan(Question("gpu_hours"), [Candidate(item, 100) for item in packed], [])
     >>> first.proposals[0].candidate.setting.gpus
     1
@@ -191,7 +192,7 @@ class Belief:
     Settings are drawn together: what a run shows of one tells of its neighbours.
     """
 
-    columns: dict[TrainingSetting, int]
+    columns: dict[Setting, int]
     times: Floats
     time_noise: Floats
     powers: Floats | None
@@ -202,7 +203,7 @@ class Belief:
     def of(
         cls,
         posterior: Posterior,
-        settings: Sequence[TrainingSetting],
+        settings: Sequence[Setting],
         host: HostPower | None = None,
     ) -> "Belief":
         distinct = list(dict.fromkeys(settings))
@@ -212,15 +213,15 @@ class Belief:
         noise = noise_of_repeats(posterior)
         return cls(columns, *posterior.means(distinct, draws, noise=noise), host_w)
 
-    def regrets(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+    def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
         """Return the regrets of choosing each setting, shape (draws, choices)."""
         return regrets(question, choices, *self._of_a_sample(choices))
 
-    def missed(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+    def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
         """Return the share by which each setting misses a constraint, shape (draws, choices)."""
         return missed(question, choices, *self._of_a_sample(choices))
 
-    def _of_a_sample(self, choices: Sequence[TrainingSetting]) -> tuple[Floats, Floats | None]:
+    def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
         at = [self.columns[setting] for setting in choices]
         times = self.times[:, at] / np.array([item.samples for item in choices])
         if self.powers is None:
@@ -234,7 +235,7 @@ class Belief:
             item: item.gpu_hours(float(steps_s[self.columns[item.setting]])) for item in candidates
         }
 
-    def outcomes(self, settings: Sequence[TrainingSetting]) -> Outcomes:
+    def outcomes(self, settings: Sequence[Setting]) -> Outcomes:
         at = [self.columns[setting] for setting in settings]
         if self.powers is None or self.power_noise is None:
             return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
@@ -245,9 +246,9 @@ class Belief:
 
 
 def _check(
-    leading: TrainingSetting,
-    choices: Sequence[TrainingSetting],
-    seen: Sequence[TrainingSetting],
+    leading: Setting,
+    choices: Sequence[Setting],
+    seen: Sequence[Setting],
     hours: Mapping[Candidate, float],
     spent: float,
     *,
@@ -281,20 +282,18 @@ def _check(
 _LOAD = ("local_batch", "power_limit_w", "clock_limit_mhz")
 
 
-def _load(setting: TrainingSetting) -> tuple[float | None, ...]:
+def _load(setting: Setting) -> tuple[float | None, ...]:
     return tuple(getattr(setting, name) for name in _LOAD)
 
 
-def _place(setting: TrainingSetting) -> object:
+def _place(setting: Setting) -> object:
     return setting.gpus_per_node or setting.gpus
 
 
-def _other_places(
-    leading: TrainingSetting, choices: Sequence[TrainingSetting]
-) -> Iterator[TrainingSetting]:
+def _other_places(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
     """Yield the settings of the same batch and limit on the next fewer and the next more GPUs."""
 
-    def distance(other: TrainingSetting) -> tuple[int, int]:
+    def distance(other: Setting) -> tuple[int, int]:
         nodes = abs((leading.nodes or 0) - (other.nodes or 0))
         return abs(leading.gpus - other.gpus), nodes
 
@@ -304,9 +303,7 @@ def _other_places(
         yield from sorted(others, key=distance)[:1]
 
 
-def _neighbours(
-    leading: TrainingSetting, choices: Sequence[TrainingSetting]
-) -> Iterator[TrainingSetting]:
+def _neighbours(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
     """Yield the settings that have the next smaller or larger batch or limit, else the same."""
     for name in _LOAD:
         same = {name: getattr(leading, name)}

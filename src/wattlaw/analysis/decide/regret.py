@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from wattlaw.analysis.predict.settings import Floats, TrainingSetting
+from wattlaw.analysis.predict.observation import Floats
 from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 
 #: A setting that misses a constraint by a share is as bad as one that costs more by this multiple.
 _PENALTY = 2.0
@@ -13,7 +14,7 @@ _PENALTY = 2.0
 
 def regrets(
     question: Question,
-    settings: Sequence[TrainingSetting],
+    settings: Sequence[Setting],
     time_s: Floats,
     energy_j: Floats | None,
 ) -> Floats:
@@ -39,7 +40,7 @@ def regrets(
 
 def missed(
     question: Question,
-    settings: Sequence[TrainingSetting],
+    settings: Sequence[Setting],
     time_s: Floats,
     energy_j: Floats | None,
 ) -> Floats:
@@ -64,7 +65,7 @@ def missed(
 
 def _of_training(
     question: Question,
-    settings: Sequence[TrainingSetting],
+    settings: Sequence[Setting],
     time_s: Floats,
     energy_j: Floats | None,
 ) -> tuple[Floats, Floats | None]:

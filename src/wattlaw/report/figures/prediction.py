@@ -66,8 +66,8 @@ def _panels(findings: Findings, layers_of: _Layers, notes: list[str]) -> Spec | 
 
 def _batch(overview: Overview) -> str:
     """Return what the settings of a curve have in common."""
-    first = overview.curve[0]
-    batches = {row.local_batch for row in overview.curve}
+    first = overview.curve[0].setting
+    batches = {row.setting.local_batch for row in overview.curve}
     if first.local_batch is None:
         return "batch not known"
     if len(batches) == 1:
@@ -78,7 +78,10 @@ def _batch(overview: Overview) -> str:
 def _curve_layers(overview: Overview) -> list[alt.Chart]:
     unit = overview.job.unit
     name = _TIMES[unit]
-    rows = [(row.gpus, getattr(row, name), *getattr(row, f"{name}_ci")) for row in overview.curve]
+    rows = [
+        (row.setting.gpus, getattr(row, name), *getattr(row, f"{name}_ci"))
+        for row in overview.curve
+    ]
     curve = pd.DataFrame(rows, columns=["at", "mean", "low", "high"]).assign(line=_LINE)
     measured = [(item.setting.gpus, overview.job.unit_time_s(item)) for item in overview.measured]
     runs = pd.DataFrame(measured, columns=["at", "mean"])
@@ -102,7 +105,7 @@ def _bar_layers(overview: Overview) -> list[alt.Chart]:
         seconds = {name.removesuffix("_s"): value for name, value in asdict(row.components).items()}
         total = sum(seconds.values())
         rows += [
-            {"gpus": str(row.gpus), "part": name, "share": 100 * seconds[name] / total,
+            {"gpus": str(row.setting.gpus), "part": name, "share": 100 * seconds[name] / total,
              "order": _PARTS.index(name)}
             for name in _PARTS
         ]  # fmt: skip

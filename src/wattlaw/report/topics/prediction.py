@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wattlaw.analysis.predict.job import Job, Predictions
     from wattlaw.analysis.predict.overview import Check
     from wattlaw.analysis.predict.results import Prediction
-    from wattlaw.analysis.predict.settings import TrainingSetting
+    from wattlaw.study.setting import Setting
 
 #: The times of a prediction; the first that all rows have is shown.
 _TIMES = {
@@ -28,14 +28,14 @@ _MOST_LISTED = 6
 #: Settings that have a column only where rows differ.
 _SETTINGS = {
     "hardware": tables.text("hardware", attrgetter("hardware")),
-    "nodes": tables.number("nodes", attrgetter("nodes")),
-    "local_batch": tables.number("batch each", attrgetter("local_batch")),
-    "precision": tables.text("precision", attrgetter("precision")),
+    "nodes": tables.number("nodes", attrgetter("setting.nodes")),
+    "local_batch": tables.number("batch each", attrgetter("setting.local_batch")),
+    "precision": tables.text("precision", attrgetter("setting.precision")),
     "power_limit_w": tables.text(
-        "cap", lambda row: fmt.limit_label("power_limit_w", row.power_limit_w)
+        "cap", lambda row: fmt.limit_label("power_limit_w", row.setting.power_limit_w)
     ),
     "clock_limit_mhz": tables.text(
-        "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.clock_limit_mhz)
+        "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)
     ),
 }
 
@@ -47,9 +47,14 @@ def table(predictions: Predictions) -> tables.Table | None:
         (name for name in _TIMES if all(getattr(row, name) is not None for row in rows)),
         "step_time_s",
     )
-    differing = [name for name in _SETTINGS if len({getattr(row, name) for row in rows}) > 1]
+    differing = [
+        name
+        for name in _SETTINGS
+        if len({row.hardware if name == "hardware" else getattr(row.setting, name) for row in rows})
+        > 1
+    ]
     columns = [
-        tables.number("GPUs", attrgetter("gpus")),
+        tables.number("GPUs", attrgetter("setting.gpus")),
         *(_SETTINGS[name] for name in differing),
         tables.Column("time", lambda row: fmt.duration_text(_quantity(row, time))),
         tables.Column("W per GPU",
@@ -138,7 +143,7 @@ def _listed(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def label(setting: TrainingSetting, worker: str = "GPU") -> str:
+def label(setting: Setting, worker: str = "GPU") -> str:
     """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
     parts = [fmt.plural(setting.gpus, worker)]
     if setting.nodes is not None:
