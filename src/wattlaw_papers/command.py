@@ -9,6 +9,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.report import tables
+from wattlaw_papers.api import claims_of
 from wattlaw_papers.published import SOURCES
 
 
@@ -21,7 +22,7 @@ def claims(
     **asked: Any,
 ) -> int:
     """Test published findings on your own runs."""
-    tested = results.open(*stores, strict=strict).claims(energy_scope=energy_scope, **asked)
+    tested = claims_of(results.open(*stores, strict=strict), energy_scope=energy_scope, **asked)
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
         return 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common import formatting
 from wattlaw.report import tables
 from wattlaw.report.methods import read_methods

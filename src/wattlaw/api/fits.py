@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.laws.series import fit_table, without_estimated
+from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics.groups import ENERGIES
 from wattlaw.analysis.metrics.metrics import missing_energy, unit_of
 

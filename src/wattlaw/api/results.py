@@ -1,4 +1,4 @@
-"""The results of one or several stores: laws, advice, predictions, claims and comparisons."""
+"""The results of one or several stores: laws, advice, predictions and comparisons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +10,16 @@ import wattlaw.report.text  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.caveats import runs_without_result
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
-from wattlaw.analysis.laws.fits import SeriesFits
+from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.api.fits import fit_metrics
 from wattlaw.api.question import read_baseline, read_question
 from wattlaw.api.store_reports import StoreReports
-from wattlaw.api.store_tables import checked_scope
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
 from wattlaw.study.question import asks
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.job import Predictions
-    from wattlaw_papers.api import Claims
 
 
 @dataclass(frozen=True)
@@ -197,34 +195,6 @@ class Results(StoreReports):
             global_batch=global_batch, power_limit_w=power_limit_w,
             clock_limit_mhz=clock_limit_mhz,
         )  # fmt: skip
-
-    @asks(("pue", "grid"))
-    def claims(
-        self,
-        *,
-        energy_scope: str | None = None,
-        **asked: Any,
-    ) -> "Claims":
-        """Test the published findings of the two studies on these runs.
-
-        Parameters
-        ----------
-        energy_scope
-            As in ``advise``. By default energies count what the study of a claim counted.
-        **asked
-            ``pue`` and ``grid``, as in ``advise``. The claims on carbon need them.
-
-        Examples
-        --------
-        >>> claims = wattlaw.open("results").claims()
-        >>> sorted(claims.to_frame()["verdict"].unique())[-1]
-        'simulated'
-        """
-        from wattlaw_papers.api import Claims
-        from wattlaw_papers.claims import check_claims
-
-        scope, footprint = checked_scope(energy_scope), read_question(asked).footprint
-        return Claims(check_claims(*self._tables, footprint=footprint, energy_scope=scope))
 
     def compare(
         self,

@@ -14,7 +14,6 @@ from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
-from wattlaw.common.formatting import origins_label
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
 from wattlaw.report.notebook import as_html
@@ -22,6 +21,7 @@ from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
+from wattlaw.study.sources import origins_label
 
 
 @dataclass(frozen=True)

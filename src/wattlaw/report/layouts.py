@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import sentence
 from wattlaw.report import tables

@@ -7,7 +7,7 @@ import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.comparison import Comparison
-from wattlaw.analysis.laws.fits import SeriesFits
+from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
 from wattlaw.analysis.predict.job import Predictions
 from wattlaw.common.formatting import group_label

@@ -18,9 +18,9 @@ from wattlaw.analysis.advise.offer import Offer, fastest
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.decide.regret import regrets as regrets_of
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
+from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import Floats, pool
 from wattlaw.analysis.predict.job import Job
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.observation import Observation

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from wattlaw.analysis.advise.offer import Offer, fastest
 from wattlaw.analysis.advise.option import Option, Quantity
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common.formatting import duration_text, energy_text, plural
 from wattlaw.study.question import Question

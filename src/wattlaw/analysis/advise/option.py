@@ -5,10 +5,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
+from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import Floats
 from wattlaw.analysis.predict.job import Job
 from wattlaw.common.formatting import limit_label, plural
 from wattlaw.study.footprint import Footprint

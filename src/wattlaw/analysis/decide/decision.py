@@ -11,10 +11,11 @@ from wattlaw.analysis.decide.evidence import Evidence
 from wattlaw.analysis.decide.plan import OtherSetting, Plan
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.formatting import number, origin_of
+from wattlaw.common.formatting import number
 from wattlaw.study.decide import Decide
 from wattlaw.study.model import Study
 from wattlaw.study.setting import Setting
+from wattlaw.study.sources import origin_of
 
 #: Keys of ``decide`` that say how surely and how something is decided, not what.
 _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}

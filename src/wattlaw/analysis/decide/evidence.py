@@ -10,15 +10,16 @@ import pandas as pd
 from wattlaw.analysis.decide.candidates import Candidate, emulated_setting, setting_of
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.to_target import time_to_target
+from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import BASES, HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import origin_of, worker_noun
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
+from wattlaw.study.sources import origin_of
 
 #: Runs with equal values in these columns are runs of the study's job.
 _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware", "power_profile")

@@ -33,10 +33,7 @@ def write_page(result: object, _: Path) -> None:
 
 
 class Result:
-    """The base class of frozen dataclasses that have ``to_dict`` and ``to_frame``.
-
-    Fields with ``repr=False`` are internal and stay out of both.
-    """
+    """A frozen dataclass with ``to_dict`` and ``to_frame``; ``repr=False`` is internal."""
 
     #: Properties and class constants that ``to_dict`` adds to the fields.
     properties: ClassVar[tuple[str, ...]] = ()

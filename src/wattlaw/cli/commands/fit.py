@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.laws.fits import SeriesFits
+from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions
 from wattlaw.api import fits as tables
 from wattlaw.api import results

@@ -9,7 +9,7 @@ import pandas as pd
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.option import Option, Quantity
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
 from wattlaw.common.formatting import JOULE_UNITS, choose_unit, group_label, setting_label

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.laws.energy_laws import GROUP_COLUMNS
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common.formatting import with_interval
 from wattlaw.report.figures import parts

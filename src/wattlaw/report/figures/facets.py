@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.formatting import plural
 from wattlaw.report.figures.labels import row_labels, unique_labels
 from wattlaw.report.theme import MARGIN, PAGE_WIDTH, line_styles

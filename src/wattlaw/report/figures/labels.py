@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.common.formatting import known, limit_label, replace_invisible, setting_label
 from wattlaw.common.text import collapse_whitespace

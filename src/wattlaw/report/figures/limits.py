@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import Limit, other_limit
+from wattlaw.analysis.laws.limit_effects import Limit, other_limit
 from wattlaw.common.formatting import LIMIT_NAMES, LIMIT_UNITS, limit_label, plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.energy import counted_note

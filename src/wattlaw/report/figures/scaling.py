@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import Limit, other_limit
+from wattlaw.analysis.laws.limit_effects import Limit, other_limit
 from wattlaw.common.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (

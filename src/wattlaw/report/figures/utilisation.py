@@ -4,7 +4,7 @@ import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import Limit
+from wattlaw.analysis.laws.limit_effects import Limit
 from wattlaw.common.formatting import plural
 from wattlaw.report.figures import parts
 from wattlaw.report.figures.facets import (

@@ -8,8 +8,11 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.caveats import UNKNOWN_BATCH
 from wattlaw.analysis.advise.certainty import Savings
 from wattlaw.analysis.advise.option import Option
+from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.not_as_declared import OTHER_BATCH
+from wattlaw.study.sources import MEASURED
 
 _MAX_TIES = 2
 _MAX_CANDIDATES = 3
@@ -56,7 +59,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
 
 def _always_shown(advice: Advice) -> list[str]:
     """Return the warnings about another batch than declared, and a scope that is missing."""
-    codes = (fmt.OTHER_BATCH, fmt.NO_SCOPE)
+    codes = (OTHER_BATCH, NO_SCOPE)
     return [f"Warning: {item}" for item in advice.warnings if item.code in codes]
 
 
@@ -78,7 +81,7 @@ def brief(advice: Advice) -> str:
         parts.append("the only setting that is compared")
     else:
         parts.append("probability unknown")
-    parts.append("" if option.source == fmt.MEASURED else option.source)
+    parts.append("" if option.source == MEASURED else option.source)
     codes = {warning.code for warning in advice.warnings}
     parts += [text for code, text in _BRIEF_WARNINGS.items() if code in codes]
     if advice.any_batch is not None:
@@ -109,9 +112,9 @@ def _caveats(advice: Advice) -> list[str]:
     if option is not None and option.is_predicted:
         of = " and ".join(advice.rests_on.runs)
         source = f"predicted from {of} runs"
-    elif source not in ("", fmt.MEASURED):
+    elif source not in ("", MEASURED):
         source += ", not measured here"
-    caveats = [] if source in ("", fmt.MEASURED) else [source]
+    caveats = [] if source in ("", MEASURED) else [source]
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if advice.unit == "step" and "batch-unknown" in codes:
         caveats.append("the batch is unknown, and may differ")
@@ -125,8 +128,8 @@ def _caveats(advice: Advice) -> list[str]:
 
 
 _BRIEF_WARNINGS = {
-    fmt.OTHER_BATCH: "the batch that ran differs from the declared one",
-    fmt.NO_SCOPE: "energies of the requested scope are missing",
+    OTHER_BATCH: "the batch that ran differs from the declared one",
+    NO_SCOPE: "energies of the requested scope are missing",
 }
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
@@ -400,4 +403,4 @@ _IMPLIED = {
     "quality-not-measured": "batch-quality-unknown",
 }  # fmt: skip
 #: Warnings that a caveat on the data says, with the number of runs.
-_IN_DATA = ("energy-suspect", "energy-reason", fmt.NO_SCOPE)
+_IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)

@@ -11,6 +11,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.prediction import label
+from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
     from wattlaw.analysis.decide.decision import Decision
@@ -63,7 +64,7 @@ def _others(decision: Decision) -> str:
 
 def _spent(decision: Decision) -> str:
     """Return the GPU-hours of the runs that ended, with their origin if that is no measurement."""
-    origin = "" if decision.origin == fmt.MEASURED else f"{decision.origin} "
+    origin = "" if decision.origin == MEASURED else f"{decision.origin} "
     return f"{fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours"
 
 
@@ -101,7 +102,7 @@ def result(findings: Findings) -> tables.Table | None:
         tables.text("measuring", _progress),
     ]
     title = "Decisions of studies with decide"
-    origins = {item.origin for item in findings.decisions} - {fmt.MEASURED}
+    origins = {item.origin for item in findings.decisions} - {MEASURED}
     if origins and not findings.sources_label:  # which the page adds to every title
         title += f" ({' and '.join(sorted(origins))})"
     note = (
@@ -116,7 +117,7 @@ def sentences(findings: Findings) -> Iterator[str]:
     for item in findings.decisions:
         if item.setting is None or item.gpu_hours_grid is None:
             continue
-        origin = "" if item.origin == fmt.MEASURED else f" ({item.origin})"
+        origin = "" if item.origin == MEASURED else f" ({item.origin})"
         is_likely = item.meets is None or item.meets >= LIKELY
         missed = (
             "" if is_likely else f" (it meets the constraints with probability {item.meets:.2f})"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.metrics.metrics import missing_energy
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.comparison import DIFFERENT, MARGIN, SAME, LimitComparison
+from wattlaw.analysis.laws.limit_comparison import DIFFERENT, MARGIN, SAME, LimitComparison
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables

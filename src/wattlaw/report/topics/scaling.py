@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
-from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
+from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import worker_noun

@@ -10,6 +10,7 @@ from wattlaw.report import tables
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.study.question import Question
+from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
     from wattlaw.analysis.advise.advice import Advice
@@ -167,5 +168,5 @@ def _next(row: _Row) -> str:
 def _known_by(option: Option) -> str:
     if option.is_predicted:
         return "prediction" + (", beyond the runs" if option.extrapolates else "")
-    source = "" if option.source == fmt.MEASURED else f"{option.source} "
+    source = "" if option.source == MEASURED else f"{option.source} "
     return fmt.plural(option.repeats, f"{source}run")
