@@ -18,8 +18,7 @@ from wattlaw.run.choosing import Choice
 from wattlaw.run.early_stop import StepTime
 from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
-from wattlaw.store.store import Store
-from wattlaw.store.tables import read_stores
+from wattlaw.store.store import Store, read_stores
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
