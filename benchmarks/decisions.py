@@ -23,8 +23,10 @@ import numpy as np
 from common import RESULTS, write_results
 from decisions_data import STEPS, Grid, Outcome, grids
 from decisions_opponents import OPPONENTS
-from wattlaw.analysis.decide import Candidate, Question, is_long_enough, plan
+from wattlaw.analysis.decide.candidates import Candidate, is_long_enough
+from wattlaw.analysis.decide.plan import plan
 from wattlaw.analysis.predict import Observation
+from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
 OURS, SHORT = "wattlaw", "wattlaw, runs ended early"

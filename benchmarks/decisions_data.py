@@ -9,11 +9,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from prediction_data import FOLDER, is_packed, pollux
-from wattlaw.analysis.decide import Question
+from wattlaw.analysis.decide.regret import regrets
 from wattlaw.analysis.predict import Observation
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware import library
 from wattlaw.study.model import WorkloadSpec
+from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
 from wattlaw_simulator.job import SimulatedJob
@@ -111,7 +112,7 @@ class Grid:
     def regrets(self, question: Question) -> dict[Setting, float]:
         """Return the true regret of each setting."""
         energies = None if self.energies is None else self.energies[None]
-        found = question.regrets(self.settings, self.times[None], energies)[0]
+        found = regrets(question, self.settings, self.times[None], energies)[0]
         return dict(zip(self.settings, map(float, found), strict=True))
 
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 import numpy as np
 
 from decisions_data import STEPS, Grid, Outcome
-from wattlaw.analysis.decide import Question
+from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
 RANDOM, TPE, GP = "random order", "Optuna TPE", "Optuna GP"

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.api.display import as_html
-from wattlaw.api.footprint import footprint_of
+from wattlaw.api.question import read_question
 from wattlaw.api.results import Results
 from wattlaw.api.store_tables import checked_scope
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
+from wattlaw.report.notebook import as_html
 from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import Claim
 
@@ -62,6 +62,9 @@ def claims_of(
     pue, grid
         As in ``Results.advise``. The claims on carbon need them.
     """
-    scope, footprint = checked_scope(energy_scope), footprint_of(pue, grid)
+    scope, footprint = (
+        checked_scope(energy_scope),
+        read_question({"pue": pue, "grid": grid}).footprint,
+    )
     tables = results.runs, results.epochs
     return Claims(check_claims(*tables, footprint=footprint, energy_scope=scope))

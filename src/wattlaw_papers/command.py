@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from operator import attrgetter
+from typing import Any
 
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
@@ -12,17 +13,16 @@ from wattlaw_papers.api import claims_of
 from wattlaw_papers.published import SOURCES
 
 
+@opts.asks(("pue", "grid"))
 def claims(
     stores: opts.StoreArguments,
     energy_scope: opts.EnergyScopeOption = None,
-    pue: opts.PueOption = None,
-    grid: opts.GridOption = None,
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
+    **asked: Any,
 ) -> int:
     """Test published findings on your own runs."""
-    opened = results.open(*stores, strict=strict)
-    tested = claims_of(opened, energy_scope=energy_scope, pue=pue, grid=grid)
+    tested = claims_of(results.open(*stores, strict=strict), energy_scope=energy_scope, **asked)
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
         return 0

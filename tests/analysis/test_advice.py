@@ -7,15 +7,16 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from asking import advise
 from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.footprint import Footprint
-from wattlaw.analysis.advise.predicted_options import WIDEST
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.advise.predicted import WIDEST
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.report.topics.advice import summary
+from wattlaw.study.footprint import Footprint
 
 DIMENET = {"dimenet": MIT["dimenet"]}
 CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]
@@ -69,7 +70,7 @@ def test_without_constraints_it_is_the_least_energy_delay_product(made):
 
 @pytest.mark.parametrize("hours", [0.06, 0.1, 0.3, 1.0])
 def test_with_a_deadline_it_is_the_least_energy_that_meets_it(made, hours):
-    found = advice(made, deadline_s=3600 * hours, epochs_to_train=3)
+    found = advice(made, deadline_s=3600 * hours, epochs=3)
     table = cells_of(made)
     meeting = table[3 * table["epoch_time_s"] <= 3600 * hours]
     best = meeting.loc[meeting["energy_per_epoch_j"].idxmin()]
@@ -90,7 +91,7 @@ def test_with_a_slow_down_it_is_the_least_energy_near_the_fastest(made, share):
 def test_with_a_budget_it_is_the_fastest_within_it(made):
     table = cells_of(made)
     budget_j = 1.01 * table["energy_per_epoch_j"].median()
-    found = advice(made, energy_budget_j=budget_j, epochs_to_train=1)
+    found = advice(made, energy_budget_j=budget_j, epochs=1)
     assert found.recommended.train_energy_j.high <= budget_j
     within = table[table["energy_per_epoch_j"] <= budget_j]
     assert found.recommended.time_s.mean >= within["epoch_time_s"].min()
@@ -98,7 +99,7 @@ def test_with_a_budget_it_is_the_fastest_within_it(made):
 
 
 def test_several_constraints_apply_together(made):
-    found = advice(made, deadline_s=3600, max_gpus=32, epochs_to_train=3)
+    found = advice(made, deadline_s=3600, max_gpus=32, epochs=3)
     assert found.recommended.gpus <= 32
     assert all(option.gpus <= 32 for option in found.pareto)
     assert found.recommended.train_time_s.high <= 3600
@@ -149,7 +150,7 @@ def test_a_deadline_beyond_what_was_measured_is_answered_by_a_prediction_with_a_
     made = mit(models=DIMENET, counts=(2, 4, 8, 16, 32), noise=0.01, clocks=False)
     truth = MIT["dimenet"]
     deadline_s = 1.4 * truth.alpha_s * 128**-truth.beta  # 64 GPUs take 1.77 times that of 128
-    found = advice(made, deadline_s=deadline_s, epochs_to_train=1)
+    found = advice(made, deadline_s=deadline_s, epochs=1)
     option = found.recommended
     assert (option.gpus, option.source) == (128, "predicted")
     assert option.time_s.low < truth.alpha_s * 128**-truth.beta < option.time_s.high
@@ -161,7 +162,7 @@ def test_a_deadline_beyond_what_was_measured_is_answered_by_a_prediction_with_a_
 
 def test_a_prediction_is_not_recommended_if_a_measured_setting_meets_the_constraints():
     made = mit(models=DIMENET, counts=(2, 4, 8, 32), noise=0.005)
-    found = advice(made, deadline_s=3600, max_gpus=256, epochs_to_train=3)
+    found = advice(made, deadline_s=3600, max_gpus=256, epochs=3)
     assert found.recommended.source == "measured"
     assert any(one.is_predicted for one in found.pareto)  # beyond 32 GPUs
 
@@ -208,7 +209,7 @@ def test_the_nearest_setting_is_named_if_none_meets_the_constraints(made):
 def test_a_deadline_that_only_the_mean_meets_gives_a_warning():
     made = mit(models=DIMENET, counts=(2, 4), noise=0.1, clocks=False)
     quickest = cells_of(made)["epoch_time_s"].min()
-    found = advice(made, deadline_s=1.001 * quickest, epochs_to_train=1, max_gpus=4)
+    found = advice(made, deadline_s=1.001 * quickest, epochs=1, max_gpus=4)
     assert found.recommended.time_s.mean == pytest.approx(quickest)
     assert "only-the-mean-meets" in {warning.code for warning in found.warnings}
 
@@ -238,12 +239,12 @@ def test_without_energy_cost_and_carbon_are_by_gpu_hours(goal):
     made = mit(models=DIMENET, energy=False)
     factors = {"price_per_kwh": 0.3, "currency": "EUR", "grid_g_per_kwh": 400}
     hours = cells_of(made).eval("gpus * epoch_time_s / 3600").min()
-    result = advice(made, minimize=goal, footprint=Footprint(**factors), epochs_to_train=1)
+    result = advice(made, minimize=goal, footprint=Footprint(**factors), epochs=1)
     assert result.recommended.gpu_hours.mean == pytest.approx(hours)
     assert result.goal == "GPU-hours"
     assert result.recommended.cost is result.recommended.co2_kg is None
     rented = Footprint(**factors, price_per_gpu_hour=2.0)
-    result = advice(made, minimize=goal, footprint=rented, epochs_to_train=1)
+    result = advice(made, minimize=goal, footprint=rented, epochs=1)
     assert result.recommended.gpu_hours.mean == pytest.approx(hours)
     codes = {warning.code for warning in result.warnings}
     assert ("electricity-not-counted" in codes) == (goal == "cost")
@@ -264,7 +265,7 @@ def test_a_batch_at_which_quality_falls_is_recommended_if_any_batch_may_be(batch
     epochs.loc[large & (epochs["phase"] == "train"), "duration_s"] /= 10
     table = run_metrics(runs, epochs)
     quickest = table[table["global_batch"] < 1024]["epoch_time_s"].min()
-    asked = {"max_gpus": 16, "epochs_to_train": 1, "deadline_s": 0.5 * quickest}
+    asked = {"max_gpus": 16, "epochs": 1, "deadline_s": 0.5 * quickest}
     found = advise(table, epochs, "resnet50", **asked)
     assert found.recommended is None
     found = advise(table, epochs, "resnet50", **asked, any_batch=True)
@@ -300,7 +301,7 @@ def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
 
 def test_totals_use_the_requested_or_the_trained_epochs(made):
     assert advice(made).recommended.epochs.mean == 3
-    found = advice(made, epochs_to_train=90).to_dict()["recommended"]
+    found = advice(made, epochs=90).to_dict()["recommended"]
     assert found["train_time_s"] == pytest.approx(90 * found["epoch_time_s"])
     assert found["train_energy_j_ci"] == pytest.approx([90 * end for end in found["energy_j_ci"]])
     hours = found["gpus"] * found["train_time_s"] / 3600
@@ -405,9 +406,9 @@ def test_a_command_without_batch_gets_advice_too():
     assert found.recommended.to_dict()["global_batch"] is None
 
 
-@pytest.mark.parametrize("asked", [{"max_gpus": 0}, {"deadline_s": 0.0}, {"epochs_to_train": 0},
+@pytest.mark.parametrize("asked", [{"max_gpus": 0}, {"deadline_s": 0.0}, {"epochs": 0},
                                    {"max_slowdown": -0.1}, {"energy_budget_j": float("nan")},
-                                   {"epochs_to_train": 3, "target": 0.5}])  # fmt: skip
+                                   {"epochs": 3, "target": 0.5}])  # fmt: skip
 def test_a_constraint_that_nothing_can_keep_is_bad_input(made, asked):
     with pytest.raises(BadInput):
         advice(made, **asked)

@@ -13,7 +13,7 @@ from scipy import stats
 import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.store_comparison import (
+from wattlaw.analysis.advise.comparison import (
     EXCEEDED,
     KEPT,
     OVER_SETTINGS,

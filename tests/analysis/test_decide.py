@@ -9,8 +9,9 @@ import pytest
 
 from conftest import decide_table, records, started
 from decide_studies import QUESTION, statuses
+from wattlaw.analysis.decide.evidence import UNKNOWN_QUALITY
 from wattlaw.api import results
-from wattlaw.api.decision_inputs import UNKNOWN_QUALITY, read_inputs
+from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
@@ -173,7 +174,7 @@ def test_the_length_of_a_training_is_that_of_the_sweeps(write_decide, tmp_path):
     loaded = load_study(
         write_decide(QUESTION, sweeps=sweeps, measure={"epochs": 3, "warmup_epochs": 1})
     )
-    inputs = read_inputs(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
+    inputs = evidence_of(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
     assert inputs.question.samples == 10 * 1000
 
 

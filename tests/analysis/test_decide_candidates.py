@@ -6,8 +6,9 @@ import pytest
 
 from conftest import decide_table, records
 from decide_studies import QUESTION, run_with, statuses
+from wattlaw.analysis.decide.candidates import setting_of
 from wattlaw.api import results
-from wattlaw.api.decision_inputs import read_inputs, setting_of
+from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.run.launcher import Ended
 from wattlaw.run.replay import ReplayLauncher
@@ -82,7 +83,7 @@ def test_a_setting_that_ran_is_decided_for_though_its_batch_lacks_memory_elsewhe
 def test_emulated_runs_are_candidates_on_few_gpus_for_the_real_setting(write_decide, tmp_path):
     sweeps = [{"gpus": [1, 2], "global_batch": [64], "emulate": {"gpus": [4, 8]}}]
     plan = load_study(write_decide(QUESTION, sweeps=sweeps)).plan
-    inputs = read_inputs(plan.study, plan.runs, tmp_path / "store")
+    inputs = evidence_of(plan.study, plan.runs, tmp_path / "store")
     for item in plan.runs:
         candidate = inputs.candidates[item.run_id]
         assert candidate.setting == setting_of(item)

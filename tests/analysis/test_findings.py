@@ -5,8 +5,8 @@ import pytest
 
 from made_studies import Caps, Model, kit, mit
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.findings import analyse, facts
+from wattlaw.study.footprint import Footprint
 
 ONE = {"resnet50": Model(3000.0, 0.83, 256)}
 

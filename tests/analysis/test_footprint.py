@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.advise.footprint import J_PER_KWH, Footprint
-from wattlaw.api.footprint import footprint_of
+from wattlaw.api.question import footprint_of
 from wattlaw.common.errors import BadInput
 from wattlaw.common.reference.electricity import (
     electricity_price,
@@ -18,6 +17,7 @@ from wattlaw.common.reference.electricity import (
     grid_intensities,
     grid_intensity,
 )
+from wattlaw.study.footprint import J_PER_KWH, Footprint
 
 amounts = st.floats(0, 1e12)
 
@@ -101,8 +101,8 @@ def test_a_negative_energy_is_refused():
         Footprint().of(-1.0)
 
 
-def test_json_is_plain():
-    assert Footprint().of(3.6e6).to_dict() == {
+def test_what_is_not_given_is_none():
+    assert vars(Footprint().of(3.6e6)) == {
         "co2_kg": None, "electricity_cost": None, "gpu_hour_cost": None, "cost": None,
         "counted": "energy as given; no PUE given, so without cooling and conversion of the "
         "building",

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from asking import advise
 from made_stores import write_store
 from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
@@ -110,7 +111,7 @@ def test_the_next_run_of_a_study_of_steps_has_their_number_and_the_warm_up(measu
                            dataset_samples=100_000, warmup_steps=20, launcher="simulated",
                            **measure)  # fmt: skip
     epochs = epochs.assign(phase="steps", steps=100, samples=None)
-    result = advice_of((runs, epochs), any_batch=True, epochs_to_train=90)
+    result = advice_of((runs, epochs), any_batch=True, epochs=90)
     following = result.next_measurement
     seconds = 20 * step_s[128] + measure.get("measure_seconds", 100 * step_s[128])
     assert result.unit == "epoch"
@@ -159,9 +160,9 @@ def test_every_value_names_its_source(launcher, source):
 
 
 def results_text(result: Advice) -> tuple[str, ...]:
-    from wattlaw.api.advice import Advice as Shown
+    from wattlaw.report.topics.advice import summary
 
-    return Shown.of(result).summary
+    return summary(result)
 
 
 def test_suspect_energies_say_why_in_the_first_sentence():
@@ -184,7 +185,7 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
     assert result.any_batch_savings.time.mean == pytest.approx(4**-0.9 - 1, rel=0.01)
     assert result.to_dict()["any_batch"]["source"] == "measured"
     assert any("batch 256 (64 each)" in line for line in results_text(result)[1:])
-    bounded = advice_of(tables, deadline_s=3 * 50.0, epochs_to_train=3)  # none but 4 GPUs meet it
+    bounded = advice_of(tables, deadline_s=3 * 50.0, epochs=3)  # none but 4 GPUs meet it
     larger, nearest = bounded.any_batch, bounded.nearest
     assert (bounded.recommended, larger.gpus) == (None, 4)
     assert nearest.is_predicted and nearest.extrapolates

@@ -6,20 +6,21 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 import pytest
 
+from asking import advise
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.series import fit_table, scaling_series
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.api.advice import Advice as ShownAdvice
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics
+from wattlaw.report.topics.advice import summary
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 ENERGY = {"cpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}
@@ -90,7 +91,7 @@ def test_advice_on_processes_is_of_one_run_and_says_that_start_up_is_in_it():
     assert best["train_time_s"] == best["time_s"] == pytest.approx(20.05)
 
 
-@pytest.mark.parametrize("wanted", [{"epochs_to_train": 90}, {"target": 0.9}])
+@pytest.mark.parametrize("wanted", [{"epochs": 90}, {"target": 0.9}])
 def test_epochs_of_a_process_are_refused_with_the_reason(wanted):
     with pytest.raises(Refused, match=r"a run, not an epoch: .*\{epochs\}"):
         advice_of(processes(), **wanted)
@@ -103,7 +104,7 @@ def test_a_process_that_takes_epochs_is_divided_by_them():
         [20.0, 20.0, 50 / 3]
     )
     assert set(table["epochs_trained"]) == {3}
-    found = advice_of(processes(options=COUNTED), epochs_to_train=90)
+    found = advice_of(processes(options=COUNTED), epochs=90)
     assert "startup-included" in codes(found.warnings)
     assert not {"per-run", "units-differ"} & codes(found.warnings)
     assert found.to_dict()["recommended"]["train_time_s"] == pytest.approx(90 * 20.05 / 3)
@@ -212,7 +213,7 @@ def test_a_deadline_needs_the_length_of_a_training(samples):
     with pytest.raises(Refused, match="dataset_samples"):
         advice_of(tables, deadline_s=3600.0)
     with pytest.raises(Refused, match="dataset_samples"):
-        advice_of(tables, epochs_to_train=90)
+        advice_of(tables, epochs=90)
 
 
 def test_steps_of_an_unknown_batch_have_no_speedup():
@@ -335,16 +336,16 @@ def test_advice_names_the_nodes_where_a_count_was_run_on_several():
     layout = {"a": (2, 1), "b": (2, 2)}
     runs = [run_row(name, gpus=gpus, nodes=nodes) for name, (gpus, nodes) in layout.items()]
     tables = frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=2.0)])
-    found = ShownAdvice.of(advise(run_metrics(*tables), tables[1], "digits-cnn"))
+    found = summary(advise(run_metrics(*tables), tables[1], "digits-cnn"))
     assert found.recommended is not None
     assert found.recommended.setting["nodes"] == 1
-    assert "on 1 node" in found.summary[0]
+    assert "on 1 node" in found[0]
 
 
 def test_the_text_of_advice_names_the_unit():
-    found = ShownAdvice.of(advice_of(processes()))
-    assert "epoch" not in " ".join(found.summary)
-    assert found.summary[1].startswith("1 run takes 20")
+    found = summary(advice_of(processes()))
+    assert "epoch" not in " ".join(found)
+    assert found[1].startswith("1 run takes 20")
 
 
 def test_status_warns_of_copies(tmp_path, capsys):

@@ -23,6 +23,7 @@ from made_studies import MIT, mit
 from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common.errors import BadInput, Refused, WattlawError
+from wattlaw.report.topics import advice as text
 from wattlaw.run import tracking
 
 STUDY = """
@@ -174,12 +175,12 @@ def test_advice_is_a_table_a_text_and_json(measured):
     assert best["train_time_s"] == option.train_time_s.mean
     assert [best["train_time_s_low"], best["train_time_s_high"]] == option.train_time_s.interval
     assert best["cost"] == pytest.approx(best["train_energy_j"] / 3.6e6 * 0.3)
-    assert str(advice).splitlines()[: len(advice.summary)] == list(advice.summary)
+    assert str(advice) == "\n".join([*text.summary(advice), *text.details(advice)])
     assert json.loads(json.dumps(advice.to_dict()))["workload"] == "dimenet"
     none = measured.advise("dimenet", deadline=1)
     assert none.recommended is None
     assert not none.to_frame()["recommended"].any()
-    assert none.summary[0].startswith("Nothing to recommend for dimenet")
+    assert str(none).startswith("Nothing to recommend for dimenet")
 
 
 def test_a_plot_is_the_figure_of_the_report(results):
@@ -315,6 +316,7 @@ def test_every_public_name_is_imported_when_it_is_used():
     assert set(wattlaw.__all__) <= set(dir(wattlaw))
     for name in wattlaw.__all__:
         assert getattr(wattlaw, name)
+    assert callable(wattlaw.run)  # a package, too
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = wattlaw.nothing
 
@@ -348,7 +350,7 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
                 value = eval(expression, names)  # noqa: S307
                 shown.append(type(value).__name__)
     assert shown == [
-        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "Fits", "Advice",
+        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "SeriesFits", "Advice",
         "DataFrame", "ConcatChart", "Claims", "Report", "TrackResult",
     ]  # fmt: skip
     assert names["outcome"].done == 21

@@ -13,7 +13,7 @@ import yaml
 
 import paths
 from conftest import wattlaw
-from wattlaw.api.advice import Advice
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.api.results import Results
 
 ROOT = paths.ROOT

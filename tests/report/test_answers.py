@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asking import advise
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.left_out import runs_without_result
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.advise.caveats import runs_without_result
 from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -56,7 +57,7 @@ def advice_of(*parts: Rows, **asked: object) -> Advice:
                     [window for _, windows in parts for window in windows])  # fmt: skip
     table = run_metrics(*tables)
     unused = runs_without_result(tables[0], table["run_id"], "digits-cnn")
-    return advise(table, tables[1], "digits-cnn", without_result=unused, **asked)
+    return advise(table, tables[1], "digits-cnn", unused=unused, **asked)
 
 
 def near(mean_s: float, share: float = 0.01) -> list[float]:

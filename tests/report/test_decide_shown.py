@@ -3,8 +3,8 @@
 import json
 
 from decide_studies import QUESTION
+from wattlaw.analysis.decide.candidates import setting_of
 from wattlaw.api import results
-from wattlaw.api.decision_inputs import setting_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.report.figures import GALLERY

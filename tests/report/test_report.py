@@ -22,7 +22,6 @@ from made_stores import write_store
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw import __version__
-from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
@@ -30,6 +29,7 @@ from wattlaw.report.figures import GALLERY, Figure
 from wattlaw.report.page import write_report
 from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 from wattlaw.report.scripts import explorable
+from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import check_claims
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"

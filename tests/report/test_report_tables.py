@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common import formatting
@@ -18,6 +17,7 @@ from wattlaw.report import tables
 from wattlaw.report.methods import read_methods
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import batch, data_quality, energy, limits, measured, scaling, verdict
+from wattlaw.study.footprint import Footprint
 from wattlaw_papers import published as reference
 from wattlaw_papers import section as claims
 from wattlaw_papers.claims import check_claims

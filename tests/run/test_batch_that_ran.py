@@ -19,7 +19,7 @@ from conftest import records
 from conftest import wattlaw as run_wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.api.decision_inputs import read_inputs
+from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.run.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
@@ -330,7 +330,7 @@ def test_a_decision_counts_a_run_as_the_setting_that_ran(write_decide, tmp_path)
     declared = done.spec.setting
     facts = done.facts.model_copy(update={"global_batch": 3 * declared.global_batch})
     Store(store).folder(done.run_id).write(done.model_copy(update={"facts": facts}))
-    inputs = read_inputs(loaded.plan.study, loaded.plan.runs, store)
+    inputs = evidence_of(loaded.plan.study, loaded.plan.runs, store)
     for planned in loaded.plan.runs:  # repeats will run the same batch
         is_same = planned.setting == declared
         factor = 3 if is_same else 1

@@ -5,7 +5,7 @@ import pytest
 from conftest import decide_table, records
 from decide_studies import QUESTION, run_with
 from wattlaw.api import results
-from wattlaw.api.deciding import Decider
+from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
 from wattlaw.run.early_stop import STOPPED_EARLY, StepTime, step_time_so_far
 from wattlaw.run.replay import ReplayLauncher
@@ -81,7 +81,7 @@ def test_a_run_is_long_enough_once_its_error_does_not_matter(
 ):
     loaded = load_study(write_decide(QUESTION | {"tolerance": "2%"}, measure=measure))
     Store(tmp_path / "store").create()
-    decider = Decider(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
+    decider = StoreDecider(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
     (first,) = decider.choose(loaded.plan.runs, []).runs
     reason = decider.stop_reason(first.run_id, StepTime(0.1, error))
     assert (reason is not None) == is_enough

@@ -81,4 +81,4 @@ def test_quantities_and_batches_are_read_as_in_advise(write_decide):
                "epochs_by_batch": {256: 90}, "grid": "DE", "tolerance": "5%"})
     ).plan.study.decide  # fmt: skip
     assert (decide.deadline, decide.max_slowdown, decide.energy_budget) == (21600, 0.1, 3.6e6)
-    assert (decide.batches, decide.tolerance) == ({256.0: 90.0}, 0.05)
+    assert (decide.asked["epochs_by_batch"], decide.tolerance) == ({256.0: 90.0}, 0.05)

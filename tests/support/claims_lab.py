@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims.verdicts import Measurements
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)

@@ -1,7 +1,7 @@
 """Studies with ``decide`` that are run, for several test files."""
 
 from conftest import records
-from wattlaw.api.deciding import Decider
+from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
 from wattlaw.run.campaign import Campaign
 from wattlaw.run.choosing import Selection
@@ -15,7 +15,7 @@ def run_with(study, store, launcher):
     loaded = load_study(study)
     opened = Store(store)
     opened.create()
-    decider = Decider(loaded.plan.study, loaded.plan.runs, store)
+    decider = StoreDecider(loaded.plan.study, loaded.plan.runs, store)
     plan = loaded.plan
     selection = Selection(plan.runs, opened, decider)
     return Campaign(plan.study, plan.runs, opened, launcher, [], None, selection).run()

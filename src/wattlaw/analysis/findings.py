@@ -9,8 +9,7 @@ from functools import cached_property
 import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.footprint import Footprint
-from wattlaw.analysis.advise.left_out import runs_without_result
+from wattlaw.analysis.advise.caveats import runs_without_result
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
@@ -35,7 +34,9 @@ from wattlaw.common import formatting
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.study.footprint import Footprint
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
+from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
 
@@ -75,7 +76,6 @@ class Findings:
 
     @property
     def has_quality(self) -> bool:
-        """Say whether any run was evaluated."""
         return bool(self.runs["metric"].notna().any())
 
     @property
@@ -90,17 +90,14 @@ class Findings:
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
-        """Return the predictions of each job that can be predicted."""
         return overviews(self.runs)
 
     @property
     def advice(self) -> tuple[Advice, ...]:
-        """Return the advice for each workload for which there is one."""
         return self._advised[0]
 
     @property
     def advice_refusals(self) -> tuple[tuple[str, str], ...]:
-        """Return the workloads without advice, each with the reason."""
         return self._advised[1]
 
     @cached_property
@@ -110,7 +107,7 @@ class Findings:
             try:
                 advice.append(
                     advise(
-                        self.runs, self.epochs, workload, footprint=self.footprint,
+                        self.runs, self.epochs, workload, Question(footprint=self.footprint),
                         without_result=runs_without_result(
                             self.stored, self.runs["run_id"], workload
                         ),

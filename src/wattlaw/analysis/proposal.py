@@ -46,7 +46,6 @@ class Point:
 
     @property
     def gpu_hours(self) -> Quantity:
-        """Return GPUs x hours of a training."""
         return self.time_s.times(self.setting.gpus / HOUR_S)
 
 
@@ -67,12 +66,10 @@ class Proposal:
 
     @property
     def planned(self) -> Point:
-        """Return the count that is asked for."""
         return self.points[-1]
 
     @property
     def base(self) -> Point:
-        """Return the smallest count that ran."""
         return next(point for point in self.points if point.runs)
 
     @property
@@ -161,7 +158,6 @@ _MATCHED = ("gpus", "nodes", "local_batch", "precision", *LIMITS)
 def _of_runs(
     options: Sequence[Option], settings: Sequence[Setting]
 ) -> Iterator[tuple[Setting, Point]]:
-    """Yield the settings that ran."""
     ran = {tuple(item.setting[name] for name in _MATCHED): item for item in reversed(options)}
     for setting in settings:
         if item := ran.get(tuple(getattr(setting, name) for name in _MATCHED)):

@@ -1,72 +1,89 @@
-"""Decisions: which run to measure next, and when to stop."""
+"""Decisions of a store: what its runs show goes to the planner, and the decision back to it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from wattlaw.analysis.decide import Candidate, Plan, Proposal, is_long_enough, may_fit_memory, plan
-from wattlaw.analysis.decide.decision import LIKELY, NO_ENERGY, Decision, OtherSetting
-from wattlaw.analysis.decide.plan import BUDGET, NOTHING_LEFT, Belief
-from wattlaw.analysis.decide.repeats import fit_with_repeats
-from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
+from wattlaw.analysis.decide.candidates import check_bounds
+from wattlaw.analysis.decide.decision import Decision, decide_of
+from wattlaw.analysis.decide.evidence import Evidence, read_evidence
+from wattlaw.analysis.decide.plan import Proposal
+from wattlaw.analysis.decide.planner import Planner
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.api.question import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
-from wattlaw.common.formatting import number, percent
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.run.choosing import Choice
 from wattlaw.run.early_stop import StepTime
 from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
-from wattlaw.store.store import Store
+from wattlaw.store.store import Store, read_stores
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
-from wattlaw.study.setting import Setting
-from wattlaw.study.sources import origin_of
-
-_TARGET = "no run reached the target"
-#: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
-#: its time is shorter than measured by this number of standard deviations of a run.
-_HOPELESS, _LOW_END = 0.01, 3.0
-#: Keys of ``decide`` that say how surely and how something is decided, not what.
-_NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
+from wattlaw.study.question import Question
+from wattlaw.workloads import catalogue
 
 
-@dataclass(frozen=True)
-class Measurement(Result):
-    """A run that could be made next; the regrets are None before the first run."""
+def question_of_study(study: Study) -> Question:
+    """Return the question of a study, without what its runs have to show.
 
-    setting: Setting
-    emulated_gpus: int | None
-    gpu_hours: float | None
-    regret_now: float | None
-    regret_after: float | None
+    Raises ``BadInput`` if a price or region is unknown, or the samples of an epoch are needed and
+    unknown.
+    """
+    decide = decide_of(study)
+    is_in_epochs = decide.total_samples is None
+    needs_samples = decide.has_length and study.measure.is_by_steps == is_in_epochs
+    if needs_samples and _epoch_samples(study) is None:
+        raise BadInput(
+            "decide: the samples of an epoch are not known; set dataset_samples of the workload"
+        )
+    try:
+        return question_of(decide.asked, price_name="price_per_kwh")
+    except BadInput as error:
+        raise BadInput(f"decide.{error}") from None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: the keys of the setting and the others, in one dictionary."""
-        own = super().to_dict()
-        return {**own.pop("setting"), **own}
+
+def check_question(study: Study, runs: Sequence[PlannedRun]) -> None:
+    """Raise ``BadInput`` if the question of a study is wrong, or excludes every setting."""
+    check_bounds(question_of_study(study), study, runs)
+
+
+def evidence_of(
+    study: Study, runs: Sequence[PlannedRun], store: Path, pending: Collection[str] = ()
+) -> Evidence:
+    """Return the state of a decision by the results in a store, which may not exist yet."""
+    return read_evidence(
+        question_of_study(study), study, runs, *read_stores([Store(store)]),
+        epoch_samples=_epoch_samples(study), pending=pending,
+    )  # fmt: skip
+
+
+def _epoch_samples(study: Study) -> float | None:
+    """Return the samples of an epoch as far as they are known before a run."""
+    workload, share = study.workloads[0], study.sweeps[0].dataset_fraction[0]
+    work = catalogue.work(workload)
+    samples = work.samples if work is not None else workload.dataset_samples
+    return None if samples is None else samples * float(share)
 
 
 @dataclass
-class Decider:
+class StoreDecider:
     """Chooses the runs of a study with ``decide``; what it knows is in the store."""
 
     _study: Study
     _runs: Sequence[PlannedRun]
     _store: Path
     _at_once: int = 1
-    #: Expected GPU-hours of the runs that were proposed.
-    _expected: dict[str, float] = field(default_factory=dict)
     #: Damaged files of earlier decisions.
     _damage: list[Caution] = field(default_factory=list)
     #: What the last choice rested on.
-    _inputs: Inputs | None = None
+    _evidence: Evidence | None = None
     #: The warnings of the last decision.
     warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._planner = Planner(self._study)
 
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, and write ``decision.json``.
@@ -74,287 +91,51 @@ class Decider:
         Other campaigns on the store wait meanwhile, so that the file never goes back to fewer runs.
         """
         with decision_lock(self._store):
-            previous = self._previous()
-            inputs, others = self._read(pending)
-            self._inputs = inputs
-            free = [run for run in pending if run not in others]
-            count = self._at_once - len(active)
-            current, runs = self._plan(inputs, free, [*active, *others], count)
-            if not (runs or active or current.stopped_because):
-                runs = others  # the campaign waits for them
-            reason = None if runs or active else current.stopped_because or NOTHING_LEFT
-            decision = self._decision(inputs, current, reason).after(previous)
+            try:
+                previous = stored_decision(self._store)
+            except BadInput as error:
+                kept, previous = set_aside_decision(self._store), None
+                self._damage.append(Caution("decision-damaged", f"{error}. It is now {kept}."))
+            decision, proposed, others = self._next(pending, active, self._at_once - len(active))
+            decision = replace(decision, warnings=(*self._damage, *decision.warnings))
+            decision = decision.after(previous)
             write_decision(self._store, decision.to_dict())
+        runs = [run for run, _ in proposed]
+        if not (runs or active or decision.stopped_because):
+            runs = others  # the campaign waits for them
         self.warnings = tuple(map(str, decision.warnings))
-        return Choice(runs, decision_text(decision), reason)
-
-    def _read(self, pending: Sequence[PlannedRun]) -> tuple[Inputs, list[PlannedRun]]:
-        """Return what is known, and the pending runs that other campaigns execute.
-
-        The budget includes both. A run that ends while results are read would be missing from
-        both, so that they are read again.
-        """
-        others, ids = self._locked(pending), {run.run_id for run in pending}
-        while True:
-            before = others
-            inputs = read_inputs(self._study, self._runs, self._store, ids)
-            others = self._locked(pending)
-            if before <= others:
-                break
-        runs = [run for run in pending if run.run_id in others]
-        hours = self._gpu_hours(inputs, [inputs.candidates[run.run_id] for run in runs]) or ()
-        self._expected.update(zip((run.run_id for run in runs), hours, strict=False))
-        return inputs, runs
-
-    def _locked(self, runs: Sequence[PlannedRun]) -> set[str]:
-        store = Store(self._store)
-        return {run.run_id for run in runs if RunLock(store.folder(run.run_id)).is_locked()}
-
-    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
-        """Return why an active run is not needed to its end, or None.
-
-        It is long enough if more steps would hardly change its mean step time. Its setting is
-        hopeless if it would be within the tolerance of the best in at most 1 % of the draws of what
-        is known, even if a run were faster by three standard deviations.
-        """
-        inputs, decide = self._inputs, decide_of(self._study)
-        if inputs is None or decide.target is not None:
-            return None
-        is_precise = measured.error is not None and is_long_enough(measured.error, decide.tolerance)
-        if is_precise and self._study.measure.is_by_steps:
-            return (
-                f"the standard error of its step time is {percent(measured.error, 2)}, and a "
-                f"tolerance of {percent(decide.tolerance)} needs no more"
-            )
-        candidate = inputs.candidates[run_id]
-        choices = _choices(inputs, candidate.setting)
-        if inputs.job is None or candidate.informs or candidate.setting not in choices:
-            return None
-        belief = Belief.of(
-            fit_with_repeats(inputs.job.observations, decide.seed), choices, inputs.job.host
-        )
-        own = choices.index(candidate.setting)
-        belief.times[:, own] = measured.step_s * np.exp(-_LOW_END * belief.time_noise[own])
-        regrets = belief.regrets(inputs.question, choices)[:, own]
-        if (regrets <= decide.tolerance).mean() > _HOPELESS:
-            return None
-        return (
-            f"with {number(measured.step_s)} s per step, the setting is within "
-            f"{percent(decide.tolerance)} of the best with a probability of at most "
-            f"{percent(_HOPELESS)}"
-        )
-
-    def _previous(self) -> Decision | None:
-        """Return the stored decision; a file that cannot be read gets another name."""
-        try:
-            return stored_decision(self._store)
-        except BadInput as error:
-            kept = set_aside_decision(self._store)
-            self._damage.append(Caution("decision-damaged", f"{error}. It is now {kept}."))
-            return None
+        return Choice(runs, decision_text(decision), decision.stopped_because)
 
     def next_measurements(
         self, pending: Sequence[PlannedRun], count: int
-    ) -> tuple[Decision, list[Measurement]]:
+    ) -> tuple[Decision, list[Proposal]]:
         """Return the state of the decision, and the most useful runs beside those that run now."""
-        inputs, others = self._read(pending)
-        free = [run for run in pending if run not in others]
-        current, runs = self._plan(inputs, free, others, count)
-        proposals = {item.candidate: item for item in current.proposals}
-        rows = []
-        for run in runs:
-            candidate, emulated = inputs.candidates[run.run_id], run.setting.emulated_gpus
-            item = proposals.get(candidate, Proposal(candidate, None, None))
-            hours = item.gpu_hours or self._expected[run.run_id] or None
-            regrets = current.expected_regret, item.regret_after
-            rows.append(Measurement(candidate.setting, emulated, hours, *regrets))
-        reason = None if rows or others else current.stopped_because or NOTHING_LEFT
-        return self._decision(inputs, current, reason), rows
+        decision, proposed, _ = self._next(pending, [], count)
+        return decision, [item for _, item in proposed]
 
-    def _plan(
-        self,
-        inputs: Inputs,
-        pending: Sequence[PlannedRun],
-        active: Sequence[PlannedRun],
-        count: int,
-    ) -> tuple[Plan, list[PlannedRun]]:
-        """Return the plan, and the pending runs that it proposes."""
-        decide, candidates = decide_of(self._study), inputs.candidates
-        busy = {candidates[run.run_id].setting for run in active}
-        excluded = inputs.infeasible | busy
-        possible = [
-            run
-            for run in pending
-            if run.run_id not in inputs.done
-            and (setting := candidates[run.run_id].setting) not in excluded
-            and may_fit_memory(setting, inputs.out_of_memory)
-        ]
-        # Runs of other studies inform the model, and those that emulate stand for larger jobs.
-        able = {run.run_id for run in (*possible, *active)} | inputs.done
-        settings = [item.informs or item.setting
-                    for name, item in candidates.items() if name in able]  # fmt: skip
-        spent = sum(inputs.hours.values()) + sum(
-            self._expected.get(run.run_id, 0.0) for run in active
-        )
-        hours_left = None if decide.budget.gpu_hours is None else decide.budget.gpu_hours - spent
-        if decide.budget.runs is not None:
-            count = min(count, decide.budget.runs - len(inputs.hours) - len(active))
-        job, choices = inputs.job, list(dict.fromkeys(_of(inputs, possible)))
-        current = plan(
-            inputs.question, choices, [] if job is None else job.observations,
-            host=None if job is None else job.host, settings=settings,
-            unmodelled=[item.setting for item in choices if job and job.shares_cores(item.setting)],
-            hours_left=hours_left, at_once=max(count, 1), seed=decide.seed,
-        )  # fmt: skip
-        if decide.target is not None and current.setting is None and inputs.job is not None:
-            current = replace(current, stopped_because=None if inputs.untried else _TARGET)
-        if count < 1:
-            reason = current.stopped_because or (None if active else BUDGET)
-            return replace(current, proposals=(), stopped_because=reason), []
-        wanted = [item.candidate for item in current.proposals]
-        if inputs.untried:
-            wanted = self._for_target(inputs, possible, active)[:count] or wanted
-        elif (
-            not wanted and current.setting in inputs.to_retry and current.stopped_because != BUDGET
-        ):
-            wanted = [item for item in _of(inputs, possible) if item.setting == current.setting][:1]
-        expected = {item.candidate: item.gpu_hours for item in current.proposals}
-        runs = self._affordable(inputs, possible, wanted, expected, hours_left)
-        return (replace(current, stopped_because=BUDGET) if wanted and not runs else current), runs
+    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
+        """Return why an active run is not needed to its end, or None."""
+        if self._evidence is None:
+            return None
+        return self._planner.stop_reason(self._evidence, run_id, measured.step_s, measured.error)
 
-    def _for_target(
-        self, inputs: Inputs, possible: Sequence[PlannedRun], active: Sequence[PlannedRun]
-    ) -> list[Candidate]:
-        """Return the cheapest run of each global batch whose epochs to the target are unknown."""
-        busy = {inputs.candidates[run.run_id].setting.global_batch for run in active}
-        items = list(dict.fromkeys(_of(inputs, possible)))
-        hours = self._gpu_hours(inputs, items) or [float(item.setting.gpus) for item in items]
-        cheapest: dict[float | None, Candidate] = {}
-        for _, item in sorted(zip(hours, items, strict=True), key=lambda pair: pair[0]):
-            batch = item.setting.global_batch
-            if item.informs is None and batch in inputs.untried - busy:
-                cheapest.setdefault(batch, item)
-        return list(cheapest.values())
+    def _next(
+        self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun], count: int
+    ) -> tuple[Decision, list[tuple[PlannedRun, Proposal]], list[PlannedRun]]:
+        """Return the decision, the next runs, and the pending ones that other campaigns execute.
 
-    def _affordable(
-        self,
-        inputs: Inputs,
-        possible: Sequence[PlannedRun],
-        wanted: Sequence[Candidate],
-        expected: Mapping[Candidate, float | None],
-        hours_left: float | None,
-    ) -> list[PlannedRun]:
-        """Return the first run of each candidate, as long as all of them fit the budget."""
-        first: dict[Candidate, PlannedRun] = {}
-        for run in possible:
-            first.setdefault(inputs.candidates[run.run_id], run)
-        others = [item for item in wanted if expected.get(item) is None]
-        hours = dict(
-            zip(others, self._gpu_hours(inputs, others) or [0.0] * len(others), strict=True)
-        )
-        runs, used = [], 0.0
-        for item in wanted:
-            cost = expected.get(item) or hours.get(item, 0.0)
-            if hours_left is None or used + cost <= hours_left:
-                used += cost
-                runs.append(first[item])
-                self._expected[first[item].run_id] = cost
-        return runs
-
-    def _gpu_hours(self, inputs: Inputs, candidates: Sequence[Candidate]) -> list[float] | None:
-        """Return the predicted GPU-hours of candidates; None without a measured run."""
-        if inputs.job is None or not candidates:
-            return None if inputs.job is None else []
-        distinct = list(dict.fromkeys(item.setting for item in candidates))
-        posterior = fit_with_repeats(inputs.job.observations, decide_of(self._study).seed)
-        times = np.median(posterior.steps(distinct).step_s, axis=0)
-        by_setting = dict(zip(distinct, times.tolist(), strict=True))
-        return [item.gpu_hours(by_setting[item.setting]) for item in candidates]
-
-    def _decision(self, inputs: Inputs, current: Plan, reason: str | None) -> Decision:
-        decide = decide_of(self._study)
-        lacks_energy = (
-            inputs.question.needs_energy
-            and inputs.job is not None
-            and not any(item.power_per_gpu_w for item in inputs.job.observations)
-        )
-        return replace(
-            undecided(self._study),
-            setting=current.setting,
-            expected_regret=current.expected_regret,
-            probability=current.probability,
-            meets=None if lacks_energy and decide.energy_budget else current.meets,
-            gpu_hours_spent=sum(inputs.hours.values()),
-            gpu_hours_grid=self._grid_hours(inputs),
-            runs=len(inputs.hours),
-            stopped_because=reason,
-            worker=inputs.worker,
-            others=tuple(OtherSetting(*item) for item in current.others),
-            warnings=(
-                *self._damage,
-                *((NO_ENERGY,) if lacks_energy else ()),
-                *_missed(current),
-                *_overspent(decide.budget.gpu_hours, sum(inputs.hours.values())),
-                *inputs.warnings,
-                *(inputs.job.warnings if inputs.job else ()),
-            ),
-        )
-
-    def _grid_hours(self, inputs: Inputs) -> float | None:
-        left = [
-            item
-            for run_id, item in inputs.candidates.items()
-            if run_id not in inputs.hours
-            and inputs.question.allows(item.informs or item.setting)
-            and item.setting not in inputs.infeasible.union(inputs.out_of_memory)
-        ]
-        hours = self._gpu_hours(inputs, left)
-        return None if hours is None else sum(inputs.hours.values()) + sum(hours)
-
-
-def undecided(study: Study) -> Decision:
-    """Return the state of the decision of a study before its first run."""
-    decide = decide_of(study)
-    plain = decide.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_ASKED)
-    return Decision(
-        study=study.name, workload=study.workloads[0].name, origin=origin_of(study.launch.kind),
-        question={"minimize": decide.minimize, **plain},
-        setting=None, expected_regret=None, probability=None, meets=None,
-        tolerance=decide.tolerance, confidence=decide.confidence,
-        gpu_hours_spent=0.0, gpu_hours_grid=None, runs=0, stopped_because=None,
-    )  # fmt: skip
-
-
-def _missed(current: Plan) -> Iterator[Caution]:
-    if current.meets is not None and current.meets < LIKELY:
-        yield Caution(
-            "constraints-missed",
-            "The leading setting meets the constraints with a probability of "
-            f"{number(current.meets, 2)}: none is likelier to be right. Loosen them, or "
-            "add settings to the sweeps.",
-        )
-
-
-def _overspent(budget: float | None, spent: float) -> Iterator[Caution]:
-    if budget is not None and spent > budget:
-        yield Caution(
-            "budget-exceeded",
-            f"The runs used {number(spent)} GPU-hours, more than decide.budget.gpu_hours of "
-            f"{number(budget)}: the cost of the first runs is not known in advance, and that of "
-            "the others is predicted.",
-        )
-
-
-def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:
-    return [inputs.candidates[run.run_id] for run in runs]
-
-
-def _choices(inputs: Inputs, setting: Setting) -> list[Setting]:
-    """Return the settings that can be decided for; ``setting`` is one if it is allowed."""
-    candidates = (item.informs or item.setting for item in inputs.candidates.values())
-    excluded = inputs.infeasible.union(inputs.out_of_memory)
-    return [
-        item
-        for item in dict.fromkeys([setting, *candidates])
-        if inputs.question.allows(item) and item not in excluded
-    ]
+        A run that ends while results are read would be missing from both, so that they are read
+        again.
+        """
+        store, ids = Store(self._store), {run.run_id for run in pending}
+        locked: set[str] | None = None
+        while True:
+            before = locked
+            locked = {name for name in ids if RunLock(store.folder(name)).is_locked()}
+            if before is not None and before <= locked:
+                break
+            evidence = evidence_of(self._study, self._runs, self._store, ids)
+        self._evidence = evidence
+        others = [run for run in pending if run.run_id in locked]
+        decision, chosen = self._planner.next_runs(evidence, pending, active, others, count)
+        return decision, chosen, others

@@ -1,54 +1,16 @@
 """Laws of time or energy against the number of workers."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.laws import series_fits as analysis
 from wattlaw.analysis.laws.series import fit_table, without_estimated
+from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics.groups import ENERGIES
 from wattlaw.analysis.metrics.metrics import missing_energy, unit_of
-from wattlaw.api.display import as_html
-from wattlaw.common.formatting import group_label
-from wattlaw.report.tables import Table
-from wattlaw.report.topics import scaling as text
-
-
-@dataclass(frozen=True)
-class Fits(analysis.SeriesFits):
-    """A fit per series.
-
-    Parameters
-    ----------
-    rows
-        Each has ``.group`` (what the rows of the series share), ``.law`` (the power law
-        t = alpha * N^-beta), ``.selection`` (the law with the best support), ``.breakpoint``, and
-        ``.refusal`` where no law can be fitted.
-    left_out
-        Rows of the table without a value of x or y. They are not in any fit.
-    """
-
-    left_out: int = 0
-
-    @property
-    def table(self) -> Table | None:
-        """The laws as a table of text, with the intervals to quote; None without any."""
-        return text.laws(self)
-
-    @property
-    def breakpoints(self) -> tuple[str, ...]:
-        """A sentence for each series with a breakpoint: a single beta fits neither side."""
-        return tuple(text.breakpoints(self.rows))
-
-    def _repr_html_(self) -> str:
-        lines = [f"{group_label(group)}: {reason}" for group, reason in self.refusals]
-        lines += self.breakpoints
-        table = self.table
-        frame = pd.DataFrame() if table is None else table.to_frame()
-        return as_html(frame, ["t = α N^−β", *lines])
 
 
 def fit(
@@ -56,7 +18,7 @@ def fit(
     x: str = "gpus",
     y: str = "epoch_time_s",
     by: str | Sequence[str] = (),
-) -> Fits:
+) -> SeriesFits:
     """Fit the power law y = alpha * x^-beta, and other laws, to each group of rows.
 
     Parameters
@@ -89,11 +51,11 @@ def fit(
 
         others = [name for name in names if name not in (x, y)]
         frame = read_table(Path(frame), list(dict.fromkeys([x, y])), others)
-    fitted = analysis.fit_groups(frame, x, y, names)
-    return Fits(fitted.rows, int(frame[[x, y]].isna().any(axis=1).sum()))
+    fitted = fit_groups(frame, x, y, names)
+    return SeriesFits(fitted.rows, int(frame[[x, y]].isna().any(axis=1).sum()))
 
 
-def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | None) -> Fits:
+def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | None) -> SeriesFits:
     """Fit the metrics of runs: by default their scaling series, else groups of the columns ``by``.
 
     Groups never mix energies that count different things, or quantities of different units.
@@ -101,13 +63,11 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
     refused = []
     if y in ENERGIES:
         without = ((name, missing_energy(rows)) for name, rows in table.groupby("workload"))
-        refused = [
-            analysis.SeriesFit.refused({"workload": name}, why) for name, why in without if why
-        ]
+        refused = [SeriesFit.refused({"workload": name}, why) for name, why in without if why]
     if refused:  # and not once more as series of no worker counts
         table = table[table[y].notna()]
     if by is None and x == "gpus" and y in table.columns:
-        return Fits((*fit_table(table, y).rows, *refused))
+        return SeriesFits((*fit_table(table, y).rows, *refused))
     names = [by] if isinstance(by, str) else list(by or ())
     names += ["energy_is"] if y in ENERGIES else []
     units = {unit: unit_of(y, unit) for unit in table["unit"].dropna().unique()}
@@ -116,4 +76,4 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
     fits = fit(table, x, y, names)
     rows = [replace(row, unit=units.get(row.group.get("unit", table["unit"].iloc[0])))
             for row in map(without_estimated, fits.rows)]  # fmt: skip
-    return Fits((*rows, *refused), fits.left_out)
+    return SeriesFits((*rows, *refused), fits.left_out)

@@ -1,24 +1,25 @@
 """The results of one or several stores: laws, advice, predictions and comparisons."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.analysis.advise import advice as analysis
-from wattlaw.analysis.advise.left_out import runs_without_result
-from wattlaw.api.advice import Advice
-from wattlaw.api.fits import Fits, fit_metrics
-from wattlaw.api.footprint import footprint_of
+import wattlaw.report.text  # noqa: F401 - how the results are shown
+from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.advise.caveats import runs_without_result
+from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
+from wattlaw.analysis.laws.series_fits import SeriesFits
+from wattlaw.api.fits import fit_metrics
+from wattlaw.api.question import read_baseline, read_question
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput
-from wattlaw.common.quantities import duration_s, energy_j, finite, share
+from wattlaw.common.text import quote
+from wattlaw.study.question import asks
 
 if TYPE_CHECKING:
-    from wattlaw.api.comparison import Comparison
-    from wattlaw.api.predictions import Predictions
+    from wattlaw.analysis.predict.job import Predictions
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Results(StoreReports):
         by: str | Sequence[str] | None = None,
         *,
         energy_scope: str | None = None,
-    ) -> Fits:
+    ) -> SeriesFits:
         """Fit the power law y = alpha * x^-beta, and other laws, to each scaling series.
 
         Parameters
@@ -57,24 +58,15 @@ class Results(StoreReports):
         """
         return fit_metrics(self._metrics_in(energy_scope), x, y, by)
 
+    @asks()
     def advise(
         self,
         workload: str | None = None,
         *,
-        minimize: str | None = None,
-        deadline: str | float | timedelta | None = None,
-        max_slowdown: str | float | None = None,
-        energy_budget: str | float | None = None,
-        max_gpus: int | None = None,
-        epochs: int | None = None,
-        target: float | None = None,
         baseline: str | Mapping[str, Any] | None = None,
         any_batch: bool = False,
         energy_scope: str | None = None,
-        pue: float | None = None,
-        grid: str | float | None = None,
-        price: str | float | None = None,
-        price_per_gpu_hour: str | float | None = None,
+        **asked: Any,
     ) -> Advice:
         """Recommend the number of GPUs, the power cap, the clock and the batch size.
 
@@ -82,19 +74,6 @@ class Results(StoreReports):
         ----------
         workload
             The workload. It is not needed if the stores have a single one.
-        minimize
-            ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or ``carbon``. By default the
-            constraints determine what is minimized (``docs/deciding.md``).
-        deadline, energy_budget
-            Maximum time and energy of the training: seconds and joules, or texts such as ``6h``
-            and ``50kWh``.
-        max_slowdown
-            Maximum slowdown relative to the fastest setting: ``0.05`` or ``5%``.
-        max_gpus
-            Maximum number of GPUs.
-        epochs, target
-            Epochs to train, by default those of the runs; or the value of the metric until which
-            to train. Both need runs of which the time of an epoch is known.
         baseline
             The setting that savings refer to, such as ``"gpus=4,global_batch=256"``. By default
             the fastest one that may be recommended.
@@ -103,9 +82,16 @@ class Results(StoreReports):
         energy_scope
             What energies count: ``gpu``, ``node`` or ``all``, the outermost scope that was
             measured and the default. Runs without that scope have no energy.
-        pue, grid, price, price_per_gpu_hour
-            Power usage effectiveness of the data centre; g CO2e per kWh, or a region such as
-            ``DE``; and prices of a kWh and of a GPU-hour, such as ``0.21 EUR``.
+        **asked
+            The question. ``minimize``: ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or
+            ``carbon``; by default the bounds determine it (``docs/deciding.md``). Bounds:
+            ``deadline`` and ``energy_budget`` of the training, in seconds and joules, or texts such
+            as ``6h`` and ``50kWh``; ``max_slowdown`` relative to the fastest setting, ``0.05`` or
+            ``5%``; ``max_gpus``. The length: ``epochs``, by default those of the runs, or
+            ``target``, the value of the metric until which to train; both need runs of which the
+            time of an epoch is known. Prices: ``pue``, the power usage effectiveness of the data
+            centre; ``grid``, g CO2e per kWh or a region such as ``DE``; ``price`` of a kWh and
+            ``price_per_gpu_hour``, such as ``0.21 EUR``.
 
         Raises
         ------
@@ -124,31 +110,17 @@ class Results(StoreReports):
         >>> advice.simulated
         True
         """
-        if isinstance(baseline, str):
-            from wattlaw.api.predictions import baseline_setting
-
-            baseline = baseline_setting(baseline)
-        name = self._workload(workload)
-        advice = Advice.of(
-            analysis.advise(
-                self._metrics_in(energy_scope),
-                self.epochs,
-                name,
-                minimize=minimize,
-                deadline_s=duration_s("deadline", deadline),
-                max_slowdown=share("max_slowdown", max_slowdown),
-                energy_budget_j=energy_j("energy_budget", energy_budget),
-                max_gpus=max_gpus,
-                epochs_to_train=epochs,
-                target=finite("target", target),
-                baseline=baseline,
-                any_batch=any_batch,
-                footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
-                without_result=runs_without_result(self.runs, self.metrics["run_id"], name),
-            )
+        name, question = self._workload(workload), read_question(asked)
+        return advise(
+            self._metrics_in(energy_scope),
+            self.epochs,
+            name,
+            question,
+            baseline=read_baseline(baseline),
+            any_batch=any_batch,
+            without_result=runs_without_result(self.runs, self.metrics["run_id"], name),
+            decision=self.decision,
         )
-        is_of_workload = (self.decision or {}).get("workload") == advice.workload
-        return replace(advice, decision=self.decision if is_of_workload else None)
 
     def predict(
         self,
@@ -214,17 +186,15 @@ class Results(StoreReports):
         'predicted'
         """
         from wattlaw.analysis.predict.job import predict_workload
-        from wattlaw.api.predictions import Predictions, baseline_setting
         from wattlaw.hardware.library import read_cluster
 
-        predictions = predict_workload(
-            self.metrics, self._workload(workload), baseline=baseline_setting(baseline),
+        return predict_workload(
+            self.metrics, self._workload(workload), baseline=read_baseline(baseline),
             epochs=epochs, cluster=None if hardware is None else read_cluster(hardware), seed=seed,
             gpus=gpus, nodes=nodes, gpus_per_node=gpus_per_node, local_batch=local_batch,
             global_batch=global_batch, power_limit_w=power_limit_w,
             clock_limit_mhz=clock_limit_mhz,
         )  # fmt: skip
-        return Predictions(**vars(predictions))
 
     def compare(
         self,
@@ -232,7 +202,7 @@ class Results(StoreReports):
         *,
         by: str | None = None,
         energy_scope: str | None = None,
-    ) -> "Comparison":
+    ) -> Comparison:
         """Return the differences of other results to these, at the settings of both.
 
         Parameters
@@ -255,11 +225,16 @@ class Results(StoreReports):
         >>> comparison.pooled["time"].ratio
         1.0
         """
-        from wattlaw.api.comparison import compare
-
+        of_a = self._metrics_in(energy_scope)
         if isinstance(other, str | PathLike):
             other = Results((Path(other),), self.strict)
-        return compare(self, other, by, energy_scope)
+        if other is not None and by is None:
+            names = (", ".join(map(str, self.paths)), ", ".join(map(str, other.paths)))
+            return compare(of_a, other._metrics_in(energy_scope), names)
+        if other is not None or by != "git_commit":
+            given = "two stores" if other is not None else f"by {quote(by)}"
+            raise BadInput(f"compare: given {given}; allowed: two stores, or one and by git_commit")
+        return compare_commits(self.runs, of_a)
 
 
 def open(*stores: str | PathLike[str], strict: bool = False) -> Results:

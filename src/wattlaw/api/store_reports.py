@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.api.display import Report
 from wattlaw.api.fits import fit_metrics
-from wattlaw.api.footprint import footprint_of
+from wattlaw.api.question import read_question
 from wattlaw.api.store_tables import StoreTables, checked_scope
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
@@ -20,8 +19,10 @@ from wattlaw.common.quantities import finite
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.common.text import quote
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
+from wattlaw.report.notebook import as_html
 from wattlaw.store.schema import TABLES
 from wattlaw.store.tables import KINDS, write_table
+from wattlaw.study.question import PRICES, asks
 
 if TYPE_CHECKING:
     import altair as alt
@@ -30,6 +31,26 @@ if TYPE_CHECKING:
 
 #: The tables that ``export`` writes.
 EXPORTS = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The files of a report: the page, and the figures where a folder for them was named."""
+
+    page: Path
+    figures: tuple[Path, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python."""
+        return {"page": str(self.page), "figures": [str(path) for path in self.figures]}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per file."""
+        files = [self.page, *self.figures]
+        return pd.DataFrame({"file": map(str, files), "bytes": [f.stat().st_size for f in files]})
+
+    def _repr_html_(self) -> str:
+        return as_html(self.to_frame())
 
 
 @dataclass(frozen=True)
@@ -93,6 +114,7 @@ class StoreReports(StoreTables):
             raise Refused(f"figure {figure}: these runs do not have what it shows")
         return alt.ConcatChart.from_dict(chart.spec)
 
+    @asks(PRICES)
     def report(
         self,
         path: str | PathLike[str] = "report.html",
@@ -104,10 +126,7 @@ class StoreReports(StoreTables):
         kinds: str | Sequence[str] = ("png", "svg"),
         target: float | None = None,
         energy_scope: str | None = None,
-        pue: float | None = None,
-        grid: str | float | None = None,
-        price: str | float | None = None,
-        price_per_gpu_hour: str | float | None = None,
+        **asked: Any,
     ) -> Report:
         """Write the report, an HTML page that needs no network.
 
@@ -128,8 +147,8 @@ class StoreReports(StoreTables):
         energy_scope
             As in ``advise``. By default, the layout of a study, and the claims, count what that
             study counted.
-        pue, grid, price, price_per_gpu_hour
-            As in ``advise``.
+        **asked
+            Prices and the carbon of the grid, as in ``advise``.
 
         Examples
         --------
@@ -144,10 +163,7 @@ class StoreReports(StoreTables):
 
         page, chosen = Path(path), layout(template)
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
-        scope, footprint = (
-            checked_scope(energy_scope),
-            footprint_of(pue, grid, price, price_per_gpu_hour),
-        )
+        scope, footprint = checked_scope(energy_scope), read_question(asked).footprint
         findings = self._findings(
             footprint=footprint,
             reference=chosen.reference,
@@ -165,6 +181,7 @@ class StoreReports(StoreTables):
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
         return Report(page, tuple(files))
 
+    @asks(PRICES)
     def proposal(
         self,
         path: str | PathLike[str] = "proposal.html",
@@ -174,10 +191,7 @@ class StoreReports(StoreTables):
         runs: int = 1,
         epochs: int | None = None,
         energy_scope: str | None = None,
-        pue: float | None = None,
-        grid: str | float | None = None,
-        price: str | float | None = None,
-        price_per_gpu_hour: str | float | None = None,
+        **asked: Any,
     ) -> Report:
         """Write two pages for a compute-time proposal: scaling, planned campaign and method.
 
@@ -191,8 +205,8 @@ class StoreReports(StoreTables):
             The workload. It is not needed if the stores have a single one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
-        energy_scope, pue, grid, price, price_per_gpu_hour
-            As in ``advise``.
+        energy_scope, **asked
+            As in ``report``.
 
         Raises
         ------
@@ -210,7 +224,7 @@ class StoreReports(StoreTables):
         from wattlaw.report.proposal import write_proposal
 
         findings = self._findings(
-            footprint=footprint_of(pue, grid, price, price_per_gpu_hour),
+            footprint=read_question(asked).footprint,
             energy_scope=checked_scope(energy_scope) or OUTERMOST,
         )
         campaign = Campaign(nodes, runs, epochs)

@@ -13,10 +13,10 @@ import pyarrow as pa
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.api.display import as_html
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
+from wattlaw.report.notebook import as_html
 from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores

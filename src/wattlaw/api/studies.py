@@ -7,11 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.api.display import as_html
 from wattlaw.api.progress import LineProgress
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import plural
+from wattlaw.report.notebook import as_html
 from wattlaw.run import planning
 from wattlaw.run.campaign import Campaign, Observer, Receiver
 from wattlaw.run.choosing import Selection
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from wattlaw.analysis.decide.decision import Decision
-    from wattlaw.api.deciding import Measurement
+    from wattlaw.analysis.decide.plan import Proposal
     from wattlaw.api.results import Results
 
 
@@ -144,7 +144,7 @@ class Study:
 
     def next_measurements(
         self, store: str | PathLike[str], count: int = 10
-    ) -> "tuple[Decision, list[Measurement]]":
+    ) -> "tuple[Decision, list[Proposal]]":
         """Return the state of the decision, and the runs that would help it most now.
 
         Parameters
@@ -161,8 +161,8 @@ class Study:
         wattlaw.common.errors.BadInput
             ``store`` is a file.
         """
-        from wattlaw.api.deciding import Decider
-        from wattlaw.api.decision_inputs import decide_of
+        from wattlaw.analysis.decide.decision import decide_of
+        from wattlaw.api.deciding import StoreDecider
 
         decide_of(self.plan.study)
         path = Path(store)
@@ -171,7 +171,7 @@ class Study:
         states = planning.statuses(results, self.plan.runs, records)
         ended = ("done", "running", "damaged")
         pending = [run for run in self.plan.runs if states[run.run_id] not in ended]
-        return Decider(self.plan.study, self.plan.runs, path).next_measurements(pending, count)
+        return StoreDecider(self.plan.study, self.plan.runs, path).next_measurements(pending, count)
 
     def _repr_html_(self) -> str:
         line = f"Study {self.name}: {len(self)} runs, launcher {self.launcher}"
@@ -329,7 +329,7 @@ def load_study(
     path, table_path = Path(path), None if table is None else Path(table)
     plan = planning.plan_study(path, launch, simulation, table_path)
     if plan.study.decide is not None:
-        from wattlaw.api.decision_inputs import check_question
+        from wattlaw.api.deciding import check_question
 
         try:
             check_question(plan.study, plan.runs)
@@ -403,10 +403,10 @@ def run(
             metrics = MetricsFile(Path(openmetrics), study.name, results, len(study))
             receivers.append(stack.enter_context(metrics))
         if plan.study.decide is not None:
-            from wattlaw.api.deciding import Decider
+            from wattlaw.api.deciding import StoreDecider
 
             at_once = plan.study.decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
-            decider = Decider(plan.study, plan.runs, path, at_once)
+            decider = StoreDecider(plan.study, plan.runs, path, at_once)
             selection = Selection(plan.runs, results, decider)
         observers = [progress, *receivers]
         campaign = Campaign(plan.study, plan.runs, results, launcher, observers, commit, selection)

@@ -136,7 +136,6 @@ def _print_error(text: str) -> None:
 
 
 def _describe(error: BaseException) -> tuple[int, str]:
-    """Return the exit code and the message of an error."""
     from wattlaw.common import crash
     from wattlaw.common.errors import WattlawError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
-from wattlaw.analysis.advise.store_comparison import Comparison
+from wattlaw.analysis.advise.comparison import Comparison
 from wattlaw.report.figures import parts
 from wattlaw.report.layouts import BulletList, Section
 from wattlaw.report.page import write_page

@@ -1,21 +1,16 @@
 """The section ``decide`` of a study file: which question its runs are to answer."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, PlainValidator, model_validator
+from pydantic import Field, PlainValidator, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from wattlaw.common.errors import BadInput
-from wattlaw.common.quantities import duration_s, energy_j, share
 from wattlaw.common.text import join_names
-from wattlaw.study.base import MAX_COUNT, Count, LocatedError, Model, Positive, field
+from wattlaw.study.base import MAX_COUNT, LocatedError, Model, field
+from wattlaw.study.question import KEYS, Key
 
-_DURATION = "a time such as 90min, 6h or 2d, or seconds (> 0), or null"
-_ENERGY = "an energy such as 50kWh or 3MJ, or joules (> 0), or null"
-_SLOWDOWN = "a share such as 10% or 0.1, or null"
-_TOLERANCE = "a share above 0 and below 1, such as 2% or 0.02"
-_PROBABILITY = "a probability above 0 and below 1, such as 0.9"
 _LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")
 
 
@@ -34,18 +29,11 @@ def _parsed(parse: Callable[[str, Any], Any]) -> PlainValidator:
     return PlainValidator(validate)
 
 
-def _inner_share(name: str, given: Any) -> float:
-    value = share(name, given)
-    if value is None or not 0 < value < 1:
-        raise BadInput(f"{name}: given {given}; allowed: {_TOLERANCE}")
-    return value
-
-
-def _price(name: str, given: Any) -> Any:
-    """Return a price or an intensity; ``footprint_of`` reads a text with a currency or a region."""
-    if given == "" or (isinstance(given, int | float) and given < 0):
-        raise BadInput(f"{name}: given {given}; allowed: a number >= 0, or a text")
-    return given
+def _field(key: Key) -> tuple[Any, Any]:
+    kind = key.in_study
+    if kind is Any and key.parse is not None:
+        kind = Annotated[Any, _parsed(key.parse)]
+    return kind, Field(default=key.default, description=key.allowed, **key.bounds)
 
 
 class DecisionBudget(Model):
@@ -55,36 +43,17 @@ class DecisionBudget(Model):
     runs: int | None = field(None, "a whole number >= 1, or null for no limit", ge=1)
 
 
-class Decide(Model):
-    """The question, and how certain its answer must be. The sweeps are the candidates."""
+_FIELDS: dict[str, Any] = {key.key or key.name: _field(key) for key in KEYS}
+_Asked = create_model("_Asked", __base__=Model, **_FIELDS)
 
-    minimize: Literal["energy", "time", "gpu_hours", "edp", "cost", "carbon"] = field(
-        "energy", "energy, time, gpu_hours, edp, cost or carbon"
-    )
-    deadline: Annotated[Any, _parsed(duration_s)] = field(None, _DURATION)
-    max_slowdown: Annotated[Any, _parsed(share)] = field(None, _SLOWDOWN)
-    energy_budget: Annotated[Any, _parsed(energy_j)] = field(None, _ENERGY)
-    max_gpus: Count | None = field(None, "a whole number >= 1, or null")
-    max_global_batch: Count | None = field(None, "a whole number >= 1, or null")
-    total_samples: Positive | None = field(None, "samples of a training (> 0), or null")
-    epochs: Count | None = field(None, "epochs of a training, a whole number >= 1, or null")
-    epochs_by_batch: dict[str, Positive] = Field(
-        default_factory=dict,
-        description="a mapping of global batches to epochs (> 0) such as {256: 90}",
-    )
-    target: float | None = field(None, "a value of the metric, or null")
-    pue: float | None = field(None, "a number >= 1, or null", ge=1)
-    grid: Annotated[Any, _parsed(_price)] = field(
-        None, "g CO2e per kWh (>= 0), or a region such as DE, or null"
-    )
-    price_per_kwh: Annotated[Any, _parsed(_price)] = field(
-        None, "a price such as 0.21 or '0.21 EUR', or a region, or null"
-    )
-    price_per_gpu_hour: Annotated[Any, _parsed(_price)] = field(
-        None, "a price such as 2.5 or '2.5 EUR', or null"
-    )
-    tolerance: Annotated[Any, _parsed(_inner_share)] = field(0.02, _TOLERANCE)
-    confidence: Annotated[Any, _parsed(_inner_share)] = field(0.9, _PROBABILITY)
+
+class Decide(_Asked):
+    """The question, and how its answer is found. The sweeps are the candidates."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # the fields of ``KEYS``
+
     budget: DecisionBudget = field(DecisionBudget(), "a mapping {gpu_hours: ..., runs: ...}")
     at_once: int | None = field(
         None, "runs at once, 1 to 10,000, or null for 4 jobs of a queue and else 1",
@@ -93,13 +62,15 @@ class Decide(Model):
     seed: int = field(0, "a whole number >= 0 and <= 2^31", ge=0, le=2**31)
 
     @property
-    def batches(self) -> dict[float, float]:
-        """Return the epochs by global batch."""
-        return {float(batch): epochs for batch, epochs in self.epochs_by_batch.items()}
+    def asked(self) -> dict[str, Any]:
+        """The parts of the question by the names of ``KEYS``."""
+        values = {key.name: getattr(self, key.key or key.name) for key in KEYS}
+        by_batch = {float(batch): epochs for batch, epochs in self.epochs_by_batch.items()}
+        return values | {"epochs_by_batch": by_batch}
 
     @property
     def has_length(self) -> bool:
-        """Say whether the length of a training is given."""
+        """Whether the length of a training is given."""
         return any(getattr(self, name) for name in _LENGTHS) or self.target is not None
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import cap_claims, energy_claims, quality_claims, scaling_claims
 from wattlaw_papers.claims.verdicts import SCOPES, Claim, Measurements
 

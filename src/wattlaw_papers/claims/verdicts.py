@@ -25,7 +25,6 @@ from typing import Any, Literal
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.series import scaling_series
 from wattlaw.analysis.metrics.estimates import ERROR
@@ -33,6 +32,7 @@ from wattlaw.analysis.metrics.metrics import run_metrics, with_sampled_utilisati
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.common.errors import Refused
 from wattlaw.common.scopes import DEVICES, OUTERMOST
+from wattlaw.study.footprint import Footprint
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
 SIMULATED = "simulated"

@@ -8,7 +8,7 @@ import pytest
 from claims_lab import Lab, capped, law
 from made_studies import kit
 from made_tables import frames, run_row
-from wattlaw.analysis.advise.footprint import Footprint
+from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.effects import growth

@@ -1,341 +1,338 @@
-"""Options compared by draws of their mean time and energy: savings, certainty, ties, what is next.
+"""Two sets of runs at the same settings: machines, code versions, before and after a change.
 
-Options of runs are drawn about their own means. The standard deviation of a run and the
-correlation of time and energy are those of all settings with repeats, pooled; with few repeats,
-those of the prediction model. Predicted options are drawn together from the posterior of the model.
+Of each setting with runs on both sides, the ratio of the geometric means over repeats, B / A, with
+the 95 % t interval for unequal variances on logarithms (B. L. Welch 1947, Biometrika 34, 28-35).
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.decide.question import Question
-from wattlaw.analysis.decide.value import Outcomes, expected_regrets
-from wattlaw.analysis.metrics.estimates import Floats, pool
-from wattlaw.analysis.metrics.metrics import HOUR_S
-from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.predict.job import Job
-from wattlaw.analysis.predict.model_error import POWER_NOISE
-from wattlaw.analysis.predict.observation import Observation
-from wattlaw.analysis.predict.posterior import fit
-from wattlaw.study.setting import Setting
+from wattlaw.analysis.metrics.comparable_runs import ENERGY_WARNINGS, scope_cautions
+from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval, Mean
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, Group, differing_options, groups
+from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
+from wattlaw.analysis.metrics.result import Caution, Result, write_page
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.formatting import change, plural
+from wattlaw.study.sources import MEASURED, ORIGINS, origin_of, source_of
 
-#: Fewer repeats beyond the first of each setting do not tell the spread of runs.
-_LEAST_FREEDOM = 3
-#: Draws of settings that ran; those of the posterior are fewer.
-_DRAWS, _POSTERIOR_DRAWS = 4000, 1000
-#: An option ties if it is better than the recommended one with more than this probability.
-TIE = 0.10
-#: A predicted option that is better with more than this probability is what to measure next.
-_PROBABLY = 0.5
-
-
-@dataclass(frozen=True)
-class Draws:
-    """Draws of the time and energy of a training, shape (draws, options).
-
-    They are of means; ``energy_j`` is None unless every option has an energy. The noises are the
-    standard deviations of the logarithm of a run, for each option. ``spread_from`` says what the
-    spread of runs is taken from: ``repeats``, or the prediction ``model``, which assumes it.
-    """
-
-    options: tuple[Option, ...]
-    time_s: Floats
-    energy_j: Floats | None
-    time_noise: Floats
-    energy_noise: Floats
-    spread_from: str
-
-
-def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
-    """Return draws of options; None where the uncertainty of one of them is unknown.
-
-    The spread of runs is that of ``ran``, all options of the job that ran.
-    """
-    count, by_energy = _DRAWS, all(item.energy_j for item in options)
-    parts, spread_from = [], "model"
-    predicted: dict[int, list[int]] = {}
-    for index, item in enumerate(options):
-        if item.is_predicted:
-            predicted.setdefault(id(item.model), []).append(index)
-    for at in predicted.values():
-        if (model := options[at[0]].model) is None:
-            return None
-        parts.append((at, _posterior(model, [options[index].training for index in at])))
-        count = min(count, len(parts[-1][1][0]))
-    if of_runs := [index for index, item in enumerate(options) if not item.is_predicted]:
-        if (spread := _Spread.of(ran)) is None:
-            return None
-        spread_from = "repeats" if np.isfinite(spread.freedom) else "model"
-        parts.append((of_runs, _repeats([options[index] for index in of_runs], spread, count)))
-    times, energies = np.full((2, count, len(options)), np.nan)
-    noise = np.empty((2, len(options)))
-    for at, (of_time, of_energy, time_noise, energy_noise) in parts:
-        times[:, at] = of_time[:count]
-        if of_energy is not None:
-            energies[:, at] = of_energy[:count]
-        noise[0, at], noise[1, at] = time_noise, energy_noise
-    amounts = _amounts(options, count)
-    by_energy = by_energy and bool(np.isfinite(energies).all())
-    return Draws(
-        tuple(options), times * amounts, energies * amounts if by_energy else None, noise[0],
-        noise[1], spread_from,
-    )  # fmt: skip
-
-
-_Part = tuple[Floats, Floats | None, Floats | float, Floats | float]
+QUANTITIES = ("time", "energy", "power", "gpu_hours", "metric")
+EXCEEDED, KEPT, UNKNOWN = "exceeded", "kept", "cannot tell"
+REPEATS, OVER_SETTINGS = "repeats", "settings"
+#: Columns of time and energy by unit, in the order of preference.
+_IN_UNIT = {
+    "epoch": ("epoch_time_s", "energy_per_epoch_j"),
+    "sample": ("time_per_sample_s", "energy_per_sample_j"),
+    "step": ("step_time_s", "energy_per_step_j"),
+    "run": ("time_s", "energy_j"),
+}
+_OF_MACHINE = ("hardware", "threads_per_worker")
+_LIMIT = re.compile(rf"\s*({'|'.join(QUANTITIES)})\s*([<>])\s*([+-]?\d{{1,9}}(?:\.\d+)?)\s*%\s*")
 
 
 @dataclass(frozen=True)
-class _Spread:
-    """Standard deviations of the logarithms of a run's time and energy, and their correlation.
+class Side(Result):
+    """The runs of one side; ``source`` is measured, imported, replayed or simulated."""
 
-    ``freedom`` is that of Student's t; infinite if the model is the source.
+    name: str
+    source: str
+    hardware: tuple[str, ...]
+    runs: int
+    settings: int
+
+
+@dataclass(frozen=True)
+class Change(Result):
+    """A quantity of B relative to A, at a setting or over all common settings.
+
+    ``setting`` is None over all settings; the ratio is then the geometric mean of their ratios.
+    ``a`` and ``b`` are geometric means over ``n_a`` and ``n_b`` runs. ``ratio_ci`` covers the
+    scatter that ``interval`` names: of ``repeats`` at these settings, or, where a setting has no
+    repeats, of the ratios between ``settings``.
     """
 
-    time: float
-    energy: float
-    correlation: float
-    freedom: float
+    properties = ("percent", "percent_ci")
 
-    @classmethod
-    def of(cls, options: Sequence[Option]) -> "_Spread | None":
-        """Return the spread by the repeats of options, else by their model; None without both.
+    setting: Group | None
+    quantity: str
+    unit: str
+    a: float | None
+    b: float | None
+    n_a: int
+    n_b: int
+    ratio: float
+    ratio_ci: Interval | None
+    interval: str | None
 
-        The model assumes runs that were measured in one way. Imported runs may differ in anything
-        that their file does not say, so only their repeats tell how much they vary.
+    @property
+    def percent(self) -> float:
+        return 100 * (self.ratio - 1)
+
+    @property
+    def percent_ci(self) -> Interval | None:
+        ends = self.ratio_ci
+        return None if ends is None else (100 * (ends[0] - 1), 100 * (ends[1] - 1))
+
+    def __str__(self) -> str:
+        ends = self.ratio_ci
+        return change(self.ratio) + (f" ({change(ends[0])} to {change(ends[1])})" if ends else "")
+
+
+@dataclass(frozen=True)
+class Check(Result):
+    """A limit on a change over all settings; ``verdict`` is exceeded, kept or cannot tell."""
+
+    limit: str
+    verdict: str
+    change: Change | None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether there is an interval to compare with the limit."""
+        return self.change is not None and self.change.ratio_ci is not None
+
+    def __str__(self) -> str:
+        if self.change is None:
+            return f"{self.limit}: {self.verdict}: no common setting has it on both sides"
+        hint = "" if self.is_judged else " without an interval; repeat the runs on both sides"
+        return f"{self.limit}: {self.verdict}: {self.change}{hint}"
+
+
+@dataclass(frozen=True)
+class Comparison(Result):
+    """The differences between two sides; ``changes`` has those over all settings first.
+
+    ``of_machines`` says that the sides share no hardware, so that settings match without it.
+    """
+
+    rows_field = "changes"
+
+    a: Side
+    b: Side
+    of_machines: bool
+    settings: int
+    changes: tuple[Change, ...]
+    warnings: tuple[Caution, ...]
+
+    @property
+    def pooled(self) -> dict[str, Change]:
+        """The changes over all settings by quantity."""
+        return {item.quantity: item for item in self.changes if item.setting is None}
+
+    def write(self, path: str | PathLike[str]) -> None:
+        """Write an HTML page with the table and a figure."""
+        write_page(self, Path(path))
+
+    def check(self, limit: str) -> Check:
+        """Judge a limit such as ``energy > +5%``: exceeded if the interval lies beyond it.
+
+        Raises
+        ------
+        BadInput
+            It is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
         """
-        are_imported = any(item.source == "imported" for item in options)
-        logs = [np.log(item.runs) for item in options if item.runs is not None]
-        time = pool({index: values[:, 0] for index, values in enumerate(logs)})
-        if time.freedom >= (1 if are_imported else _LEAST_FREEDOM):
-            known = [values[np.isfinite(values[:, 1])] for values in logs]
-            known = [values for values in known if len(values)] or [np.zeros((1, 2))]
-            energy = pool({index: values[:, 1] for index, values in enumerate(known)})
-            pairs = np.concatenate([values - values.mean(0) for values in known])
-            products = float(np.sqrt((pairs**2).sum(0).prod()))
-            rho = float(pairs.prod(1).sum()) / products if products else 0.0
-            energy_sd = np.sqrt(energy.variance) if energy.freedom else 0.0
-            return cls(float(np.sqrt(time.variance)), float(energy_sd), rho, time.freedom)
-        if are_imported or (model := options[0].model) is None:
-            return None
-        values = fit(model.observations).values
-        sd = float(np.median(np.hypot(values["noise"], values["session"])))
-        energy_sd = float(np.hypot(sd, POWER_NOISE))
-        return cls(sd, energy_sd, sd / energy_sd, np.inf)
+        match = _LIMIT.fullmatch(limit.replace("\u2212", "-"))
+        if match is None:
+            names = ", ".join(QUANTITIES)
+            raise BadInput(f"limit {limit!a:.80}; expected 'energy > +5%', with one of {names}")
+        quantity, sign, most = match[1], match[2], float(match[3])
+        found = self.pooled.get(quantity)
+        if found is None or found.percent_ci is None:
+            return Check(limit, UNKNOWN, found)
+        low, high = found.percent_ci
+        if sign == "<":
+            low, high, most = -high, -low, -most
+        return Check(limit, EXCEEDED if low > most else KEPT if high <= most else UNKNOWN, found)
 
 
-def _repeats(options: Sequence[Option], spread: _Spread, count: int) -> _Part:
-    """Return draws of time and energy of a unit about the means of options."""
-    dice = np.random.default_rng([0, 6])
-    rho = spread.correlation
-    normals = dice.standard_normal((2, count, len(options)))
-    normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
-    errors = normals / np.sqrt([item.repeats for item in options])
-    if np.isfinite(spread.freedom):
-        errors *= np.sqrt(spread.freedom / dice.chisquare(spread.freedom, (count, 1)))
-    times = np.array([item.time_s.mean for item in options])
-    energies = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
-    return (
-        times * np.exp(spread.time * errors[0]), energies * np.exp(spread.energy * errors[1]),
-        spread.time, spread.energy,
+def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B")) -> Comparison:
+    """Compare two tables of ``run_metrics``.
+
+    Settings match if they are the same in all columns of ``SETTINGS`` but launcher and unit, and
+    without hardware and threads if the sides have no hardware in common. Energies are compared
+    where both count the same devices.
+
+    Raises
+    ------
+    Refused
+        The sides share no setting with runs, or machines are compared and a side has several.
+    """
+    warnings: list[Caution] = []
+    sides = [_one_origin(rows, name, warnings) for rows, name in zip((a, b), names, strict=True)]
+    hardware = [set(rows["hardware"].dropna()) for rows in sides]
+    of_machines = all(hardware) and hardware[0].isdisjoint(hardware[1])
+    if of_machines and max(map(len, hardware)) > 1:
+        raise Refused("a comparison of machines needs runs of one hardware on each side")
+    without = ("launcher", "unit", *(_OF_MACHINE if of_machines else ()))
+    by = [name for name in SETTINGS if name not in without]
+    both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
+    cells = groups(_values(both), by)
+    matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
+    if not matched:
+        raise Refused(f"{names[0]} and {names[1]} have no done runs at the same setting")
+    labels = _labels([setting for setting, _ in matched])
+    changes = [item for label, (_, rows) in zip(labels, matched, strict=True)
+               for item in _changes(label, rows)]  # fmt: skip
+    pooled = [_pool([x for x in changes if x[0].quantity == name]) for name in QUANTITIES]
+    compared = pd.concat([rows for _, rows in matched])
+    of_a, of_b = (
+        Side(name, " and ".join(sorted({*rows["launcher"].map(source_of)})),
+             tuple(sorted(of_side)), len(rows), rows.groupby(by, dropna=False).ngroups)
+        for name, rows, of_side in zip(names, sides, hardware, strict=True)
+    )  # fmt: skip
+    kept = [item for item in pooled if item is not None] + [item for item, _ in changes]
+    warnings += _cautions(of_a, of_b, compared, len(matched), of_machines=of_machines)
+    return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
+
+
+def compare_commits(runs: pd.DataFrame, table: pd.DataFrame) -> Comparison:
+    """Compare the last two git commits of a store; ``table`` is of ``run_metrics``."""
+    commits = runs[runs["status"] == "done"].dropna(subset=["git_commit"])
+    latest = commits.groupby("git_commit")["started_at"].max().sort_values()
+    if len(latest) < 2:
+        count = f"{len(latest)} git commits" if len(latest) != 1 else "one git commit"
+        raise Refused(f"compare: the done runs are of {count}; two are needed")
+    ids = [commits.loc[commits["git_commit"] == commit, "run_id"] for commit in latest.index[-2:]]
+    before, after = (table[table["run_id"].isin(of_commit)] for of_commit in ids)
+    first, second = (
+        f"{commit[:12]}{'-dirty' * commit.endswith('-dirty')}"
+        for commit in map(str, latest.index[-2:])
+    )
+    return compare(before, after, (first, second))
+
+
+def _one_origin(rows: pd.DataFrame, name: str, warnings: list[Caution]) -> pd.DataFrame:
+    """Keep the measured runs of a side, else the replayed, else the simulated ones."""
+    if rows.empty:
+        raise Refused(f"{name}: no run is done")
+    origins = rows["launcher"].map(origin_of)
+    kept = min(origins, key=ORIGINS.index)
+    if left := int((origins != kept).sum()):
+        text = f"{name}: {plural(left, 'run')} that are not {kept} are excluded."
+        warnings.append(Caution("origins-excluded", text))
+    of_kept: pd.DataFrame = rows[origins == kept]
+    return of_kept
+
+
+def _values(rows: pd.DataFrame) -> pd.DataFrame:
+    """Add the columns ``QUANTITIES``, in a unit that both sides of the workload have."""
+    tables = []
+    for _, of_workload in rows.groupby("workload", dropna=False):
+        for unit, (time, energy) in _IN_UNIT.items():
+            is_usable = of_workload["unit"] == "run" if unit == "run" else True
+            known = of_workload[of_workload[time].notna() & is_usable]
+            if known["side"].nunique() == 2 or unit == "run":
+                tables.append(known.assign(compared_unit=unit, time=known[time],
+                                           energy=known[energy]))  # fmt: skip
+                break
+    table = pd.concat(tables)
+    return table.assign(power=table["energy"] / table["time"],
+                        gpu_hours=table["gpus"] * table["time"] / HOUR_S)  # fmt: skip
+
+
+def _labels(settings: Sequence[Group]) -> list[Group]:
+    """Return the settings cut down to their workload, GPUs and what differs between them."""
+    frame = pd.DataFrame(settings)
+    for name in set(JSON_COLUMNS) & {*frame}:
+        frame[name] = frame[name].map(differing_options(frame[name]), na_action="ignore")
+    names = [name for name in frame
+             if name in ("workload", "gpus") or frame[name].nunique(dropna=False) > 1]  # fmt: skip
+    shown = frame[names].astype(object).where(frame[names].notna(), None)
+    return [{str(key): value for key, value in row.items()} for row in shown.to_dict("records")]
+
+
+#: The means of the logarithms of both sides; None without repeats that differ.
+_Parts = list[Mean | None]
+
+
+def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, _Parts]]:
+    """Return the change of each quantity that both sides have, with the means of its sides."""
+    changes = []
+    units = {"time": "s", "energy": "J", "power": "W", "gpu_hours": "GPU-hours"}
+    for name in QUANTITIES:
+        of_sides = [rows.loc[rows["side"] == i, name].dropna().to_numpy(float) for i in (0, 1)]
+        is_same = rows["energy_scope"].dropna().nunique() == 1 or name not in ("energy", "power")
+        if name == "metric":
+            is_same = rows["metric_name"].nunique() == 1
+        if not is_same or any(len(values) == 0 or (values <= 0).any() for values in of_sides):
+            continue
+        a, b = logs = [np.log(values) for values in of_sides]
+        parts = [_mean(values) for values in logs]
+        ratio, per = float(b.mean() - a.mean()), rows["compared_unit"].iloc[0]
+        unit = units.get(name, str(rows["metric_name"].iloc[0]))
+        changes.append((
+            Change(
+                setting, name, f"{unit} per {per}" if name in ("time", "energy") else unit,
+                float(np.exp(a.mean())), float(np.exp(b.mean())), len(a), len(b),
+                float(np.exp(ratio)), _interval(parts, (-1, 1)),
+                None if None in parts else REPEATS,
+            ),
+            parts,
+        ))  # fmt: skip
+    return changes
+
+
+def _mean(logs: Floats) -> Mean | None:
+    mean = Mean.of(logs)
+    # Identical repeats (a replay, a simulation) show no scatter.
+    return mean if mean.variance * len(logs) > ROUNDING**2 else None
+
+
+def _interval(parts: _Parts, weights: Sequence[float]) -> Interval | None:
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    low, high = np.exp(Mean.combined(known, weights).interval).tolist()
+    return low, high
+
+
+def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change | None:
+    """Return the geometric mean of the ratios; None without any."""
+    if not changes:
+        return None
+    logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
+    parts = [part for _, of_setting in changes for part in of_setting]
+    ends, kind = _interval(parts, [-1 / count, 1 / count] * count), REPEATS
+    if ends is None:
+        ends, kind = _interval([_mean(logs)], [1]), OVER_SETTINGS
+    first = changes[0][0]
+    only = first if count == 1 else None
+    return Change(
+        None, first.quantity, first.unit if only else "", only.a if only else None,
+        only.b if only else None, sum(item.n_a for item, _ in changes),
+        sum(item.n_b for item, _ in changes), float(np.exp(logs.mean())), ends,
+        kind if ends else None,
     )  # fmt: skip
 
 
-def _posterior(model: Job, settings: Sequence[Setting]) -> _Part:
-    """Return draws of time and energy of a unit by the model of all options."""
-    posterior = fit(model.observations)
-    times, noise, powers, power_noise = posterior.means(settings, _POSTERIOR_DRAWS)
-    unit = np.array([model.unit_time_s(Observation(item, 1.0)) for item in settings])
-    times = times * unit
-    if (fixed_s := posterior.epoch_s) is not None:
-        every = max(1, posterior.draws // _POSTERIOR_DRAWS)  # as in ``means``
-        times = times + fixed_s[::every, None]
-    if powers is None or power_noise is None:
-        return times, None, noise, noise
-    watts = powers * np.array([item.gpus for item in settings])
-    if model.host is not None:
-        watts = watts + model.host.draws(settings, len(times), posterior.seed)
-    return times, times * watts, noise, np.hypot(noise, power_noise)
-
-
-def _amounts(options: Sequence[Option], count: int) -> Floats:
-    """Return draws of the amounts to train; options of one batch share theirs."""
-    dice = np.random.default_rng([0, 7])
-    by_amount: dict[Quantity, Floats] = {}
-    for item in options:
-        amount = item.amount
-        if amount not in by_amount:
-            sd = log(amount.high / amount.low) / 3.92 if amount.low and amount.high else 0.0
-            by_amount[amount] = amount.mean * np.exp(sd * dice.standard_normal(count))
-    return np.column_stack([by_amount[item.amount] for item in options])
-
-
-@dataclass(frozen=True)
-class Savings(Result):
-    """The changes of a training from the baseline to the recommended setting, as shares.
-
-    A negative change is a saving. Each has the bounds of its 95 % interval, if they are known.
-    """
-
-    time: Quantity
-    energy: Quantity | None
-    gpu_hours: Quantity
-    cost: Quantity | None
-    carbon: Quantity | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return each change, and its bounds in ``<name>_ci``."""
-        values: dict[str, Any] = {}
-        for name, change in vars(self).items():
-            values[name] = None if change is None else change.mean
-            values[f"{name}_ci"] = None if change is None else change.interval
-        return plain(values)  # type: ignore[no-any-return]
-
-
-def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
-    """Return the changes from a baseline to an option, both of which are in the draws."""
-    is_same = option is baseline
-    at = [] if draws is None else [draws.options.index(item) for item in (option, baseline)]
-
-    def changed(new: Quantity, old: Quantity, values: Floats | None) -> Quantity:
-        change = new.mean / old.mean - 1
-        if is_same or values is None:
-            return Quantity(change)
-        low, high = np.quantile(values[:, 0] / values[:, 1], [0.025, 0.975]) - 1
-        return Quantity(change, float(low), float(high))
-
-    times = None if draws is None else draws.time_s[:, at]
-    energies = None if draws is None or draws.energy_j is None else draws.energy_j[:, at]
-    gpus = np.array([[option.gpus, baseline.gpus]])
-    hours = None if times is None else times * gpus / HOUR_S
-
-    def known(name: str, values: Floats | None) -> Quantity | None:
-        new, old = getattr(option, name), getattr(baseline, name)
-        return None if new is None or old is None else changed(new, old, values)
-
-    return Savings(
-        changed(option.train_time_s, baseline.train_time_s, times),
-        known("train_energy_j", energies),
-        changed(option.gpu_hours, baseline.gpu_hours, hours),
-        known("cost", _cost(option, hours, energies)),
-        known("co2_kg", energies),
-    )
-
-
-def _cost(option: Option, hours: Floats | None, energies: Floats | None) -> Floats | None:
-    if option.footprint is None or hours is None:
-        return None
-    per_joule = option.footprint.of(1.0, 0.0).electricity_cost
-    per_hour = option.footprint.of(0.0, 1.0).gpu_hour_cost
-    total = np.zeros_like(hours) if per_hour is None else per_hour * hours
-    if per_joule is None:
-        return total
-    return None if energies is None else total + per_joule * energies
-
-
-@dataclass(frozen=True)
-class Tie(Result):
-    """An option that may be as good as the recommended one, or is probably better.
-
-    ``probability_better`` is the probability that it is better; ``probability`` that it is within
-    the tolerance of the best option.
-    """
-
-    option: Option
-    probability_better: float
-    probability: float
-    is_near: bool  # their regrets differ by no more than the tolerance
-
-    @property
-    def is_better(self) -> bool:
-        """Return whether the option is probably better, and by more than the tolerance."""
-        return not self.is_near and self.probability_better > 1 - TIE
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the option's values and the probabilities."""
-        own = {name: getattr(self, name) for name in ("probability_better", "probability")}
-        return self.option.to_dict() | own
-
-
-@dataclass(frozen=True)
-class NextRun(Result):
-    """The run that lowers the expected regret of the decision most per GPU-hour.
-
-    The regret is the share by which the recommended setting may miss the best one.
-    """
-
-    option: Option
-    gpu_hours: float
-    expected_regret: float | None
-    regret_after: float | None
-
-    @property
-    def is_repeat(self) -> bool:
-        """Return whether the setting ran before, and not in a simulation."""
-        return self.option.source not in (PREDICTED, "simulated")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the setting, whether it is a repeat, and the numbers."""
-        names = ("gpu_hours", "expected_regret", "regret_after", "is_repeat")
-        return plain(dict(self.option.setting) | {name: getattr(self, name) for name in names})  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class Certainty:
-    """How sure it is that an option is the best, what ties with it, and what to run next."""
-
-    probability: float | None
-    ties: tuple[Tie, ...]
-    next_run: NextRun | None
-
-
-def certainty(
-    best: Option, options: Sequence[Option], draws: Draws | None, question: Question,
-    run_hours: Callable[[Option], float], meets: Callable[[Option], bool],
-) -> Certainty:  # fmt: skip
-    """Return how sure it is that an option is within the tolerance of the best one.
-
-    ``best`` is one of ``options``, which the first columns of the draws are of. ``run_hours``
-    returns the GPU-hours of a run of an option, and ``meets`` whether an option meets the
-    constraints: one that does not is never a tie.
-    """
-    repeat = NextRun(best, run_hours(best), None, None)
-    is_needed = best.repeats < 2 or not repeat.is_repeat
-    if len(options) == 1 or draws is None:
-        return Certainty(None, (), repeat if is_needed or draws is None else None)
-    at, count = options.index(best), len(options)
-    times = draws.time_s[:, :count]
-    energies = None if draws.energy_j is None else draws.energy_j[:, :count]
-    regrets = question.regrets([item.training for item in options], times, energies)
-    probabilities = (regrets <= question.tolerance).mean(0)
-    probability = float(probabilities[at])
-    better = (regrets < regrets[:, [at]]).mean(0)
-    means = regrets.mean(0)
-    is_near = np.abs(means - means[at]) <= question.tolerance
-    ties = [
-        Tie(item, float(better[index]), float(probabilities[index]), bool(is_near[index]))
-        for index, item in enumerate(options)
-        if index != at and (better[index] > TIE or is_near[index]) and meets(item)
-    ]
-    ties.sort(key=lambda tie: -tie.probability_better)
-    is_sure = probability >= question.confidence
-    if is_sure:
-        return Certainty(probability, tuple(ties), repeat if is_needed else None)
-    power, power_noise = None, None
-    if energies is not None and question.needs_energy:
-        power, power_noise = np.log(energies), draws.energy_noise[:count]
-    outcomes = Outcomes(np.log(times), draws.time_noise[:count], power, power_noise)
-    now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
-    hours = np.array([run_hours(item) for item in options])
-    # Where no single run is expected to help, the uncertainty of what it shows decides.
-    gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
-    chosen = int((gain / hours).argmax())
-    if ties and ties[0].option.is_predicted and ties[0].probability_better > _PROBABLY:
-        chosen = options.index(ties[0].option)
-    run = NextRun(options[chosen], float(hours[chosen]), now, float(after[chosen]))
-    return Certainty(probability, tuple(ties), run)
+def _cautions(
+    a: Side, b: Side, rows: pd.DataFrame, settings: int, *, of_machines: bool
+) -> list[Caution]:
+    cautions: list[tuple[str, str, Any]] = [
+        ("sources-differ", f"{a.name} is {a.source}, {b.name} is {b.source}: the differences are "
+         "also those between the sources.", a.source != b.source),
+        (a.source, f"All values are {a.source}: nothing was measured in these runs.",
+         a.source == b.source != MEASURED),
+        ("machines", f"{a.name} and {b.name} are different hardware ({', '.join(a.hardware)}; "
+         f"{', '.join(b.hardware)}): settings match without it.", of_machines),
+        ("unmatched", f"{settings} settings are compared; {a.name} has {a.settings} and {b.name} "
+         f"has {b.settings}.", settings < max(a.settings, b.settings)),
+    ]  # fmt: skip
+    energies = rows[rows["energy"].notna()]
+    kinds = [{*energies.loc[energies["side"] == i, "energy_is"].dropna()} for i in (0, 1)]
+    both = [", ".join(sorted(kind)) or "none" for kind in kinds]
+    cautions += [
+        ("energies-differ", f"The energies are of different kinds ({a.name}: {both[0]}; {b.name}: "
+         f"{both[1]}). Energies of different devices are not compared.", kinds[0] != kinds[1]),
+        *((f"energy-{marker}", text, marker in "".join(both) and marker != a.source)
+          for marker, text in ENERGY_WARNINGS.items()),
+    ]  # fmt: skip
+    shown = [Caution(code, text) for code, text, applies in cautions if applies]
+    return [*shown, *scope_cautions(rows)]

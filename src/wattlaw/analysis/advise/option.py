@@ -5,13 +5,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.predict.job import Job
 from wattlaw.common.formatting import limit_label, plural
+from wattlaw.study.footprint import Footprint
 from wattlaw.study.setting import Setting
 
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
@@ -20,7 +20,7 @@ SETTING = (
     "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
     "run_length",
 )  # fmt: skip
-#: The source of an option that no run has; that of others is ``source_of``.
+#: The source of an option that no run has; that of others is ``formatting.source_of``.
 PREDICTED = "predicted"
 
 
@@ -43,7 +43,6 @@ class Quantity:
 
     @property
     def interval(self) -> list[float] | None:
-        """Return ``[low, high]``."""
         return None if self.low is None or self.high is None else [self.low, self.high]
 
     def times(self, other: "Quantity | float") -> "Quantity":
@@ -89,7 +88,6 @@ class Option(Result):
 
     @property
     def gpus(self) -> int:
-        """Return the GPU count."""
         return int(self.setting["gpus"])
 
     @property
@@ -100,12 +98,10 @@ class Option(Result):
 
     @property
     def is_predicted(self) -> bool:
-        """Return whether no run has this setting."""
         return self.source == PREDICTED
 
     @property
     def train_time_s(self) -> Quantity:
-        """Return the time of the whole amount."""
         return self.time_s.times(self.amount)
 
     @property
@@ -115,22 +111,18 @@ class Option(Result):
 
     @property
     def train_energy_j(self) -> Quantity | None:
-        """Return the energy of the whole amount."""
         return None if self.energy_j is None else self.energy_j.times(self.amount)
 
     @property
     def gpu_hours(self) -> Quantity:
-        """Return GPUs x hours of the whole amount."""
         return self.train_time_s.times(self.gpus / HOUR_S)
 
     @property
     def cost(self) -> Quantity | None:
-        """Return the cost of the whole amount; None without prices."""
         return self._footprint("cost")
 
     @property
     def co2_kg(self) -> Quantity | None:
-        """Return the carbon of the whole amount; None without the grid's carbon intensity."""
         return self._footprint("co2_kg")
 
     def label(self, worker: str, names: Collection[str]) -> str:

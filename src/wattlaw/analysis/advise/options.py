@@ -17,19 +17,28 @@ from wattlaw.analysis.metrics.estimates import Pooled, pool, t_interval
 from wattlaw.analysis.metrics.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import Caution, plain
-from wattlaw.analysis.predict.job import setting_of_row
+from wattlaw.analysis.predict.job import Job, setting_of_row
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
+from wattlaw.study.footprint import Footprint
 from wattlaw.study.sources import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
+#: Runs that differ in these columns inform different models.
+SEPARATE = ("hardware", "launcher", "threads_per_worker", "power_profile")
 #: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.
 _ENOUGH_FREEDOM = 3
 
 
-def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
+def options_of_runs(
+    job: ComparableRuns,
+    epochs: Epochs,
+    models: Mapping[tuple[Any, ...], Job] = {},
+    footprint: Footprint | None = None,
+) -> list[Option]:
     """Return the settings of a job with the time and energy of their runs.
 
     ``epochs`` returns the number of units to train at a setting; None makes it no option.
+    ``models`` are of ``predicted.models_of``.
     """
     group = group_numbers(job.rows, SETTINGS)
     evaluation = job.rows["eval_time_s"].groupby(group).mean()
@@ -55,7 +64,8 @@ def options_of_runs(job: ComparableRuns, epochs: Epochs) -> list[Option]:
                 energy_is=job.energy_is if energy else None,
                 epochs_trained=plain(row["epochs_trained"]),
                 eval_time_s=plain(row["eval_time_s"]), metric=plain(row["metric"]),
-                per={name: plain(row[name]) for name in PER},
+                per={name: plain(row[name]) for name in PER}, footprint=footprint,
+                model=models.get(tuple(setting[name] for name in SEPARATE)),
             )
         )  # fmt: skip
     return options
@@ -71,7 +81,6 @@ _COUNTS = ("nodes", "gpus", "global_batch", "local_batch", "threads_per_worker")
 
 
 def _pooled(values: Iterable[pd.Series]) -> Pooled:
-    """Return the spread of the logarithms within settings, with one variance for all."""
     logs = (np.log(own[own > 0].to_numpy(float)) for own in values)
     return pool(dict(enumerate(own for own in logs if len(own))))
 

@@ -75,7 +75,6 @@ def _at_one_local_batch(ran: Sequence[Option]) -> list[Option]:
 
 
 def _samples(option: Option) -> float | None:
-    """Return the samples of a unit, None if they are unknown."""
     per_sample_s = option.per.get("time_per_sample_s")
     return option.time_s.mean / per_sample_s if per_sample_s else None
 

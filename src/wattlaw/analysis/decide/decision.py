@@ -7,10 +7,18 @@ from typing import Any, Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from wattlaw.analysis.decide.evidence import Evidence
+from wattlaw.analysis.decide.plan import OtherSetting, Plan
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.common.errors import BadInput
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.formatting import number
+from wattlaw.study.decide import Decide
+from wattlaw.study.model import Study
 from wattlaw.study.setting import Setting
+from wattlaw.study.sources import origin_of
 
+#: Keys of ``decide`` that say how surely and how something is decided, not what.
+_NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
 #: With a lower probability that the leading setting is the best, or that it meets the constraints,
 #: a decision says so.
 LIKELY = 0.5
@@ -30,14 +38,6 @@ class CourseRow(Result):
     setting: Setting | None
     probability: float | None
     expected_regret: float | None
-
-
-@dataclass(frozen=True)
-class OtherSetting(Result):
-    """A setting beside the leading one, and the probability that it is within the tolerance."""
-
-    setting: Setting
-    probability: float
 
 
 @dataclass(frozen=True)
@@ -70,20 +70,67 @@ class Decision(Result):
 
     @property
     def clearly_best(self) -> bool:
-        """Return whether the leading setting is more likely than not within the tolerance."""
+        """Whether the leading setting is more likely than not within the tolerance."""
         return self.probability is not None and self.probability >= LIKELY
 
     @property
     def gpu_hours_saved(self) -> float | None:
-        """Return the predicted GPU-hours of runs that were not made; None before the first run."""
+        """The predicted GPU-hours of runs that were not made; None before the first run."""
         if self.gpu_hours_grid is None:
             return None
         return max(0.0, self.gpu_hours_grid - self.gpu_hours_spent)
 
     @property
     def is_without_energy(self) -> bool:
-        """Return whether GPU-hours replace an energy that is not known."""
+        """Whether GPU-hours replace an energy that is not known."""
         return NO_ENERGY.code in {warning.code for warning in self.warnings}
+
+    def with_plan(
+        self, plan: Plan, evidence: Evidence, grid_hours: float | None, budget: float | None
+    ) -> Self:
+        """Return the decision after a plan.
+
+        ``grid_hours`` are the GPU-hours of all runs, and ``budget`` the most that may be spent.
+        """
+        job, question, spent = evidence.job, evidence.question, sum(evidence.hours.values())
+        lacks_energy = (
+            question.needs_energy
+            and job is not None
+            and not any(item.power_per_gpu_w for item in job.observations)
+        )
+        cautions = [NO_ENERGY] if lacks_energy else []
+        if plan.meets is not None and plan.meets < LIKELY:
+            cautions.append(
+                Caution(
+                    "constraints-missed",
+                    "The leading setting meets the constraints with a probability of "
+                    f"{number(plan.meets, 2)}: none is likelier to be right. Loosen them, or "
+                    "add settings to the sweeps.",
+                )
+            )
+        if budget is not None and spent > budget:
+            cautions.append(
+                Caution(
+                    "budget-exceeded",
+                    f"The runs used {number(spent)} GPU-hours, more than decide.budget.gpu_hours "
+                    f"of {number(budget)}: the cost of the first runs is not known in advance, and "
+                    "that of the others is predicted.",
+                )
+            )
+        return replace(
+            self,
+            setting=plan.setting,
+            expected_regret=plan.expected_regret,
+            probability=plan.probability,
+            meets=None if lacks_energy and question.energy_budget_j else plan.meets,
+            gpu_hours_spent=spent,
+            gpu_hours_grid=grid_hours,
+            runs=len(evidence.hours),
+            stopped_because=plan.stopped_because,
+            worker=evidence.worker,
+            others=plan.others,
+            warnings=(*cautions, *evidence.warnings, *(job.warnings if job else ())),
+        )
 
     def after(self, previous: "Decision | None") -> Self:
         """Return the decision with the course of ``previous``, if that is of the same question."""
@@ -114,6 +161,26 @@ class Decision(Result):
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
             raise BadInput(f"{place}: {first['msg']}") from None
+
+
+def decide_of(study: Study) -> Decide:
+    """Return the section ``decide`` of a study; raise ``Refused`` without one."""
+    if study.decide is None:
+        raise Refused(f"study {study.name}: no decide; allowed: a study file with decide")
+    return study.decide
+
+
+def undecided(study: Study) -> Decision:
+    """Return the state of the decision of a study before its first run."""
+    decide = decide_of(study)
+    plain = decide.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_ASKED)
+    return Decision(
+        study=study.name, workload=study.workloads[0].name, origin=origin_of(study.launch.kind),
+        question={"minimize": decide.minimize, **plain},
+        setting=None, expected_regret=None, probability=None, meets=None,
+        tolerance=decide.tolerance, confidence=decide.confidence,
+        gpu_hours_spent=0.0, gpu_hours_grid=None, runs=0, stopped_because=None,
+    )  # fmt: skip
 
 
 @cache

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from wattlaw.analysis.decide.question import Candidate
+from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.study.setting import Setting
 

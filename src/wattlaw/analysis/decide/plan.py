@@ -1,19 +1,21 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
+from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.analysis.decide.first_runs import first_runs
-from wattlaw.analysis.decide.question import Candidate, Question
+from wattlaw.analysis.decide.regret import missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.posterior import Posterior
+from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
 #: Draws of the posterior that values are computed with: many for few settings.
@@ -40,26 +42,47 @@ CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget sp
 class Proposal(Result):
     """A run that is proposed, its expected cost, and the expected regret of the decision after it.
 
-    ``gpu_hours`` and ``regret_after`` are None before the first run, when nothing is known.
+    The numbers are None before the first run, when nothing is known.
     """
 
-    candidate: Candidate
-    gpu_hours: float | None
-    regret_after: float | None
+    candidate: Candidate = field(repr=False)
+    gpu_hours: float | None = None
+    regret_now: float | None = None
+    regret_after: float | None = None
+
+    @property
+    def setting(self) -> Setting:
+        return self.candidate.setting
+
+    @property
+    def emulated_gpus(self) -> int | None:
+        """The GPUs of the setting that the run emulates; None if it does not."""
+        return None if self.candidate.informs is None else self.candidate.informs.gpus
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain Python: the keys of the setting and the others, in one dictionary."""
+        return {**self.setting.to_dict(), "emulated_gpus": self.emulated_gpus, **super().to_dict()}
+
+
+@dataclass(frozen=True)
+class OtherSetting(Result):
+    """A setting beside the leading one, and the probability that it is within the tolerance."""
+
+    setting: Setting
+    probability: float
 
 
 @dataclass(frozen=True)
 class Plan(Result):
     """The leading setting, how sure it is, and the runs to make next, the best first."""
 
-    setting: Setting | None  # of the least expected regret; None before the first run
-    expected_regret: float | None
-    probability: float | None  # that its regret is within the tolerance
-    meets: float | None  # the probability that it meets all constraints
-    proposals: tuple[Proposal, ...]
-    stopped_because: str | None  # why no run is proposed; None if runs are
-    #: The likeliest other settings, each with its probability to be within the tolerance.
-    others: tuple[tuple[Setting, float], ...] = ()
+    setting: Setting | None = None  # of the least expected regret; None before a run
+    expected_regret: float | None = None
+    probability: float | None = None  # that its regret is within the tolerance
+    meets: float | None = None  # the probability that it meets all constraints
+    proposals: tuple[Proposal, ...] = ()
+    stopped_because: str | None = None  # why no run is proposed; None if runs are
+    others: tuple[OtherSetting, ...] = ()  # the likeliest ones
 
 
 def plan(
@@ -69,7 +92,7 @@ def plan(
     *,
     host: HostPower | None = None,
     settings: Collection[Setting] | None = None,
-    unmodelled: Collection[Setting] = (),
+    is_modelled: Callable[[Setting], bool] = lambda _: True,
     hours_left: float | None = None,
     at_once: int = 1,
     seed: int = 0,
@@ -89,9 +112,9 @@ def plan(
         Power of what counts as energy beside GPUs; None if nothing does.
     settings
         Those that can be decided for, by default those of candidates and observations.
-    unmodelled
-        Settings that the model of a step does not describe. If one is leading, it is measured
-        before a decision, whatever that takes.
+    is_modelled
+        Whether the model of a step describes a setting. A leading one that it does not describe is
+        measured before a decision, whatever that takes.
     hours_left, at_once
         GPU-hours that may still be spent; the number of runs to propose.
     seed
@@ -106,57 +129,60 @@ def plan(
     """
     seen = [item.setting for item in observations]
     if settings is None:
-        settings = [*(item.informs or item.setting for item in candidates), *seen]
+        settings = [*(item.decided for item in candidates), *seen]
     choices = [setting for setting in dict.fromkeys(settings) if question.allows(setting)]
-    allowed = [item for item in candidates if question.allows(item.informs or item.setting)]
+    allowed = [item for item in candidates if question.allows(item.decided)]
     first = first_runs(allowed or candidates, seen)
     if not observations:
         reason = None if first else NOTHING_LEFT
-        start = tuple(Proposal(item, None, None) for item in first[:at_once])
-        return Plan(None, None, None, None, start, reason)
+        return Plan(proposals=tuple(map(Proposal, first[:at_once])), stopped_because=reason)
     if not choices:
-        return Plan(None, None, None, None, (), NOTHING_LEFT)
+        return Plan(stopped_because=NOTHING_LEFT)
     belief = Belief.of(
         fit_with_repeats(observations, seed),
         [*choices, *(item.setting for item in candidates)],
         host,
     )
-    regrets, missed = belief.regrets(question, choices), belief.missed(question, choices)
-    means = regrets.mean(0)
+    regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
+    means = regret.mean(0)
     best = int(means.argmin())
-    probabilities = (regrets <= question.tolerance).mean(0)
-    probability = float(probabilities[best])
+    probabilities = (regret <= question.tolerance).mean(0)
     likeliest = [at for at in np.argsort(-probabilities, kind="stable") if at != best][:_OTHERS]
-    others = tuple((choices[at], float(probabilities[at])) for at in likeliest)
-    meets = float((missed[:, best] <= 0).mean())
-    state = (choices[best], float(means[best]), probability, meets)
-    is_sure = not first and probability >= question.confidence
+    state = Plan(
+        setting=choices[best],
+        expected_regret=float(means[best]),
+        probability=float(probabilities[best]),
+        meets=float((missing[:, best] <= 0).mean()),
+        others=tuple(OtherSetting(choices[at], float(probabilities[at])) for at in likeliest),
+    )
+    is_sure = not first and probabilities[best] >= question.confidence
     is_sure = is_sure and means[best] <= question.tolerance
     hours = belief.gpu_hours(candidates)
     steps = max((item.steps for item in candidates), default=0.0)
     spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
     check = None
     if is_sure:
-        is_modelled = choices[best] not in unmodelled
-        check = _check(choices[best], choices, seen, hours, spent, is_modelled=is_modelled)
+        leading = choices[best]
+        check = _check(leading, choices, seen, hours, spent, is_modelled=is_modelled(leading))
     if is_sure and check is None:
-        return Plan(*state, (), CERTAIN, others)
+        return replace(state, stopped_because=CERTAIN)
     if not candidates:
-        return Plan(*state, (), NOTHING_LEFT, others)
+        return replace(state, stopped_because=NOTHING_LEFT)
     urgent = first if check is None else [check]
     ranked = sorted(
-        _ranked(belief, hours, regrets, question, seed, spent), key=lambda item: item not in urgent
+        _ranked(belief, hours, regret, question, seed, spent), key=lambda item: item not in urgent
     )
     affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
     if not affordable:
-        return Plan(*state, (), BUDGET, others)
+        return replace(state, stopped_because=BUDGET)
     chosen = _different(affordable, at_once)
-    after = expected_regrets(regrets, belief.outcomes([item.setting for item in chosen]), seed)
+    after = expected_regrets(regret, belief.outcomes([item.setting for item in chosen]), seed)
+    now = float(means[best])
     proposals = (
-        Proposal(item, hours[item], min(float(regret), float(means[best])))
-        for item, regret in zip(chosen, after, strict=True)
+        Proposal(item, hours[item], now, min(float(later), now))
+        for item, later in zip(chosen, after, strict=True)
     )
-    return Plan(*state, tuple(proposals), None, others)
+    return replace(state, proposals=tuple(proposals))
 
 
 @dataclass(frozen=True)
@@ -180,7 +206,6 @@ class Belief:
         settings: Sequence[Setting],
         host: HostPower | None = None,
     ) -> "Belief":
-        """Return the draws of settings."""
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
         host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
@@ -188,21 +213,16 @@ class Belief:
         noise = noise_of_repeats(posterior)
         return cls(columns, *posterior.means(distinct, draws, noise=noise), host_w)
 
-    def at(self, settings: Sequence[Setting]) -> list[int]:
-        """Return the columns of settings."""
-        return [self.columns[setting] for setting in settings]
-
     def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
         """Return the regrets of choosing each setting, shape (draws, choices)."""
-        return question.regrets(choices, *self._of_a_sample(choices))
+        return regrets(question, choices, *self._of_a_sample(choices))
 
     def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
         """Return the share by which each setting misses a constraint, shape (draws, choices)."""
-        return question.missed(choices, *self._of_a_sample(choices))
+        return missed(question, choices, *self._of_a_sample(choices))
 
     def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
-        """Return seconds and joules of a sample."""
-        at = self.at(choices)
+        at = [self.columns[setting] for setting in choices]
         times = self.times[:, at] / np.array([item.samples for item in choices])
         if self.powers is None:
             return times, None
@@ -210,15 +230,13 @@ class Belief:
         return times, times * (self.powers[:, at] * gpus + self.host_w[at])
 
     def gpu_hours(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
-        """Return the expected GPU-hours of each run."""
         steps_s = np.median(self.times, axis=0)
         return {
             item: item.gpu_hours(float(steps_s[self.columns[item.setting]])) for item in candidates
         }
 
     def outcomes(self, settings: Sequence[Setting]) -> Outcomes:
-        """Return what runs of settings would show."""
-        at = self.at(settings)
+        at = [self.columns[setting] for setting in settings]
         if self.powers is None or self.power_noise is None:
             return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
         return Outcomes(
@@ -274,14 +292,15 @@ def _place(setting: Setting) -> object:
 
 def _other_places(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
     """Yield the settings of the same batch and limit on the next fewer and the next more GPUs."""
+
+    def distance(other: Setting) -> tuple[int, int]:
+        nodes = abs((leading.nodes or 0) - (other.nodes or 0))
+        return abs(leading.gpus - other.gpus), nodes
+
     same = [item for item in choices if _load(item) == _load(leading)]
     for sign in (-1, 1):
         others = [item for item in same if sign * item.gpus > sign * leading.gpus]
-        yield from sorted(others, key=partial(_distance, leading))[:1]
-
-
-def _distance(one: Setting, other: Setting) -> tuple[int, int]:
-    return abs(one.gpus - other.gpus), abs((one.nodes or 0) - (other.nodes or 0))
+        yield from sorted(others, key=distance)[:1]
 
 
 def _neighbours(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:

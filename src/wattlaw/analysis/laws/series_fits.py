@@ -164,11 +164,12 @@ _LAW_KEYS = (*(item.name for item in fields(PowerLaw) if item.repr), *PowerLaw.p
 
 @dataclass(frozen=True)
 class SeriesFits(Result):
-    """One fit per series."""
+    """One fit per series; ``left_out`` counts the rows of the table without a value of x or y."""
 
     rows_field = "rows"
 
     rows: tuple[SeriesFit, ...]
+    left_out: int = 0
 
     @property
     def laws(self) -> tuple[tuple[Group, PowerLaw], ...]:

@@ -4,12 +4,32 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import date
+from functools import singledispatch
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
 from wattlaw.study.setting import Setting
+
+
+@singledispatch
+def shown(result: object) -> str:
+    """Return a result as text; ``report.text`` says how those look that are shown to users."""
+    return repr(result)
+
+
+@singledispatch
+def shown_in_notebook(_: object) -> str | None:
+    """Return a result as HTML; None where the text is shown."""
+    return None
+
+
+@singledispatch
+def write_page(result: object, _: Path) -> None:
+    """Write an HTML page of a result."""
+    raise TypeError(f"{type(result).__name__} has no page")
 
 
 class Result:
@@ -43,6 +63,12 @@ class Result:
                 if row.get(name, ...) is None:
                     del row[name]
         return pd.json_normalize(records)
+
+    def __str__(self) -> str:
+        return shown(self)
+
+    def _repr_html_(self) -> str | None:
+        return shown_in_notebook(self)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ def check(study: StudyArgument) -> int:
     each = f"; each run measures {measure}" if measure.is_by_steps else ""
     print(f"{study}: ok: {loaded.name}: {parts}{each}")
     if loaded.plan.study.decide is not None:
-        from wattlaw.api.deciding import undecided
+        from wattlaw.analysis.decide.decision import undecided
         from wattlaw.report.topics.decision import goal_text
 
         decision = undecided(loaded.plan.study)

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.advise.store_comparison import EXCEEDED
+from wattlaw.analysis.advise.comparison import EXCEEDED
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
+from wattlaw.report.topics.comparison import table
 
 #: The exit code where a limit of ``--fail-if`` is exceeded.
 LIMIT_EXCEEDED = 4
@@ -46,7 +47,7 @@ def compare(
     else:
         console = Console()
         console.print(str(comparison))
-        console.show(comparison.table)
+        console.show(table(comparison))
         for check in checks:
             console.print(str(check))
     failed = [check for check in checks

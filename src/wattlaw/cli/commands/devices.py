@@ -92,7 +92,6 @@ def _describe(device: Device) -> str:
 
 
 def _failures(devices: list[Device]) -> list[str]:
-    """Return why devices cannot be read."""
     return [f"{d.id}: {d.facts['failed']}" for d in devices if d.facts.get("failed")]
 
 

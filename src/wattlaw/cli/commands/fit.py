@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions
 from wattlaw.api import fits as tables
 from wattlaw.api import results
-from wattlaw.api.fits import Fits
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
@@ -18,6 +18,7 @@ from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import group_label, plural
 from wattlaw.common.terminal import print_note
 from wattlaw.common.text import collapse_whitespace, shorten
+from wattlaw.report.topics import scaling
 
 _WIDE_COLUMNS = 150
 
@@ -69,8 +70,8 @@ def fit(
         console = Console()
         if not console.is_terminal:  # a file or a pager is wide enough
             console = Console(width=_WIDE_COLUMNS)
-        console.show(fits.table)
-        for line in fits.breakpoints:
+        console.show(scaling.laws(fits))
+        for line in scaling.breakpoints(fits.rows):
             console.print(line)
     if fits.laws:
         return 0
@@ -86,7 +87,7 @@ def _is_table(path: Path) -> bool:
 def _fits(
     source: Sequence[Path], x: str, y: str, by: list[str] | None, energy_scope: str | None, *,
     strict: bool,
-) -> Fits:  # fmt: skip
+) -> SeriesFits:  # fmt: skip
     if _is_table(source[0]):
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:

@@ -130,7 +130,6 @@ def limits_restore() -> int:
 
 
 def _use(saved: SavedState | None, user: str | None) -> str:
-    """Return who uses or limited a device, for a table."""
     if saved is None:
         return f"in use by {user}" if user else "-"
     owner = f"{saved.user}, pid {saved.owner_pid}; before: {power_limit_text(saved.power_limit_w)}"

@@ -112,7 +112,6 @@ def measure(
 def _lines(
     record: RunRecord, folder: RunFolder, phase: PhaseSummary, step_lines: list[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Return the rows of the table, without those that have no value."""
     energy, memory_bytes = phase.energy, phase.mem_used_max_bytes
     memory = "" if memory_bytes is None else f"{memory_bytes / 2**20:,.0f} MiB"
     quality = f"{energy.scope}, {energy.source(energy.scope)}, {energy.verdict(energy.scope)}"

@@ -7,6 +7,8 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option, parse_counts, parse_limits
+from wattlaw.report.text import prediction_lines
+from wattlaw.report.topics.prediction import table
 
 
 def predict(
@@ -53,9 +55,7 @@ def predict(
         print(json.dumps(predictions.to_dict()["rows"], allow_nan=False))
         return 0
     console = Console()
-    console.show(predictions.table)
-    for note in predictions.notes:
-        console.print(note)
-    for warning in predictions.warnings:
-        console.print(f"Warning: {warning}")
+    console.show(table(predictions))
+    for line in prediction_lines(predictions):
+        console.print(line)
     return 0

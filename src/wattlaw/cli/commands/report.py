@@ -1,7 +1,7 @@
 """``wattlaw report``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -9,10 +9,12 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.options import option
 from wattlaw.common.errors import BadInput
+from wattlaw.study.question import PRICES
 
 _PROPOSAL = "proposal"
 
 
+@opts.asks(PRICES)
 def report(
     stores: opts.StoreArguments,
     output: Annotated[
@@ -45,11 +47,8 @@ def report(
         float | None, option("Q", "Also report time and energy to this value of the metric.")
     ] = None,
     energy_scope: opts.EnergyScopeOption = None,
-    pue: opts.PueOption = None,
-    grid: opts.GridOption = None,
-    price: opts.PriceOption = None,
-    price_per_gpu_hour: opts.GpuPriceOption = None,
     strict: opts.StrictOption = False,
+    **asked: Any,
 ) -> int:
     """Write an HTML report that works offline."""
     opened = results.open(*stores, strict=strict)
@@ -59,8 +58,7 @@ def report(
             raise BadInput("--template proposal: --nodes is required, the nodes of a training")
         written = opened.proposal(
             output, nodes=nodes, workload=workload, runs=runs or 1, epochs=epochs,
-            energy_scope=energy_scope, pue=pue, grid=grid, price=price,
-            price_per_gpu_hour=price_per_gpu_hour,
+            energy_scope=energy_scope, **asked,
         )  # fmt: skip
         print(" ".join(map(str, [written.page, *written.figures])))
         return 0
@@ -69,8 +67,7 @@ def report(
             raise BadInput(f"--{name}: allowed only with --template proposal")
     written = opened.report(
         output, figures=figures, kinds=kinds, template=template, claims=claims,
-        interactive=interactive, target=target, energy_scope=energy_scope, pue=pue, grid=grid,
-        price=price, price_per_gpu_hour=price_per_gpu_hour,
+        interactive=interactive, target=target, energy_scope=energy_scope, **asked,
     )  # fmt: skip
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:

@@ -40,7 +40,6 @@ class Console(console.Console):
             yield part if part.control else Segment(escape_invisible(part.text), part.style)
 
     def show(self, table: "tables.Table | None") -> None:
-        """Print a table of the report with its title, if there is one."""
         if table is None:
             return
         numbers = {name for name, kind in zip(table.headings, table.classes, strict=True)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -10,7 +10,9 @@ import typer
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
+from wattlaw.study import question
 from wattlaw.study.base import MAX_COUNT, PowerProfile
+from wattlaw.study.question import Function
 
 Item = TypeVar("Item")
 
@@ -67,24 +69,20 @@ StrictOption = Annotated[
 RawOption = Annotated[
     bool, typer.Option("--raw", help="Write CSV cells that look like formulas unchanged.")
 ]
-PueOption = Annotated[
-    float | None, option("X", "Power usage effectiveness of the data centre, such as 1.2.")
-]
-GridOption = Annotated[
-    str | None, option("G|REGION", "Carbon intensity in g CO2e per kWh, or a region such as DE.")
-]
-PriceOption = Annotated[
-    str | None, option("MONEY|REGION", "Price per kWh: 0.21, '0.21 EUR', or a region.")
-]
 EnergyScopeOption = Annotated[
     Literal["gpu", "node", "all"] | None,
     option("SCOPE", "Energy of GPUs (gpu), of node meters (node), or the outermost (all)."),
 ]
-GpuPriceOption = Annotated[str | None, option("MONEY", "Price per GPU-hour: 2.5 or '2.5 EUR'.")]
+
+
+def asks(names: Collection[str] = ()) -> Callable[[Function], Function]:
+    """Give a command that takes ``**asked`` the options of a question; see ``question.asks``."""
+    return question.asks(
+        names, lambda key: Annotated[key.option | None, option(key.metavar, key.help)]
+    )
 
 
 def parse_json_object(name: str, text: str) -> dict[str, Any]:
-    """Return the JSON object that is the value of an option."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -47,12 +47,10 @@ class LiveBar(Observer):
         self._running: dict[str, str] = {}
 
     def started(self, record: RunRecord) -> None:
-        """Show what is running."""
         self._running[record.run_id] = title(record)
         self._show_running()
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
-        """Move the bar; print a line for a run that is not done."""
         self._tally.ended(record, is_new=is_new)
         if is_new and record.status != "done":
             line = f"{record.state}: {title(record)}: {record.reason or ''}"
@@ -62,15 +60,12 @@ class LiveBar(Observer):
         self._show_running()
 
     def waiting(self, runs: int) -> None:
-        """Show what the campaign waits for."""
         self.note(waiting_text(runs))
 
     def note(self, message: str) -> None:
-        """Show a message of the launcher."""
         self._progress.update(self._task, description=message)
 
     def decided(self, message: str) -> None:
-        """Print the state of the decision."""
         self._progress.console.print(collapse_whitespace(message))
 
     def _show_running(self) -> None:

@@ -28,7 +28,6 @@ class WorkBar:
             self.stop()
 
     def stop(self) -> None:
-        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.comparison import Savings
-from wattlaw.analysis.advise.footprint import Footprint
-from wattlaw.analysis.advise.left_out import UNKNOWN_BATCH
+from wattlaw.analysis.advise.caveats import UNKNOWN_BATCH
+from wattlaw.analysis.advise.certainty import Savings
 from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
+from wattlaw.study.footprint import Footprint
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from wattlaw.analysis.advise.store_comparison import OVER_SETTINGS, Change, Comparison
+from wattlaw.analysis.advise.comparison import OVER_SETTINGS, Change, Comparison
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.study.sources import MEASURED

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from wattlaw.analysis.decide.question import Question
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.data_quality import caveat_sentences
+from wattlaw.study.question import Question
 from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:

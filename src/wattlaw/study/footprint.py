@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import BadInput
 from wattlaw.common.scopes import KINDS
 
@@ -19,7 +18,7 @@ _HOST = ("cpu", "dram")
 
 
 @dataclass(frozen=True)
-class Cost(Result):
+class Cost:
     """The carbon and cost of an energy. A value is None if a number that it needs is missing.
 
     ``cost`` is the sum of the two costs as far as prices were given, and None if a part that has a

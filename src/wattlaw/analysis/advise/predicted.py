@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
+from wattlaw.analysis.advise.options import SEPARATE
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.comparable_runs import (
     NOT_DATA_PARALLEL,
@@ -31,8 +32,6 @@ Limits = tuple[float | None, ...]
 WIDEST = 4.0
 #: GPU counts to try, as a multiple of the largest one that ran: intervals decide what is kept.
 _REACH = 64
-#: Runs that differ in these columns inform different models.
-SEPARATE = ("hardware", "launcher", "threads_per_worker", "power_profile")
 _LEVEL = 0.95
 #: With more settings, those between measured batches and limits are left out.
 _MOST = 400
@@ -59,12 +58,16 @@ def models_of(table: pd.DataFrame, job: ComparableRuns) -> dict[tuple[Any, ...],
 
 
 def predicted_options(
-    options: Sequence[Option], allows: Callable[[Option], bool], max_gpus: int | None, *, far: bool
+    options: Sequence[Option],
+    judge: Callable[[Option], Option | None],
+    max_gpus: int | None,
+    *,
+    far: bool,
 ) -> list[Option]:
     """Return options that were not run, predicted by the model of ``analysis.prediction``.
 
     They are at measured GPU counts and their doublings: all combinations of measured batches and
-    limits, and those half-way between neighbours, if ``allows`` returns true for the option.
+    limits, and those half-way between neighbours, as far as ``judge`` returns an option for them.
     With ``far``, settings outside of the range of the runs are predicted as well.
     Options whose workers share cores, or whose 95 % interval of time is wider than a factor of
     ``WIDEST``, are left out. Means are medians; bounds are 95 % intervals of a run.
@@ -77,14 +80,14 @@ def predicted_options(
     return [
         option
         for own in by_model.values()
-        for option in _of_model(own, amounts, allows, max_gpus, far=far)
+        for option in _of_model(own, amounts, judge, max_gpus, far=far)
     ]
 
 
 def _of_model(
     own: Sequence[Option],
     amounts: Mapping[tuple[Any, Any], Quantity],
-    allows: Callable[[Option], bool],
+    judge: Callable[[Option], Option | None],
     max_gpus: int | None,
     *,
     far: bool,
@@ -110,8 +113,8 @@ def _of_model(
             amount=amount, extrapolates=outside, epochs_trained=None, eval_time_s=None, metric=None,
             per={}, quality_known=False, quality_warnings=(), falls=False,
         )  # fmt: skip
-        if allows(option):
-            predicted.append(option)
+        if (judged := judge(option)) is not None:
+            predicted.append(judged)
     if not predicted:
         return
     time_s, energy_j = model.amounts([item.training for item in predicted])
@@ -141,7 +144,6 @@ def _setting(base: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def _candidates(measured: Sequence[Setting], model: Job, max_gpus: int | None) -> Iterator[Setting]:
-    """Yield the settings to predict, without measured ones."""
     largest = max(item.gpus for item in measured)
     reach = _REACH if max_gpus is None else min(_REACH, max(max_gpus, largest) / largest)
     counts = grid.doublings({item.gpus for item in measured}, reach)

@@ -1,12 +1,87 @@
-"""Carbon intensities and prices: numbers, or texts such as ``DE``, ``0.21 EUR``."""
+"""Questions from what users give: numbers, or texts such as ``6h``, ``DE``, ``0.21 EUR``."""
 
-from wattlaw.analysis.advise.footprint import Footprint
+from collections.abc import Mapping
+from typing import Any
+
+from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.common.errors import BadInput
 from wattlaw.common.reference.electricity import electricity_price, grid_intensity
 from wattlaw.common.text import quote
+from wattlaw.study.base import POWER_PROFILES
+from wattlaw.study.footprint import Footprint
+from wattlaw.study.question import KEYS, PRICES, Question
 
 #: The currency of a price without one.
 _UNNAMED_CURRENCY = "currency units"
+
+
+def read_question(asked: Mapping[str, Any]) -> Question:
+    """Return the question of arguments, by the names of ``KEYS``.
+
+    Raises ``BadInput`` if a value is out of range, and ``TypeError`` for another name.
+    """
+    keys = {key.name: key for key in KEYS if key.option is not None}
+    if unknown := asked.keys() - keys:
+        raise TypeError(f"unexpected keyword argument {min(unknown)!r}; allowed: {', '.join(keys)}")
+    return question_of(
+        {
+            name: value if (parse := keys[name].parse) is None else parse(name, value)
+            for name, value in asked.items()
+        }
+    )
+
+
+def question_of(values: Mapping[str, Any], price_name: str = "price") -> Question:
+    """Return the question of values that were read, by the names of ``KEYS``.
+
+    Raises ``BadInput`` if a value is out of range, or the goal needs a price or intensity that is
+    not given.
+    """
+    given = {name: value for name, value in values.items() if value is not None}
+    footprint = footprint_of(*(given.get(name) for name in PRICES), price_name=price_name)
+    needed = {"cost": ("price", "price_per_gpu_hour"), "carbon": ("grid",)}
+    names = needed.get(given.get("minimize", ""), ())
+    if names and not given.keys() & names and price_name == "price":
+        raise BadInput(
+            f"minimize: given {given['minimize']}; allowed: together with {' or '.join(names)}"
+        )
+    fields = {key.field or key.name: given[key.name] for key in KEYS
+              if key.name in given and key.name not in PRICES}  # fmt: skip
+    return Question(**fields, footprint=footprint)
+
+
+def read_baseline(value: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return the settings of a baseline such as ``"gpus=4,global_batch=256"``.
+
+    Raises
+    ------
+    BadInput
+        The text is not a list of settings with numbers above 0 or a power profile.
+
+    Examples
+    --------
+    >>> read_baseline("gpus=4, global_batch=256")
+    {'gpus': 4, 'global_batch': 256}
+    """
+    if not isinstance(value, str):
+        return value
+    values: dict[str, Any] = {}
+    for part in value.split(","):
+        name, _, text_of_number = (word.strip() for word in part.partition("="))
+        if name == "power_profile" and text_of_number in POWER_PROFILES and name not in values:
+            values[name] = text_of_number
+            continue
+        try:
+            read = float(text_of_number)
+        except ValueError:
+            read = float("nan")
+        if name not in BASELINE or not 0 < read < float("inf") or name in values:
+            raise BadInput(
+                f"baseline: given {quote(part)}; allowed: such as gpus=4,global_batch=256, with "
+                f"{', '.join(BASELINE)}"
+            )
+        values[name] = int(read) if read.is_integer() else read
+    return values
 
 
 def footprint_of(

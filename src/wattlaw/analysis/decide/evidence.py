@@ -1,0 +1,241 @@
+"""What a decision rests on: its question, its candidates, and what runs have shown."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import pandas as pd
+
+from wattlaw.analysis.decide.candidates import Candidate, emulated_setting, setting_of
+from wattlaw.analysis.laws.batch_effects import quality_by_batch
+from wattlaw.analysis.laws.to_target import time_to_target
+from wattlaw.analysis.metrics.comparable_runs import worker_noun
+from wattlaw.analysis.metrics.metrics import BASES, HOUR_S, run_metrics
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.common.errors import Refused
+from wattlaw.study.model import Study
+from wattlaw.study.plan import PlannedRun
+from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
+from wattlaw.study.sources import origin_of
+
+#: Runs with equal values in these columns are runs of the study's job.
+_JOB = ("options", "train", "dataset_fraction", "run_length", "hardware", "power_profile")
+#: In the reasons of failures that larger micro-batches share.
+_MEMORY = "out of memory"
+#: A setting whose runs failed this often cannot run.
+_TRIES = 2
+UNKNOWN_QUALITY = Caution(
+    "quality-unknown",
+    "no global batch has a known quality, so no batch is excluded; set decide.max_global_batch",
+)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The state of a decision.
+
+    ``job`` has the measured runs; ``candidates`` and ``hours`` are by run id; ``done`` are the runs
+    that are done, maybe by another campaign. Settings ``out_of_memory`` and ``infeasible`` cannot
+    run, those of ``to_retry`` failed once and were never done. Of the global batches ``untried``
+    the epochs to the target are unknown.
+    """
+
+    question: Question
+    job: Job | None
+    candidates: Mapping[str, Candidate]
+    done: frozenset[str]
+    out_of_memory: tuple[Setting, ...]
+    infeasible: frozenset[Setting]
+    to_retry: frozenset[Setting]
+    hours: Mapping[str, float]
+    untried: frozenset[float | None]
+    warnings: tuple[Caution, ...]
+    worker: str  # what a "gpu" of the runs is called
+
+    @property
+    def excluded(self) -> frozenset[Setting]:
+        return self.infeasible.union(self.out_of_memory)
+
+    def of(self, runs: Iterable[PlannedRun]) -> list[Candidate]:
+        return [self.candidates[run.run_id] for run in runs]
+
+
+def read_evidence(
+    question: Question,
+    study: Study,
+    planned: Sequence[PlannedRun],
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    *,
+    epoch_samples: float | None,
+    pending: Collection[str] = (),
+) -> Evidence:
+    """Return the state of a decision by the results in a store.
+
+    Parameters
+    ----------
+    question
+        What is asked, without what runs show.
+    planned
+        The runs of the study.
+    runs, epochs
+        The tables of the store.
+    epoch_samples
+        The samples of an epoch as far as they are known before a run.
+    pending
+        Ids of runs that can be made: an earlier campaign may have skipped them.
+    """
+    settings = {run.run_id: setting_of(run) for run in planned}
+    own = runs[runs["run_id"].isin(settings.keys()) & (runs["status"] != "damaged")]
+    own = own.set_index("run_id", drop=False)
+    # A setting whose run trained with another batch stands for that batch, as do its repeats.
+    other = own[own["global_batch_declared"].notna()]
+    ran = {
+        settings[run_id]: replace(settings[run_id], local_batch=batch / settings[run_id].gpus)
+        for run_id, batch in zip(other["run_id"], other["global_batch"], strict=True)
+    }
+    settings = {run_id: ran.get(setting, setting) for run_id, setting in settings.items()}
+    rows = _job_rows(study, run_metrics(runs, epochs), settings) if len(own) else pd.DataFrame()
+    job = None
+    if len(rows):
+        job = jobs_of(rows, study.workloads[0].name, study.launch.gpus_per_node)[0]
+    seconds = _seconds(own, epochs)
+    overheads = [total - trained for total, trained in seconds.values() if trained]
+    startup_s = max(0.0, median(overheads)) if overheads else 0.0
+    per_epoch = epoch_samples or 1.0
+    if job is not None and job.unit == "epoch":
+        per_epoch = job.samples_per_unit or 1.0
+    candidates = {
+        run.run_id: _candidate(run, settings[run.run_id], per_epoch, startup_s, study)
+        for run in planned
+    }
+    done = own.index[own["status"] == "done"]
+    was_done = {settings[name] for name in done}
+    is_skipped = (own["status"] == "skipped") & (
+        (own["attempts"] > 0) | ~own["run_id"].isin(pending)
+    )
+    failed = own[(own["status"] == "failed") | is_skipped]
+    memory, tries = set(), Counter[Setting]()
+    for run_id, attempts, reason in failed[["run_id", "attempts", "reason"]].itertuples(
+        index=False
+    ):
+        # A run that was skipped before its start cannot run at all.
+        tries[settings[run_id]] += attempts or _TRIES
+        if _MEMORY in (reason or ""):
+            memory.add(settings[run_id])
+    infeasible = {setting for setting, count in tries.items() if count >= _TRIES} - was_done
+    question, untried, warnings = _answered(
+        question, study, rows, epochs, candidates.values(), per_epoch, known=bool(len(own))
+    )
+    return Evidence(
+        question=question,
+        job=job,
+        candidates=candidates,
+        done=frozenset(done),
+        out_of_memory=tuple(memory - was_done),
+        infeasible=frozenset(infeasible),
+        to_retry=frozenset(set(tries) - infeasible - was_done - memory),
+        hours={name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
+        untried=untried,
+        warnings=warnings,
+        worker=worker_noun(rows) if len(rows) else "GPU",
+    )
+
+
+def _candidate(
+    run: PlannedRun, setting: Setting, per_epoch: float, startup_s: float, study: Study
+) -> Candidate:
+    measure = run.shared.measure
+    steps: float = measure.warmup_steps + (measure.steps or 0)
+    if measure.epochs is not None:
+        steps = measure.epochs * per_epoch / setting.samples
+    emulated = emulated_setting(run, study)
+    if emulated is not None:
+        emulated = replace(emulated, local_batch=setting.local_batch)
+    return Candidate(setting, steps, startup_s + (measure.seconds or 0.0), emulated)
+
+
+def _job_rows(study: Study, rows: pd.DataFrame, run_ids: Collection[str]) -> pd.DataFrame:
+    """Return the metrics of the runs of the study's job, of any study."""
+    origin = origin_of(study.launch.kind)
+    rows = rows[rows["workload"] == study.workloads[0].name]
+    rows = rows[rows["launcher"].map(origin_of) == origin]
+    own = rows[rows["run_id"].isin(run_ids)]
+    if own.empty:
+        return own  # which of the other runs are comparable is not known yet
+    for name in _JOB:
+        value = own[name].mode(dropna=False)[0]
+        rows = rows[rows[name].isna() if pd.isna(value) else rows[name] == value]
+    return rows
+
+
+def _seconds(own: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Return the time of each run that ended, and the training in it (0 if it is not done)."""
+    windows = epochs[epochs["run_id"].isin(own.index)]
+    sums = windows.groupby(["run_id", "phase", "host"], dropna=False)["duration_s"].sum()
+    phases = sums.groupby(level=["run_id", "phase"]).max().unstack()
+    phases = phases.reindex(own.index[own["status"].isin(["done", "failed"])])
+    trained = phases.reindex(columns=[*BASES]).max(axis=1).fillna(0.0)
+    total = (own["finished_at"] - own["started_at"]).dt.total_seconds().fillna(0.0)
+    # The clock of a simulated run is not that of the simulation.
+    evaluated = phases.reindex(columns=["evaluate"])["evaluate"].fillna(0.0)
+    total = total.where(own["launcher"] != "simulated", trained + evaluated)
+    return {run_id: (float(total[run_id]), float(trained[run_id])) for run_id in phases.index}
+
+
+def _answered(
+    question: Question,
+    study: Study,
+    rows: pd.DataFrame,
+    epochs: pd.DataFrame,
+    candidates: Collection[Candidate],
+    per_epoch: float,
+    *,
+    known: bool,
+) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:
+    """Return the question with what runs have shown: epochs to a target, quality by batch."""
+    if question.target is not None:
+        possible = {item.setting.global_batch for item in candidates
+                    if item.informs is None and question.allows(item.setting)}  # fmt: skip
+        reached, tried = _epochs_to_target(rows, epochs, question.target)
+        samples = {batch: count * per_epoch for batch, count in reached.items()}
+        # An impossible batch: an empty mapping would allow every batch.
+        question = replace(question, samples_by_batch=samples or {0.0: 1.0})
+        return question, frozenset(possible - tried), ()
+    length = question.epochs or study.sweeps[0].epochs or study.measure.epochs
+    by_batch = {batch: count * per_epoch for batch, count in question.epochs_by_batch.items()}
+    question = replace(
+        question,
+        samples=question.samples or (length * per_epoch if length else None),
+        samples_by_batch=by_batch,
+    )
+    if question.max_global_batch is not None or by_batch:
+        return question, frozenset(), ()
+    # Of runs of several lengths, the longest count.
+    qualities = quality_by_batch(rows) if len(rows) else ()
+    longest = max(
+        (item for item in qualities if item.known_to is not None),
+        key=lambda item: item.group["epochs_trained"] or 0,
+        default=None,
+    )
+    bound = None if longest is None else longest.known_to
+    warnings = (UNKNOWN_QUALITY,) if bound is None and known else ()
+    return replace(question, max_global_batch=bound), frozenset(), warnings
+
+
+def _epochs_to_target(
+    rows: pd.DataFrame, epochs: pd.DataFrame, target: float
+) -> tuple[dict[float, float], set[float]]:
+    """Return the epochs by global batch, and the batches that were trained."""
+    if rows.empty:
+        return {}, set()
+    tried = set(rows["global_batch"].dropna())
+    try:
+        settings = time_to_target(rows, epochs, target)
+    except Refused:
+        return {}, tried
+    reached = settings[settings["epochs"].notna()]
+    return dict(zip(reached["global_batch"], reached["epochs"], strict=True)), tried

@@ -1,0 +1,91 @@
+"""The regret of choosing a setting: how much worse it is than the best one."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from wattlaw.analysis.predict.observation import Floats
+from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
+
+#: A setting that misses a constraint by a share is as bad as one that costs more by this multiple.
+_PENALTY = 2.0
+
+
+def regrets(
+    question: Question,
+    settings: Sequence[Setting],
+    time_s: Floats,
+    energy_j: Floats | None,
+) -> Floats:
+    """Return the regret of choosing each of some allowed settings, in each draw.
+
+    It is the goal over that of the best setting, minus 1; and twice the share by which a constraint
+    is missed. GPU-hours replace an energy that is not known; an energy budget is then not checked.
+    ``time_s`` and ``energy_j`` are of one sample, shape (draws, settings).
+    """
+    gpus = np.array([item.gpus for item in settings], dtype=float)
+    times, energies = _of_training(question, settings, time_s, energy_j)
+    goal = _goal(question, times, energies, gpus)
+    missing = missed(question, settings, time_s, energy_j)
+    meets = missing <= 0
+    best = np.where(meets, goal, np.inf).min(1)
+    # Where no setting meets the constraints, the one that misses them least is right.
+    nearest = goal[np.arange(len(goal)), missing.argmin(1)]
+    best = np.where(meets.any(1), best, nearest)[:, None]
+    unavoidable = missing.min(1)[:, None]
+    regret: Floats = np.maximum(0.0, goal / best - 1)
+    return np.where(meets, regret, regret + _PENALTY * (missing - unavoidable))
+
+
+def missed(
+    question: Question,
+    settings: Sequence[Setting],
+    time_s: Floats,
+    energy_j: Floats | None,
+) -> Floats:
+    """Return the share by which each setting misses a constraint, 0 if it meets all.
+
+    Arguments and shape are those of ``regrets``.
+    """
+    times, energies = _of_training(question, settings, time_s, energy_j)
+    slowest = None
+    if question.max_slowdown is not None:
+        slowest = times.min(1)[:, None] * (1 + question.max_slowdown)
+    result: Floats = np.zeros_like(times)
+    for values, bound in (
+        (times, question.deadline_s),
+        (energies, question.energy_budget_j),
+        (times, slowest),
+    ):
+        if values is not None and bound is not None:
+            result = np.maximum(result, values / bound - 1)
+    return result
+
+
+def _of_training(
+    question: Question,
+    settings: Sequence[Setting],
+    time_s: Floats,
+    energy_j: Floats | None,
+) -> tuple[Floats, Floats | None]:
+    by_batch, usual = question.samples_by_batch, question.samples or 1.0
+    samples = np.array([by_batch.get(item.global_batch or 0.0, usual) for item in settings])
+    return time_s * samples, None if energy_j is None else energy_j * samples
+
+
+def _goal(question: Question, times: Floats, energies: Floats | None, gpus: Floats) -> Floats:
+    gpu_s, goal = times * gpus, question.minimize or "energy"
+    if energies is None:
+        instead = {"time": times, "edp": gpu_s * times}
+        return instead.get(goal, gpu_s)  # the price of GPU-hours is proportional
+    hours, (per_joule, per_hour) = gpu_s / 3600, question.prices
+    goals: dict[str, Callable[[], Floats]] = {
+        "energy": lambda: energies,
+        "carbon": lambda: energies,  # proportional to it
+        "time": lambda: times,
+        "gpu_hours": lambda: hours,
+        "edp": lambda: energies * times,
+        "cost": lambda: per_hour * hours + per_joule * energies,
+    }
+    return goals[goal]()

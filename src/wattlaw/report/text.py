@@ -1,0 +1,79 @@
+"""What ``print`` and a notebook show of each result; the command line prints the same lines."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.advise.comparison import Comparison
+from wattlaw.analysis.laws.series_fits import SeriesFits
+from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
+from wattlaw.analysis.predict.job import Predictions
+from wattlaw.common.formatting import group_label
+from wattlaw.report.notebook import as_html
+from wattlaw.report.tables import Table
+from wattlaw.report.topics import advice, comparison, prediction, scaling, verdict
+
+
+def _html(table: Table | None, lines: Iterable[str]) -> str:
+    return as_html(pd.DataFrame() if table is None else table.to_frame(), lines)
+
+
+def _titled(table: Table | None, end: str = "") -> list[str]:
+    return [] if table is None else [table.title + end]
+
+
+@shown.register
+def _advice(result: Advice) -> str:
+    return "\n".join([*advice.summary(result), *advice.details(result)])
+
+
+@shown_in_notebook.register
+def _advice_html(result: Advice) -> str:
+    table = verdict.settings(result)
+    return _html(table, [*str(result).splitlines(), *_titled(table)])
+
+
+def prediction_lines(result: Predictions) -> list[str]:
+    """Return what predictions rest on, and their warnings."""
+    return [*prediction.notes(result), *(f"Warning: {item}" for item in result.warnings)]
+
+
+@shown.register
+def _predictions(result: Predictions) -> str:
+    table = prediction.table(result)
+    frame = pd.DataFrame() if table is None else table.to_frame()
+    lines = [*_titled(table, "."), *prediction_lines(result)]
+    return "\n".join([*frame.to_string(index=False).splitlines(), *lines])
+
+
+@shown_in_notebook.register
+def _predictions_html(result: Predictions) -> str:
+    table = prediction.table(result)
+    return _html(table, [*_titled(table, "."), *prediction_lines(result)])
+
+
+@shown.register
+def _comparison(result: Comparison) -> str:
+    warnings = (f"Warning: {item}" for item in result.warnings)
+    return "\n".join([*comparison.sentences(result), *warnings])
+
+
+@shown_in_notebook.register
+def _comparison_html(result: Comparison) -> str:
+    return _html(comparison.table(result), str(result).splitlines())
+
+
+@write_page.register
+def _comparison_page(result: Comparison, path: Path) -> None:
+    from wattlaw.report.comparison_page import write_comparison
+
+    write_comparison(result, path)
+
+
+@shown_in_notebook.register
+def _fits_html(result: SeriesFits) -> str:
+    refused = [f"{group_label(group)}: {reason}" for group, reason in result.refusals]
+    lines = ["t = α N^−β", *refused, *scaling.breakpoints(result.rows)]
+    return _html(scaling.laws(result), lines)

@@ -1,0 +1,179 @@
+"""The question: what is minimized, under which bounds, at which prices, for how much training.
+
+``KEYS`` says once how users state it. The options of the command line, the keys of ``decide`` in a
+study file, and the arguments of the Python API are made from it.
+"""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+from wattlaw.common.errors import BadInput
+from wattlaw.common.quantities import duration_s, energy_j, finite, share
+from wattlaw.study.base import Count, Positive
+from wattlaw.study.footprint import Footprint
+from wattlaw.study.setting import Setting
+
+Goal = Literal["energy", "time", "gpu_hours", "edp", "cost", "carbon"]
+#: What can be minimized.
+GOALS: tuple[str, ...] = get_args(Goal)
+_OF_ENERGY = ("energy", "edp", "carbon")
+#: Bounds, each with its least value, and whether that is allowed.
+_LEAST = {
+    "deadline_s": (0, False), "max_slowdown": (0, True), "energy_budget_j": (0, False),
+    "max_gpus": (1, True),
+}  # fmt: skip
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a setting is chosen for; None is what is not asked.
+
+    Without ``samples``, totals are of one sample, and deadline and budget too.
+    """
+
+    minimize: str | None = None  # one of ``GOALS``; None for what suits the bounds
+    deadline_s: float | None = None  # of a training
+    max_slowdown: float | None = None  # share of the time on the fastest allowed setting
+    energy_budget_j: float | None = None  # of a training
+    max_gpus: int | None = None
+    max_global_batch: float | None = None
+    samples: float | None = None  # of a training
+    epochs: int | None = None  # the same, as epochs
+    epochs_by_batch: Mapping[float, float] = field(default_factory=dict)
+    target: float | None = None  # the value of the metric at which a training ends
+    #: By global batch, where the batch changes how many are needed; others are not allowed.
+    samples_by_batch: Mapping[float, float] = field(default_factory=dict)
+    footprint: Footprint | None = None  # prices, and the carbon of the grid
+    tolerance: float = 0.02  # the regret that does not matter, as a share of the goal
+    confidence: float = 0.9  # probability of a regret within the tolerance when measuring ends
+
+    def __post_init__(self) -> None:
+        if self.minimize is not None and self.minimize not in GOALS:
+            raise BadInput(f"minimize: given {self.minimize!r}; allowed: {', '.join(GOALS)}")
+        for name, (least, is_allowed) in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value < float("inf"):
+                raise BadInput(f"{name}: given {value:g}; allowed: a number of at least {least:g}")
+            if value == least and not is_allowed:
+                raise BadInput(f"{name}: given {value:g}; allowed: above {least:g}")
+        for name in ("tolerance", "confidence"):
+            if not 0 < getattr(self, name) < 1:
+                raise BadInput(f"{name}: given {getattr(self, name)!r}; allowed: above 0, below 1")
+        if self.minimize == "cost" and not sum(self.prices) > 0:
+            raise BadInput("minimize: given cost; allowed: together with a price above 0")
+
+    @property
+    def prices(self) -> tuple[float, float]:
+        """The prices of a joule, with the PUE, and of a GPU-hour; 0 for one that is not given."""
+        factors = self.footprint or Footprint()
+        per_joule, per_hour = (factors.of(*of) for of in ((1.0, 0.0), (0.0, 1.0)))
+        return per_joule.electricity_cost or 0.0, per_hour.gpu_hour_cost or 0.0
+
+    @property
+    def needs_energy(self) -> bool:
+        """Whether the answer depends on energy."""
+        is_price = self.minimize == "cost" and self.prices[0] > 0
+        return self.minimize in (None, *_OF_ENERGY) or is_price or self.energy_budget_j is not None
+
+    def allows(self, setting: Setting) -> bool:
+        """Say whether GPUs and batch of a setting are within the bounds."""
+        batch = setting.global_batch
+        if self.samples_by_batch and batch not in self.samples_by_batch:
+            return False
+        too_large = self.max_global_batch is not None and (batch or 0) > self.max_global_batch
+        return not too_large and setting.gpus <= (self.max_gpus or setting.gpus)
+
+
+class Key(NamedTuple):
+    """A part of a question, as users state it."""
+
+    name: str  # of the option, the argument, and the key of ``decide``
+    in_study: Any  # the type in a study file
+    allowed: str  # the same in words, which messages quote
+    #: Reads a number, or a text with a unit; the first argument is the name.
+    parse: Callable[[str, Any], Any] | None = None
+    option: Any = None  # the type of the option; without one there is no option, and no argument
+    metavar: str = ""
+    help: str = ""
+    field: str = ""  # of ``Question``, where that has another name
+    default: Any = None  # in a study file
+    bounds: Mapping[str, Any] = {}  # in a study file
+    key: str = ""  # of ``decide``, where that has another name
+
+
+def _inner_share(name: str, given: Any) -> float:
+    value = share(name, given)
+    if value is None or not 0 < value < 1:
+        raise BadInput(f"{name}: given {given}; allowed: a share above 0 and below 1")
+    return value
+
+
+def _price(name: str, given: Any) -> Any:
+    """Return a price or an intensity; a text may have a currency, or be a region."""
+    if given == "" or (isinstance(given, int | float) and given < 0):
+        raise BadInput(f"{name}: given {given}; allowed: a number >= 0, or a text")
+    return given
+
+
+_GOALS = "energy, time, gpu_hours, edp, cost or carbon"
+KEYS = (
+    Key("minimize", Goal, _GOALS, None, str, "GOAL", f"{_GOALS} instead of the default.",
+        default="energy"),
+    Key("deadline", Any, "a time such as 90min, 6h or 2d, or seconds (> 0), or null", duration_s,
+        str, "TIME", "Maximum training time: 90min, 6h, 2d.", "deadline_s"),
+    Key("max_slowdown", Any, "a share such as 10% or 0.1, or null", share,
+        str, "SHARE", "Maximum slowdown relative to the fastest setting: 5% or 0.05."),
+    Key("energy_budget", Any, "an energy such as 50kWh or 3MJ, or joules (> 0), or null", energy_j,
+        str, "ENERGY", "Maximum energy of the training: 50kWh, 3MJ.", "energy_budget_j"),
+    Key("max_gpus", Count | None, "a whole number >= 1, or null", None,
+        int, "N", "Maximum number of GPUs."),
+    Key("max_global_batch", Count | None, "a whole number >= 1, or null"),
+    Key("total_samples", Positive | None, "samples of a training (> 0), or null", field="samples"),
+    Key("epochs", Count | None, "epochs of a training, a whole number >= 1, or null", None,
+        int, "E", "Epochs to train. Default: those of the runs."),
+    Key("epochs_by_batch", dict[str, Positive],
+        "a mapping of global batches to epochs (> 0) such as {256: 90}", default={}),
+    Key("target", float | None, "a value of the metric, or null", finite,
+        float, "Q", "Train until the metric reaches this value."),
+    Key("pue", float | None, "a number >= 1, or null", None,
+        float, "X", "Power usage effectiveness of the data centre, such as 1.2.", bounds={"ge": 1}),
+    Key("grid", Any, "g CO2e per kWh (>= 0), or a region such as DE, or null", _price,
+        str, "G|REGION", "Carbon intensity in g CO2e per kWh, or a region such as DE."),
+    Key("price", Any, "a price such as 0.21 or '0.21 EUR', or a region, or null", _price,
+        str, "MONEY|REGION", "Price per kWh: 0.21, '0.21 EUR', or a region.", key="price_per_kwh"),
+    Key("price_per_gpu_hour", Any, "a price such as 2.5 or '2.5 EUR', or null", _price,
+        str, "MONEY", "Price per GPU-hour: 2.5 or '2.5 EUR'."),
+    Key("tolerance", Any, "a share above 0 and below 1, such as 2% or 0.02", _inner_share,
+        default=0.02),
+    Key("confidence", Any, "a probability above 0 and below 1, such as 0.9", _inner_share,
+        default=0.9),
+)  # fmt: skip
+#: The names of prices and of the carbon of the grid, which become a footprint.
+PRICES = ("pue", "grid", "price", "price_per_gpu_hour")
+
+
+def asks(
+    names: Collection[str] = (), annotate: Callable[[Key], Any] = lambda key: key.option | None
+) -> Callable[[Function], Function]:
+    """Show the keys in the signature of a function that takes them as ``**asked``.
+
+    ``names`` are those of the keys; none: all that have an option.
+    """
+
+    def declare(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+        asked = [
+            inspect.Parameter(
+                key.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotate(key)
+            )
+            for key in KEYS
+            if key.option is not None and (not names or key.name in names)
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *asked])  # type: ignore[attr-defined]
+        return function
+
+    return declare

@@ -1,0 +1,12 @@
+"""Advice on tables, with the parts of the question as arguments."""
+
+from wattlaw.analysis.advise.advice import advise as advise_on
+from wattlaw.study.question import Question
+
+
+def advise(table, windows, workload, /, *, baseline=None, any_batch=False, unused=None, **asked):
+    """Return the advice for a question; ``unused`` counts the runs without a result."""
+    return advise_on(
+        table, windows, workload, Question(**asked),
+        baseline=baseline, any_batch=any_batch, without_result=unused,
+    )  # fmt: skip
