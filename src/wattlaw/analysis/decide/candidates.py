@@ -42,7 +42,7 @@ def setting_of(run: PlannedRun) -> Setting:
         setting.gpus,
         nodes=min(run.nodes, setting.gpus),
         local_batch=setting.local_batch,
-        gradient_accumulation=run.shared.train.gradient_accumulation,
+        gradient_accumulation=run.spec.train.gradient_accumulation,
         precision=setting.precision,
         power_limit_w=setting.power_limit_w,
         clock_limit_mhz=setting.clock_limit_mhz,

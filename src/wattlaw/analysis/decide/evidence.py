@@ -148,7 +148,7 @@ def read_evidence(
 def _candidate(
     run: PlannedRun, setting: Setting, per_epoch: float, startup_s: float, study: Study
 ) -> Candidate:
-    measure = run.shared.measure
+    measure = run.spec.measure
     steps: float = measure.warmup_steps + (measure.steps or 0)
     if measure.epochs is not None:
         steps = measure.epochs * per_epoch / setting.samples
