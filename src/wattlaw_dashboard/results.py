@@ -9,7 +9,8 @@ from wattlaw.common.errors import one_line
 from wattlaw.common.formatting import MEASURED, source_of
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.layouts import MAX_CAVEATS
-from wattlaw.report.pictures import Picture, chart_of, draw_charts
+from wattlaw.report.pictures import chart_of, draw_charts
+from wattlaw.report.sections import Picture
 from wattlaw.report.stores import read_findings
 from wattlaw.report.topics import verdict
 from wattlaw.store.store import Store

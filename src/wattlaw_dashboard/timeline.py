@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from wattlaw.common.formatting import number, replace_invisible
-from wattlaw.report.theme import COLOURS
+from wattlaw.report.charts import COLOURS
 from wattlaw_dashboard.tails import STEPS, Device, Mark, Totals
 
 #: More devices than this are shown as their mean, least and greatest value.

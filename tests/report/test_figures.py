@@ -16,7 +16,6 @@ import altair as alt
 import pandas as pd
 import pytest
 import vl_convert
-from altair.utils.schemapi import debug_mode
 
 import made_studies
 import paths
@@ -25,10 +24,11 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.predict.settings import TrainingSetting
-from wattlaw.report.figures import GALLERY, Figure, advice, figures_of, limits
-from wattlaw.report.figures.facets import MAX_PANELS
-from wattlaw.report.figures.labels import MAX_LENGTH, shorten_middle, unique_labels
-from wattlaw.report.theme import line_styles
+from wattlaw.report.charts import line_styles
+from wattlaw.report.facets import MAX_LENGTH, MAX_PANELS, shorten_middle, unique_labels
+from wattlaw.report.figures import GALLERY, Figure
+from wattlaw.report.layouts import layout
+from wattlaw.report.topics import caps, verdict
 
 OUTPUT = paths.OUTPUT / "figures"
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -100,8 +100,7 @@ def findings(kind: str) -> Findings:
 
 @cache
 def spec(kind: str, figure: Figure) -> dict[str, Any] | None:
-    with debug_mode(False):  # the complete chart is validated below, not each part of it
-        chart = figure.chart(findings(kind))
+    chart = figure.chart(findings(kind))
     # The crowded ones differ from the others in their data alone, which take long to validate.
     if chart is not None and kind != "crowded":
         alt.ConcatChart.from_dict(chart, validate=True)
@@ -158,8 +157,8 @@ def test_every_picture_can_be_converted_to_pixels():
 def test_all_pictures_of_the_two_studies_are_there():
     assert named(drawn("mit")) >= MIT
     assert named(drawn("kit")) >= KIT
-    assert named([figure for figure in GALLERY if "mit-2022" in figure.studies]) >= MIT
-    assert named([figure for figure in GALLERY if "kit-2025" in figure.studies]) >= KIT
+    assert {*layout("mit-2022").figures} >= MIT
+    assert {*layout("kit-2025").figures} >= KIT
 
 
 def test_between_them_the_made_studies_show_every_figure_of_the_gallery():
@@ -258,7 +257,7 @@ def test_a_figure_fits_on_a_page_and_says_what_it_shows(kind):
 
 def test_lines_differ_in_shape_and_dash_as_in_colour():
     channels = line_styles([f"line {i}" for i in range(14)])
-    ranges = {name: channel.to_dict()["scale"]["range"] for name, channel in channels.items()}
+    ranges = {name: channel["scale"]["range"] for name, channel in channels.items()}
     for other in ("shape", "strokeDash"):
         pairs = zip(ranges["color"], map(str, ranges[other]), strict=True)
         assert len(set(pairs)) == 14
@@ -266,7 +265,7 @@ def test_lines_differ_in_shape_and_dash_as_in_colour():
 
 
 def test_colours_of_lines_differ_in_grey_from_white_and_most_from_each_other():
-    colours = line_styles([f"line {i}" for i in range(7)])["color"].to_dict()["scale"]["range"]
+    colours = line_styles([f"line {i}" for i in range(7)])["color"]["scale"]["range"]
     grey = sorted(_luminance(colour) for colour in colours)
     assert grey[-1] < 0.5
     assert sum(b - a > 0.02 for a, b in itertools.pairwise(grey)) >= 5
@@ -325,20 +324,19 @@ def test_energies_that_count_different_things_are_different_lines():
 
 
 def test_no_figure_of_the_default_page_repeats_another():
-    names = {figure.name for figure in figures_of(None)}
+    names = {figure.name for figure in GALLERY if not figure.is_extra}
     assert {"pareto", "epoch_time", "speedup", "energy"} <= names
     assert not names & {"energy_speed", "strong_scaling", "constant_local_batch", "factor"}
-    assert len(figures_of(None)) + 4 == len(GALLERY)
 
 
 def points_of(findings: Findings) -> Counter[str]:
     """Return the number of points of each kind in the figure of the advice."""
-    chart = advice.pareto(findings)
+    chart = verdict.pareto(findings)
     layers = [
         layer for panel in chart["concat"] for layer in panel["layer"]
         if layer["mark"]["type"] == "point"
     ]  # fmt: skip
-    tables = [chart["datasets"][layer["data"]["name"]] for layer in layers]
+    tables = [layer["data"]["values"] for layer in layers]
     return Counter(row["line"] for table in tables for row in table)
 
 
@@ -366,8 +364,9 @@ def test_every_line_of_the_effects_of_limits_is_in_the_legend():
     rows = known.limit_effects
     rows = rows[(rows["limit_kind"] == "power_limit_w") & (rows["workload"] == "resnet50")]
     many = pd.concat([rows.assign(workload=f"net{i}", gpus=rows["gpus"] * i) for i in range(1, 10)])
-    chart = limits.effects(replace(known, limit_effects=many), "power_limit_w")
-    shown = {row["line"] for table in chart["datasets"].values() for row in table if "line" in row}
+    chart = caps.effects_figure(replace(known, limit_effects=many), "power_limit_w")
+    tables = [part["data"]["values"] for part in walk(chart) if "data" in part]
+    shown = {row["line"] for table in tables for row in table if "line" in row}
     domains = [part["color"]["scale"]["domain"] for part in walk(chart) if "color" in part
                and "scale" in part["color"]]  # fmt: skip
     assert domains

@@ -17,7 +17,7 @@ from wattlaw.common import formatting
 from wattlaw.report import tables
 from wattlaw.report.methods import read_methods
 from wattlaw.report.tables import MAX_ROWS, Column, Table
-from wattlaw.report.topics import batch, data_quality, energy, limits, measured, scaling, verdict
+from wattlaw.report.topics import batch, caps, data_quality, energy, measured, scaling, verdict
 from wattlaw_papers import published as reference
 from wattlaw_papers import section as claims
 from wattlaw_papers.claims import check_claims
@@ -127,11 +127,11 @@ def test_a_column_of_amounts_has_the_unit_of_its_median():
 
 
 def test_the_effect_of_limits_has_the_test_of_equivalence():
-    table = limits.comparisons(mit_findings())
+    table = caps.comparisons(mit_findings())
     assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
     assert len(table.rows) == 6
     assert "a difference that is not significant does not" in table.note
-    effects = limits.effects(mit_findings())
+    effects = caps.effects(mit_findings())
     at = column(effects, "limit").index("100 W")
     assert column(effects, "time: median")[at] in ("+59 %", "+60 %", "+61 %")
 
@@ -198,8 +198,8 @@ def test_each_series_has_its_law_breakpoint_and_alternatives():
 def test_without_runs_there_are_no_tables():
     empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
-        scaling.exponents, scaling.speedups, measured.settings, energy.factors, limits.effects,
-        limits.comparisons, batch.means, verdict.table, energy.totals,
+        scaling.exponents, scaling.speedups, measured.settings, energy.factors, caps.effects,
+        caps.comparisons, batch.means, verdict.table, energy.totals,
         data_quality.verdicts, data_quality.reasons,
     )  # fmt: skip
     assert [one.__name__ for one in makers if one(empty) is not None] == []

@@ -14,19 +14,17 @@ from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.batch_effects import NO_FALL
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.report.layouts import (
-    DEFAULT,
     MAX_CAVEATS,
     MAX_SENTENCES,
-    BulletList,
-    Content,
-    Layout,
+    layout,
     sections,
 )
+from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import Table
 from wattlaw.report.topics.advice import merge_warnings, summary
-from wattlaw.report.topics.decision import result as decision_table
-from wattlaw.report.topics.measured import utilisation_sentences
+from wattlaw.report.topics.decision import sentences as decision_sentences
 from wattlaw.report.topics.scaling import main_fits, scaling_sentences
+from wattlaw.report.topics.utilisation import sentences as utilisation_sentences
 from wattlaw.report.topics.verdict import MAX_ROWS, caveats
 from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import NOT_DECIDABLE
@@ -45,10 +43,10 @@ def kit_findings() -> Findings:
     return analyse(made.runs, made.epochs)
 
 
-def text_of(findings: Findings, name: str, claims: tuple = ()) -> str:
+def text_of(findings: Findings, name: str) -> str:
     """Return the sentences of a section, and the items of its lists."""
     texts: list[str] = []
-    for section in sections(Content(findings, claims, ()), Layout((name,))):
+    for section in sections(Content(findings, (), Layout((name,)))):
         texts += section.sentences
         for block in section.blocks:
             texts += block.items if isinstance(block, BulletList) else ()
@@ -57,8 +55,8 @@ def text_of(findings: Findings, name: str, claims: tuple = ()) -> str:
 
 def test_sections_come_in_the_order_of_their_importance():
     findings = mit_findings()
-    shown = sections(Content(findings, check_claims(findings.stored, findings.epochs), ()), DEFAULT)
-    expected = [name for name in DEFAULT.sections if name != "decision"]
+    shown = sections(Content(findings, (), layout(None)))
+    expected = [name for name in layout(None).sections if name != "decision"]
     assert [section.name for section in shown] == expected
     assert shown[0].state == "screen"
     assert {section.state for section in shown[1:]} == {"folded"}
@@ -70,7 +68,8 @@ def test_the_title_of_decisions_does_not_repeat_the_source_that_the_page_adds(la
     decision = Decision("s", "digits-cnn", "simulated", {"minimize": "energy"}, None, None, None,
                         None, 0.02, 0.9, 0.0, None, 0, None)  # fmt: skip
     findings = analyse(runs.assign(launcher=launcher), epochs, decisions=[decision])
-    assert decision_table(findings).title == f"Decisions of studies with decide{label}"
+    (sentence,) = decision_sentences(findings)
+    assert sentence.startswith(f"s{label}: least energy")
 
 
 @pytest.mark.parametrize(
@@ -86,20 +85,21 @@ def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
     findings = analyse(*study(counts=(1, 2)))
     claims = check_claims(findings.stored, findings.epochs)
     assert {claim.verdict for claim in claims} == {NOT_DECIDABLE}
-    assert not sections(Content(findings, claims, ()), Layout(("claims",)))
-    (shown,) = sections(Content(findings, claims, (), all_claims=True), Layout(("claims",)))
+    assert not sections(Content(findings, (), Layout(("claims",))))
+    wanted = frozenset({"claims"})
+    (shown,) = sections(Content(findings, (), Layout(("claims",)), wanted))
     assert len(shown.blocks[0].rows) == sum(one.study == "mit-2022" for one in claims)
 
 
 def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
     single = analyse(*study())
-    (screen,) = sections(Content(single, (), ()), Layout(("advice",)))
+    (screen,) = sections(Content(single, (), Layout(("advice",))))
     said = summary(single.advice[0])
     assert screen.sentences[: len(said)] == said
     (table,) = [block for block in screen.blocks if isinstance(block, Table)]
     assert table.rows[0][1].startswith("recommended")
     assert len(table.rows) <= MAX_ROWS
-    (screen,) = sections(Content(mit_findings(), (), ()), Layout(("advice",)))
+    (screen,) = sections(Content(mit_findings(), (), Layout(("advice",))))
     assert isinstance(screen.blocks[0], Table)
     assert [row[0] for row in screen.blocks[0].rows] == ["resnet50", "schnet"]
 
@@ -174,7 +174,7 @@ def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
 def test_claims_are_counted_and_contradicted_ones_are_named():
     findings = mit_findings()
     claims = check_claims(findings.stored, findings.epochs)
-    text = text_of(findings, "claims", claims)
+    text = text_of(findings, "claims")
     own = [claim for claim in claims if claim.study == "mit-2022"]
     supported = sum(claim.verdict == "supported" for claim in own)
     assert f"Of {len(own)} claims of Frey et al. 2022: {supported} supported" in text
@@ -204,7 +204,7 @@ def test_two_counts_of_workers_give_no_law():
 
 def test_without_a_done_run_there_is_no_result():
     findings = analyse(*frames([run_row("a", status="planned")], []))
-    names = [section.name for section in sections(Content(findings, (), ()), DEFAULT)]
+    names = [section.name for section in sections(Content(findings, (), layout(None)))]
     assert names[0] == "advice"
     assert not {"scaling", "energy", "caps", "batch"} & set(names)
     assert "no result yet" in text_of(findings, "advice")
@@ -265,7 +265,7 @@ def test_the_drift_of_the_factor_is_summarised_by_verdict():
 def test_a_section_has_a_limited_number_of_sentences():
     notes = tuple(f"note {i}" for i in range(MAX_CAVEATS + MAX_SENTENCES + 4))
     findings = replace(analyse(*study()), cautions=tuple(Caution("a", note) for note in notes))
-    (data,) = sections(Content(findings, (), ()), Layout(("data",)))
+    (data,) = sections(Content(findings, (), Layout(("data",))))
     assert len(data.sentences) == MAX_SENTENCES + 1
 
 

@@ -7,42 +7,44 @@ from pathlib import Path
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
 from wattlaw.common.files import write_text
-from wattlaw.report import layouts
-from wattlaw.report.layouts import Content, Layout, Section, layout
+from wattlaw.report.layouts import layout, sections
 from wattlaw.report.pictures import Chart, draw_charts, environment, make_charts
 from wattlaw.report.scripts import Script, page_scripts, policy_hash, template_text
-from wattlaw_papers.claims.verdicts import Claim
-from wattlaw_papers.published import SOURCES
+from wattlaw.report.sections import Content, Layout, Section
 
 
 def write_report(
     findings: Findings,
-    claims: Sequence[Claim],
     path: Path,
+    shown: Layout | None = None,
     charts: Iterable[Chart] | None = None,
     *,
-    template: str | None = None,
-    all_claims: bool = False,
+    wanted: Iterable[str] = (),
+    energy_scope: str | None = None,
     interactive: bool = False,
 ) -> None:
-    """Write the page; raise ``BadInput`` if the template is unknown.
+    """Write the page in a layout, by default the default one.
 
-    ``charts`` are ``make_charts`` of the findings and the template's study, if they exist already.
-    ``all_claims`` shows claims even if none is decided, ``interactive`` figures have scripts.
+    ``charts`` are ``make_charts`` of the findings and the layout, if they exist already. ``wanted``
+    are sections of add-ons to show even without a result, ``energy_scope`` is that which the user
+    asked for, and ``interactive`` figures have scripts.
     """
-    chosen = layout(template)
-    claims = [claim for claim in claims if chosen.study in (None, claim.study)]
+    shown = shown or layout(None)
     if charts is None:
-        charts = make_charts(findings, chosen.study)
+        charts = make_charts(findings, shown)
     pictures = draw_charts(charts, interactive=interactive)
-    content = Content(findings, claims, pictures, all_claims or chosen.study is not None)
+    content = Content(findings, pictures, shown, frozenset(wanted), energy_scope)
+    facts = findings.facts
+    # Below the title: number of runs, hardware, dates, version, layout.
+    lead = [f"{sum(findings.statuses.values()):,} runs"]
+    lead += [facts[name] for name in ("Hardware", "Ran") if name in facts]
+    lead.append(f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by wattlaw {__version__}")
+    lead += [shown.source] if shown.source else []
     origin = f" ({findings.sources_label})" if findings.sources_label else ""
-    studies = findings.facts.get("Studies", "")
-    title = f"Time and energy of training{f': {studies}' if studies else ''}{origin}"
+    studies = f": {facts['Studies']}" if "Studies" in facts else ""
     write_page(
-        path, title, layouts.sections(content, chosen),
-        page_scripts(pictures) if interactive else (), origin=origin,
-        lead=_subtitle(findings, chosen),
+        path, f"Time and energy of training{studies}{origin}", sections(content),
+        page_scripts(pictures) if interactive else (), origin=origin, lead=f"{'; '.join(lead)}.",
     )  # fmt: skip
 
 
@@ -63,16 +65,6 @@ def write_page(
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page, durable=False)
-
-
-def _subtitle(findings: Findings, layout: Layout) -> str:
-    """Return the line below the title: number of runs, hardware, dates, version, layout."""
-    facts, runs = findings.facts, sum(findings.statuses.values())
-    parts = [f"{runs:,} runs", *(facts[name] for name in ("Hardware", "Ran") if name in facts)]
-    parts.append(f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by wattlaw {__version__}")
-    if layout.study is not None:
-        parts.append(f"layout, figures and claims of {SOURCES[layout.study].name}")
-    return f"{'; '.join(parts)}."
 
 
 def _block_numbers(shown: Sequence[Section]) -> dict[tuple[str, str], str]:
