@@ -63,7 +63,6 @@ def read_energies(paths: Sequence[Path]) -> dict[str, float] | str:
 
 
 def read_results(paths: Sequence[Path]) -> Results:
-    """Return the results of stores; damaged runs are left out."""
     try:
         results = open_results(*paths)
         if results.metrics.empty:

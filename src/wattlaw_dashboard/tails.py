@@ -41,17 +41,14 @@ class Totals:
     steps: dict[str, dict[int, tuple[float, int, float, float]]] = field(default_factory=dict)
 
     def add(self, column: str, step: int, value: float) -> None:
-        """Add a sample."""
         self._merge(column, step, (value, 1, value, value))
 
     def update(self, other: "Totals") -> None:
-        """Add the totals of other devices."""
         for column, steps in other.steps.items():
             for step, total in steps.items():
                 self._merge(column, step, total)
 
     def forget(self, before: int) -> None:
-        """Forget the steps before one."""
         for column, steps in self.steps.items():
             self.steps[column] = {step: each for step, each in steps.items() if step >= before}
 
@@ -76,7 +73,6 @@ class Device:
     _counter: tuple[float, float] | None = None  # time in s, energy in J
 
     def add(self, row: Mapping[str, Any], totals: Totals) -> None:
-        """Add a sample, also to the totals."""
         t_s = _number(row.get("t_ns")) * 1e-9
         if not 0 <= t_s < 2**33:
             return
@@ -121,11 +117,9 @@ class Device:
         return {step * self.step_s: mean[0] / mean[1] for step, mean in means if mean is not None}
 
     def last(self, column: str) -> float | None:
-        """Return the newest value, None without any."""
         return next(reversed(self.series(column).values()), None)
 
     def forget(self, before: int) -> None:
-        """Forget the steps before one."""
         for step in [step for step in self.steps if step < before]:
             del self.steps[step]
 

@@ -66,7 +66,6 @@ def _build(content: Content) -> Parts:
 
 
 def verdicts(claims: Sequence[Claim], study: str) -> tables.Table | None:
-    """Return the claims of a study with verdict and evidence."""
     columns = [
         tables.text("claim", lambda claim: claim.claim),
         tables.text("verdict here", lambda claim: claim.verdict),
@@ -87,7 +86,6 @@ def verdicts(claims: Sequence[Claim], study: str) -> tables.Table | None:
 
 
 def by_workload(claims: Sequence[Claim]) -> tables.Table | None:
-    """Return the verdict of each workload on each claim."""
     columns = [
         tables.text("claim", lambda row: row[0].claim),
         tables.text("runs of", lambda row: row[1].label),

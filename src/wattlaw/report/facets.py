@@ -98,7 +98,6 @@ def compared_counts(counts: Iterable[int]) -> tuple[int, int]:
 
 
 def panel_size(panels: int) -> tuple[int, int, int]:
-    """Return width, height and number of columns for so many panels."""
     return _SIZES.get(panels, (255, 210, 3))
 
 

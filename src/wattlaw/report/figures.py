@@ -40,7 +40,6 @@ class Figure:
     is_extra: bool = False
 
     def chart(self, findings: Findings) -> Spec | None:
-        """Return the chart with its title."""
         chart = self.draw(findings)
         if chart is not None:
             chart["title"]["text"] = self.title

@@ -68,7 +68,7 @@ def sections(content: Content) -> tuple[Section, ...]:
     """Return the sections of the content's layout that have a sentence or a block."""
     added = added_sections()
     if missing := content.wanted - {*added}:
-        raise BadInput(f"report: no add-on is installed for the section {', '.join(missing)}")
+        raise BadInput(f"report: no add-on with the section {', '.join(missing)} is installed")
     builders = _SECTIONS | {name: (each.title, each.build) for name, each in added.items()}
     folded: State = "folded" if content.layout.name is None else "open"
     shown = []

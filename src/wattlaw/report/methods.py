@@ -9,7 +9,6 @@ from wattlaw.report.sections import Method, added_sections
 
 
 def citations(findings: Findings) -> tuple[str, ...]:
-    """Return how to cite these measurements, wattlaw, and what add-ons rest on."""
     facts = findings.facts
     details = [facts[name] for name in ("Studies", "Hardware", "Ran") if name in facts]
     commit = f"; code at {facts['Git commit']}" if "Git commit" in facts else ""
@@ -25,6 +24,5 @@ def citations(findings: Findings) -> tuple[str, ...]:
 
 
 def read_methods() -> tuple[Method, ...]:
-    """Return the methods in the order of the page."""
     text = resources.files("wattlaw.report").joinpath("templates/methods.toml").read_text("utf-8")
     return tuple(Method(**method) for method in tomllib.loads(text)["methods"])

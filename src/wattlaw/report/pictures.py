@@ -80,7 +80,6 @@ def lone_chart(name: str, title: str, spec: Spec) -> Chart:
 
 
 def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:
-    """Return charts as pictures."""
     if interactive:
         return tuple(_picture(chart, _page_spec(chart)) for chart in charts)
     pictures = []
@@ -178,7 +177,6 @@ def write_figures(
 
 
 def png(path: Path, spec: dict[str, Any]) -> None:
-    """Write a chart as a PNG file."""
     path.write_bytes(vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE))
 
 

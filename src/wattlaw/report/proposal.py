@@ -64,12 +64,10 @@ def lead(proposal: Proposal) -> str:
 
 
 def _node_hours(proposal: Proposal) -> Quantity:
-    """Return the node-hours of all trainings."""
     return proposal.planned.time_s.times(proposal.campaign.nodes * proposal.campaign.runs / HOUR_S)
 
 
 def _batch(proposal: Proposal) -> str:
-    """Return the batch that all counts have in common."""
     first, last = (proposal.points[at].setting for at in (0, -1))
     if first.local_batch is None:
         return ""
@@ -79,7 +77,6 @@ def _batch(proposal: Proposal) -> str:
 
 
 def scaling_table(proposal: Proposal) -> tables.Table | None:
-    """Return a row for each GPU count."""
     base, noun = proposal.base.setting.gpus, worker_noun(proposal.findings)
     columns = [
         tables.number("nodes", lambda point: point.setting.nodes, 9),
@@ -112,7 +109,6 @@ def _training(proposal: Proposal) -> str:
 
 
 def campaign_table(proposal: Proposal) -> tables.Table | None:
-    """Return what the planned trainings take."""
     point, campaign = proposal.planned, proposal.campaign
     noun = worker_noun(proposal.findings)
     hours = point.gpu_hours.times(campaign.runs)
@@ -179,7 +175,6 @@ def method(proposal: Proposal) -> str:
 
 
 def _rows(points: Sequence[Point]) -> pd.DataFrame:
-    """Return hours and efficiency of points, a row for each."""
     rows = []
     for point in points:
         for name, factor in (("time_s", 1 / HOUR_S), ("efficiency", 1.0)):

@@ -32,7 +32,6 @@ class Script:
 
 
 def page_scripts(pictures: Iterable[Any]) -> tuple[Script, ...]:
-    """Return the figures as data, Vega, and the page's own script."""
     specs = {picture.name: explorable(picture.spec) for picture in pictures}
     return (
         Script(script_safe_json(specs), "figures", runs=False),
@@ -82,7 +81,6 @@ def policy_hash(text: str) -> str:
 
 @cache
 def template_text(name: str) -> str:
-    """Return a file of the templates."""
     return resources.files("wattlaw.report").joinpath("templates", name).read_text("utf-8")
 
 

@@ -58,7 +58,6 @@ class Table:
         return [[cell.replace("\u00a0", " ") for cell in row] for row in self.rows]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the table as text."""
         import pandas as pd
 
         return pd.DataFrame(self.plain_rows, columns=list(self.headings))

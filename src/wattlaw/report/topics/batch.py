@@ -34,7 +34,6 @@ _CRITICAL = (
 
 
 def means(findings: Findings) -> tables.Table | None:
-    """Return the quality of each batch, and its difference from the best."""
     rows = [
         {"label": _label(findings, quality), **row}
         for quality in findings.quality
@@ -57,7 +56,6 @@ def means(findings: Findings) -> tables.Table | None:
 
 
 def targets(findings: Findings) -> tables.Table | None:
-    """Return epochs, time and energy to the target of each setting."""
     if findings.targets is None:
         return None
     rows = with_labels(findings.targets.settings, findings.varying_settings)

@@ -88,7 +88,6 @@ def factors(findings: Findings) -> tables.Table | None:
 
 
 def factor_terms(findings: Findings) -> tables.Table | None:
-    """Return the terms of the regression of the factor."""
     model = findings.factor_model
     if model is None:
         return None
@@ -203,7 +202,6 @@ def energy_quantity(rows: pd.DataFrame) -> Quantity:
 
 
 def counted_note(findings: Findings) -> str:
-    """Return a note on what energies count."""
     return f"Counted: {shorten_middle(str(findings.energy), 110)}."
 
 

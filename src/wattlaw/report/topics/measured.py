@@ -28,7 +28,6 @@ def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
 
 
 def settings(findings: Findings) -> tables.Table | None:
-    """Return time, speed, energy and quality of each setting."""
     cells = with_labels(findings.settings, findings.varying_settings)
     (size, unit), of = joule_scale(cells), unit_name(cells)
     seconds, time_unit = fmt.choose_unit(cells["time_s"], fmt.TIME_UNITS)
@@ -58,7 +57,6 @@ def settings(findings: Findings) -> tables.Table | None:
 
 
 def facts(findings: Findings) -> tables.Table | None:
-    """Return hardware, software and settings of the runs."""
     columns = [tables.text("item", itemgetter(0)), tables.text("value", itemgetter(1))]
     return tables.build("facts", "Environment", columns, findings.facts.items())
 
@@ -112,7 +110,6 @@ def limit_count(row: dict[str, Any]) -> int:
 
 
 def worker_noun(findings: Findings) -> str:
-    """Return the noun for the workers of the runs: GPU or worker."""
     return fmt.worker_noun(findings.runs)
 
 

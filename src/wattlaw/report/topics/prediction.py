@@ -49,7 +49,6 @@ _PARTS = ("compute", "communication", "input", "waiting")
 
 
 def table(predictions: Predictions) -> tables.Table | None:
-    """Return the predictions with their 90 % intervals."""
     rows = predictions.rows
     of = next((of for of, name in _TIMES.items()
                if all(getattr(row, name) is not None for row in rows)), "step")  # fmt: skip

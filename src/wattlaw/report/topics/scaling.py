@@ -367,6 +367,5 @@ def relative_facets(findings: Findings) -> tuple[Facets, pd.DataFrame]:
 
 
 def reference_label(table: pd.DataFrame) -> str:
-    """Return what the rows of a panel are relative to."""
     counts = sorted(table["reference"].unique())
     return "first point" if len(counts) > 1 else fmt.plural(int(counts[0]), "worker")
