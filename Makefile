@@ -4,7 +4,7 @@
 # make dist         build the sdist and the wheel, and try the wheel
 # make test-extrap  install Extra-P beside the project, run the tests of exporters with it
 # make test-slurm   install Slurm if needed (root), run the tests on a cluster of four nodes
-# make gpu-acceptance  on a borrowed machine with one GPU: try what needs one (docs/gpu-acceptance.md)
+# make gpu-acceptance  on a borrowed machine with one GPU: try what needs one (docs/benchmarks.md)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +18,7 @@ SLURM_PACKAGES := slurm-wlm munge
   bench-scripts bench-analysis bench-store bench-prediction bench-decisions bench-simulator bench-papers \
   gpu-wheels gpu-acceptance gpu-page clean
 
-# Here torchvision is kept apart where it does not fit torch: see docs/install.md.
+# Here torchvision is kept apart where it does not fit torch: see docs/index.md.
 TORCHVISION := $(VENV)/wattlaw-torchvision
 
 # What is installed into .venv, a stamp for each. A change of the dependencies makes them anew.
@@ -87,7 +87,7 @@ dist: $(VENV)/.installed-dist
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/python tools/try_wheel.py dist/*.whl
 
-# Tries to break wattlaw for SOAK_MINUTES (60), from SOAK_SEED (1): docs/soak.md.
+# Tries to break wattlaw for SOAK_MINUTES (60), from SOAK_SEED (1): docs/benchmarks.md.
 soak: setup
 	PYTHONPATH=tests:tests/support $(BIN)/python -m soak
 
@@ -140,7 +140,7 @@ bench-analysis: setup
 bench-store: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/large_store.py
 
-# The contest of predictions; it needs the public data (docs/public-data.md).
+# The contest of predictions; it needs the public data (docs/benchmarks.md).
 bench-prediction: setup
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/prediction.py
 
@@ -159,7 +159,7 @@ bench-simulator: setup
 	$(BIN)/python benchmarks/published.py
 	$(BIN)/python benchmarks/simulated_study.py
 
-# Every table, figure and finding of both studies beside the values here, into docs/claims.md.
+# Every table, figure and finding of both studies beside the values here, into docs/papers.md.
 bench-papers: setup
 	$(BIN)/python benchmarks/paper_items.py
 
@@ -174,7 +174,7 @@ gpu-wheels:
 	@bytes=$$(cat $(GPU_WHEELS)/*.whl | wc -c); echo "$(GPU_WHEELS): $$bytes bytes"; \
 	  test $$bytes -le 35000000 || { echo "more than 35 MB: shorten benchmarks/gpu-wheels.txt" >&2; exit 1; }
 
-# On the borrowed machine, with its own Python: no network, nine minutes (docs/gpu-acceptance.md).
+# On the borrowed machine, with its own Python: no network, nine minutes (docs/benchmarks.md).
 # REHEARSE=1: the same here, on the CPU with the fake driver.
 gpu-acceptance: $(if $(REHEARSE),setup)
 	$(if $(REHEARSE),$(BIN)/python,$(PYTHON)) benchmarks/gpu_acceptance.py $(if $(REHEARSE),--rehearse)

@@ -1,7 +1,7 @@
 """GPU-hours until a decision, and its regret: wattlaw's planner, random order and Optuna.
 
-Run with ``make bench-decisions``; ``--tables`` prints the tables of docs/deciding-benchmark.md.
-Public data are read from the folder that ``WATTLAW_PUBLIC_DATA`` names (docs/public-data.md). Every
+Run with ``make bench-decisions``; ``--tables`` prints the tables of docs/benchmarks.md.
+Public data are read from the folder that ``WATTLAW_PUBLIC_DATA`` names (docs/benchmarks.md). Every
 run has the same number of steps. The opponents do not stop by themselves: their GPU-hours are those
 after which the setting that they measured as the best has a true regret within the limit, which
 only someone with the whole grid knows. Optuna's slowdown is relative to the truly fastest setting.

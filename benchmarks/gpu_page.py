@@ -1,4 +1,4 @@
-"""Make the table of docs/gpu-acceptance.md: ``python benchmarks/gpu_page.py [RESULTS]``.
+"""Make the table of docs/benchmarks.md: ``python benchmarks/gpu_page.py [RESULTS]``.
 
 A results file of a real GPU is kept in ``benchmarks/results``; without one, the newest of them is
 used. Results of a rehearsal are refused: they say nothing about a GPU.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "gpu-acceptance.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 KEPT = ROOT / "benchmarks" / "results"
 BEGIN, END = "<!-- table: make gpu-page -->\n", "<!-- end of the table -->\n"
 NOT_RUN = "not yet run"

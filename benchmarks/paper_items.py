@@ -3,7 +3,7 @@
 Both example studies are simulated, with two repeats of each setting, and ``wattlaw claims`` reads
 the values of findings from these runs; exponents are those of ``published.py``. Nothing is
 measured, and the seeds are fixed. Run with ``make bench-papers``, which writes the tables into
-``docs/claims.md``.
+``docs/papers.md``.
 """
 
 import re
@@ -21,7 +21,7 @@ from wattlaw.api.results import Results
 from wattlaw_papers.claims.verdicts import Claim
 from wattlaw_papers.published import SOURCES
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "claims.md"
+DOCUMENT = Path(__file__).parents[1] / "docs" / "papers.md"
 BEGIN, END = "<!-- paper items: make bench-papers -->", "<!-- end of paper items -->"
 #: Carbon intensity with which 128 boards of 250 W emit the published 22 kg per hour.
 GRID_G_PER_KWH = 22_000 / (128 * 0.25)

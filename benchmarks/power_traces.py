@@ -1,9 +1,9 @@
 """The simulator's power limits beside measured ones, and the fit of its V100.
 
-``power_caps.csv`` (docs/public-data.md) has time and mean power of epochs on one V100 under limits
+``power_caps.csv`` (docs/benchmarks.md) has time and mean power of epochs on one V100 under limits
 of 100 to 250 W. Four numbers are fitted to its ResNet50 on ImageNet and BERT on SQuAD: two shares
 of power in ``simulator/job.py``, knee and lowest voltage of the V100. BERT on Sentiment140 is the
-check. Run with ``python benchmarks/power_traces.py``; ``docs/simulation-model.md`` has the table.
+check. Run with ``python benchmarks/power_traces.py``; ``docs/simulator.md`` has the table.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The contest of predictions: wattlaw's model and seven others on public data and known truth.
 
 Run with ``make bench-prediction``. Public data are read from the folder that
-``WATTLAW_PUBLIC_DATA`` names (docs/public-data.md). The priors of every case are learned from
+``WATTLAW_PUBLIC_DATA`` names (docs/benchmarks.md). The priors of every case are learned from
 data of other origins; the package ships with the priors that are learned from all, ``LEARNED`` in
 src/wattlaw/analysis/predict/parameters.py. ``--learn`` only prints those.
 """

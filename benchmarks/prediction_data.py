@@ -1,6 +1,6 @@
 """The public data of the prediction benchmark as jobs: observations of one workload and machine.
 
-The files are read from the folder that ``WATTLAW_PUBLIC_DATA`` names (docs/public-data.md). A
+The files are read from the folder that ``WATTLAW_PUBLIC_DATA`` names (docs/benchmarks.md). A
 *source* is data of one origin. What is checked never informs its own priors: the priors of a
 job are learned from the sources that share neither its origin nor its workload's measurements.
 """

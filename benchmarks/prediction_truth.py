@@ -1,7 +1,7 @@
 """Random jobs with known truth: wattlaw's simulator, which is not the model that predicts.
 
 The simulator computes kernels, buckets and power from descriptions of hardware and workloads
-(docs/simulation-model.md). The distribution of a job:
+(docs/simulator.md). The distribution of a job:
 
 - a cluster and a workload profile of wattlaw, each with equal probability; fp32 or bf16;
 - log-normal factors with median 1 on the bandwidths of the node's links (standard deviation of

@@ -4,7 +4,7 @@ Every exponent is over the counts of the published fit; where its range is not p
 counts of the example. "Uncalibrated" is without the two numbers of ``mit-v100`` that were chosen to
 fit published exponents; these two exponents are marked with *. Nothing is measured or random: the
 numbers depend only on files of this repository. Run with ``make bench-simulator``;
-``docs/simulation-model.md`` has the tables, which a test compares.
+``docs/simulator.md`` has the tables, which a test compares.
 """
 
 import json

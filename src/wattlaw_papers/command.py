@@ -39,5 +39,5 @@ def claims(
         counts = Counter(claim.verdict for claim in of_study)
         shown = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
         console.print(f"{len(of_study)} claims: {shown}\n")
-    console.print("Criteria: docs/claims.md, or --json.")
+    console.print("Criteria: docs/papers.md, or --json.")
     return 0

@@ -25,7 +25,7 @@ class Parameters:
     step_ms: float = 1.0
     epoch_ms: float = 10.0  # assumed: barriers and the loader's start at an epoch's edges, 5-50 ms
     #: Measured: an epoch's order drawn on every rank, per sample of the whole data set, 48 to 73 ns
-    #: from 0.8 to 1.3 million samples (numpy, AMD EPYC; docs/simulation-model.md).
+    #: from 0.8 to 1.3 million samples (numpy, AMD EPYC; docs/simulator.md).
     order_ns: float = 60.0
     network: float = 0.8  # assumed: NCCL's bus bandwidth over that of the links, 70-90 %
     #: Assumed: share of the communication that can hide behind the backward pass.

@@ -11,7 +11,7 @@ part of the idle power: temperature is not modelled.
 A power limit acts on each kernel: a kernel that needs more runs at the highest clock at which it
 does not. So the mean power of a step is less than the limit while other kernels need less, and even
 a limit above the mean has an effect. Public traces of a V100 show both (Zeus, NSDI'23): means of
-0.89 to 0.93 of a limit of 250 to 200 W, and of 0.98 of 100 to 125 W; docs/simulation-model.md
+0.89 to 0.93 of a limit of 250 to 200 W, and of 0.98 of 100 to 125 W; docs/simulator.md
 compares them.
 """
 

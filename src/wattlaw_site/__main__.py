@@ -1,6 +1,6 @@
 """Slurm's Prolog and Epilog, run by root on each node: ``python -I -m wattlaw_site prolog``.
 
-``docs/slurm-admin.md`` says how to install them. A job that requests no limit, on a node with no
+``docs/site.md`` says how to install them. A job that requests no limit, on a node with no
 limit to restore, costs little more than the start of Python.
 """
 

@@ -182,7 +182,7 @@ def test_the_reader_of_these_tests_reads_files_of_extrap(name):
     default = paths.ROOT / "../shared/data"
     path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / "formats" / name
     if not path.exists():
-        pytest.skip(f"no {name} (Extra-P); see docs/public-data.md")
+        pytest.skip(f"no {name} (Extra-P); see docs/benchmarks.md")
     ((_, series),) = read(path).items()
     assert len(series) == (25 if name == "extrap_2p.txt" else 5)
     assert all(len(values) >= 1 for values in series.values())

@@ -30,7 +30,7 @@ def block(language: str) -> str:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the README's study, smaller, and a script that trains endlessly."""
     path = tmp_path_factory.mktemp("reader")
-    scripts = ROOT / "tests" / "scripts"
+    scripts = paths.SCRIPTS
     script = (scripts / "ddp.py").read_text(encoding="utf-8")
     shutil.copy(scripts / "own_timer.py", path)
     (path / "train.py").write_text(script.replace("range(args.epochs)", "range(10**6)"))

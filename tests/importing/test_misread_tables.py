@@ -15,7 +15,7 @@ def misread(name: str) -> Path:
     """Return a public input; skip if it is absent."""
     path = public_data._folder() / "misread" / name
     if not path.exists():
-        pytest.skip(f"no misread/{name}; see docs/public-data.md")
+        pytest.skip(f"no misread/{name}; see docs/benchmarks.md")
     return path
 
 

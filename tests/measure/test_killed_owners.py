@@ -43,7 +43,7 @@ Start = Callable[..., Place]
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
 HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
 CAP = Limits(power_limit_w=150)
-#: So many show that the limits come back whenever their owner is killed; docs/soak.md runs more.
+#: So many show that the limits come back whenever their owner is killed; the soak test runs more.
 ROUNDS, BOARDS, AT_ONCE = int(os.environ.get("KILLS") or 24), 8, 3
 #: The share of a life, by its length, in which its cap is not in force yet; how long it then is.
 STARTING, CAPPED_S = 0.6, 0.5

@@ -143,7 +143,7 @@ def test_every_column_has_a_description_and_the_unit_that_its_name_says():
         end = row["column"].rsplit("_", 1)[-1]
         if row["column"] != end:
             assert row["unit"] == units.get(end, "FLOP" if "flops" in row["column"] else ""), row
-    assert columns_in_markdown() in Path("docs/columns.md").read_text(encoding="utf-8")
+    assert columns_in_markdown() in Path("docs/store.md").read_text(encoding="utf-8")
 
 
 def test_the_temporary_folder_of_a_bundle_is_private_and_removed(bundle, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ OTHERS = (
     "wattlaw", "yaml",
 )  # fmt: skip
 GROUPS = (
-    "wattlaw.measure.devices", "wattlaw.limiters", "wattlaw.launchers", "wattlaw.workloads",
+    "wattlaw.devices", "wattlaw.limiters", "wattlaw.launchers", "wattlaw.workloads",
     "torchrun.logs_specs", "torch.backends", "pydantic",
 )  # fmt: skip
 #: Python itself imports these for ``python -m wattlaw``, before any line of ours.

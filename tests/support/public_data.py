@@ -1,6 +1,6 @@
 """Public measurements for tests, and generated tables with the same columns and properties.
 
-The public files are not part of the repository: ``docs/public-data.md`` lists them.
+The public files are not part of the repository: ``docs/benchmarks.md`` lists them.
 """
 
 import os
@@ -41,7 +41,7 @@ def public_file(name: str) -> Path:
     """Return a file that another tool wrote; skip if it is absent."""
     path = _folder() / "formats" / name
     if not path.exists():
-        pytest.skip(f"no {name} ({FORMATS[name]}); see docs/public-data.md")
+        pytest.skip(f"no {name} ({FORMATS[name]}); see docs/benchmarks.md")
     return path
 
 
@@ -49,7 +49,7 @@ def misread_file(name: str) -> Path:
     """Return an input that was once misread, of the folder ``misread``; skip if it is absent."""
     path = _folder() / "misread" / name
     if not path.exists():
-        pytest.skip(f"no {name} (misread inputs); see docs/public-data.md")
+        pytest.skip(f"no {name} (misread inputs); see docs/benchmarks.md")
     return path
 
 
@@ -66,7 +66,7 @@ def public_csv(name: str, origin: str) -> Path:
         return path
     path = _folder() / name
     if not path.exists():
-        pytest.skip(f"no {name} ({SOURCES[name]}); see docs/public-data.md")
+        pytest.skip(f"no {name} ({SOURCES[name]}); see docs/benchmarks.md")
     return path
 
 

@@ -86,7 +86,7 @@ class Results(StoreReports):
             The workload. It is not needed if the stores have a single one.
         minimize
             ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or ``carbon``. By default the
-            constraints determine what is minimized (``docs/advice.md``).
+            constraints determine what is minimized (``docs/deciding.md``).
         deadline, energy_budget
             Maximum time and energy of the training: seconds and joules, or texts such as ``6h``
             and ``50kWh``.

@@ -12,7 +12,7 @@ from wattlaw.api.imports import import_files
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.command import claims
 
-DOCS = Path("docs/claims.md")
+DOCS = Path("docs/papers.md")
 MAP = (
     "gpus=@1,workload=network,hardware=gpu,global_batch=batch_size,power_limit_w=power_limit,"
     "epoch_time_s=time_per_epoch,power_w=average_power"

@@ -16,7 +16,8 @@ from wattlaw.common.errors import BadInput
 from wattlaw.hardware.cluster import Cluster, Described, Gpu, Link
 from wattlaw.hardware.library import cluster_names, describe, gpu_names, read_cluster
 
-DOC = (paths.ROOT / "docs" / "hardware.md").read_text()
+PAGE = (paths.ROOT / "docs" / "simulator.md").read_text()
+DOC = PAGE.partition("\n## Hardware\n")[2].partition("\n## ")[0]
 EXAMPLE = re.findall(r"```yaml\n(.*?)```", DOC, re.DOTALL)[0]
 ALL = cluster_names() + gpu_names()
 

@@ -28,7 +28,7 @@ def test_documented_predictions_match_the_simulator(
     benchmarks: Callable[[str], Any], table: str
 ) -> None:
     benchmark = benchmarks("published")
-    document = (ROOT / "docs" / "simulation-model.md").read_text(encoding="utf-8")
+    document = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     table_text = benchmark.markdown(getattr(benchmark, table)())
     assert len(table_text.splitlines()) > 6
     assert table_text in document, "run make bench-simulator and copy its tables"
@@ -52,7 +52,7 @@ def test_bert_scales_best_and_exponents_that_chose_no_number_agree(
 
 
 def test_the_page_of_claims_has_the_present_exponents(benchmarks: Callable[[str], Any]) -> None:
-    text = (paths.ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    text = (paths.ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     for row in benchmarks("paper_items")._tables("mit-2022"):
         assert f"| {' | '.join(row)} |\n" in text, "run make bench-papers"
 

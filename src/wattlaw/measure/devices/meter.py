@@ -8,7 +8,7 @@ from wattlaw.store.streams import Kind, Sample
 
 __all__ = ["GROUP", "Device", "Facts", "Meter", "Sample", "Target"]
 
-GROUP = "wattlaw.measure.devices"
+GROUP = "wattlaw.devices"
 
 #: The features of a device as its meter detects them, in values that fit into JSON.
 Facts = Mapping[str, str | float | bool | None]

@@ -25,7 +25,7 @@ __all__ = ["limit_comment", "verify_prolog_limits"]
 
 #: Names the folder of the prolog's reports if a site does not use the default folder.
 VARIABLE = "WATTLAW_SLURM_REPORTS"
-_ASK = "ask the administrators (docs/slurm-admin.md)"
+_ASK = "ask the administrators (docs/site.md)"
 #: A report takes about 500 bytes for each GPU.
 _MAX_BYTES = 65_536
 #: Requests are written with three decimals.

@@ -1,4 +1,4 @@
 """Optimizer steps of unmodified training scripts: recorded in the script, read and summarised here.
 
-docs/instrumentation.md describes the files, the environment variables and the limits.
+docs/measuring.md describes the files, the environment variables and the limits.
 """

@@ -142,7 +142,7 @@ class _NotSupported(NotAvailable):
 class NvidiaSmiLimiter(NvidiaLimiter):
     """Limits GPUs by ``sudo -n nvidia-smi``, for users whom sudo allows it without a password.
 
-    ``docs/limits.md`` has the rules for sudoers.
+    ``docs/devices.md`` has the rules for sudoers.
     """
 
     @classmethod

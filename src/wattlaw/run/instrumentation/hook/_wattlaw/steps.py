@@ -1,6 +1,6 @@
 """Records the optimizer steps of this process in ``$WATTLAW_STEPS/steps.HOST.PID.jsonl``.
 
-docs/instrumentation.md lists the records. No thread is started, and a GPU is never waited for
+docs/measuring.md lists the records. No thread is started, and a GPU is never waited for
 within a step.
 """
 
