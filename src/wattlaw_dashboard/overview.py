@@ -76,7 +76,7 @@ class Overview:
     notes: list[str] = field(default_factory=list)  # on what could not be read
     #: Of the last attempt of runs that ended, by their source: measured or imported, never added
     #: up. Simulated and replayed runs use no GPUs.
-    gpu_hours: Counter[str] = field(default_factory=Counter)
+    gpu_hours: dict[str, float] = field(default_factory=dict)
     runs_per_s: float = 0.0  # that ended lately
     left: int = 0
     not_needed: int = 0  # planned runs that a decision does without
@@ -175,7 +175,8 @@ class Overview:
         by_source = hours.groupby(frame["launcher"].map(source_of)).sum()
         for name in _USE_GPUS:
             if name in by_source.index:
-                self.gpu_hours[name] += float(by_source[name])
+                hours_so_far = self.gpu_hours.get(name, 0.0)
+                self.gpu_hours[name] = hours_so_far + float(by_source[name])
         ran = table.filter(pc.not_equal(table["status"], "skipped"))
         newest = sorted(ran["finished_at"].drop_null().to_pylist())[-_RECENT:]
         span_s = time.time() - newest[0].timestamp() if newest else 0.0

@@ -14,7 +14,7 @@ import pyarrow as pa
 from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import NoSuchRun, WattlawError, one_line
-from wattlaw.report.pictures import environment
+from wattlaw.report.rendering import environment
 from wattlaw.run.run_status import StatusPoller
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder

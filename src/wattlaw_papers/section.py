@@ -59,7 +59,7 @@ def _build(content: Content) -> Parts:
     )  # fmt: skip
     claims = tuple(claim for claim in claims if study in (None, claim.study))
     is_decided = {claim.verdict for claim in claims} & {SUPPORTED, CONTRADICTED}
-    if is_decided or study is not None or NAME in content.wanted:
+    if is_decided or study is not None or NAME in content.layout.wanted:
         yield from claim_sentences(findings, claims)
         yield from (verdicts(claims, each) for each in SOURCES)
         yield by_workload(claims)

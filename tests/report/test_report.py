@@ -30,7 +30,7 @@ from wattlaw.report.figures import GALLERY, Figure
 from wattlaw.report.layouts import layout
 from wattlaw.report.page import write_report
 from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
-from wattlaw.report.scripts import explorable
+from wattlaw.report.rendering import explorable
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
 FEW = {"schnet": MIT["schnet"]}

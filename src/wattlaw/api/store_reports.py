@@ -140,7 +140,7 @@ class StoreReports(StoreTables):
         from wattlaw.report.page import write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
 
-        page, chosen = Path(path), layout(template)
+        page, chosen = Path(path), layout(template, ["claims"] if claims else [])
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
         scope = checked_scope(energy_scope)
         findings = self._findings(
@@ -150,10 +150,7 @@ class StoreReports(StoreTables):
             energy_scope=scope or chosen.energy_scope,
         )
         for_page, for_files = tee(make_charts(findings, chosen))
-        write_report(
-            findings, page, chosen, for_page, wanted=["claims"] if claims else [],
-            energy_scope=scope, interactive=interactive,
-        )  # fmt: skip
+        write_report(findings, page, chosen, for_page, energy_scope=scope, interactive=interactive)
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
         return Report(page, tuple(files))
 

@@ -4,7 +4,7 @@ The default page begins with the advice; its other sections are folded, and thos
 are a line. The layout of an add-on has the sections that it names, unfolded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from wattlaw.analysis.laws.caps.limits import LIMITS
@@ -40,21 +40,27 @@ from wattlaw.report.topics import (
 MAX_SENTENCES, MAX_CAVEATS = 8, 5
 
 
-def layout(template: str | None) -> Layout:
-    """Return a layout by its name, the default for None; ``BadInput`` if it is unknown."""
+def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
+    """Return a layout by its name, the default for None, with the ``wanted`` sections of add-ons.
+
+    Raises ``BadInput`` if the layout or a section is unknown.
+    """
     added = added_sections()
+    if missing := {*wanted} - {*added}:
+        raise BadInput(f"report: no add-on with the section {', '.join(missing)} is installed")
     if template is None:
         return Layout(
             (
                 "advice", "scaling", "energy", "caps", "batch", "prediction", "decision",
                 "utilisation", *added, "data", "methods", "environment",
-            )
+            ),
+            wanted=frozenset(wanted),
         )  # fmt: skip
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
         allowed = ", ".join([*templates, "proposal"])
         raise BadInput(f"--template: unknown {template!r}; allowed: {allowed}")
-    return templates[template]
+    return replace(templates[template], wanted=frozenset(wanted))
 
 
 def figure_scope(figure: str) -> str:
@@ -67,8 +73,6 @@ def figure_scope(figure: str) -> str:
 def sections(content: Content) -> tuple[Section, ...]:
     """Return the sections of the content's layout that have a sentence or a block."""
     added = added_sections()
-    if missing := content.wanted - {*added}:
-        raise BadInput(f"report: no add-on with the section {', '.join(missing)} is installed")
     builders = _SECTIONS | {name: (each.title, each.build) for name, each in added.items()}
     folded: State = "folded" if content.layout.name is None else "open"
     shown = []

@@ -1,15 +1,16 @@
 """The report: one HTML file that loads nothing from a network, without scripts unless asked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
 from wattlaw.common.files import write_text
+from wattlaw.report.charts import Spec
 from wattlaw.report.layouts import layout, sections
-from wattlaw.report.pictures import Chart, draw_charts, environment, make_charts
-from wattlaw.report.scripts import Script, page_scripts, policy_hash, template_text
+from wattlaw.report.pictures import Chart, draw_charts, make_charts
+from wattlaw.report.rendering import render
 from wattlaw.report.sections import Content, Layout, Section
 
 
@@ -19,21 +20,19 @@ def write_report(
     shown: Layout | None = None,
     charts: Iterable[Chart] | None = None,
     *,
-    wanted: Iterable[str] = (),
     energy_scope: str | None = None,
     interactive: bool = False,
 ) -> None:
     """Write the page in a layout, by default the default one.
 
-    ``charts`` are ``make_charts`` of the findings and the layout, if they exist already. ``wanted``
-    are sections of add-ons to show even without a result, ``energy_scope`` is that which the user
-    asked for, and ``interactive`` figures have scripts.
+    ``charts`` are ``make_charts`` of the findings and the layout, if they exist already.
+    ``energy_scope`` is that which the user asked for, and ``interactive`` figures have scripts.
     """
     shown = shown or layout(None)
     if charts is None:
         charts = make_charts(findings, shown)
     pictures = draw_charts(charts, interactive=interactive)
-    content = Content(findings, pictures, shown, frozenset(wanted), energy_scope)
+    content = Content(findings, pictures, shown, energy_scope)
     facts = findings.facts
     # Below the title: number of runs, hardware, dates, version, layout.
     lead = [f"{sum(findings.statuses.values()):,} runs"]
@@ -44,24 +43,22 @@ def write_report(
     studies = f": {facts['Studies']}" if "Studies" in facts else ""
     write_page(
         path, f"Time and energy of training{studies}{origin}", sections(content),
-        page_scripts(pictures) if interactive else (), origin=origin, lead=f"{'; '.join(lead)}.",
+        {picture.name: picture.spec for picture in pictures} if interactive else None,
+        origin=origin, lead=f"{'; '.join(lead)}.",
     )  # fmt: skip
 
 
 def write_page(
-    path: Path, title: str, sections: Sequence[Section], scripts: Sequence[Script] = (), *,
+    path: Path, title: str, sections: Sequence[Section], specs: Mapping[str, Spec] | None = None, *,
     origin: str = "", lead: str = "",
 ) -> None:  # fmt: skip
-    """Write sections as a page that loads nothing and runs no script but these.
+    """Write sections as a page that loads nothing and runs no script but those of ``specs``.
 
     ``origin`` follows the titles of tables, and ``lead`` that of the page.
     """
-    style = template_text("report.css")
-    sources = " ".join(f"'{policy_hash(script.text)}'" for script in scripts if script.runs)
-    page = environment().get_template("report.html.j2").render(
-        style=style, style_hash=policy_hash(style), scripts=scripts, version=__version__,
-        script_policy=f"script-src {sources}; " if sources else "", title=title, origin=origin,
-        lead=lead, sections=sections, numbers=_block_numbers(sections), interactive=bool(scripts),
+    page = render(
+        "report.html.j2", specs, version=__version__, title=title, origin=origin, lead=lead,
+        sections=sections, numbers=_block_numbers(sections), interactive=specs is not None,
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page, durable=False)

@@ -11,12 +11,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 import vl_convert
 
 from wattlaw.analysis.findings import Findings
@@ -27,7 +25,7 @@ from wattlaw.common.progress import track
 from wattlaw.report import figures
 from wattlaw.report.charts import Spec
 from wattlaw.report.figures import Figure
-from wattlaw.report.scripts import page_scripts, policy_hash, template_text
+from wattlaw.report.rendering import render
 from wattlaw.report.sections import Layout, Picture
 
 KINDS = ("png", "svg", "html")
@@ -38,8 +36,6 @@ _PNG_SCALE = 2
 _FOR_PHONES, _PHONE_WIDTH = ("pareto", "scaling"), 265
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
-
-
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _TAG = re.compile("<[^>]*>")
 
@@ -186,25 +182,7 @@ def _svg(path: Path, spec: dict[str, Any]) -> None:
 
 def _html(path: Path, spec: dict[str, Any]) -> None:
     """Write a page with an interactive figure. Altair's own page would not escape names."""
-    scripts = page_scripts([Picture("figure", "", "", "", spec)])
-    sources = " ".join(f"'{policy_hash(script.text)}'" for script in scripts if script.runs)
-    page = environment().get_template("figure.html.j2")
-    style = template_text("report.css")
-    text = page.render(scripts=scripts, sources=sources, style=style, style_hash=policy_hash(style))
-    path.write_text(text, encoding="utf-8")
-
-
-@cache
-def environment(package: str = "wattlaw.report") -> jinja2.Environment:
-    """Return the templates, which escape every value and replace control characters."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: replace_invisible(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    path.write_text(render("figure.html.j2", {"figure": spec}), encoding="utf-8")
 
 
 _WRITERS: dict[str, Callable[[Path, Spec], None]] = {"png": png, "svg": _svg, "html": _html}

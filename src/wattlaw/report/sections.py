@@ -90,7 +90,8 @@ class Layout:
 
     ``figures`` is None for those of the default page. The layout of an add-on has a ``name``, for
     ``--template``, and a ``source``, which the page names. ``reference`` is the GPU count that
-    speedups are relative to, and ``energy_scope`` what energies count.
+    speedups are relative to, and ``energy_scope`` what energies count. ``wanted`` are the sections
+    of add-ons to show even if they have no result.
     """
 
     sections: tuple[str, ...]
@@ -99,20 +100,16 @@ class Layout:
     source: str = ""
     reference: int | None = None
     energy_scope: str = OUTERMOST
+    wanted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a page.
-
-    ``wanted`` are the sections of add-ons to show even if they have no result, and
-    ``energy_scope`` is None unless the user asked for one.
-    """
+    """The content of a page; ``energy_scope`` is None unless the user asked for one."""
 
     findings: Findings
     pictures: tuple[Picture, ...]
     layout: Layout
-    wanted: frozenset[str] = frozenset()
     energy_scope: str | None = None
 
     def figures(self, section: str) -> tuple[Picture, ...]:

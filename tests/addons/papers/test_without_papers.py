@@ -11,7 +11,7 @@ from without_addon import wattlaw_without
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    return write_store(tmp_path_factory.mktemp("without") / "store", *study(counts=(1, 2, 4))).path
+    return write_store(tmp_path_factory.mktemp("without") / "store", *study(counts=(1, 2))).path
 
 
 def test_the_report_has_all_sections_but_the_claims_and_cites_no_study(store, tmp_path):
