@@ -12,7 +12,7 @@ from wattlaw.workloads.data_loading import InMemory, LoaderOptions
 
 CODE = """
 import gc, weakref
-from wattlaw.processes import collector_paused
+from wattlaw.common.processes import collector_paused
 
 class Ring:
     def __init__(self):

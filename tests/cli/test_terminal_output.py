@@ -180,7 +180,7 @@ def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
 import sys
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.terminal import escaped_output
+from wattlaw.common.terminal import escaped_output
 from test_terminal_output import BAD, record
 with escaped_output(), observer_for(Console(), 2) as observer:
     observer.started(record("a" * 16, "running"))
@@ -203,7 +203,7 @@ with escaped_output(), observer_for(Console(), 2) as observer:
 def test_log_lines_and_warnings_are_escaped():
     code = """
 import logging, sys, warnings
-from wattlaw.terminal import escaped_output
+from wattlaw.common.terminal import escaped_output
 with escaped_output():
     assert not hasattr(sys.stdout, "buffer")  # nothing gets past
     logging.getLogger("other").warning("log %s", "\\x1b[31m\\u202e\\udcff")

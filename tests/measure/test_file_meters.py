@@ -109,9 +109,9 @@ def test_a_file_that_never_answers_is_given_up(tmp_path):
 # Root may read everything, so it becomes another user; what leads to the tree may be root's only.
 CODE = """
 import os, sys
-from wattlaw import registry
-from wattlaw.devices.meter import GROUP, Target
-from wattlaw.errors import NotPermitted
+from wattlaw.common import registry
+from wattlaw.measure.devices.meter import GROUP, Target
+from wattlaw.common.errors import NotPermitted
 os.chdir(os.environ["WATTLAW_SYSFS_ROOT"])
 os.environ["WATTLAW_SYSFS_ROOT"] = "."
 meter = registry.load(GROUP, sys.argv[1])

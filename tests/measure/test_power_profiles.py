@@ -37,8 +37,8 @@ with wattlaw.track() as run:
 """
 OWNER = """
 import sys, time
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.guard import acquire
 held = acquire(sys.argv[1:])
 held.apply(Limits(power_limit_w=150.0, power_profile="max-q"))
 print("limited", flush=True)

@@ -277,7 +277,7 @@ def test_a_meter_whose_period_would_never_let_the_loop_sleep_is_not_read(period_
 # A driver that hangs. The sampler's patience is 10 s; these have less.
 
 IMPATIENT = """
-from wattlaw.telemetry import sampler
+from wattlaw.measure.telemetry import sampler
 sampler.READ_TIMEOUT_S = 0.6
 sampler.OPEN_TIMEOUT_S = 1.5
 sampler.main()

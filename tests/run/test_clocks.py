@@ -56,7 +56,7 @@ def test_rounds_in_which_a_clock_was_set_back_are_ignored():
 NODE = """
 import sys
 from pathlib import Path
-from wattlaw.training import clocks
+from wattlaw.run.training import clocks
 if len(sys.argv) > 5:
     clocks.TIMEOUT_S["begin"] = clocks.TIMEOUT_S["end"] = float(sys.argv[5])
 ahead_ns = int(sys.argv[4])

@@ -253,7 +253,7 @@ def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_pa
 ENDS = """
 import os, signal
 
-from wattlaw.training import preemption
+from wattlaw.run.training import preemption
 
 class AtExit:
     def __del__(self):  # after Python has removed its handlers

@@ -100,7 +100,7 @@ time.sleep(60)
 """
     agent = f"""
 import sys
-from wattlaw.training.rank_processes import EndedBySignal, run_launcher, run_ranks
+from wattlaw.run.training.rank_processes import EndedBySignal, run_launcher, run_ranks
 try:
     run_ranks([sys.executable, "-c", {rank!r}, sys.argv[1]], 2)
 except EndedBySignal as error:

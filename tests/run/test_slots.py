@@ -23,7 +23,7 @@ from wattlaw.study.plan import expand
 SCRIPT = """
 import sys, time
 from pathlib import Path
-from wattlaw.launch.slots import Slots
+from wattlaw.run.slots import Slots
 lease = Slots(Path(sys.argv[1])).acquire(["gpu-0", "gpu-1"], 1)
 print(list(lease), flush=True)
 time.sleep(600)
@@ -79,7 +79,7 @@ def test_two_launchers_of_one_machine_share_its_slots(tmp_path, monkeypatch):
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from wattlaw.launch.slots import Slots
+from wattlaw.run.slots import Slots
 if len(sys.argv) > 3:
     os.umask(0o077)
     os.setuid(int(sys.argv[3]))

@@ -28,9 +28,9 @@ SITE = f"power_w: {{min: 150, max: 350}}\ngrace_s: {GRACE_S}\n"
 #: Prints what a job without root can verify of its cap.
 CHECK = """
 import os, sys
-from wattlaw.devices.inventory import visible_gpu_ids
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.prolog_limits import verify_prolog_limits
+from wattlaw.measure.devices.inventory import visible_gpu_ids
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
 job_id, limits = os.environ["SLURM_JOB_ID"], Limits(float(sys.argv[1]))
 for one in verify_prolog_limits(limits, visible_gpu_ids(), job_id, 0):
     print(os.uname().nodename, one.power_limit_before_w, one.power_limit_enforced_w, flush=True)

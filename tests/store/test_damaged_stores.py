@@ -308,7 +308,7 @@ def test_something_else_in_the_place_of_a_run_fails_that_run_alone(
 WRITER = """
 import sys, time
 from pathlib import Path
-from wattlaw.files import replacing
+from wattlaw.common.files import replacing
 with replacing(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")
     print(temporary, flush=True)

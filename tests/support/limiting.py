@@ -25,8 +25,8 @@ SET = "nvmlDeviceSetPowerManagementLimit"
 #: Limits the boards of its arguments, says so, and does nothing else.
 OWNER = """
 import sys, time
-from wattlaw.limits.requests import Limits
-from wattlaw.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.guard import acquire
 held = acquire(sys.argv[2:])
 if held is None:
     sys.exit("somebody else has one of them")
