@@ -24,7 +24,8 @@ from common import RESULTS, write_results
 from decisions_data import STEPS, Grid, Outcome, grids
 from decisions_opponents import OPPONENTS
 from wattlaw.analysis.decide import Candidate, Question, is_long_enough, plan
-from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.analysis.predict import Observation
+from wattlaw.study.setting import Setting
 
 OURS, SHORT = "wattlaw", "wattlaw, runs ended early"
 CORES = f"cpu{os.cpu_count()}"
@@ -237,7 +238,7 @@ def summary(items: Sequence[Outcome]) -> dict[str, object]:
 def planning_speed() -> dict[str, float]:
     """Return the seconds of a step of planning for 1,000 candidates after 10 runs."""
     settings = [
-        TrainingSetting.packed(gpus, 4, local_batch=float(batch), power_limit_w=float(limit))
+        Setting.packed(gpus, 4, local_batch=float(batch), power_limit_w=float(limit))
         for gpus in (1, 2, 4, 8, 12, 16, 24, 32, 48, 64)
         for batch in range(8, 88, 8)
         for limit in range(100, 300, 20)

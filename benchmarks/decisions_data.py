@@ -10,10 +10,11 @@ import pandas as pd
 
 from prediction_data import FOLDER, is_packed, pollux
 from wattlaw.analysis.decide import Question
-from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.analysis.predict import Observation
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware import library
 from wattlaw.study.model import WorkloadSpec
+from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
 from wattlaw_simulator.job import SimulatedJob
 from wattlaw_simulator.predict import predict
@@ -65,12 +66,12 @@ class Grid:
 
     contest: str
     name: str
-    truth: dict[TrainingSetting, tuple[float, float | None]]
-    measure: Callable[[TrainingSetting, np.random.Generator], Observation]
+    truth: dict[Setting, tuple[float, float | None]]
+    measure: Callable[[Setting, np.random.Generator], Observation]
     tolerance: float  # of the questions
 
     @cached_property
-    def settings(self) -> list[TrainingSetting]:
+    def settings(self) -> list[Setting]:
         """Return all settings."""
         return list(self.truth)
 
@@ -87,7 +88,7 @@ class Grid:
         known = [power for power in powers if power is not None]
         return self.times * known * gpus if len(known) == len(powers) else None
 
-    def hours(self, setting: TrainingSetting) -> float:
+    def hours(self, setting: Setting) -> float:
         """Return the GPU-hours of a run."""
         return setting.gpus * STEPS * self.truth[setting][0] / 3600
 
@@ -107,7 +108,7 @@ class Grid:
         question = Question("energy", max_slowdown=0.1, tolerance=self.tolerance)
         yield "energy, slowdown <= 10 %", question
 
-    def regrets(self, question: Question) -> dict[TrainingSetting, float]:
+    def regrets(self, question: Question) -> dict[Setting, float]:
         """Return the true regret of each setting."""
         energies = None if self.energies is None else self.energies[None]
         found = question.regrets(self.settings, self.times[None], energies)[0]
@@ -123,7 +124,7 @@ def _from_rows(
     contest: str, name: str, rows: Iterable[Observation], tolerance: float = 0.05
 ) -> Grid:
     """Return a grid of measured settings; a run shows one of the setting's rows."""
-    found: dict[TrainingSetting, list[Observation]] = {}
+    found: dict[Setting, list[Observation]] = {}
     for row in rows:
         found.setdefault(row.setting, []).append(row)
     truth = {
@@ -135,7 +136,7 @@ def _from_rows(
         for setting, each in found.items()
     }  # fmt: skip
 
-    def measure(setting: TrainingSetting, dice: np.random.Generator) -> Observation:
+    def measure(setting: Setting, dice: np.random.Generator) -> Observation:
         row = found[setting][dice.integers(len(found[setting]))]
         return Observation(setting, row.step_time_s, row.power_per_gpu_w)
 
@@ -155,7 +156,7 @@ def _caps() -> Iterator[Grid]:
         samples = SAMPLES[str(cell[1])]
         observations = (
             Observation(
-                TrainingSetting(1, 1, (1,), float(row.batch_size),
+                Setting(1, 1, (1,), float(row.batch_size),
                                 power_limit_w=float(row.power_limit)),
                 float(row.time_per_epoch) * float(row.batch_size) / samples,
                 float(row.average_power),
@@ -166,26 +167,17 @@ def _caps() -> Iterator[Grid]:
 
 
 def _simulated(
-    contest: str, workload: str, cluster_name: str, precision: str,
-    settings: Iterable[TrainingSetting],
+    contest: str, workload: str, cluster_name: str,
+    settings: Iterable[Setting],
 ) -> Grid:  # fmt: skip
     cluster = library.read_cluster(cluster_name)
     profile = catalogue.profile(WorkloadSpec(name=workload))
-    truth: dict[TrainingSetting, tuple[float, float | None]] = {}
+    truth: dict[Setting, tuple[float, float | None]] = {}
     for setting in settings:
         batch = int(setting.local_batch or 1)
         try:
             result = predict(
-                SimulatedJob(
-                    profile,
-                    cluster,
-                    setting.gpus,
-                    batch,
-                    samples=setting.gpus * batch * 1000,
-                    precision=precision,
-                    power_limit_w=setting.power_limit_w,  # type: ignore[arg-type]
-                    clock_limit_mhz=setting.clock_limit_mhz,
-                )
+                SimulatedJob(profile, cluster, setting, samples=setting.gpus * batch * 1000)
             )
         except BadInput:  # the batch does not fit
             continue
@@ -193,7 +185,7 @@ def _simulated(
         power_w /= sum(phase.duration_s for phase in result.phases)
         truth[setting] = (result.split.step_s, power_w)
 
-    def measure(setting: TrainingSetting, dice: np.random.Generator) -> Observation:
+    def measure(setting: Setting, dice: np.random.Generator) -> Observation:
         step_s, power_w = truth[setting]
         time_factor = np.exp(dice.normal(0, RUN_SPREAD))
         power_factor = np.exp(dice.normal(0, GPU_SPREAD / np.sqrt(setting.gpus)))
@@ -205,17 +197,17 @@ def _simulated(
 def _mit() -> Iterator[Grid]:
     for workload, precision, batch in (("resnet50", "fp16", 256.0), ("bert-base", "fp32", 8.0)):
         settings = (
-            TrainingSetting.packed(gpus, 2, local_batch=batch, precision=precision, **limit)
+            Setting.packed(gpus, 2, local_batch=batch, precision=precision, **limit)
             for gpus in MIT_GPUS
             for limit in MIT_LIMITS
         )
-        yield _simulated("simulated MIT: GPUs x limit", workload, "mit-v100", precision, settings)
+        yield _simulated("simulated MIT: GPUs x limit", workload, "mit-v100", settings)
 
 
 def _kit() -> Grid:
     settings = (
-        TrainingSetting.packed(gpus, 4, local_batch=float(batch), precision="fp32")
+        Setting.packed(gpus, 4, local_batch=float(batch), precision="fp32")
         for gpus in KIT_GPUS
         for batch in KIT_BATCHES
     )
-    return _simulated("simulated KIT: GPUs x batch", "resnet50", "kit-a100", "fp32", settings)
+    return _simulated("simulated KIT: GPUs x batch", "resnet50", "kit-a100", settings)

@@ -10,7 +10,7 @@ import numpy as np
 
 from decisions_data import STEPS, Grid, Outcome
 from wattlaw.analysis.decide import Question
-from wattlaw.analysis.predict import TrainingSetting
+from wattlaw.study.setting import Setting
 
 RANDOM, TPE, GP = "random order", "Optuna TPE", "Optuna GP"
 #: Optuna may propose settings again; after so many of them one is drawn at random.
@@ -25,13 +25,13 @@ class Search:
     def __init__(self, grid: Grid, question: Question, seed: int) -> None:
         self.grid = grid
         self.dice = np.random.default_rng([seed, 2])
-        self.seen: dict[TrainingSetting, float] = {}
+        self.seen: dict[Setting, float] = {}
         self.hours = 0.0
         self.regrets = grid.regrets(question)
         self.question = question
         self.fastest_s = float(grid.times.min())
 
-    def run(self, setting: TrainingSetting) -> float:
+    def run(self, setting: Setting) -> float:
         """Return the objective of a run: the log of the goal, and missed constraints."""
         if setting in self.seen:
             return self.seen[setting]
@@ -60,7 +60,7 @@ class Search:
         """Return whether the best measured setting is within the tolerance."""
         return bool(self.seen) and self.regret <= self.grid.tolerance
 
-    def unseen(self) -> TrainingSetting:
+    def unseen(self) -> Setting:
         """Return a random setting that was not measured."""
         rest = [item for item in self.grid.settings if item not in self.seen]
         return rest[self.dice.integers(len(rest))]
@@ -127,16 +127,16 @@ def _optuna(grid: Grid, name: str, question: Question, seed: int, method: str) -
     return search.outcome(name, method, seed)
 
 
-def _axes(grid: Grid) -> tuple[list[list[object]], dict[tuple[int, ...], TrainingSetting]]:
+def _axes(grid: Grid) -> tuple[list[list[object]], dict[tuple[int, ...], Setting]]:
     """Return the axes of a grid and its setting at each place; absent ones have a neighbour's."""
 
-    def key(item: TrainingSetting) -> tuple[float, ...]:
+    def key(item: Setting) -> tuple[float, ...]:
         limit = item.power_limit_w or item.clock_limit_mhz or np.inf
         return (item.gpus, item.local_batch or 0, limit)
 
     keys = [key(item) for item in grid.settings]
     axes: list[list[object]] = [sorted({row[i] for row in keys}) for i in range(3)]
-    groups: dict[tuple[float, ...], list[TrainingSetting]] = defaultdict(list)
+    groups: dict[tuple[float, ...], list[Setting]] = defaultdict(list)
     for item, row in zip(grid.settings, keys, strict=True):
         groups[row].append(item)
     for each in groups.values():

@@ -29,7 +29,8 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_rows import rows_table
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 EXAMPLES = Path(__file__).parents[1] / "src" / "wattlaw" / "examples"
 RUNS = 100_000
@@ -170,7 +171,7 @@ _RUN_ID, _REPEAT, _TIME_S, _ENERGY_J = "~" * 16, 7654321, 1234.56789, 98765.4321
 @functools.cache
 def template(workload: str, gpus: int, cap_w: float) -> tuple[str, bytes]:
     """Return the record and the windows of a run, with placeholders."""
-    setting = Setting(gpus=gpus, global_batch=32 * gpus, local_batch=32, power_limit_w=cap_w)
+    setting = Setting(gpus=gpus, local_batch=32, power_limit_w=cap_w)
     spec = RunSpec(
         workload=WorkloadSpec(name=workload), setting=setting, repeat=_REPEAT,
         measure=Measure(), launch_kind="local", hardware="V100",

@@ -230,14 +230,13 @@ def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float | None]:
     """Return our model, our loop with everything an epoch does, and its operations per sample."""
     from wattlaw.run.training import flops
     from wattlaw.run.training.loop import Training
-    from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
+    from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+    from wattlaw.study.setting import Setting
     from wattlaw.workloads import catalogue
 
     spec = RunSpec(
         workload=WorkloadSpec(name=case.workload, options=case.options),
-        setting=Setting(
-            gpus=1, global_batch=case.batch, local_batch=case.batch, precision=case.precision
-        ),
+        setting=Setting(gpus=1, local_batch=case.batch, precision=case.precision),
         repeat=0,
         measure=Measure(evaluate=False),
         train=Train(

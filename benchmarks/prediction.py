@@ -27,8 +27,9 @@ from prediction_data import by_origin, caps, pollux, series
 from prediction_learning import job_draws, learn
 from prediction_rivals import IN_N, RIVALS
 from prediction_truth import draw
-from wattlaw.analysis.predict import Observation, TrainingSetting, fit, predict
+from wattlaw.analysis.predict import Observation, fit, predict
 from wattlaw.analysis.predict.parameters import Priors
+from wattlaw.study.setting import Setting
 
 Floats = npt.NDArray[np.float64]
 #: Jobs of each origin from which priors are learned.
@@ -356,12 +357,12 @@ def _predict_job(priors: Priors, number: int) -> None:
     dice = np.random.default_rng(number)
     seen = [
         Observation(
-            TrainingSetting.packed(gpus, 4, local_batch=batch),
+            Setting.packed(gpus, 4, local_batch=batch),
             (0.1 + 0.01 * batch) * (1 + 0.1 * np.log2(gpus)) * np.exp(dice.normal(0, 0.01)),
         )
         for gpus in (1, 2, 4, 8, 16) for batch in (16.0, 32.0)
     ]  # fmt: skip
-    predict(seen, [TrainingSetting.packed(64, 4, local_batch=32.0)], priors=priors)
+    predict(seen, [Setting.packed(64, 4, local_batch=32.0)], priors=priors)
 
 
 if __name__ == "__main__":

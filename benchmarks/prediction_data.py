@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.analysis.predict import Observation
+from wattlaw.study.setting import Setting
 
 FOLDER = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or Path(__file__).parents[1] / "../shared/data")
 #: GPUs of a node in pollux_t4.csv.
@@ -36,7 +37,7 @@ class Job:
     observations: tuple[Observation, ...]
     is_exact: bool = True
 
-    def where(self, condition: Callable[[TrainingSetting], bool]) -> list[Observation]:
+    def where(self, condition: Callable[[Setting], bool]) -> list[Observation]:
         """Return the observations whose setting meets a condition."""
         return [item for item in self.observations if condition(item.setting)]
 
@@ -49,11 +50,11 @@ def pollux(*, with_sync: bool = False) -> list[Job]:
     table = pd.read_csv(FOLDER / "pollux_t4.csv", dtype={"gpus_per_node": str})
     jobs = []
     for workload, rows in table.groupby("workload"):
-        found: dict[TrainingSetting, list[tuple[float, float]]] = {}
+        found: dict[Setting, list[tuple[float, float]]] = {}
         for row in rows.itertuples():
             digits = row.gpus_per_node
             placement = tuple(int(digit) for digit in digits) if isinstance(digits, str) else None
-            setting = TrainingSetting(
+            setting = Setting(
                 int(row.gpus), int(row.nodes), placement, local_batch=float(row.local_batch)
             )
             found.setdefault(setting, []).append((float(row.step_time_s), float(row.sync_time_s)))
@@ -67,9 +68,9 @@ def pollux(*, with_sync: bool = False) -> list[Job]:
     return jobs
 
 
-def is_packed(setting: TrainingSetting) -> bool:
+def is_packed(setting: Setting) -> bool:
     """Return whether a setting of pollux_t4.csv uses the fewest nodes."""
-    return setting.gpus_per_node == TrainingSetting.packed(setting.gpus, T4_NODE).gpus_per_node
+    return setting.gpus_per_node == Setting.packed(setting.gpus, T4_NODE).gpus_per_node
 
 
 def series() -> list[Job]:
@@ -85,7 +86,7 @@ def _series(table: pd.DataFrame, per_gpu: bool) -> Iterable[Job]:
         yield Job(
             str(family), f"{name} ({unit})", ORIGINS.get(str(family), str(family)),
             tuple(
-                Observation(TrainingSetting(int(gpus), local_batch=batch),
+                Observation(Setting(int(gpus), local_batch=batch),
                             float(value) * (1 if per_gpu else int(gpus)))
                 for gpus, value in sorted(zip(rows["gpus"], rows["value"], strict=True))
             ),
@@ -101,7 +102,7 @@ def caps() -> list[Job]:
         gpu, _, network, batch, _ = cell
         observations = (
             Observation(
-                TrainingSetting(1, 1, (1,), float(batch), power_limit_w=float(row.power_limit)),
+                Setting(1, 1, (1,), float(batch), power_limit_w=float(row.power_limit)),
                 float(row.time_per_epoch), float(row.average_power),
             )
             for row in rows.sort_values("power_limit").itertuples()

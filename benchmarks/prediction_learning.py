@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import GROUPS, WEAK, Floats, Prior, Priors
 from wattlaw.analysis.predict.posterior import fit
-from wattlaw.analysis.predict.settings import Observation
 
 _STRENGTH = 1.0
 _ROUNDS = 4

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import optimize, stats
 
-from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.analysis.predict import Observation
+from wattlaw.study.setting import Setting
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,25 +42,25 @@ class Forecast:
         return stats.t.logpdf(np.log(times), self.freedom, self.center, self.scale)
 
 
-Rival = Callable[[Sequence[Observation], Sequence[TrainingSetting]], Forecast]
+Rival = Callable[[Sequence[Observation], Sequence[Setting]], Forecast]
 
 
-def power_law(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
+def power_law(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
     """T = alpha N^-beta for a fixed amount of work (Frey et al. 2022)."""
     return _linear(train, targets, lambda n: np.column_stack([np.ones_like(n), np.log(n)]), True)
 
 
-def amdahl(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
+def amdahl(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
     """T = a / N + b (Amdahl 1967); of a step that grows with N: a + b N."""
     return _linear(train, targets, lambda n: np.column_stack([np.ones_like(n), n]))
 
 
-def usl(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
+def usl(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
     """T = t1 (1 + sigma (N - 1) + kappa N (N - 1)) / N (Gunther 2007); times N."""
     return _linear(train, targets, lambda n: np.column_stack([np.ones_like(n), n - 1, n * (n - 1)]))
 
 
-def ernest(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
+def ernest(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
     """T = a + b / N + c log N + d N, all >= 0 (Venkataraman et al., Ernest, NSDI'16); times N."""
     return _linear(
         train, targets,
@@ -67,7 +68,7 @@ def ernest(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> 
     )  # fmt: skip
 
 
-def extra_p(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
+def extra_p(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
     """T = c0 + c1 N^i log2(N)^j with the lowest cross-validation error (Calotoiu et al., SC13)."""
     n, logs = _series(train)
     exponents = [
@@ -106,7 +107,7 @@ def extra_p(train: Sequence[Observation], targets: Sequence[TrainingSetting]) ->
     return _linear(train, targets, best, free=True)
 
 
-def pollux(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
+def pollux(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
     """T = (T_grad^g + T_sync^g)^(1/g), Pollux's iteration time (Qiao et al., OSDI'21, 3.2).
 
     T_grad = a + b m; T_sync is 0 for one GPU, and linear in K - 2 on one node and on several. What
@@ -116,7 +117,7 @@ def pollux(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> 
     settings = [item.setting for item in train]
     has_nodes = any((item.nodes or 1) > 1 for item in settings)
 
-    def times(p: Floats, at: Sequence[TrainingSetting]) -> Floats:
+    def times(p: Floats, at: Sequence[Setting]) -> Floats:
         a, b, al, bl, an, bn = np.exp(p[:6])
         if not has_nodes:
             an, bn = al, bl
@@ -144,13 +145,13 @@ def pollux(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> 
     return _forecast(best.x, lambda p: times(p, settings), lambda p: times(p, targets), logs, used)
 
 
-def gaussian_process(train: Sequence[Observation], targets: Sequence[TrainingSetting]) -> Forecast:
+def gaussian_process(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
     """Ln t as a Gaussian process over ln N, ln nodes and ln batch, by maximum likelihood.
 
     Linear mean and squared-exponential covariance (Rasmussen and Williams 2006, chapters 2 and 5).
     """
 
-    def features(at: Sequence[TrainingSetting]) -> Floats:
+    def features(at: Sequence[Setting]) -> Floats:
         return np.log([[s.gpus, s.nodes or 1, s.local_batch or 1.0] for s in at])
 
     x, y = features([item.setting for item in train]), np.log([item.step_time_s for item in train])
@@ -195,7 +196,7 @@ def _series(train: Sequence[Observation]) -> tuple[Floats, Floats]:
 
 def _linear(
     train: Sequence[Observation],
-    targets: Sequence[TrainingSetting],
+    targets: Sequence[Setting],
     terms: Callable[[Floats], Floats],
     in_logs: bool = False,
     free: bool = False,

@@ -20,10 +20,11 @@ from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
-from wattlaw.analysis.predict import Observation, TrainingSetting
-from wattlaw.analysis.predict.settings import PARTS
+from wattlaw.analysis.predict import Observation
+from wattlaw.analysis.predict.observation import PARTS
 from wattlaw.hardware import library
 from wattlaw.study.model import WorkloadSpec
+from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
 from wattlaw_simulator.job import Parameters, SimulatedJob
 from wattlaw_simulator.predict import predict
@@ -44,7 +45,7 @@ class Truth:
     """A job: its observations, the target, and the time and power of a future run of it."""
 
     observations: list[Observation]
-    target: TrainingSetting
+    target: Setting
     step_time_s: float
     power_per_gpu_w: float
 
@@ -67,7 +68,7 @@ def draw(dice: np.random.Generator, *, with_parts: bool = False) -> Truth:
     limits = bool(dice.integers(2))
     usual = USUAL_BATCH[world.workload]
     batch = max(2, int(usual * dice.choice([0.5, 1.0, 2.0])))
-    settings: dict[TrainingSetting, None] = {}
+    settings: dict[Setting, None] = {}
     size = int(dice.integers(6, 11))
     for _ in range(10 * size):
         local = batch // 2 if dice.random() < 0.4 else batch
@@ -115,19 +116,18 @@ class _World:
         gpu = self.cluster.gpu
         return float(round(self.dice.uniform(gpu.min_limit_w, gpu.max_w)))
 
-    def setting(self, gpus: int, batch: int, limit_w: float | None) -> TrainingSetting:
-        return TrainingSetting.packed(
+    def setting(self, gpus: int, batch: int, limit_w: float | None) -> Setting:
+        return Setting.packed(
             gpus, self.cluster.node.gpus, local_batch=float(batch), precision=self.precision,
             power_limit_w=limit_w,
         )  # fmt: skip
 
-    def run(self, setting: TrainingSetting, session: float) -> Observation:
+    def run(self, setting: Setting, session: float) -> Observation:
         """Return a run with its parts."""
         assert setting.local_batch is not None
         job = SimulatedJob(
-            self.profile, self.cluster, setting.gpus, int(setting.local_batch),
-            samples=setting.gpus * int(setting.local_batch) * 1000, precision=self.precision,
-            power_limit_w=setting.power_limit_w, parameters=self.parameters,
+            self.profile, self.cluster, setting,
+            samples=setting.gpus * int(setting.local_batch) * 1000, parameters=self.parameters,
         )  # fmt: skip
         result = predict(job)
         power_w = sum(phase.power_w * phase.duration_s for phase in result.phases)

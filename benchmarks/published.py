@@ -68,7 +68,7 @@ class Study:
         } | selected
         windows = {}
         for spec in self.specs:
-            fields = spec.setting.model_dump()
+            fields = spec.setting.to_record()
             if spec.workload.name == workload and all(fields[k] == v for k, v in selected.items()):
                 windows[spec.setting.gpus] = predict(self.machine.job(spec)).train
         return dict(sorted(windows.items()))

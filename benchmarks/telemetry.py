@@ -32,7 +32,8 @@ from wattlaw.store.statistics import joint_utilisation
 from wattlaw.store.statistics import statistics as statistics_of
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 ROUNDS = 5
 #: Few windows, because the join of the plain query gets slower with their number.
@@ -104,7 +105,7 @@ def add_run(store: Store, number: int, hosts: int, gpus: int, times: int, epochs
     """Write a done run."""
     spec = RunSpec(
         workload=WorkloadSpec(name="resnet50"),
-        setting=Setting(gpus=hosts * gpus, local_batch=64, global_batch=64 * hosts * gpus),
+        setting=Setting(gpus=hosts * gpus, local_batch=64),
         repeat=number,
         measure=Measure(epochs=epochs),
         launch_kind="local",

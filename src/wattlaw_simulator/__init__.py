@@ -7,3 +7,8 @@ SIMULATE = Command(
     "wattlaw_simulator.command",
     "simulate",
 )
+PROFILE = Command(
+    "Write the profile of a workload for the simulator.",
+    "wattlaw_simulator.profiling.command",
+    "profile",
+)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 
 from wattlaw.hardware.cluster import Cluster
 from wattlaw.study.base import Precision
+from wattlaw.study.setting import Setting
 from wattlaw.workloads.profile import WorkloadProfile
 
 
@@ -50,25 +51,39 @@ class Parameters:
 class SimulatedJob:
     """One setting of one workload on one cluster.
 
-    ``samples`` and ``evaluation_samples`` are of the full data set; training uses the fraction
-    ``dataset_fraction`` of its samples.
+    A setting that is not placed gets the fewest nodes of the cluster. ``samples`` and
+    ``evaluation_samples`` are of the full data set; training uses the setting's fraction of its
+    samples.
     """
 
     profile: WorkloadProfile
     cluster: Cluster
-    gpus: int
-    local_batch: int
+    setting: Setting
     samples: int
     evaluation_samples: int = 0
-    precision: Precision = "fp32"
-    power_limit_w: float | None = None
-    clock_limit_mhz: float | None = None
-    dataset_fraction: float = 1.0
-    gradient_accumulation: int = 1
     bucket_mb: float = 25.0
-    gpus_per_node: int | None = None  # None: all GPUs of the node
     loader_workers: int | None = None  # of each rank; None: an equal share of the cores
     parameters: Parameters = Parameters()
+
+    def __post_init__(self) -> None:
+        if self.setting.gpus_per_node is None:
+            placed = self.setting.on_nodes_of(self.cluster.node.gpus)
+            object.__setattr__(self, "setting", placed)
+
+    @property
+    def gpus(self) -> int:
+        """Return the number of GPUs."""
+        return self.setting.gpus
+
+    @property
+    def nodes(self) -> int:
+        """Return the number of nodes."""
+        return self.setting.nodes or 1
+
+    @property
+    def local_batch(self) -> int:
+        """Return the samples of a GPU in a step; one where the batch is not known."""
+        return int(self.setting.local_batch or 1)
 
     @property
     def global_batch(self) -> int:
@@ -76,9 +91,9 @@ class SimulatedJob:
         return self.gpus * self.local_batch
 
     @property
-    def nodes(self) -> int:
-        """Return the number of nodes."""
-        return -(-self.gpus // (self.gpus_per_node or self.cluster.node.gpus))
+    def precision(self) -> Precision:
+        """Return the precision; fp32 where it is not known."""
+        return self.setting.precision or "fp32"
 
 
 @dataclass(frozen=True)

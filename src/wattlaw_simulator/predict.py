@@ -52,7 +52,7 @@ def predict(job: SimulatedJob) -> Prediction:
         The board lacks the precision, a limit is out of its range, or an epoch has no step.
     """
     _check(job)
-    samples_used = max(1, round(job.samples * job.dataset_fraction))
+    samples_used = max(1, round(job.samples * job.setting.dataset_fraction))
     full_steps, rest = divmod(samples_used, job.global_batch)
     if rest < job.gpus:
         rest = 0
@@ -97,8 +97,8 @@ def _check(job: SimulatedJob) -> None:
     gpu = job.cluster.gpu
     kernels.peak_flops(gpu, job.precision)
     for key, given, low, high in (
-        ("power_limit_w", job.power_limit_w, gpu.min_limit_w, gpu.max_w),
-        ("clock_limit_mhz", job.clock_limit_mhz, gpu.min_clock_mhz, gpu.max_clock_mhz),
+        ("power_limit_w", job.setting.power_limit_w, gpu.min_limit_w, gpu.max_w),
+        ("clock_limit_mhz", job.setting.clock_limit_mhz, gpu.min_clock_mhz, gpu.max_clock_mhz),
     ):
         if given is not None and not low <= given <= high:
             raise BadInput(f"{key}: given {given:g}; allowed on {gpu.name}: {low:g} to {high:g}")
@@ -110,7 +110,7 @@ def _warnings(job: SimulatedJob) -> tuple[str, ...]:
         warnings.append(
             f"{job.nodes} nodes are more than the {job.cluster.nodes} of {job.cluster.name}"
         )
-    if job.global_batch > job.samples * job.dataset_fraction:
+    if job.global_batch > job.samples * job.setting.dataset_fraction:
         warnings.append(
             "the global batch is larger than the data set: an epoch is one smaller step"
         )
@@ -124,18 +124,18 @@ def _warnings(job: SimulatedJob) -> tuple[str, ...]:
 
 
 def _memory_gb(job: SimulatedJob) -> float:
-    samples = micro_batch(job.local_batch, job.gradient_accumulation)
+    samples = micro_batch(job.local_batch, job.setting.gradient_accumulation)
     return rank_memory_gb(job.profile, samples, job.precision)
 
 
 def _board(job: SimulatedJob) -> Board:
-    limits = job.power_limit_w, job.clock_limit_mhz
+    limits = job.setting.power_limit_w, job.setting.clock_limit_mhz
     return Board(job.cluster.gpu, job.precision, job.parameters, *limits)
 
 
 def _micro(job: SimulatedJob, local: float) -> tuple[int, float]:
     """Return the number of micro-batches of a rank in a step, and the samples of each."""
-    pieces = min(job.gradient_accumulation, ceil(local))
+    pieces = min(job.setting.gradient_accumulation, ceil(local))
     return pieces, local / pieces
 
 
@@ -293,7 +293,7 @@ def loader_processes(job: SimulatedJob) -> int:
         return job.loader_workers
     if not job.profile.reads_files:
         return 0
-    per_node = min(job.gpus, job.gpus_per_node or job.cluster.node.gpus)
+    per_node = max(job.setting.gpus_per_node or (1,))
     spare = job.cluster.node.cores // per_node - 1
     return min(MAX_LOADER_PROCESSES, max(1, spare))
 

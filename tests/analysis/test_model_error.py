@@ -4,17 +4,18 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from wattlaw.analysis.predict import TrainingSetting, model_error
+from wattlaw.analysis.predict import model_error
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.model_error import Errors, draw_errors
-from wattlaw.analysis.predict.settings import Observation
+from wattlaw.analysis.predict.observation import Observation
+from wattlaw.study.setting import Setting
 
 USUAL = 0.02
 DRAWS = 4000
 
 
 def packed(gpus, batch):
-    return TrainingSetting.packed(gpus, 4, local_batch=float(batch))
+    return Setting.packed(gpus, 4, local_batch=float(batch))
 
 
 def errors_of(seen, wanted, residuals, **options):

@@ -12,16 +12,17 @@ from wattlaw.analysis.decide import Candidate, Question, may_fit_memory, plan
 from wattlaw.analysis.decide.plan import BUDGET, CERTAIN, NOTHING_LEFT
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
-from wattlaw.analysis.predict import Observation, TrainingSetting
+from wattlaw.analysis.predict import Observation
 from wattlaw.analysis.predict.parameters import Prior
 from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
 
 NODE = 4
 STEPS = 100
 
 
 def packed(gpus, batch=32.0, **values):
-    return TrainingSetting.packed(gpus, NODE, local_batch=batch, **values)
+    return Setting.packed(gpus, NODE, local_batch=batch, **values)
 
 
 SCALING = [packed(gpus) for gpus in (1, 2, 4, 8)]

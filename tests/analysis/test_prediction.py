@@ -12,20 +12,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.predict import Observation, TrainingSetting, fit, predict, sampler
+from wattlaw.analysis.predict import Observation, fit, predict, sampler
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.model import step
 from wattlaw.analysis.predict.model_error import discrepancy
 from wattlaw.analysis.predict.parameters import GROUPS, WEAK, Transformation
 from wattlaw.analysis.predict.posterior import FREEDOM, grouped_t
 from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
 
 NODE = 4
-REFERENCE = Reference(32.0, 0.1, 250.0, 4.0, 1500.0, (None,))
+REFERENCE = Reference(32.0, 0.1, 250.0, 4.0, 1500.0, ("fp32",))
 
 
 def packed(gpus, batch=32.0, **values):
-    return TrainingSetting.packed(gpus, NODE, local_batch=batch, **values)
+    return Setting.packed(gpus, NODE, local_batch=batch, **values)
 
 
 def runs(*pairs, **values):
@@ -41,12 +42,12 @@ class TestSettings:
         assert packed(3).nodes == 1
 
     def test_nodes_alone_place_evenly_and_order_does_not_matter(self):
-        assert TrainingSetting(7, nodes=3).gpus_per_node == (3, 2, 2)
-        assert TrainingSetting(4, gpus_per_node=(1, 3)) == TrainingSetting(4, 2, (3, 1))
+        assert Setting(7, nodes=3).gpus_per_node == (3, 2, 2)
+        assert Setting(4, gpus_per_node=(1, 3)) == Setting(4, 2, (3, 1))
 
     def test_global_batch_is_of_all_gpus(self):
         assert packed(8, 16.0).to_dict()["global_batch"] == 128
-        assert TrainingSetting(8).global_batch is None
+        assert Setting(8).global_batch is None
 
     @pytest.mark.parametrize(
         ("values", "key"),
@@ -62,7 +63,7 @@ class TestSettings:
     )
     def test_a_contradiction_is_refused_with_its_key(self, values, key):
         with pytest.raises(BadInput, match=f"^{key}: .*allowed: "):
-            TrainingSetting(**values)
+            Setting(**values)
 
     @pytest.mark.parametrize("time_s", [0, -1, float("nan"), float("inf")])
     def test_a_time_is_a_number_above_0(self, time_s):
@@ -142,7 +143,7 @@ class TestModel:
         assert once_s < often_s <= 4 * once_s * (1 + 1e-9)
 
     def test_placements_of_equal_counts_differ(self):
-        even, uneven = TrainingSetting(4, 2, (2, 2), 32.0), TrainingSetting(4, 2, (3, 1), 32.0)
+        even, uneven = Setting(4, 2, (2, 2), 32.0), Setting(4, 2, (3, 1), 32.0)
         even_s, uneven_s = steps([0.0] * size, even, uneven).step_s[0]
         assert even_s != uneven_s
 
@@ -227,6 +228,34 @@ class TestDiscrepancy:
 
 
 class TestPredictions:
+    def test_known_predictions_never_drift(self):
+        seen = [
+            Observation(packed(1), 0.20, 240.0),
+            Observation(packed(2), 0.21, 238.0),
+            Observation(packed(4, 64.0), 0.41, 245.0),
+            Observation(packed(8), 0.26, 230.0),
+            Observation(packed(4, power_limit_w=200.0), 0.24, 180.0),
+            Observation(packed(4, clock_limit_mhz=1000.0), 0.31, 150.0),
+            Observation(packed(4, precision="bf16"), 0.12, 220.0),
+        ]
+        wanted = [
+            packed(16),
+            packed(8, 64.0, power_limit_w=170.0),
+            packed(64, clock_limit_mhz=1200.0),
+            Setting(4, 2, local_batch=16.0, gradient_accumulation=2),
+        ]
+        known = [
+            (0.252078, 0.226142, 0.291490, 230.4485),
+            (0.482483, 0.442429, 0.535396, 160.9243),
+            (0.270455, 0.235689, 0.346618, 225.0032),
+            (0.178021, 0.148051, 0.224985, 208.0962),
+        ]
+        found = [
+            (row.step_time_s, *row.step_time_s_ci, row.power_per_gpu_w)
+            for row in predict(seen, wanted, seed=3)
+        ]
+        assert np.array(found) == pytest.approx(np.array(known), rel=1e-3)
+
     def test_equal_seeds_give_equal_predictions(self):
         wanted = [packed(16), packed(2, 64.0)]
         first, again, other = (
@@ -292,8 +321,8 @@ class TestPredictions:
         )
 
     def test_settings_without_placement_and_batch_are_predicted_with_a_warning(self):
-        seen = [Observation(TrainingSetting(n), t) for n, t in ((8, 1.0), (16, 1.04), (32, 1.1))]
-        [row] = predict(seen, [TrainingSetting(64)])
+        seen = [Observation(Setting(n), t) for n, t in ((8, 1.0), (16, 1.04), (32, 1.1))]
+        [row] = predict(seen, [Setting(64)])
         assert 1.0 < row.step_time_s < 1.6
         assert len(row.warnings) == 2
 
@@ -341,7 +370,7 @@ def test_sixteen_nodes_are_predicted_from_two(origin):
         for row in rows.itertuples():
             digits = row.gpus_per_node if isinstance(row.gpus_per_node, str) else None
             place = tuple(map(int, digits)) if digits else None
-            setting = TrainingSetting(row.gpus, row.nodes, place, float(row.local_batch))
+            setting = Setting(row.gpus, row.nodes, place, float(row.local_batch))
             if setting.gpus_per_node == packed(row.gpus).gpus_per_node:
                 found[setting] = row.step_time_s
         seen = [Observation(item, time_s) for item, time_s in found.items()
@@ -367,7 +396,7 @@ def test_three_power_limits_predict_the_others(origin):
     for rows in cells:
         data = [
             Observation(
-                TrainingSetting(1, 1, power_limit_w=float(row.power_limit)),
+                Setting(1, 1, power_limit_w=float(row.power_limit)),
                 row.time_per_epoch, row.average_power,
             )
             for row in rows.sort_values("power_limit").itertuples()
@@ -395,8 +424,7 @@ def test_the_largest_count_of_a_series_is_predicted_from_the_others(origin):
         if len(counts) < 3 or rows["value"].min() < 0.005:
             continue
         data = [
-            Observation(TrainingSetting(int(row.gpus)), row.value * row.gpus)
-            for row in rows.itertuples()
+            Observation(Setting(int(row.gpus)), row.value * row.gpus) for row in rows.itertuples()
         ]
         seen = [item for item in data if item.setting.gpus < counts[-1]]
         target = next(item for item in data if item not in seen)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from made_studies import MIT, kit, mit
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.analysis.predict import TrainingSetting
 from wattlaw.analysis.predict.grid import doublings
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.job import SHARED_CORES, jobs_of
@@ -15,6 +14,7 @@ from wattlaw.analysis.predict.layout import Reference
 from wattlaw.analysis.predict.overview import overviews
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
 from wattlaw.hardware.library import read_cluster
+from wattlaw.study.setting import Setting
 
 DIMENET = {"dimenet": MIT["dimenet"]}
 
@@ -28,7 +28,7 @@ def capped():
 
 def test_many_exact_observations_give_the_same_posterior_for_every_seed(capped):
     [job] = jobs_of(capped, "dimenet")
-    setting = TrainingSetting.packed(128, job.node_gpus, local_batch=128)
+    setting = Setting.packed(128, job.node_gpus, local_batch=128)
     medians = [np.median(job.amounts([setting], seed=seed)[0]) for seed in range(3)]
     truth = MIT["dimenet"].alpha_s * 128 ** -MIT["dimenet"].beta
     assert max(medians) < 1.12 * min(medians)
@@ -40,19 +40,19 @@ PARTS = st.floats(5, 500)
 
 @given(PARTS, PARTS, st.lists(st.integers(1, 8), min_size=3, max_size=9))
 def test_the_power_of_nodes_and_gpus_is_found(node_w, gpu_w, counts):
-    settings = [TrainingSetting.packed(count, 4) for count in [1, 4, *counts]]
+    settings = [Setting.packed(count, 4) for count in [1, 4, *counts]]
     watts = [node_w * item.nodes + gpu_w * item.gpus for item in settings]
     found = HostPower.fit(settings, watts)
     assert (found.node_w, found.gpu_w) == pytest.approx((node_w, gpu_w), rel=1e-4)
-    many = TrainingSetting.packed(64, 4)
+    many = Setting.packed(64, 4)
     draws = found.draws([many], 4000, seed=1)
     assert np.median(draws) == pytest.approx(16 * node_w + 64 * gpu_w, rel=0.05)
 
 
 def test_full_nodes_alone_do_not_say_what_a_node_with_one_gpu_draws():
-    full = [TrainingSetting.packed(count, 4) for count in (4, 8)]
+    full = [Setting.packed(count, 4) for count in (4, 8)]
     of_full_nodes = HostPower.fit(full, [140.0, 280.0])
-    wanted = [TrainingSetting.packed(16, 4), TrainingSetting(1, nodes=1)]
+    wanted = [Setting.packed(16, 4), Setting(1, nodes=1)]
     many, one = np.quantile(of_full_nodes.draws(wanted, 4000, seed=1), [0.05, 0.95], axis=0).T
     assert many == pytest.approx([560, 560], rel=0.06)
     assert one[0] < 50
@@ -67,7 +67,9 @@ def test_the_power_of_hosts_is_part_of_the_predicted_energy():
     for job in jobs_of(table, str(table["workload"].iloc[0])):
         assert (job.host is not None) == ("+" in job.energy_is)
         [row] = job.predict([job.fastest])
-        own = table[(table["gpus"] == row.gpus) & (table["local_batch"] == row.local_batch)]
+        own = table[
+            (table["gpus"] == row.setting.gpus) & (table["local_batch"] == row.setting.local_batch)
+        ]
         assert row.energy_per_sample_j == pytest.approx(own["energy_per_sample_j"].mean(), rel=0.1)
         assert row.energy_is == job.energy_is
 
@@ -80,11 +82,11 @@ def test_the_power_of_hosts_is_part_of_the_predicted_energy():
 def test_predictions_for_workers_that_share_cores_warn(capped, hardware, threads, sharing):
     table = capped.assign(hardware=hardware, threads_per_worker=threads)
     [job] = jobs_of(table[table["repeat"] == 0], "dimenet")
-    settings = [TrainingSetting(gpus, nodes=1, local_batch=128) for gpus in (2, 4, 8, 16, 32)]
+    settings = [Setting(gpus, nodes=1, local_batch=128) for gpus in (2, 4, 8, 16, 32)]
     predicted = job.predict(settings)
-    warned = {row.gpus for row in predicted if SHARED_CORES in row.warnings}
+    warned = {row.setting.gpus for row in predicted if SHARED_CORES in row.warnings}
     assert warned == sharing
-    assert not job.shares_cores(TrainingSetting(8, nodes=4, local_batch=128))
+    assert not job.shares_cores(Setting(8, nodes=4, local_batch=128))
 
 
 def test_a_hardware_file_gives_the_priors_of_networks_and_clocks(capped):
@@ -113,7 +115,7 @@ def test_the_check_predicts_the_most_gpus_from_fewer(capped):
         own = own[own["power_limit_w"].fillna(0) == (check.setting.power_limit_w or 0)]
         assert check.measured_s == pytest.approx(own["time_s"].mean(), rel=0.01)
         assert abs(check.error) < 0.25
-    assert {row.gpus for row in overview.curve} == {*doublings([2, 32])}
+    assert {row.setting.gpus for row in overview.curve} == {*doublings([2, 32])}
     assert {item.setting.power_limit_w for item in overview.measured} == {
-        overview.curve[0].power_limit_w
+        overview.curve[0].setting.power_limit_w
     }

@@ -118,7 +118,7 @@ def test_a_hardware_file_gives_the_priors_and_the_gpus_of_a_node(placed, capsys)
 
 def test_two_gpus_on_two_nodes_are_slower_than_on_one(placed):
     rows = wattlaw.open(placed).predict(gpus=[2], nodes=[1, 2]).rows
-    assert [row.gpus_per_node for row in rows] == [(2,), (1, 1)]
+    assert [row.setting.gpus_per_node for row in rows] == [(2,), (1, 1)]
     assert rows[0].step_time_s < rows[1].step_time_s
     assert rows[0].components.communication_s < rows[1].components.communication_s
 

@@ -28,7 +28,8 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores, write_table
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 #: Colour, title, hyperlink, C1 CSI, carriage return, bidi, separators, zero width, tags, a lone
 #: half of a pair, and what rich would take for markup and emoji.
@@ -55,7 +56,7 @@ def record(run_id: str, status: str, **changes: object) -> RunRecord:
         study=f"study {BAD}",
         spec=RunSpec(
             workload=WorkloadSpec(name="digits-cnn", options={}),
-            setting=Setting(gpus=1, global_batch=8, local_batch=8),
+            setting=Setting(gpus=1, local_batch=8),
             repeat=0,
             measure=Measure(),
             launch_kind="local",

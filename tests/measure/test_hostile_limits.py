@@ -35,7 +35,8 @@ from wattlaw.measure.limits.saved_state import boot_id
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 from wattlaw.run.local import LocalLauncher
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 

@@ -14,7 +14,6 @@ from wattlaw.analysis.advise.left_out import runs_without_result
 from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.api import results
 from wattlaw.cli.main import main
 from wattlaw.report.layouts import sections
@@ -22,6 +21,7 @@ from wattlaw.report.sections import Content, Layout
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.run.run_status import StatusPoller
+from wattlaw.study.setting import Setting
 from wattlaw_dashboard.overview import read_overview
 from wattlaw_dashboard.pages import Pages
 from wattlaw_dashboard.results import read_energies, read_results
@@ -379,10 +379,10 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
 
 DECISION = {
     "study": "s", "workload": "w", "origin": "measured", "question": {"minimize": "energy"},
-    "setting": TrainingSetting(2, local_batch=8), "expected_regret": 0.1, "probability": 0.3,
+    "setting": Setting(2, local_batch=8), "expected_regret": 0.1, "probability": 0.3,
     "meets": 1.0, "tolerance": 0.02, "confidence": 0.9, "gpu_hours_spent": 4.0,
     "gpu_hours_grid": 16.0, "runs": 3, "stopped_because": None,
-    "others": (OtherSetting(TrainingSetting(4, local_batch=8), 0.25),),
+    "others": (OtherSetting(Setting(4, local_batch=8), 0.25),),
 }  # fmt: skip
 
 

@@ -23,12 +23,12 @@ from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.report.charts import line_styles
 from wattlaw.report.facets import MAX_LENGTH, MAX_PANELS, shorten_middle, unique_labels
 from wattlaw.report.figures import GALLERY, Figure
 from wattlaw.report.layouts import layout
 from wattlaw.report.topics import caps, verdict
+from wattlaw.study.setting import Setting
 
 OUTPUT = paths.OUTPUT / "figures"
 EVIL = "</script><img src=x onerror=alert(1)>"
@@ -67,7 +67,7 @@ def decision(name: str, runs: int, minimize: str = "energy") -> Decision:
     """Return a decision, with another leading setting after every fifth run."""
     course = tuple(
         CourseRow(
-            run, 0.01 * run**2, TrainingSetting(2 ** (run // 5 % 12), local_batch=32.0),
+            run, 0.01 * run**2, Setting(2 ** (run // 5 % 12), local_batch=32.0),
             1 - 0.8 / run, 0.3 / run,
         )
         for run in range(1, runs + 1)

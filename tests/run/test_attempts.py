@@ -15,7 +15,8 @@ from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 COMMAND = WorkloadSpec(name="own", command=("python", "train.py"))
@@ -31,7 +32,7 @@ def finished(
     """
     spec = RunSpec(
         workload=workload,
-        setting=Setting(gpus=1, global_batch=8, local_batch=8),
+        setting=Setting(gpus=1, local_batch=8),
         repeat=0,
         measure=Measure(epochs=EPOCHS, warmup_epochs=0, evaluate=False),
         train=Train(checkpoint_every=every),
@@ -110,7 +111,7 @@ W = 10  # steps of a whole epoch
 def record_of(attempts: int, *, nodes: int = 1, epochs: int = 2) -> RunRecord:
     spec = RunSpec(
         workload=DIGITS,
-        setting=Setting(gpus=nodes, global_batch=8 * nodes, local_batch=8),
+        setting=Setting(gpus=nodes, local_batch=8),
         repeat=0,
         measure=Measure(epochs=epochs, warmup_epochs=0, evaluate=True),
         launch_kind="local",

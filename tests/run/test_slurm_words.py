@@ -35,7 +35,8 @@ from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import ALLOWED, Launch, Slurm, parse_time_limit
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Study, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 POLICY = (
     "Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's "
@@ -47,7 +48,7 @@ WIDTHS = (20, 24, 12, 64, 60)
 def spec_of(gpus: int = 8, nodes: int = 2, **setting: object) -> RunSpec:
     return RunSpec(
         workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=gpus, global_batch=gpus * 16, local_batch=16, **setting),
+        setting=Setting(gpus=gpus, local_batch=16, **setting),
         repeat=0,
         measure=Measure(),
         launch_kind="slurm",

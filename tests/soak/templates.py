@@ -16,7 +16,8 @@ from soak import fuzz_bombs
 from soak.sandbox import REPOSITORY
 from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 HOST = "node1"
 TABLE = """\
@@ -68,7 +69,7 @@ def _live_run(folder: Path) -> None:
     """Write the folder of a run whose attempt has ended well and is to be finished."""
     spec = RunSpec(
         workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=1, global_batch=32, local_batch=32),
+        setting=Setting(gpus=1, local_batch=32),
         repeat=0,
         measure=Measure(epochs=2, warmup_epochs=1),
         launch_kind="local",

@@ -24,7 +24,8 @@ from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, Sampl
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 HOST = "a"
 SIDE_FILES = (f"sampler.{HOST}.json", f"facts.{HOST}.json", f"clocks.{HOST}.json",
@@ -75,7 +76,7 @@ def trained(folder: Path) -> tuple[RunRecord, RunFolder]:
     """Return a run whose training has ended well, and which is still to be finished."""
     spec = RunSpec(
         workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=1, global_batch=8, local_batch=8),
+        setting=Setting(gpus=1, local_batch=8),
         repeat=0,
         measure=Measure(epochs=2, warmup_epochs=0, evaluate=False),
         launch_kind="local",

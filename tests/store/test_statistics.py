@@ -19,7 +19,8 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.statistics import joint_utilisation, statistics
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 RUN = "0123456789abcdef"
 S = 10**9

@@ -21,7 +21,8 @@ from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, TABLES, TELEMETRY
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 ID = "0123456789abcdef"
 
@@ -29,7 +30,7 @@ ID = "0123456789abcdef"
 def record(run_id: str = ID, **changes: object) -> RunRecord:
     spec = RunSpec(
         workload=WorkloadSpec(name="digits-cnn", options={"lr": 0.1}),
-        setting=Setting(gpus=2, global_batch=64, local_batch=32),
+        setting=Setting(gpus=2, local_batch=32),
         repeat=1,
         measure=Measure(),
         launch_kind="local",

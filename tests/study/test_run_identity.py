@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import fields, replace
 
 import pytest
 import yaml
@@ -12,10 +13,11 @@ from conftest import study_of
 from wattlaw.run.planning import plan_study
 from wattlaw.study.command import LogProgress
 from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
 from wattlaw.study.plan import expand, read_study
+from wattlaw.study.setting import Setting
 
-PLAIN = Setting(gpus=2, global_batch=64, local_batch=32)
+PLAIN = Setting(gpus=2, local_batch=32)
 
 
 def spec(**changes: object) -> RunSpec:
@@ -38,7 +40,7 @@ KNOWN = {
         '"workload":{"name":"digits-cnn"}}',
     ),
     "2d7e6ba43657ac51": (
-        spec(setting=Setting(gpus=4, global_batch=256, local_batch=64, power_limit_w=200.0)),
+        spec(setting=Setting(gpus=4, local_batch=64, power_limit_w=200.0)),
         '{"launch_kind":"local","measure":{},"repeat":0,'
         '"setting":{"global_batch":256,"gpus":4,"local_batch":64,"power_limit_w":200},'
         '"workload":{"name":"digits-cnn"}}',
@@ -60,7 +62,7 @@ KNOWN = {
     "7ac32285ae125605": (
         spec(
             workload=WorkloadSpec(name="x", options={"é": [1.0, {"b": None, "a": "\n"}]}),
-            setting=PLAIN.model_copy(update={"clock_limit_mhz": 1410.5, "dataset_fraction": 0.1}),
+            setting=replace(PLAIN, clock_limit_mhz=1410.5, dataset_fraction=0.1),
             measure=Measure(sample_hz=0.5, evaluate=False),
             launch_kind="slurm",
         ),
@@ -80,6 +82,116 @@ def test_known_identities_never_drift(known):
     assert run_id(asked) == known
 
 
+#: Studies of every kind, and the ids of their runs in the order of execution.
+STUDIES = {
+    "workloads_and_repeats": (
+        """
+workloads: [{name: digits-cnn, options: {lr: 0.1}}, {name: resnet50}]
+sweeps: [{gpus: [1], local_batch: [32]}, {gpus: [2], global_batch: [64], workloads: [resnet50]}]
+repeats: 2
+""",
+        "00afd58d0594b37d 6e9cde9a96189d82 9a8e9de77fc04589 0e99130a04608a08"
+        " cfc9fc1c3ef26f23 a2832b8994f283a7",
+    ),
+    "own_script": (
+        """
+workloads:
+  - command: [python, train.py, --batch, '{local_batch}', '{seed}']
+    dataset_samples: 5000
+    instrument: none
+    launch_with: torchrun
+    progress: {pattern: 'step (?P<step>[0-9]+)'}
+sweeps: [{gpus: [2], local_batch: [8]}]
+measure: {steps: 50}
+""",
+        "741cdc454939d88e",
+    ),
+    "limits": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [4], global_batch: [256], power_limit_w: [null, 250, 150.5],
+          clock_limit_mhz: [1410], power_profile: [null, max-q]}]
+""",
+        "1813ab3cb4ad33b6 486ec34eb1ea6558 0476df1785a812f8 32a8a9c9a928bef7"
+        " 239f86d43d890373 879dd5fab23f38d0",
+    ),
+    "precision_and_share_of_the_data": (
+        """
+workloads: [{name: bert-base}]
+sweeps: [{gpus: [1, 8], local_batch: [16], precision: [fp32, bf16],
+          dataset_fraction: [0.5, 1/gpus]}]
+""",
+        "44a728e01ae696e7 860cfb1811850565 8c3c063e3e106464 ae10ba78ea667034"
+        " 46c2fa2f0e61f969 a9aff547605edd32 8d3aacead61d776b d465625b5fc8252d",
+    ),
+    "emulated_gpus": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [2], global_batch: [1024], emulate: {gpus: [16, 64]}}]
+""",
+        "f45d9afca3d82dd3 425d7dc1e06928fa",
+    ),
+    "epochs": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [1], local_batch: [32], epochs: 7}]
+measure: {epochs: 5, warmup_epochs: 2, sample_hz: 5, evaluate: false, assume_cpu_w: 15}
+""",
+        "5871129eaa89f3a8",
+    ),
+    "seconds": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [1], local_batch: [32]}]
+measure: {seconds: 60, warmup_steps: 5}
+""",
+        "c52ca190826f671d",
+    ),
+    "training_loop": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [1], local_batch: [32]}]
+train: {channels_last: true, compile: true, fused_optimizer: true, gradient_accumulation: 4,
+        bucket_mb: 50, loader_workers: 2, prefetch: 4, checkpoint_every: 1,
+        save_model: true, seed: 3}
+""",
+        "b8daf7494db52668",
+    ),
+    "slurm": (
+        """
+workloads: [{name: digits-cnn}]
+sweeps: [{gpus: [4, 8], local_batch: [32]}, {gpus: [8], local_batch: [32], nodes: [4]}]
+launch: {kind: slurm, gpus_per_node: 4, slurm: {options: {partition: gpu}, gres: gpu:a100}}
+""",
+        "c9cd0d49137f6624 d0b51a174f29a9cd a2d43cc209c3b5a2",
+    ),
+    "simulated": (
+        """
+workloads: [{name: resnet50}]
+sweeps: [{gpus: [8], local_batch: [32]}]
+launch: {kind: simulated, hardware: A100, gpus_per_node: 4,
+         simulation: {hardware: kit-a100, seed: 4}}
+""",
+        "96c3f7698f56fff2",
+    ),
+    "replay": (
+        """
+workloads: [{name: resnet50}]
+sweeps: [{gpus: [8], local_batch: [32]}]
+launch: {kind: replay, table: runs.csv}
+decide: {minimize: time, epochs: 90}
+""",
+        "e407168f9d27e0c1",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", STUDIES)
+def test_the_ids_of_studies_of_every_kind_never_drift(kind, ids_in_order):
+    text, known = STUDIES[kind]
+    assert ids_in_order("name: golden\n" + text) == known.split()
+
+
 # Every field, and a value of it that is not what ``spec()`` has.
 ELSEWISE = {
     ("workload", "name"): "other",
@@ -90,7 +202,15 @@ ELSEWISE = {
     ("workload", "launch_with"): "none",
     ("workload", "progress"): LogProgress(pattern=r"step (?P<step>\d+)"),
     ("setting", "gpus"): 4,
-    ("setting", "global_batch"): 128,
+    ("setting", "nodes"): 2,
+    ("setting", "gpus_per_node"): (1, 1),
+    ("setting", "gradient_accumulation"): 2,
+    ("setting", "tensor_parallel"): 2,
+    ("setting", "pipeline_parallel"): 2,
+    ("setting", "context_parallel"): 2,
+    ("setting", "expert_parallel"): 2,
+    ("setting", "sharding"): "full",
+    ("setting", "activation_checkpointing"): True,
     ("setting", "local_batch"): 64,
     ("setting", "power_limit_w"): 200.0,
     ("setting", "clock_limit_mhz"): 735.0,
@@ -129,27 +249,36 @@ def test_every_different_specification_is_another_run(place):
     if len(place) == 2:
         part = getattr(asked, place[0])
         assert getattr(part, place[1]) != value
-        value = part.model_copy(update={place[1]: value})
+        if place[0] == "setting":
+            value = replace(part, **{place[1]: value})
+        else:
+            value = part.model_copy(update={place[1]: value})
     assert run_id(asked.model_copy(update={place[0]: value})) != run_id(asked)
 
 
 def test_no_field_was_forgotten_above():
-    parts = {"workload": WorkloadSpec, "setting": Setting, "measure": Measure, "train": Train}
-    fields = {(part, name) for part, model in parts.items() for name in model.model_fields}
-    fields |= {(name,) for name in RunSpec.model_fields if name not in parts}
-    assert set(ELSEWISE) == fields
+    parts = {"workload": WorkloadSpec, "measure": Measure, "train": Train}
+    known = {(part, name) for part, model in parts.items() for name in model.model_fields}
+    known |= {("setting", item.name) for item in fields(Setting) if item.name != "software"}
+    known |= {(name,) for name in RunSpec.model_fields if name not in {*parts, "setting"}}
+    assert set(ELSEWISE) == known
 
 
 @pytest.fixture
-def ids(tmp_path):
+def ids_in_order(tmp_path):
     """Give a function from the text of a study file, or changes of one, to its run ids."""
 
-    def of(text: str | None = None, **changes: object) -> set[str]:
+    def of(text: str | None = None, **changes: object) -> list[str]:
         path = tmp_path / "study.yaml"
         path.write_text(text or yaml.safe_dump(study_of(**changes)))
-        return {run.run_id for run in expand(read_study(path))}
+        return [run.run_id for run in expand(read_study(path))]
 
     return of
+
+
+@pytest.fixture
+def ids(ids_in_order):
+    return lambda *text, **changes: set(ids_in_order(*text, **changes))
 
 
 def test_when_and_by_whom_do_not_matter(ids):

@@ -9,8 +9,8 @@ from wattlaw import examples
 from wattlaw.cli.main import main
 from wattlaw.common.formatting import plural
 from wattlaw.run.planning import plan_study
-from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.setting import Setting
 
 FOLDER = Path(examples.__file__).parent
 FILES = {path.name: path for path in sorted([*FOLDER.glob("mit-*"), *FOLDER.glob("kit-*")])}
@@ -121,7 +121,7 @@ def test_the_kit_study_scales_resnet50_in_the_three_ways_of_the_paper_twice():
         *((gpus, 256 * gpus) for gpus in all_counts),  # global batches 256 to 65,536
     ]
     assert settings == {
-        Setting(gpus=gpus, global_batch=batch, local_batch=batch // gpus, dataset_fraction=share)
+        Setting(gpus=gpus, local_batch=batch // gpus, dataset_fraction=share)
         for gpus, batch in ways
         for share in (1.0, gpus / 256)
     }

@@ -1,9 +1,10 @@
 """Synthetic jobs: the profile of a plain net, and clusters with some ideal parts."""
 
-from dataclasses import replace
+from dataclasses import fields
 
 from wattlaw.hardware.cluster import Cluster
 from wattlaw.hardware.library import read_cluster
+from wattlaw.study.setting import Setting
 from wattlaw.workloads.profile import Kernels, WorkloadProfile
 from wattlaw_simulator.job import Parameters, SimulatedJob
 
@@ -41,8 +42,10 @@ def profile(**changed: object) -> WorkloadProfile:
 
 def job(gpus: int = 1, **changed: object) -> SimulatedJob:
     """Return a job of one million samples, 64 per GPU and update, on the cluster of the MIT."""
-    plain = SimulatedJob(profile(), read_cluster("mit-v100"), gpus, 64, 1_024_000)
-    return replace(plain, **changed)  # type: ignore[arg-type]
+    names = {item.name for item in fields(Setting)} & changed.keys()
+    setting = Setting(gpus, **{"local_batch": 64} | {name: changed.pop(name) for name in names})
+    given = {"profile": profile(), "cluster": read_cluster("mit-v100"), "samples": 1_024_000}
+    return SimulatedJob(setting=setting, **given | changed)
 
 
 def with_links(cluster: Cluster, **changed: float) -> Cluster:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 SETTING = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "precision",
@@ -45,7 +46,7 @@ def record(row: dict[Any, Any]) -> RunRecord:
         setting[name] = int(setting[name])
     spec = RunSpec(
         workload=WorkloadSpec(name=row["workload"], options=json.loads(known.get("options", "{}"))),
-        setting=Setting(**setting),
+        setting=Setting.of_record(setting),
         repeat=int(row["repeat"]),
         measure=Measure(),
         launch_kind=row["launcher"],

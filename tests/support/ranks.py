@@ -15,7 +15,8 @@ from typing import Any
 from wattlaw.store.live import read_live
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
-from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 _HOST = "here"
 _SERVER = multiprocessing.get_context("forkserver")
@@ -51,7 +52,6 @@ def spec_of(
     """Return a run of a workload."""
     setting = Setting(
         gpus=gpus,
-        global_batch=global_batch,
         local_batch=global_batch // gpus,
         precision=precision,
         dataset_fraction=fraction,

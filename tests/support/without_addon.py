@@ -1,31 +1,24 @@
-"""Runs the command line as if an add-on were not installed."""
+"""``wattlaw`` as it is where an add-on is not installed."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
-HIDE = """
-import importlib.metadata, sys
-
-addon = sys.argv.pop(1)
-found = importlib.metadata.entry_points
-
-def entry_points(**wanted):
-    points = found(**wanted)
-    return importlib.metadata.EntryPoints(p for p in points if not p.value.startswith(addon))
-
-class Hidden:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == addon:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-importlib.metadata.entry_points = entry_points
-sys.meta_path.insert(0, Hidden())
-from wattlaw.cli.main import main
-sys.exit(main(sys.argv[1:]))
-"""
+_HIDING = Path(__file__).parent / "hidden_addon"
 
 
-def wattlaw_without(addon: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Return what ``wattlaw`` prints without the package ``addon``, with the exit code."""
-    line = [sys.executable, "-c", HIDE, addon, *map(str, arguments)]
-    return subprocess.run(line, check=False, capture_output=True, text=True, timeout=120)
+def python_without(addon: str, *arguments: str, **options: object) -> subprocess.CompletedProcess:
+    """Run Python in which a package such as ``wattlaw_simulator`` and its entry points are hidden.
+
+    Processes that it starts do not have them either.
+    """
+    paths = os.pathsep.join(filter(None, [str(_HIDING), os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"PYTHONPATH": paths, "WATTLAW_TEST_HIDDEN": addon}
+    given = {"env": env, "capture_output": True, "text": True, "timeout": 300} | options
+    return subprocess.run([sys.executable, *arguments], check=False, **given)
+
+
+def wattlaw_without(addon: str, *arguments: str, **options: object) -> subprocess.CompletedProcess:
+    """Run ``wattlaw`` without an add-on."""
+    return python_without(addon, "-m", "wattlaw", *arguments, **options)

@@ -401,7 +401,7 @@ def test_figures_are_found_by_operations_and_then_by_options(name, options, foun
 
 
 def test_a_missing_profile_gives_a_one_line_error():
-    with pytest.raises(BadInput, match="wattlaw workloads profile resnet50 --options"):
+    with pytest.raises(BadInput, match="wattlaw profile resnet50 --options"):
         catalogue.profile(WorkloadSpec(name="resnet50", options=SMALL_RESNET))
     with pytest.raises(BadInput, match="a command has no profile"):
         catalogue.profile(WorkloadSpec(name="mine", command=("python", "x.py")))
@@ -452,7 +452,7 @@ def test_an_invalid_profile_file_is_rejected(tmp_path, content):
 
 def test_the_command_counts_own_options_and_its_file_can_be_read(tmp_path, capsys):
     path = tmp_path / "own.json"
-    line = ["workloads", "profile", "digits-cnn", "--options", '{"width": 8, "momentum": 0.9}']
+    line = ["profile", "digits-cnn", "--options", '{"width": 8, "momentum": 0.9}']
     assert main([*line, "-o", str(path)]) == 0
     assert "kernels per step" in capsys.readouterr().out
     written = catalogue.read_profile(path)
@@ -479,7 +479,7 @@ def test_the_command_counts_own_options_and_its_file_can_be_read(tmp_path, capsy
     ],
 )
 def test_the_command_refuses_what_cannot_be_in_one_line(arguments, said, capsys):
-    assert main(["workloads", "profile", *arguments]) == 2
+    assert main(["profile", *arguments]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -15,9 +15,10 @@ from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, comparable_ru
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.predict import grid
 from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.results import LEVEL, quantiles
-from wattlaw.analysis.predict.settings import Floats, TrainingSetting
 from wattlaw.common.errors import BadInput, Refused
+from wattlaw.study.setting import Setting
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Point:
     ``efficiency`` is parallel efficiency relative to the smallest count that ran.
     """
 
-    setting: TrainingSetting
+    setting: Setting
     source: str
     runs: int
     time_s: Quantity
@@ -125,7 +126,7 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     return Proposal(findings, job, campaign, shown, line, amount, quality)
 
 
-def _quality(rows: pd.DataFrame, setting: TrainingSetting) -> str:
+def _quality(rows: pd.DataFrame, setting: Setting) -> str:
     """Return what runs show of the quality at the global batch of a setting."""
     batch = setting.global_batch
     if batch is None or rows["metric"].isna().all():
@@ -138,7 +139,7 @@ def _quality(rows: pd.DataFrame, setting: TrainingSetting) -> str:
     return f"shown to hold up to global batch {max(known)}" if known else "not known at this batch"
 
 
-def _settings(job: Job, nodes: int) -> list[TrainingSetting]:
+def _settings(job: Job, nodes: int) -> list[Setting]:
     """Return the counts that ran and doublings of nodes, up to ``nodes``, in their order."""
     node_gpus = job.node_gpus or 1
     most = nodes * node_gpus
@@ -158,8 +159,8 @@ _MATCHED = ("gpus", "nodes", "local_batch", "precision", *LIMITS)
 
 
 def _of_runs(
-    options: Sequence[Option], settings: Sequence[TrainingSetting]
-) -> Iterator[tuple[TrainingSetting, Point]]:
+    options: Sequence[Option], settings: Sequence[Setting]
+) -> Iterator[tuple[Setting, Point]]:
     """Yield the settings that ran."""
     ran = {tuple(item.setting[name] for name in _MATCHED): item for item in reversed(options)}
     for setting in settings:
@@ -168,7 +169,7 @@ def _of_runs(
             yield setting, Point(setting, *values)
 
 
-def _predicted(job: Job, settings: Sequence[TrainingSetting], amount: Quantity) -> Iterator[Point]:
+def _predicted(job: Job, settings: Sequence[Setting], amount: Quantity) -> Iterator[Point]:
     times, energies = job.amounts(settings)
 
     def training(draws: Floats, index: int) -> Quantity:

@@ -12,7 +12,6 @@ from wattlaw.analysis.decide.decision import LIKELY, NO_ENERGY, Decision, OtherS
 from wattlaw.analysis.decide.plan import BUDGET, NOTHING_LEFT, Belief
 from wattlaw.analysis.decide.repeats import fit_with_repeats
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
@@ -25,6 +24,7 @@ from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.setting import Setting
 
 _TARGET = "no run reached the target"
 #: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
@@ -38,7 +38,7 @@ _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
 class Measurement(Result):
     """A run that could be made next; the regrets are None before the first run."""
 
-    setting: TrainingSetting
+    setting: Setting
     emulated_gpus: int | None
     gpu_hours: float | None
     regret_now: float | None
@@ -348,7 +348,7 @@ def _of(inputs: Inputs, runs: Iterable[PlannedRun]) -> list[Candidate]:
     return [inputs.candidates[run.run_id] for run in runs]
 
 
-def _choices(inputs: Inputs, setting: TrainingSetting) -> list[TrainingSetting]:
+def _choices(inputs: Inputs, setting: Setting) -> list[Setting]:
     """Return the settings that can be decided for; ``setting`` is one if it is allowed."""
     candidates = (item.informs or item.setting for item in inputs.candidates.values())
     excluded = inputs.infeasible.union(inputs.out_of_memory)

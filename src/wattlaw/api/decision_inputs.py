@@ -16,7 +16,6 @@ from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.metrics import BASES, HOUR_S
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.job import Job, jobs_of
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.common.errors import BadInput, Refused
@@ -27,6 +26,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.decide import Decide
 from wattlaw.study.model import Measure, Study
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
 
 #: Runs with equal values in these columns are runs of the study's job.
@@ -55,9 +55,9 @@ class Inputs:
     job: Job | None
     candidates: Mapping[str, Candidate]
     done: frozenset[str]
-    out_of_memory: tuple[TrainingSetting, ...]
-    infeasible: frozenset[TrainingSetting]
-    to_retry: frozenset[TrainingSetting]
+    out_of_memory: tuple[Setting, ...]
+    infeasible: frozenset[Setting]
+    to_retry: frozenset[Setting]
     hours: Mapping[str, float]
     untried: frozenset[float | None]
     warnings: tuple[Caution, ...]
@@ -126,10 +126,10 @@ def check_question(study: Study, runs: Sequence[PlannedRun]) -> None:
     )
 
 
-def setting_of(run: PlannedRun) -> TrainingSetting:
+def setting_of(run: PlannedRun) -> Setting:
     """Return the setting of a run as the prediction model names it."""
     setting = run.setting
-    return TrainingSetting(
+    return Setting(
         setting.gpus,
         nodes=min(run.nodes, setting.gpus),
         local_batch=setting.local_batch,
@@ -140,7 +140,7 @@ def setting_of(run: PlannedRun) -> TrainingSetting:
     )
 
 
-def emulated_setting(run: PlannedRun, gpus_per_node: int | None) -> TrainingSetting | None:
+def emulated_setting(run: PlannedRun, gpus_per_node: int | None) -> Setting | None:
     """Return the setting that a run emulates on fewer GPUs; None if it does not."""
     gpus = run.setting.emulated_gpus
     if gpus is None:
@@ -195,7 +195,7 @@ def read_inputs(
         or (record.state == "skipped" and (record.attempts or run_id not in pending))
     ]  # fmt: skip
     memory = {settings[item.run_id] for item in failed if _MEMORY in (item.reason or "")} - done
-    tries: Counter[TrainingSetting] = Counter()
+    tries: Counter[Setting] = Counter()
     for record in failed:
         # A run that was skipped before its start cannot run at all.
         tries[settings[record.run_id]] += record.attempts or _TRIES
@@ -218,7 +218,7 @@ def _samples_per_epoch(study: Study) -> float | None:
 
 
 def _candidate(
-    run: PlannedRun, setting: TrainingSetting, per_epoch: float, startup_s: float, study: Study
+    run: PlannedRun, setting: Setting, per_epoch: float, startup_s: float, study: Study
 ) -> Candidate:
     measure: Measure = run.shared.measure
     steps: float = measure.warmup_steps + (measure.steps or 0)
@@ -297,7 +297,7 @@ def _answered(
     return replace(question, max_global_batch=bound), frozenset(), warnings
 
 
-def _allows(question: Question, setting: TrainingSetting) -> bool:
+def _allows(question: Question, setting: Setting) -> bool:
     return replace(question, samples_by_batch={}).allows(setting)
 
 

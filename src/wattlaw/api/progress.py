@@ -89,7 +89,7 @@ def title(record: RunRecord) -> str:
     """Return the name of a run: workload, size, limits, repeat and id."""
     spec, setting = record.spec, record.spec.setting
     return run_title(
-        record.run_id, spec.workload.name, spec.repeat, setting.gpus, setting.local_batch,
+        record.run_id, spec.workload.name, spec.repeat, setting.gpus, spec.local_batch,
         spec.nodes, setting.emulated_gpus, setting.power_limit_w, setting.clock_limit_mhz,
         setting.power_profile,
     )  # fmt: skip

@@ -20,8 +20,8 @@ from wattlaw.run.notify import Notifications, command_words
 from wattlaw.run.planning import GpuHours, gpu_hours
 from wattlaw.run.stop import CANCELLED
 from wattlaw.store.store import Store
-from wattlaw.study.model import Setting
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.setting import RECORDED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -435,6 +435,6 @@ def _launcher(study: Study) -> type[Launcher]:
 
 
 def _row(run: PlannedRun) -> dict[str, Any]:
-    setting = {name: getattr(run.setting, name) for name in Setting.model_fields}
+    setting = {name: getattr(run.setting, name) for name in RECORDED}
     identity = {"run_id": run.run_id, "workload": run.shared.workload.name}
     return {**identity, **setting, "nodes": run.nodes, "repeat": run.repeat}

@@ -19,7 +19,8 @@ from wattlaw.store.fields import OPTIONS, InvalidCell, global_batch_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts, RunRecord, Site
 from wattlaw.study.identity import ID_DIGITS, canonical
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import RECORDED, Setting
 
 #: The launcher of an imported run; no launcher of this name exists.
 KIND = "imported"
@@ -37,9 +38,7 @@ _NAME_OPTION = "workload"
 #: The values of a run where nothing says them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
 #: Fields of a run's specification; ``OPTIONS`` are others.
-SPEC_FIELDS = frozenset(
-    {*Setting.model_fields, "workload", "hardware", "nodes", "repeat", "epochs"}
-)
+SPEC_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})
 EPOCHS_MEASURE = Measure(epochs=1, warmup_epochs=0)
 STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
 
@@ -143,7 +142,7 @@ class RunMaker:
         if "gpus" not in values:
             raise InvalidCell("the number of GPUs is not known; set it with --map gpus=@N")
         batch = global_batch_of(values)
-        setting = {key: values[key] for key in Setting.model_fields if key in values}
+        setting = {key: values[key] for key in RECORDED if key in values}
         setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]} if batch else {}
         name = values.get("workload", self._options.study)
         options = {k.removeprefix(OPTIONS): v for k, v in values.items() if k.startswith(OPTIONS)}
@@ -158,7 +157,7 @@ class RunMaker:
         try:
             spec = RunSpec(
                 workload=WorkloadSpec(name=slug(name) or KIND, options=options),
-                setting=Setting(**setting),
+                setting=Setting.of_record(setting),
                 repeat=values.get("repeat", 0),
                 measure=measure,
                 launch_kind=KIND,
@@ -167,6 +166,8 @@ class RunMaker:
             )
         except ValidationError as error:
             raise InvalidCell(error.errors()[0]["msg"]) from None
+        except BadInput as error:
+            raise InvalidCell(str(error)) from None
         assumed = [f"{key} {value}" for key, value in _ASSUMED.items() if key not in values]
         note = (f"not in the file and assumed: {', '.join(assumed)}",) if assumed else ()
         return spec, canonical(spec), note

@@ -93,9 +93,9 @@ def _memory(board: Board) -> float:
 
 def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
     """Return what a run needs and how to make it fit."""
-    setting, local = spec.setting, spec.setting.local_batch or 1
+    precision, local = spec.setting.precision or "fp32", spec.local_batch or 1
     text, fits_gb = spec.workload.model_dump_json(), _NEAR * _memory(board)
-    none_gb, one_gb = (_estimate_gb(text, count, setting.precision) or 0.0 for count in (0, 1))
+    none_gb, one_gb = (_estimate_gb(text, count, precision) or 0.0 for count in (0, 1))
     fixes = []
     if one_gb <= fits_gb:
         most = int((fits_gb - none_gb) / (one_gb - none_gb))
@@ -106,16 +106,16 @@ def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
         fixes.append("precision bf16 or fp16")
     fixes = fixes or ["a board with more memory"]
     return (
-        f"{spec.workload.name} with local batch {local} in {setting.precision} needs about "
+        f"{spec.workload.name} with local batch {local} in {precision} needs about "
         f"{needed_gb:,.0f} GB (estimated), and {board.name} has {board.memory_gb:.3g} GB; use "
         f"{' or '.join(fixes)}"
     )
 
 
 def _needed_gb(spec: RunSpec) -> float | None:
-    if spec.workload.command is not None or spec.setting.local_batch is None:
+    if spec.workload.command is not None or spec.local_batch is None:
         return None
-    samples = micro_batch(spec.setting.local_batch, spec.train.gradient_accumulation)
+    samples = micro_batch(spec.local_batch, spec.train.gradient_accumulation)
     return _estimate_gb(spec.workload.model_dump_json(), samples, spec.setting.precision)
 
 

@@ -34,7 +34,8 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.base import PowerProfile
-from wattlaw.study.model import Measure, RunSpec, Setting, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 WORKLOAD, KIND = "command", "measure"
 #: Exit codes of a shell: of a command that a signal ended, that cannot be executed, that is absent.

@@ -10,8 +10,9 @@ from wattlaw.common.files import read_bytes
 from wattlaw.common.text import join_names
 from wattlaw.run.training.environment import RUN_FOLDER
 from wattlaw.run.training.rank_starters import RankStarter, find_rank_starter
-from wattlaw.study.model import Setting, Study, Train, WorkloadSpec
+from wattlaw.study.model import Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.setting import Setting
 
 #: Launchers that start no command.
 _START_NOTHING = ("replay", "simulated")

@@ -13,7 +13,7 @@ from wattlaw.measure.limits.restore import limiters_for, open_limiters, restore_
 from wattlaw.measure.limits.state_folder import StateFolder
 from wattlaw.run.training.environment import RENDEZVOUS_FILE, SHARING_WORKERS
 from wattlaw.store.record import RunRecord, now
-from wattlaw.study.model import Setting
+from wattlaw.study.setting import Setting
 
 
 def requested_limits(setting: Setting) -> Limits:

@@ -98,11 +98,11 @@ class Recording:
 
         ``of_host`` counts steps by the samples of this host; every host has as many.
         """
-        setting, nodes = self._spec.setting, self._spec.nodes
-        if setting.gpus % nodes:
+        nodes = self._spec.nodes
+        if self._spec.setting.gpus % nodes:
             return None, ()
         of_all = {samples * nodes: steps for samples, steps in of_host.items()}
-        return other_batch(of_all, setting.global_batch)
+        return other_batch(of_all, self._spec.global_batch)
 
     def window(self, **window: Any) -> None:
         """Write one finished window."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from wattlaw.common.errors import BadInput
 from wattlaw.run.job_step import JobStep, first_number
 from wattlaw.run.recording import NestedRecording, Recording
 from wattlaw.run.tracker import Track
@@ -15,7 +16,8 @@ from wattlaw.run.training.environment import RUN_FOLDER
 from wattlaw.store.record import Facts
 from wattlaw.store.store import Store
 from wattlaw.study.base import Precision
-from wattlaw.study.model import Measure, RunSpec, Setting, Train, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 KIND = "track"
 
@@ -104,9 +106,7 @@ def track(
     try:
         spec = RunSpec(
             workload=WorkloadSpec(name=name, options=dict(options or {})),
-            setting=Setting(
-                gpus=gpus, global_batch=global_batch, local_batch=local_batch, precision=precision
-            ),
+            setting=Setting(gpus=gpus, local_batch=local_batch, precision=precision),
             repeat=0,
             measure=Measure(**window, sample_hz=sample_hz, assume_cpu_w=assume_cpu_w),
             train=Train(gradient_accumulation=gradient_accumulation),
@@ -114,7 +114,7 @@ def track(
             nodes=1 if step is None else step.nodes,
         )
         facts = Facts(world_size=gpus, dataset_samples=dataset_samples)
-    except ValueError as error:
+    except (ValueError, BadInput) as error:
         lines = str(error).splitlines()
         raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
     return Track(name, Recording(Store(Path(store)), spec, facts, step), quiet=quiet)

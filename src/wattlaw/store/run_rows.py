@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from wattlaw.store.record import Facts, RunRecord, Site
 from wattlaw.store.schema import RUNS
-from wattlaw.study.model import Setting
+from wattlaw.study.setting import RECORDED
 
 _OF_RECORD = tuple(
     name for name in RUNS.names if name in RunRecord.model_fields and name != "interruptions"
 )
 _OF_FACTS = tuple(name for name in RUNS.names if name in Facts.model_fields)
-_OF_SETTING = tuple(Setting.model_fields)
+_OF_SETTING = RECORDED
 _OF_SITE = tuple(name for name in Site.model_fields if f"site_{name}" in RUNS.names)
 
 

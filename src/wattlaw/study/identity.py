@@ -9,6 +9,7 @@ from operator import itemgetter
 from pydantic import BaseModel
 
 from wattlaw.study.model import RunSpec
+from wattlaw.study.setting import Setting
 
 ID_DIGITS = 16
 _REQUIRED = math.nan  # equal to nothing
@@ -39,7 +40,7 @@ def around_setting(spec: RunSpec) -> tuple[str, str]:
     Runs of one workload, sweep and repeat differ in their settings alone.
     """
     key = '"setting":'  # only the key of a run: a text has escaped quotes, other keys come later
-    before, _, after = canonical(spec).partition(key + encode(spec.setting))
+    before, _, after = canonical(spec).partition(key + encode_setting(spec.setting))
     return before + key, after
 
 
@@ -49,6 +50,12 @@ def encode(model: BaseModel) -> str:
     fields = _fields(type(model))
     pairs = [f'"{k}":{_json(values[k])}' for k, default in fields if values[k] != default]
     return f"{{{','.join(pairs)}}}"
+
+
+def encode_setting(setting: Setting) -> str:
+    """Return the canonical JSON of a setting; that has the global batch, too."""
+    batch = setting.global_batch
+    return _encode_json(_plain(setting.changed() | ({"global_batch": batch} if batch else {})))
 
 
 @cache
@@ -64,6 +71,8 @@ def _fields(model: type[BaseModel]) -> tuple[tuple[str, object], ...]:
 def _json(value: object) -> str:
     if type(value) is int:  # most values of a large plan
         return str(value)
+    if isinstance(value, Setting):
+        return encode_setting(value)
     return encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
 
 

@@ -6,27 +6,25 @@ identity of every run (see ``identity``) and must never change.
 
 import re
 from pathlib import PurePosixPath
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
+from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
 from wattlaw.study.base import (
     MAX_COUNT,
     Count,
-    Fraction,
     LocatedError,
     Model,
     Name,
-    Positive,
-    PowerProfile,
-    Precision,
     Word,
     field,
 )
 from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
 from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
+from wattlaw.study.setting import Setting
 from wattlaw.study.sweep import Sweep
 
 
@@ -99,32 +97,6 @@ class WorkloadSpec(Model):
 
 def _default(model: type[Model], name: str) -> Any:
     return model.model_fields[name].default
-
-
-class Setting(Model):
-    """One point of a sweep, with both batch sizes: ``global_batch = gpus x local_batch``.
-
-    The batch sizes of a command may be unknown. With ``emulated_gpus`` the workers train the local
-    batch of a job of that many GPUs, whose global batch is ``emulated_gpus x local_batch``.
-    """
-
-    gpus: Count
-    global_batch: Count | None = None
-    local_batch: Count | None = None
-    power_limit_w: Positive | None = None
-    clock_limit_mhz: Positive | None = None
-    power_profile: PowerProfile | None = None
-    precision: Precision = "fp32"
-    dataset_fraction: Fraction = 1.0
-    emulated_gpus: Count | None = None
-
-    @model_validator(mode="after")
-    def _check_batches(self) -> Self:
-        if self.local_batch is None and self.global_batch is None:
-            return self
-        if self.global_batch != self.gpus * (self.local_batch or 0):
-            raise ValueError("global_batch must be gpus x local_batch")
-        return self
 
 
 class Measure(Model):
@@ -310,14 +282,38 @@ class Study(Model):
         return self
 
 
+def _setting(given: Any) -> Setting:
+    """Return a setting, or that of a record."""
+    if isinstance(given, Setting):
+        return given
+    try:
+        setting = Setting.of_record(given)
+        if setting.local_batch is not None and setting.local_batch != int(setting.local_batch):
+            raise BadInput("local_batch: allowed in a run: a whole number")
+        return setting
+    except (BadInput, TypeError, ValueError) as error:
+        raise ValueError(str(error)) from None
+
+
 class RunSpec(Model):
     """The specification of one run: everything its identity depends on, and nothing else."""
 
     workload: WorkloadSpec
-    setting: Setting
+    setting: Annotated[Setting, PlainValidator(_setting), PlainSerializer(Setting.to_record)]
     repeat: int = Field(ge=0)
     measure: Measure
     train: Train = Train()
     launch_kind: str
     hardware: str | None = None
     nodes: int = Field(default=1, ge=1)
+
+    @property
+    def local_batch(self) -> int | None:
+        """Return the samples of a GPU in a step, a whole number in a run."""
+        batch = self.setting.local_batch
+        return None if batch is None else int(batch)
+
+    @property
+    def global_batch(self) -> int | None:
+        """Return the samples of a step, a whole number in a run."""
+        return None if self.local_batch is None else self.local_batch * self.setting.gpus

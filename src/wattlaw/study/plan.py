@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from wattlaw.common.errors import BadInput
 from wattlaw.study.document import read_document
-from wattlaw.study.identity import around_setting, digest, encode
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, Train, WorkloadSpec
+from wattlaw.study.identity import around_setting, digest, encode_setting
+from wattlaw.study.model import Measure, RunSpec, Study, Train, WorkloadSpec
+from wattlaw.study.setting import Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 200_000
@@ -137,7 +138,7 @@ def _grids(study: Study) -> dict[str, list[_Grid]]:
         points = [
             (setting, nodes, text)
             for setting in _settings(sweep)
-            for text in (encode(setting),)
+            for text in (encode_setting(setting),)
             for nodes in _nodes(study, sweep, setting)
         ]
         for name in grids if sweep.workloads is None else {*sweep.workloads}:
@@ -163,9 +164,8 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
         *_lists(sweep)
     ):
         local_batch = batch if sweep.local_batch else batch // (emulated or gpus)
-        yield Setting.from_valid(
-            gpus=gpus,
-            global_batch=local_batch * gpus,
+        yield Setting(
+            gpus,
             local_batch=local_batch,
             power_limit_w=power,
             clock_limit_mhz=clock,

@@ -109,7 +109,7 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
     if not similar:
         raise BadInput(
             f"{spec.name}: no profile is stored for these options; make one: "
-            f"wattlaw workloads profile {spec.name} --options '...' -o FILE"
+            f"wattlaw profile {spec.name} --options '...' -o FILE"
         )
 
     def agreement(stored: WorkloadProfile) -> int:
@@ -120,7 +120,7 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
 
 
 def read_profile(path: Path) -> WorkloadProfile:
-    """Return the profile of a file that ``wattlaw workloads profile`` wrote.
+    """Return the profile of a file that ``wattlaw profile`` wrote.
 
     Raises ``BadInput`` if it cannot be read or is not such a file: one line with the key and the
     reason.
@@ -132,9 +132,7 @@ def read_profile(path: Path) -> WorkloadProfile:
         key = ".".join(str(part) for part in first["loc"])
         reason = " ".join(first["msg"].removeprefix("Value error, ").split())
         place = f"{path}: {key}" if key else f"{path}"
-        raise BadInput(
-            f"{place}: {reason}; allowed: what 'wattlaw workloads profile' writes"
-        ) from (None)
+        raise BadInput(f"{place}: {reason}; allowed: what 'wattlaw profile' writes") from (None)
 
 
 @cache

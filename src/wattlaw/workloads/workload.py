@@ -30,6 +30,15 @@ class Work(NamedTuple):
     evaluation_samples: int
 
 
+class RealInput(NamedTuple):
+    """Files like those of a workload's real data, whose reading a profile measures."""
+
+    options: Mapping[str, Any]  # of the workload, so that it reads the files
+    batch: int  # samples that are read at once
+    stored_bytes_per_sample: float
+    method: str  # how they were made, and where the stored bytes are from
+
+
 @dataclass(frozen=True)
 class Entry:
     """The description of a workload, available without importing torch.
@@ -45,6 +54,9 @@ class Entry:
     factory: str  # "package.module:Class"; called with the validated options
     better: Literal["higher", "lower"] = "higher"  # of the metric
     make_data: str | None = None  # "package.module:function"; called with (folder, size, seed)
+    #: "package.module:function" of a workload that trains on synthetic samples by default; called
+    #: with (options, folder) to write files like the real ones. Returns ``RealInput``.
+    real_input: str | None = None
     #: The work of an epoch with given options; None where they change the size of the model.
     work: Callable[[Any], Work | None] | None = None
     #: The modules that a run imports, and the extra of wattlaw that installs them.

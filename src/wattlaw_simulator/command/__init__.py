@@ -23,7 +23,8 @@ from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import print_note
 from wattlaw.hardware.library import read_cluster
 from wattlaw.study.base import MAX_COUNT, Precision
-from wattlaw.study.model import Measure, RunSpec, Setting, Train
+from wattlaw.study.model import Measure, RunSpec, Train
+from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
 from wattlaw_simulator.job import Prediction, SimulatedJob, Split
 from wattlaw_simulator.launching import machine as inputs
@@ -52,7 +53,7 @@ def simulate(
     ] = None,
     profile: Annotated[
         Path | None,
-        option("FILE", "Profile from 'wattlaw workloads profile', instead of the packaged one."),
+        option("FILE", "Profile from 'wattlaw profile', instead of the packaged one."),
     ] = None,
     samples: Annotated[
         int | None,
@@ -110,9 +111,16 @@ def simulate(
     jobs = []
     for power_w, clock_mhz, count in product(powers, clocks, counts):
         batch = global_batch or 0
-        local = local_batch or (0 if batch % count else batch // count)  # 0: not divisible
-        job = replace(template, gpus=count, local_batch=local, power_limit_w=power_w)
-        jobs.append(replace(job, clock_limit_mhz=clock_mhz))
+        setting = replace(
+            template.setting,
+            gpus=count,
+            nodes=None,
+            gpus_per_node=None,
+            local_batch=local_batch or (None if batch % count else batch // count),
+            power_limit_w=power_w,
+            clock_limit_mhz=clock_mhz,
+        ).on_nodes_of(gpus_per_node or template.cluster.node.gpus)
+        jobs.append(replace(template, setting=setting))
     rows = add_scaling(_rows(jobs, epochs))
     if output is not None:
         _write(output, rows, raw=raw)
@@ -176,7 +184,7 @@ def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
     rows, errors = [], []
     for job in jobs:
         try:
-            if not job.local_batch:
+            if job.setting.local_batch is None:
                 raise BadInput("--global-batch: is not a multiple of the GPU count")
             rows.append({"simulated": True, **prediction_row(predict(job), epochs)})
         except BadInput as error:
@@ -211,9 +219,9 @@ def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
         "local_batch": job.local_batch,
         "global_batch": job.global_batch,
         "precision": job.precision,
-        "power_limit_w": job.power_limit_w,
-        "clock_limit_mhz": job.clock_limit_mhz,
-        "dataset_fraction": job.dataset_fraction,
+        "power_limit_w": job.setting.power_limit_w,
+        "clock_limit_mhz": job.setting.clock_limit_mhz,
+        "dataset_fraction": job.setting.dataset_fraction,
         "epochs": epochs,
         "memory_gb": prediction.memory_gb,
         "fits_memory": prediction.memory_gb <= job.cluster.gpu.memory_gb,
@@ -275,7 +283,7 @@ def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _label(job: SimulatedJob) -> str:
-    limits = {"W": job.power_limit_w, "MHz": job.clock_limit_mhz}
+    limits = {"W": job.setting.power_limit_w, "MHz": job.setting.clock_limit_mhz}
     texts = [f"{value:g} {unit}" for unit, value in limits.items() if value is not None]
     return ", ".join([plural(job.gpus, "GPU"), *texts])
 

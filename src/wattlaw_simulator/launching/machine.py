@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -50,20 +50,15 @@ def simulation_job(
             raise BadInput(f"{workload.name}: the number of samples of its data set is unknown")
         samples = work.samples
     setting, train, edges_ms = spec.setting, spec.train, cluster.epoch_ms
+    if gpus_per_node is not None:
+        setting = setting.on_nodes_of(gpus_per_node)
     return SimulatedJob(
         profile=profile,
         cluster=cluster,
-        gpus=setting.gpus,
-        local_batch=setting.local_batch or 1,
+        setting=replace(setting, gradient_accumulation=train.gradient_accumulation),
         samples=samples,
         evaluation_samples=work.evaluation_samples if work and spec.measure.evaluate else 0,
-        precision=setting.precision,
-        power_limit_w=setting.power_limit_w,
-        clock_limit_mhz=setting.clock_limit_mhz,
-        dataset_fraction=setting.dataset_fraction,
-        gradient_accumulation=train.gradient_accumulation,
         bucket_mb=train.bucket_mb,
-        gpus_per_node=gpus_per_node,
         loader_workers=train.loader_workers,
         parameters=Parameters() if edges_ms is None else Parameters(epoch_ms=edges_ms),
     )

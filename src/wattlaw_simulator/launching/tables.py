@@ -135,7 +135,9 @@ def cycle_of(prediction: Prediction) -> Cycle:
     share = min(1.0, prediction.startup_s / train.duration_s)
     mean_w = float((duration_s * power_w).sum() / duration_s.sum())
     start_w = (train.gpu_power_w - mean_w * (1 - share)) / share if share > 0 else 0.0
-    start_w = min(max(start_w, job.cluster.gpu.idle_w), job.power_limit_w or job.cluster.gpu.max_w)
+    start_w = min(
+        max(start_w, job.cluster.gpu.idle_w), job.setting.power_limit_w or job.cluster.gpu.max_w
+    )
     return Cycle(duration_s, power_w, sm_util, mem_util, share, start_w)
 
 
@@ -233,7 +235,7 @@ def _powers(
     """
     job = prediction.job
     drawn = float(_factors(draw, np.array(job.parameters.gpu_spread / sqrt(job.gpus))))
-    limit_w = job.power_limit_w or job.cluster.gpu.max_w
+    limit_w = job.setting.power_limit_w or job.cluster.gpu.max_w
     peak_w = max(phase.power_w for phase in prediction.phases)
     varied = 1 + (drawn - 1) * (1 - prediction.power_throttle_share)
     most_w = [kind.gpu_power_w if kind is prediction.evaluation else peak_w for kind in kinds]
@@ -270,7 +272,7 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
     log_sigma = sqrt(log1p(prediction.step_cv**2))
     median_s = mean_s / sqrt(1 + prediction.step_cv**2)
     cycle, job, split = windows.cycle, prediction.job, prediction.split
-    limit_w = job.power_limit_w or job.cluster.gpu.max_w
+    limit_w = job.setting.power_limit_w or job.cluster.gpu.max_w
     columns = {
         "run_id": run_id,
         "host": host,
@@ -320,7 +322,7 @@ def _progress(windows: Windows, simulation: Simulation) -> dict[str, pa.Array]:
     needed = simulation.epochs_needed(job.global_batch)
     if needed is None:
         return {}
-    share = (windows.epoch + 1) * job.dataset_fraction / needed
+    share = (windows.epoch + 1) * job.setting.dataset_fraction / needed
     metrics = [json.dumps({PROGRESS: float(value)}) for value in share]
     return {
         "metric": numbers(share, ~windows.is_training),
@@ -377,7 +379,7 @@ def telemetry_table(
         return np.where(training, np.where(starting, start, stepping), evaluating)
 
     power_w = by_phase(cycle.power_w, POWER_AVERAGE_S, cycle.start_w, evaluation.gpu_power_w)
-    limit_w = prediction.job.power_limit_w or prediction.job.cluster.gpu.max_w
+    limit_w = prediction.job.setting.power_limit_w or prediction.job.cluster.gpu.max_w
     columns = {
         "run_id": run_id,
         "host": host,

@@ -21,7 +21,8 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Measure, RunSpec, Setting, Study, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Study, WorkloadSpec
+from wattlaw.study.setting import Setting
 from wattlaw_simulator.launching import SimulatedLauncher
 from wattlaw_simulator.launching.machine import Machine
 from wattlaw_simulator.launching.run import FAILURE, limit_reports, simulate
@@ -141,7 +142,7 @@ def test_a_study_that_cannot_be_simulated_gives_a_one_line_error(
 def spec_of(workload=DIGITS, **setting):
     return RunSpec(
         workload=workload,
-        setting=Setting(gpus=2, local_batch=4, global_batch=8, **setting),
+        setting=Setting(gpus=2, local_batch=4, **setting),
         repeat=0,
         measure=Measure(),
         launch_kind="simulated",

@@ -15,7 +15,7 @@ from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure, WorkloadSpec
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
+from wattlaw_simulator.job import Parameters, Phase, Prediction, Split, Window
 from wattlaw_simulator.launching.tables import (
     BEGIN_NS,
     MAX_SAMPLES,
@@ -33,8 +33,9 @@ V100 = library.read_cluster("mit-v100")
 
 
 def job(**changes):
-    given = {"gpus": 8, "local_batch": 4, "samples": 1437, "evaluation_samples": 360}
-    return SimulatedJob(catalogue.profile(DIGITS), V100, **given | changes)
+    given = {"local_batch": 4, "samples": 1437, "evaluation_samples": 360}
+    given |= {"profile": catalogue.profile(DIGITS), "cluster": V100, "gpus": 8}
+    return made_job(**given | changes)
 
 
 def made(*phases: Phase, steps: int = 1000, startup_s: float = 0.0, **changes) -> Prediction:

@@ -15,6 +15,7 @@ import wattlaw_simulator as simulator
 from made_jobs import IDEAL, job, profile, with_links
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware.library import cluster_names, read_cluster
+from wattlaw.study.setting import Setting
 from wattlaw_simulator.job import Parameters, Prediction, SimulatedJob
 from wattlaw_simulator.predict import MAX_LOADER_PROCESSES, loader_processes, predict
 
@@ -39,15 +40,17 @@ def jobs(draw: st.DrawFn) -> SimulatedJob:
     return SimulatedJob(
         made,
         cluster,
-        gpus=draw(st.integers(1, 100_000)),
-        local_batch=draw(st.integers(1, 10_000)),
+        Setting(
+            draw(st.integers(1, 100_000)),
+            local_batch=draw(st.integers(1, 10_000)),
+            precision=draw(st.sampled_from(sorted(gpu.peak_tflops))),
+            power_limit_w=draw(st.none() | st.floats(gpu.min_limit_w, gpu.max_w)),
+            clock_limit_mhz=draw(st.none() | st.floats(gpu.min_clock_mhz, gpu.max_clock_mhz)),
+            dataset_fraction=draw(st.floats(0.01, 1)),
+            gradient_accumulation=draw(st.integers(1, 100)),
+        ),
         samples=draw(st.integers(100_000, 10**10)),
         evaluation_samples=draw(st.integers(0, 10**6)),
-        precision=draw(st.sampled_from(sorted(gpu.peak_tflops))),
-        power_limit_w=draw(st.none() | st.floats(gpu.min_limit_w, gpu.max_w)),
-        clock_limit_mhz=draw(st.none() | st.floats(gpu.min_clock_mhz, gpu.max_clock_mhz)),
-        dataset_fraction=draw(st.floats(0.01, 1)),
-        gradient_accumulation=draw(st.integers(1, 100)),
         bucket_mb=draw(st.floats(1e-6, 1e5)),
         loader_workers=draw(st.none() | st.integers(0, 64)),
         parameters=draw(st.sampled_from([Parameters(), IDEAL, HUNGRY])),

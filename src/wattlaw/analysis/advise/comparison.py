@@ -20,8 +20,9 @@ from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.metrics.statistics import Floats, pool
 from wattlaw.analysis.predict.job import Job
 from wattlaw.analysis.predict.model_error import POWER_NOISE
+from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.posterior import fit
-from wattlaw.analysis.predict.settings import Observation, TrainingSetting
+from wattlaw.study.setting import Setting
 
 #: Fewer repeats beyond the first of each setting do not tell the spread of runs.
 _LEAST_FREEDOM = 3
@@ -145,7 +146,7 @@ def _repeats(options: Sequence[Option], spread: _Spread, count: int) -> _Part:
     )  # fmt: skip
 
 
-def _posterior(model: Job, settings: Sequence[TrainingSetting]) -> _Part:
+def _posterior(model: Job, settings: Sequence[Setting]) -> _Part:
     """Return draws of time and energy of a unit by the model of all options."""
     posterior = fit(model.observations)
     times, noise, powers, power_noise = posterior.means(settings, _POSTERIOR_DRAWS)

@@ -11,8 +11,8 @@ from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.metrics.statistics import Floats
 from wattlaw.analysis.predict.job import Job
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.common.formatting import limit_label, plural
+from wattlaw.study.setting import Setting
 
 #: Settings of an option in its JSON; workload, options and training loop are the job's.
 SETTING = (
@@ -72,7 +72,7 @@ class Option(Result):
     amount: Quantity  # units to be trained
     source: str  # measured | imported | replayed | simulated | predicted
     repeats: int
-    training: TrainingSetting = field(repr=False, compare=False)  # for the prediction model
+    training: Setting = field(repr=False, compare=False)  # for the prediction model
     model: Job | None = field(default=None, repr=False, compare=False)
     #: Times and energies of a unit, a row for each repeat; a missing energy is NaN.
     runs: Floats | None = field(default=None, repr=False, compare=False)

@@ -20,9 +20,10 @@ from wattlaw.analysis.metrics.comparable_runs import (
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.predict import grid
 from wattlaw.analysis.predict.job import Job, job_of
+from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.predict import MeasuredRange
 from wattlaw.analysis.predict.results import quantiles
-from wattlaw.analysis.predict.settings import Floats, TrainingSetting
+from wattlaw.study.setting import Setting
 
 Limits = tuple[float | None, ...]
 
@@ -130,7 +131,7 @@ def _quantity(bounds: Floats) -> Quantity:
     return Quantity(mean, low, high)
 
 
-def _setting(base: Mapping[str, Any], setting: TrainingSetting) -> dict[str, Any]:
+def _setting(base: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
     """Return the settings of an option; hardware, launcher and so on are those of ``base``."""
     names = ("gpus", "nodes", "local_batch", "global_batch", "precision", *LIMITS)
     values = {name: getattr(setting, name) for name in names}
@@ -139,9 +140,7 @@ def _setting(base: Mapping[str, Any], setting: TrainingSetting) -> dict[str, Any
     return dict(base) | values
 
 
-def _candidates(
-    measured: Sequence[TrainingSetting], model: Job, max_gpus: int | None
-) -> Iterator[TrainingSetting]:
+def _candidates(measured: Sequence[Setting], model: Job, max_gpus: int | None) -> Iterator[Setting]:
     """Yield the settings to predict, without measured ones."""
     largest = max(item.gpus for item in measured)
     reach = _REACH if max_gpus is None else min(_REACH, max(max_gpus, largest) / largest)
@@ -164,12 +163,12 @@ def _candidates(
                 yield setting
 
 
-def _key(setting: TrainingSetting) -> TrainingSetting:
+def _key(setting: Setting) -> Setting:
     """Return the setting without the GPUs of each node: runs name the number of nodes alone."""
     return replace(setting, gpus_per_node=None) if setting.nodes else setting
 
 
-def _local_batches(measured: Iterable[TrainingSetting], gpus: int) -> list[float | None]:
+def _local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
     """Return batches of a GPU: the measured local and global ones, and doublings between them."""
     batches: dict[float | None, None] = {}
     for item in measured:
@@ -184,9 +183,7 @@ def _local_batches(measured: Iterable[TrainingSetting], gpus: int) -> list[float
     return list(batches)
 
 
-def _nodes(
-    measured: Iterable[TrainingSetting], gpus: int, node_gpus: int | None
-) -> list[int | None]:
+def _nodes(measured: Iterable[Setting], gpus: int, node_gpus: int | None) -> list[int | None]:
     """Return None for the fewest nodes, and numbers of nodes if GPUs were spread over more."""
     if node_gpus is None:
         return [None]

@@ -8,8 +8,8 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
 
 #: With a lower probability that the leading setting is the best, or that it meets the constraints,
 #: a decision says so.
@@ -27,7 +27,7 @@ class CourseRow(Result):
 
     runs: int
     gpu_hours_spent: float
-    setting: TrainingSetting | None
+    setting: Setting | None
     probability: float | None
     expected_regret: float | None
 
@@ -36,7 +36,7 @@ class CourseRow(Result):
 class OtherSetting(Result):
     """A setting beside the leading one, and the probability that it is within the tolerance."""
 
-    setting: TrainingSetting
+    setting: Setting
     probability: float
 
 
@@ -50,7 +50,7 @@ class Decision(Result):
     workload: str
     origin: str  # of the runs: measured | simulated | replayed
     question: Mapping[str, Any]  # the keys of ``decide``: what is minimized, and the constraints
-    setting: TrainingSetting | None  # the leading one; None before the first run
+    setting: Setting | None  # the leading one; None before the first run
     expected_regret: float | None  # the expected share by which it is worse than the best setting
     probability: float | None  # that this share is within ``tolerance``
     meets: float | None  # the probability that the setting meets all constraints

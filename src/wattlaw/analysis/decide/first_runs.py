@@ -6,7 +6,8 @@ from functools import partial
 import numpy as np
 
 from wattlaw.analysis.decide.question import Candidate
-from wattlaw.analysis.predict.settings import Floats, TrainingSetting
+from wattlaw.analysis.predict.observation import Floats
+from wattlaw.study.setting import Setting
 
 #: Distinct settings that are measured first where they are cheap: each has at most this share of
 #: the work of all runs.
@@ -17,7 +18,7 @@ _WIDE = 8
 _CHEAP_REPEAT = 0.05
 
 
-def first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) -> list[Candidate]:
+def first_runs(possible: Sequence[Candidate], seen: Sequence[Setting]) -> list[Candidate]:
     """Return the cheapest runs with information that no others have: the ends of each axis.
 
     Of a wide range of batches the middle one too: small batches take the time of launching kernels,
@@ -25,7 +26,7 @@ def first_runs(possible: Sequence[Candidate], seen: Sequence[TrainingSetting]) -
     both ends are needed. Where a study has repeats, one of them shows the noise of runs.
     """
     known = [*(item.setting for item in possible), *seen]
-    kinds: list[Callable[[TrainingSetting], bool]] = [lambda item: not _limits(item)]
+    kinds: list[Callable[[Setting], bool]] = [lambda item: not _limits(item)]
     batches = sorted({item.local_batch for item in known if item.local_batch})
     caps = sorted({item.power_limit_w for item in known if item.power_limit_w})
     clocks = sorted({item.clock_limit_mhz for item in known if item.clock_limit_mhz})
@@ -55,7 +56,7 @@ def _up_to(share: float, order: Sequence[Candidate], works: Floats) -> list[Cand
 
 
 def _spread(
-    order: Sequence[Candidate], works: Floats, seen: Sequence[TrainingSetting]
+    order: Sequence[Candidate], works: Floats, seen: Sequence[Setting]
 ) -> Iterator[Candidate]:
     """Yield cheap runs, each as different as possible from those before.
 
@@ -75,7 +76,7 @@ def _spread(
         yield chosen
 
 
-def _place(setting: TrainingSetting) -> Floats:
+def _place(setting: Setting) -> Floats:
     """Return where a setting is among others; what is twice as much is 1 apart."""
     amounts = (
         setting.gpus, setting.nodes or setting.gpus, setting.local_batch or 1.0,
@@ -84,11 +85,11 @@ def _place(setting: TrainingSetting) -> Floats:
     return np.asarray(np.log2(np.array(amounts, dtype=float)))
 
 
-def _has(name: str, value: float, setting: TrainingSetting) -> bool:
+def _has(name: str, value: float, setting: Setting) -> bool:
     return bool(getattr(setting, name) == value)
 
 
-def _limits(setting: TrainingSetting) -> int:
+def _limits(setting: Setting) -> int:
     return (setting.power_limit_w is not None) + (setting.clock_limit_mhz is not None)
 
 

@@ -12,8 +12,9 @@ from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.posterior import Posterior
-from wattlaw.analysis.predict.settings import Floats, Observation, TrainingSetting
+from wattlaw.study.setting import Setting
 
 #: Draws of the posterior that values are computed with: many for few settings.
 _DRAWS, _VALUES = 600, 60_000
@@ -51,14 +52,14 @@ class Proposal(Result):
 class Plan(Result):
     """The leading setting, how sure it is, and the runs to make next, the best first."""
 
-    setting: TrainingSetting | None  # of the least expected regret; None before the first run
+    setting: Setting | None  # of the least expected regret; None before the first run
     expected_regret: float | None
     probability: float | None  # that its regret is within the tolerance
     meets: float | None  # the probability that it meets all constraints
     proposals: tuple[Proposal, ...]
     stopped_because: str | None  # why no run is proposed; None if runs are
     #: The likeliest other settings, each with its probability to be within the tolerance.
-    others: tuple[tuple[TrainingSetting, float], ...] = ()
+    others: tuple[tuple[Setting, float], ...] = ()
 
 
 def plan(
@@ -67,8 +68,8 @@ def plan(
     observations: Sequence[Observation],
     *,
     host: HostPower | None = None,
-    settings: Collection[TrainingSetting] | None = None,
-    unmodelled: Collection[TrainingSetting] = (),
+    settings: Collection[Setting] | None = None,
+    unmodelled: Collection[Setting] = (),
     hours_left: float | None = None,
     at_once: int = 1,
     seed: int = 0,
@@ -98,7 +99,7 @@ def plan(
 
     Examples
     --------
-    >>> packed = [TrainingSetting.packed(n, 4, local_batch=32) for n in (1, 2, 4, 8)]
+    >>> packed = [Setting.packed(n, 4, local_batch=32) for n in (1, 2, 4, 8)]
     >>> first = plan(Question("gpu_hours"), [Candidate(item, 100) for item in packed], [])
     >>> first.proposals[0].candidate.setting.gpus
     1
@@ -165,7 +166,7 @@ class Belief:
     Settings are drawn together: what a run shows of one tells of its neighbours.
     """
 
-    columns: dict[TrainingSetting, int]
+    columns: dict[Setting, int]
     times: Floats
     time_noise: Floats
     powers: Floats | None
@@ -176,7 +177,7 @@ class Belief:
     def of(
         cls,
         posterior: Posterior,
-        settings: Sequence[TrainingSetting],
+        settings: Sequence[Setting],
         host: HostPower | None = None,
     ) -> "Belief":
         """Return the draws of settings."""
@@ -187,19 +188,19 @@ class Belief:
         noise = noise_of_repeats(posterior)
         return cls(columns, *posterior.means(distinct, draws, noise=noise), host_w)
 
-    def at(self, settings: Sequence[TrainingSetting]) -> list[int]:
+    def at(self, settings: Sequence[Setting]) -> list[int]:
         """Return the columns of settings."""
         return [self.columns[setting] for setting in settings]
 
-    def regrets(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+    def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
         """Return the regrets of choosing each setting, shape (draws, choices)."""
         return question.regrets(choices, *self._of_a_sample(choices))
 
-    def missed(self, question: Question, choices: Sequence[TrainingSetting]) -> Floats:
+    def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
         """Return the share by which each setting misses a constraint, shape (draws, choices)."""
         return question.missed(choices, *self._of_a_sample(choices))
 
-    def _of_a_sample(self, choices: Sequence[TrainingSetting]) -> tuple[Floats, Floats | None]:
+    def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
         """Return seconds and joules of a sample."""
         at = self.at(choices)
         times = self.times[:, at] / np.array([item.samples for item in choices])
@@ -215,7 +216,7 @@ class Belief:
             item: item.gpu_hours(float(steps_s[self.columns[item.setting]])) for item in candidates
         }
 
-    def outcomes(self, settings: Sequence[TrainingSetting]) -> Outcomes:
+    def outcomes(self, settings: Sequence[Setting]) -> Outcomes:
         """Return what runs of settings would show."""
         at = self.at(settings)
         if self.powers is None or self.power_noise is None:
@@ -227,9 +228,9 @@ class Belief:
 
 
 def _check(
-    leading: TrainingSetting,
-    choices: Sequence[TrainingSetting],
-    seen: Sequence[TrainingSetting],
+    leading: Setting,
+    choices: Sequence[Setting],
+    seen: Sequence[Setting],
     hours: Mapping[Candidate, float],
     spent: float,
     *,
@@ -263,17 +264,15 @@ def _check(
 _LOAD = ("local_batch", "power_limit_w", "clock_limit_mhz")
 
 
-def _load(setting: TrainingSetting) -> tuple[float | None, ...]:
+def _load(setting: Setting) -> tuple[float | None, ...]:
     return tuple(getattr(setting, name) for name in _LOAD)
 
 
-def _place(setting: TrainingSetting) -> object:
+def _place(setting: Setting) -> object:
     return setting.gpus_per_node or setting.gpus
 
 
-def _other_places(
-    leading: TrainingSetting, choices: Sequence[TrainingSetting]
-) -> Iterator[TrainingSetting]:
+def _other_places(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
     """Yield the settings of the same batch and limit on the next fewer and the next more GPUs."""
     same = [item for item in choices if _load(item) == _load(leading)]
     for sign in (-1, 1):
@@ -281,13 +280,11 @@ def _other_places(
         yield from sorted(others, key=partial(_distance, leading))[:1]
 
 
-def _distance(one: TrainingSetting, other: TrainingSetting) -> tuple[int, int]:
+def _distance(one: Setting, other: Setting) -> tuple[int, int]:
     return abs(one.gpus - other.gpus), abs((one.nodes or 0) - (other.nodes or 0))
 
 
-def _neighbours(
-    leading: TrainingSetting, choices: Sequence[TrainingSetting]
-) -> Iterator[TrainingSetting]:
+def _neighbours(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
     """Yield the settings that have the next smaller or larger batch or limit, else the same."""
     for name in _LOAD:
         same = {name: getattr(leading, name)}

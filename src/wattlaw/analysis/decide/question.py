@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wattlaw.analysis.predict.settings import Floats, TrainingSetting
+from wattlaw.analysis.predict.observation import Floats
 from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
 
 #: What can be minimized.
 GOALS = ("energy", "time", "gpu_hours", "edp", "cost", "carbon")
@@ -74,7 +75,7 @@ class Question(Constraints):
         is_price = self.minimize == "cost" and self.price_per_kwh > 0
         return self.minimize in _OF_ENERGY or is_price or self.energy_budget_j is not None
 
-    def allows(self, setting: TrainingSetting) -> bool:
+    def allows(self, setting: Setting) -> bool:
         """Return whether GPUs and batch of a setting are within the bounds."""
         batch = setting.global_batch
         if self.samples_by_batch and batch not in self.samples_by_batch:
@@ -83,7 +84,7 @@ class Question(Constraints):
         return not too_large and setting.gpus <= (self.max_gpus or setting.gpus)
 
     def regrets(
-        self, settings: Sequence[TrainingSetting], time_s: Floats, energy_j: Floats | None
+        self, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
     ) -> Floats:
         """Return the regret of choosing each of some allowed settings, in each draw.
 
@@ -107,7 +108,7 @@ class Question(Constraints):
         return np.where(meets, regret, regret + _PENALTY * (missed - unavoidable))
 
     def missed(
-        self, settings: Sequence[TrainingSetting], time_s: Floats, energy_j: Floats | None
+        self, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
     ) -> Floats:
         """Return the share by which each setting misses a constraint, 0 if it meets all.
 
@@ -131,7 +132,7 @@ class Question(Constraints):
         bound: Floats = times.min(1)[:, None] * (1 + self.max_slowdown)
         return bound
 
-    def _samples(self, setting: TrainingSetting) -> float:
+    def _samples(self, setting: Setting) -> float:
         return self.samples_by_batch.get(setting.global_batch or 0.0, self.samples or 1.0)
 
     def _goal(self, times: Floats, energies: Floats | None, gpus: Floats) -> Floats:
@@ -172,23 +173,23 @@ class Candidate:
     ``informs`` is the setting that the run is to decide about, where it emulates it on fewer GPUs.
     """
 
-    setting: TrainingSetting
+    setting: Setting
     steps: float
     startup_s: float = 0.0
-    informs: TrainingSetting | None = None
+    informs: Setting | None = None
 
     def gpu_hours(self, step_time_s: float) -> float:
         """Return the GPU-hours of the run for a time of a step."""
         return self.setting.gpus * (self.startup_s + self.steps * step_time_s) / 3600
 
 
-def may_fit_memory(setting: TrainingSetting, out_of_memory: Sequence[TrainingSetting]) -> bool:
+def may_fit_memory(setting: Setting, out_of_memory: Sequence[Setting]) -> bool:
     """Return whether a setting may fit into memory, given those that did not.
 
     Settings of the same precision with at least as many samples in a micro-batch of a GPU do not.
     """
 
-    def micro(item: TrainingSetting) -> float:
+    def micro(item: Setting) -> float:
         return (item.local_batch or 0.0) / item.gradient_accumulation
 
     return not any(

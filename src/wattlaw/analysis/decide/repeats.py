@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import COMPUTE, LEARNED, Prior, Priors
 from wattlaw.analysis.predict.posterior import Posterior, fit
-from wattlaw.analysis.predict.settings import Observation
 
 #: Standard deviation of the noise's prior, in logs, where repeats show it. With 2.0, 25 of 30
 #: decisions on 9 settings whose runs vary by 20 % were within a tolerance of 10 %; with 0.7, 21.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.predict.settings import Floats
+from wattlaw.analysis.predict.observation import Floats
 
 #: Outcomes of each measurement.
 _OUTCOMES = 24

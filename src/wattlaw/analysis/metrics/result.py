@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from wattlaw.study.setting import Setting
+
 
 class Result:
     """The base class of frozen dataclasses that have ``to_dict`` and ``to_frame``.
@@ -62,7 +64,7 @@ class Caution(Result):
 
 def plain(value: Any) -> Any:  # noqa: PLR0911 (one line for each kind of value)
     """Return a value as JSON can represent it; a missing or infinite number becomes None."""
-    if isinstance(value, Result):
+    if isinstance(value, Result | Setting):
         return value.to_dict()
     if isinstance(value, Mapping):
         return {str(name): plain(item) for name, item in value.items()}

@@ -6,8 +6,8 @@ from itertools import product
 from typing import Any
 
 from wattlaw.analysis.laws.caps.limits import LIMITS
-from wattlaw.analysis.predict.settings import TrainingSetting
 from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
 
 #: Settings that a baseline may name.
 BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS)
@@ -15,7 +15,7 @@ BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS)
 _REACH = 4
 
 
-def usual_values(settings: Sequence[TrainingSetting]) -> dict[str, Any]:
+def usual_values(settings: Sequence[Setting]) -> dict[str, Any]:
     """Return the batch (``local_batch`` or ``global_batch``), limits and so on of most settings.
 
     The batch is the global one if more GPU counts share one than share a local one.
@@ -39,7 +39,7 @@ def usual_values(settings: Sequence[TrainingSetting]) -> dict[str, Any]:
 
 
 def combinations(
-    measured: Sequence[TrainingSetting],
+    measured: Sequence[Setting],
     node_gpus: int | None,
     gpus: Sequence[int] = (),
     *,
@@ -49,7 +49,7 @@ def combinations(
     global_batch: Sequence[float] = (),
     power_limit_w: Sequence[float | None] = (),
     clock_limit_mhz: Sequence[float | None] = (),
-) -> list[TrainingSetting]:
+) -> list[Setting]:
     """Return all combinations of values.
 
     What is not named has the value of most measured settings (``usual_values``); GPU counts are the
@@ -100,8 +100,8 @@ def combinations(
 
 
 def baseline(
-    values: Mapping[str, Any], measured: Sequence[TrainingSetting], node_gpus: int | None
-) -> TrainingSetting:
+    values: Mapping[str, Any], measured: Sequence[Setting], node_gpus: int | None
+) -> Setting:
     """Return the setting that predictions are compared with.
 
     Raises
@@ -136,8 +136,8 @@ def doublings(counts: Iterable[int], reach: float = _REACH) -> list[int]:
     return sorted(distinct)
 
 
-def placed(gpus: int, nodes: int | None, node_gpus: int | None, **values: Any) -> TrainingSetting:
+def placed(gpus: int, nodes: int | None, node_gpus: int | None, **values: Any) -> Setting:
     """Return a setting on so many nodes; without a number, on the fewest of ``node_gpus`` GPUs."""
     if nodes is None and node_gpus is not None:
-        return TrainingSetting.packed(gpus, node_gpus, **values)
-    return TrainingSetting(gpus, nodes=nodes, **values)
+        return Setting.packed(gpus, node_gpus, **values)
+    return Setting(gpus, nodes=nodes, **values)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from wattlaw.analysis.predict.settings import Floats, TrainingSetting
+from wattlaw.analysis.predict.observation import Floats
+from wattlaw.study.setting import Setting
 
 #: The least standard deviation, in logs: no two machines draw the same power.
 _LEAST_SPREAD = 0.02
@@ -25,14 +26,14 @@ class HostPower:
     root: Floats = field(default_factory=lambda: np.zeros((2, 2)), repr=False, compare=False)
 
     @classmethod
-    def fit(cls, settings: Sequence[TrainingSetting], watts: Sequence[float]) -> "HostPower":
+    def fit(cls, settings: Sequence[Setting], watts: Sequence[float]) -> "HostPower":
         """Return the parts, neither below 0, with the least relative squares.
 
         ``watts`` are those of all nodes of each run without its GPUs, above 0.
 
         Examples
         --------
-        >>> runs = [TrainingSetting(1, nodes=1), TrainingSetting(4, nodes=1)]
+        >>> runs = [Setting(1, nodes=1), Setting(4, nodes=1)]
         >>> HostPower.fit(runs, [110.0, 140.0])
         HostPower(node_w=100.0, gpu_w=10.0, spread=0.02)
         """
@@ -54,7 +55,7 @@ class HostPower:
         root = np.linalg.inv(np.linalg.cholesky(relative.T @ relative / spread**2 + prior)).T
         return cls(round(float(node_w), 9), round(float(gpu_w), 9), spread, root)
 
-    def draws(self, settings: Sequence[TrainingSetting], count: int, seed: int) -> Floats:
+    def draws(self, settings: Sequence[Setting], count: int, seed: int) -> Floats:
         """Return draws of the power of future runs, shape (``count``, settings)."""
         dice = np.random.default_rng([seed, 3])
         noise = self.spread * dice.standard_normal((count, len(settings)))
@@ -64,11 +65,11 @@ class HostPower:
         watts = np.resize(possible[::-1], (count, 2)) @ _parts(settings).T
         return np.asarray(watts * np.exp(noise))
 
-    def mean_w(self, settings: Sequence[TrainingSetting]) -> Floats:
+    def mean_w(self, settings: Sequence[Setting]) -> Floats:
         """Return the mean power of each setting's runs."""
         return np.asarray(_parts(settings) @ (self.node_w, self.gpu_w))
 
 
-def _parts(settings: Sequence[TrainingSetting]) -> Floats:
+def _parts(settings: Sequence[Setting]) -> Floats:
     """Return nodes and GPUs; unknown nodes count as 0."""
     return np.array([[item.nodes or 0, item.gpus] for item in settings], dtype=float)

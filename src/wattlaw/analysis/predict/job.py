@@ -20,14 +20,15 @@ from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.analysis.predict import grid
 from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predict import predict
 from wattlaw.analysis.predict.results import Components, Prediction
-from wattlaw.analysis.predict.settings import PARTS, Floats, Observation, TrainingSetting
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.machine import cores_of
+from wattlaw.study.setting import Setting
 
 if TYPE_CHECKING:
     from wattlaw.hardware.cluster import Cluster
@@ -67,30 +68,30 @@ class Job:
     warnings: tuple[Caution, ...]
 
     @property
-    def fastest(self) -> TrainingSetting:
+    def fastest(self) -> Setting:
         """Return the measured setting with the least time per sample."""
-        times: dict[TrainingSetting, list[float]] = {}
+        times: dict[Setting, list[float]] = {}
         for item in self.observations:
             time_s = item.step_time_s / item.setting.samples
             times.setdefault(item.setting, []).append(time_s)
         return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
 
-    def shares_cores(self, setting: TrainingSetting | Prediction) -> bool:
+    def shares_cores(self, setting: Setting) -> bool:
         """Return whether workers share cores, so that they are slower than the model says."""
         return self.node_workers is not None and (
             setting.gpus > self.node_workers * (setting.nodes or 1)
         )
 
     @property
-    def settings(self) -> list[TrainingSetting]:
+    def settings(self) -> list[Setting]:
         """Return the setting of each observation."""
         return [item.setting for item in self.observations]
 
     def predict(
         self,
-        settings: Sequence[TrainingSetting],
+        settings: Sequence[Setting],
         *,
-        baseline: TrainingSetting | None = None,
+        baseline: Setting | None = None,
         epochs: float | None = None,
         cluster: "Cluster | None" = None,
         seed: int = 0,
@@ -112,9 +113,7 @@ class Job:
         )  # fmt: skip
         return [self._in_units(row) for row in rows]
 
-    def amounts(
-        self, settings: Sequence[TrainingSetting], seed: int = 0
-    ) -> tuple[Floats, Floats | None]:
+    def amounts(self, settings: Sequence[Setting], seed: int = 0) -> tuple[Floats, Floats | None]:
         """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
         posterior = fit(self.observations, seed=seed)
         steps, times, powers = posterior.runs(settings)
@@ -145,7 +144,7 @@ class Job:
         """Remove values of samples, steps and epochs that are not known."""
         unknown: list[str] = []
         changes: dict[str, Any] = {}
-        if self.shares_cores(row):
+        if self.shares_cores(row.setting):
             changes["warnings"] = (*row.warnings, SHARED_CORES)
         if self.unit == "run":
             changes |= {"train_time_s": row.epoch_time_s, "train_time_s_ci": row.epoch_time_s_ci}
@@ -174,7 +173,7 @@ class Predictions(Result):
     rows_field = "rows"
 
     rows: tuple[Prediction, ...]
-    baselines: tuple[tuple[str | None, TrainingSetting], ...]
+    baselines: tuple[tuple[str | None, Setting], ...]
     warnings: tuple[Caution, ...]
 
 
@@ -357,7 +356,7 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
 
 
-def setting_of_row(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
+def setting_of_row(row: Mapping[Any, Any], unit: str) -> Setting:
     """Return the setting of a run or of runs that share it; with steps, the batch is unknown."""
 
     def value(name: str) -> Any:
@@ -366,7 +365,7 @@ def setting_of_row(row: Mapping[Any, Any], unit: str) -> TrainingSetting:
     train = value("train")
     parts = json.loads(train).get("gradient_accumulation", 1) if isinstance(train, str) else 1
     nodes = value("nodes")
-    return TrainingSetting(
+    return Setting(
         int(row["gpus"]),
         nodes=None if nodes is None else min(int(nodes), int(row["gpus"])),
         local_batch=None if unit == "step" else value("local_batch"),
@@ -381,7 +380,7 @@ def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
     """Return the observations; of very many, one with the geometric means for each setting."""
     if len(observations) <= _MOST:
         return tuple(observations)
-    alike: dict[tuple[TrainingSetting, float | None], list[Observation]] = {}
+    alike: dict[tuple[Setting, float | None], list[Observation]] = {}
     for item in observations:
         alike.setdefault((item.setting, item.epoch_steps), []).append(item)
 

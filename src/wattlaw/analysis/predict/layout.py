@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.predict.settings import Floats, Observation, TrainingSetting
+from wattlaw.analysis.predict.observation import Floats, Observation
+from wattlaw.study.setting import Setting
 
 #: Power of a GPU where neither power nor a limit was observed: only limits need it.
 _ASSUMED_W = 250.0
@@ -29,7 +30,7 @@ class Reference:
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> "Reference":
         """Return the reference of some observations."""
-        micro = np.array([_micro(item.setting) for item in observations])
+        micro = _micro([item.setting for item in observations])
         counts = [item.setting.gradient_accumulation for item in observations]
         part_s = np.array([item.step_time_s for item in observations]) / counts
         batch = float(np.exp(np.log(micro).mean()))
@@ -111,7 +112,7 @@ class Layout:
         return tuple(int(index) for index in np.unique(self.precision) if index > 0)
 
     @classmethod
-    def of(cls, settings: Sequence[TrainingSetting], reference: Reference) -> "Layout":
+    def of(cls, settings: Sequence[Setting], reference: Reference) -> "Layout":
         """Return the arrays of some settings, whose times are of steps alone."""
 
         def array(values: Any) -> Floats:
@@ -129,7 +130,7 @@ class Layout:
             sharing=np.sqrt(gpus / nodes * most),
             is_placed=np.array([item.gpus_per_node is not None for item in settings]),
             has_batch=np.array([item.local_batch is not None for item in settings]),
-            micro=array(_micro(item) for item in settings) / reference.micro_batch,
+            micro=_micro(settings) / reference.micro_batch,
             parts=array(item.gradient_accumulation for item in settings),
             slowest=array(_slowest(item.gpus) for item in settings),
             precision=np.array([_index(reference, item.precision) for item in settings]),
@@ -161,8 +162,9 @@ def _slowest(gpus: int) -> float:
     return NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25)) if gpus > 1 else 0.0
 
 
-def _micro(setting: TrainingSetting) -> float:
-    return (setting.local_batch or 1.0) / setting.gradient_accumulation
+def _micro(settings: Sequence[Setting]) -> Floats:
+    """Return the samples of micro-batches; a batch that is not known is one sample."""
+    return np.array([item.samples / item.gpus / item.gradient_accumulation for item in settings])
 
 
 def _index(reference: Reference, precision: str | None) -> int:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattlaw.analysis.predict.layout import Layout
-from wattlaw.analysis.predict.settings import Floats
+from wattlaw.analysis.predict.observation import Floats
 
 Parameters = dict[str, Floats]
 

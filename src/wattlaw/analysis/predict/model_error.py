@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.predict.layout import Layout
-from wattlaw.analysis.predict.settings import Floats
+from wattlaw.analysis.predict.observation import Floats
 
 #: Standard deviations, in logs, of the model's error of times and of powers.
 TIME_ERROR, POWER_ERROR = 0.02, 0.025

@@ -8,16 +8,17 @@ import pandas as pd
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict import grid
 from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.results import LEVEL, Prediction, quantiles
-from wattlaw.analysis.predict.settings import Observation, TrainingSetting
 from wattlaw.common.errors import Refused
+from wattlaw.study.setting import Setting
 
 
 @dataclass(frozen=True)
 class Check(Result):
     """A setting on the most GPUs, and its time predicted from the runs on fewer."""
 
-    setting: TrainingSetting
+    setting: Setting
     measured_s: float  # of the job's unit; geometric mean of runs
     predicted_s: float
     low_s: float
@@ -45,7 +46,7 @@ class Overview:
     @property
     def measured(self) -> list[Observation]:
         """Return the observations at the settings of the curve."""
-        keys = {_key(row) for row in self.curve}
+        keys = {_key(row.setting) for row in self.curve}
         return [item for item in self.job.observations if _key(item.setting) in keys]
 
 
@@ -72,7 +73,7 @@ def check_largest(job: Job) -> tuple[Check, ...]:
     seen = tuple(item for item in job.observations if item.setting.gpus < most)
     if not seen:
         return ()
-    times: dict[TrainingSetting, list[float]] = {}
+    times: dict[Setting, list[float]] = {}
     for item in job.observations:
         if item.setting.gpus == most:
             times.setdefault(item.setting, []).append(job.unit_time_s(item))
@@ -84,7 +85,7 @@ def check_largest(job: Job) -> tuple[Check, ...]:
     )
 
 
-def _key(item: Prediction | TrainingSetting) -> tuple[object, ...]:
+def _key(item: Setting) -> tuple[object, ...]:
     return (
         item.gpus, item.nodes, item.local_batch, item.precision, item.gradient_accumulation,
         item.power_limit_w, item.clock_limit_mhz,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wattlaw.analysis.predict.layout import Reference
-from wattlaw.analysis.predict.settings import Floats, Observation
+from wattlaw.analysis.predict.observation import Floats, Observation
 
 if TYPE_CHECKING:
     from wattlaw.hardware.cluster import Cluster, Gpu, Link

@@ -10,9 +10,10 @@ import numpy.typing as npt
 from wattlaw.analysis.predict import model_error, parameters
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.model import Parameters, Step, step
+from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
 from wattlaw.analysis.predict.sampler import sample
-from wattlaw.analysis.predict.settings import PARTS, Floats, Observation, TrainingSetting
 from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
 
 #: Degrees of freedom of the noise of runs and sessions: some deviate by many times the usual.
 FREEDOM = 4.0
@@ -54,11 +55,11 @@ class Posterior:
         overhead: Floats = self.values["compute"] * self.values["epoch_overhead"]
         return self.reference.compute_s * overhead[:, 0]
 
-    def steps(self, settings: Sequence[TrainingSetting]) -> Step:
+    def steps(self, settings: Sequence[Setting]) -> Step:
         """Return the noise-free steps of settings, for all draws."""
         return step(self.values, Layout.of(settings, self.reference), power=self.has_power)
 
-    def runs(self, settings: Sequence[TrainingSetting]) -> tuple[Step, Floats, Floats | None]:
+    def runs(self, settings: Sequence[Setting]) -> tuple[Step, Floats, Floats | None]:
         """Return the steps, and the step times and powers of future runs in sessions of their own.
 
         Equal posteriors and settings give equal draws.
@@ -84,7 +85,7 @@ class Posterior:
 
     def means(
         self,
-        settings: Sequence[TrainingSetting],
+        settings: Sequence[Setting],
         draws: int | None = None,
         *,
         noise: float = 0.0,
@@ -124,7 +125,7 @@ class Posterior:
         powers = near.steps.power_w * np.exp(errors)
         return times, time_noise, powers, power_noise
 
-    def _near(self, settings: Sequence[TrainingSetting]) -> "_Near":
+    def _near(self, settings: Sequence[Setting]) -> "_Near":
         """Return the steps of settings, and what the model misses of the observations."""
         layout = Layout.of(settings, self.reference)
         steps = step(self.values, layout, power=self.has_power)
@@ -230,7 +231,7 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     )  # fmt: skip
 
 
-def _placements(settings: Sequence[TrainingSetting]) -> list[int | tuple[int, ...]]:
+def _placements(settings: Sequence[Setting]) -> list[int | tuple[int, ...]]:
     return [item.gpus_per_node or item.gpus for item in settings]
 
 

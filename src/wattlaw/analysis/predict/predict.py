@@ -9,19 +9,20 @@ import numpy as np
 
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import LEARNED, Priors
 from wattlaw.analysis.predict.posterior import Posterior, fit
 from wattlaw.analysis.predict.results import Basis, Components, NextMeasurement, Prediction, pair
-from wattlaw.analysis.predict.settings import Observation, TrainingSetting
 from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
 
 
 def predict(
     observations: Sequence[Observation],
-    settings: Sequence[TrainingSetting],
+    settings: Sequence[Setting],
     *,
     seed: int = 0,
-    baseline: TrainingSetting | None = None,
+    baseline: Setting | None = None,
     samples_per_epoch: float | None = None,
     epochs: float | None = None,
     workload: str | None = None,
@@ -56,10 +57,10 @@ def predict(
     Examples
     --------
     >>> seen = [
-    ...     Observation(TrainingSetting.packed(gpus, 4, local_batch=32), step_time_s)
+    ...     Observation(Setting.packed(gpus, 4, local_batch=32), step_time_s)
     ...     for gpus, step_time_s in ((1, 0.20), (2, 0.21), (4, 0.22), (8, 0.31))
     ... ]
-    >>> [row] = predict(seen, [TrainingSetting.packed(32, 4, local_batch=32)])
+    >>> [row] = predict(seen, [Setting.packed(32, 4, local_batch=32)])
     >>> low, high = row.step_time_s_ci
     >>> 0.2 < low < row.step_time_s < high
     True
@@ -100,8 +101,7 @@ def predict(
         row = Prediction(
             workload=workload,
             hardware=hardware,
-            **vars(setting),
-            global_batch=setting.global_batch,
+            setting=setting,
             **pair("step_time_s", step_s),
             **pair("time_per_sample_s", step_s, 1 / setting.samples),
             **pair("epoch_time_s", epoch_s),
@@ -136,7 +136,7 @@ def _basis(posterior: Posterior, unknown: set[str]) -> Basis:
     )
 
 
-def _relevant(setting: TrainingSetting) -> set[str]:
+def _relevant(setting: Setting) -> set[str]:
     """Return the groups of parameters that a setting's time depends on and data may not inform."""
     is_placed, many = setting.gpus_per_node is not None, setting.gpus > 1
     groups = {"communication"} if many else set()
@@ -172,7 +172,7 @@ class MeasuredRange:
         bounds = {name: (min(of_name), max(of_name)) for name, of_name in known.items() if of_name}
         return cls(bounds, values)
 
-    def exceeded_by(self, setting: TrainingSetting) -> tuple[str, ...]:
+    def exceeded_by(self, setting: Setting) -> tuple[str, ...]:
         """Return the names of the quantities of a setting that are outside."""
         outside = []
         for name in _ORDERED:
@@ -184,13 +184,11 @@ class MeasuredRange:
         return tuple(outside)
 
 
-def _limits(setting: TrainingSetting) -> tuple[float | None, float | None]:
+def _limits(setting: Setting) -> tuple[float | None, float | None]:
     return setting.power_limit_w, setting.clock_limit_mhz
 
 
-def _warnings(
-    posterior: Posterior, setting: TrainingSetting, unknown: set[str]
-) -> tuple[Caution, ...]:
+def _warnings(posterior: Posterior, setting: Setting, unknown: set[str]) -> tuple[Caution, ...]:
     seen = [item.setting for item in posterior.observations]
     precisions = {item.precision for item in seen}
     limits = {_limits(item) for item in seen}
@@ -220,7 +218,7 @@ _TEXTS = {
 
 
 def next_measurement(
-    posterior: Posterior, settings: Sequence[TrainingSetting]
+    posterior: Posterior, settings: Sequence[Setting]
 ) -> list[NextMeasurement | None]:
     """Return, for each setting, the candidate whose measurement narrows its interval most.
 
@@ -247,18 +245,18 @@ def next_measurement(
     return measurements
 
 
-def _candidates(posterior: Posterior, settings: Sequence[TrainingSetting]) -> list[TrainingSetting]:
+def _candidates(posterior: Posterior, settings: Sequence[Setting]) -> list[Setting]:
     """Return settings no larger than needed: one change of a measured setting at a time."""
     seen = dict.fromkeys(item.setting for item in posterior.observations)  # in their order
     largest = max(seen, key=lambda item: item.gpus)
     most = max(item.gpus for item in settings)
     node = max((max(item.gpus_per_node or (1,)) for item in (*seen, *settings)), default=1)
-    candidates: dict[TrainingSetting, None] = {}
+    candidates: dict[Setting, None] = {}
 
-    def add(base: TrainingSetting, gpus: int, nodes: int | None = None) -> None:
+    def add(base: Setting, gpus: int, nodes: int | None = None) -> None:
         placement = None if base.gpus_per_node is None else (1,) * gpus
         if placement and nodes is None:
-            placement = TrainingSetting.packed(gpus, node).gpus_per_node
+            placement = Setting.packed(gpus, node).gpus_per_node
         candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
 
     if most > 1:

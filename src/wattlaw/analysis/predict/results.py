@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.analysis.predict.settings import Floats, TrainingSetting
+from wattlaw.analysis.predict.observation import Floats
+from wattlaw.study.setting import Setting
 
 #: The level of the intervals of predictions.
 LEVEL = 0.9
@@ -54,7 +55,7 @@ class NextMeasurement(Result):
     ``interval_ratio`` is the expected factor by which log(high / low) of the step time shrinks.
     """
 
-    setting: TrainingSetting
+    setting: Setting
     interval_ratio: float
 
 
@@ -70,15 +71,7 @@ class Prediction(Result):
 
     workload: str | None
     hardware: str | None
-    gpus: int
-    nodes: int | None
-    gpus_per_node: tuple[int, ...] | None
-    local_batch: float | None
-    global_batch: float | None
-    gradient_accumulation: int
-    precision: str | None
-    power_limit_w: float | None
-    clock_limit_mhz: float | None
+    setting: Setting
     step_time_s: float | None
     step_time_s_ci: tuple[float, float] | None
     time_per_sample_s: float | None
@@ -105,6 +98,13 @@ class Prediction(Result):
     #: Draws of the step time of a future run, for questions that intervals do not answer.
     step_time_draws_s: Floats | None = field(default=None, repr=False, compare=False)
     power_draws_w: Floats | None = field(default=None, repr=False, compare=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values; those of the setting stand beside the others."""
+        values = super().to_dict()
+        names = {name: values.pop(name) for name in ("workload", "hardware")}
+        setting: dict[str, Any] = values.pop("setting")
+        return names | setting | values
 
 
 def quantiles(draws: Floats, level: float) -> Floats:

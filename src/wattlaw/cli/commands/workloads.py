@@ -1,4 +1,4 @@
-"""``wattlaw workloads``: list, options, synthetic data and profiles of the workloads."""
+"""``wattlaw workloads``: list, options and synthetic data of the workloads."""
 
 import json
 from pathlib import Path
@@ -7,10 +7,7 @@ from typing import Annotated
 import typer
 
 from wattlaw.cli.common.console import Console, make_table
-from wattlaw.cli.common.options import JsonOption, option, parse_json_object
-from wattlaw.common.files import write_text
-from wattlaw.common.text import json_with_rows
-from wattlaw.study.model import WorkloadSpec
+from wattlaw.cli.common.options import JsonOption
 from wattlaw.workloads import catalogue
 
 app = typer.Typer(invoke_without_command=True)
@@ -71,34 +68,4 @@ def workloads_make_data(
     files = [path for path in folder.rglob("*") if path.is_file()]
     total = sum(path.stat().st_size for path in files)
     print(f"{folder}: {len(files)} files, {total:,} bytes, synthetic data for {name}, seed {seed}")
-    return 0
-
-
-@app.command("profile")
-def workloads_profile(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Workload.")],
-    options: Annotated[str, option("JSON", "Options of the workload, a JSON object.")] = "{}",
-    output: Annotated[
-        Path | None, option("FILE", "File to write. Default: print.", "-o", "--output")
-    ] = None,
-) -> int:
-    """Write the profile of a workload for the simulator."""
-    values = parse_json_object("--options", options)
-    catalogue.entry(name)  # raises BadInput for an unknown name
-    spec = catalogue.without_defaults(WorkloadSpec(name=name, options=values))
-    catalogue.check_installed(spec)
-
-    from wattlaw_simulator.profiling.profile import measure_profile
-
-    profile = measure_profile(spec)
-    text = json_with_rows(profile.model_dump(mode="json"), "kernels")
-    if output is None:
-        print(text, end="")
-        return 0
-    write_text(output, text)
-    kernels = sum(row.count for row in profile.kernels)
-    print(
-        f"{output}: {name}, {profile.parameters:,} parameters, {kernels:,.0f} kernels per step, "
-        f"{profile.flops_per_sample:.4g} operations per sample"
-    )
     return 0

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from wattlaw.analysis.predict.job import Job, Predictions
     from wattlaw.analysis.predict.overview import Check, Overview
     from wattlaw.analysis.predict.results import Prediction
-    from wattlaw.analysis.predict.settings import TrainingSetting
     from wattlaw.report.charts import Spec
+    from wattlaw.study.setting import Setting
 
 #: The times of a prediction, by what they are of; the first that all rows have is shown.
 _TIMES = {
@@ -32,18 +32,16 @@ _TIMES = {
 }  # fmt: skip
 _MOST_LISTED = 6
 #: Settings that have a column only where rows differ.
-_SETTINGS = {
-    "hardware": tables.text("hardware", attrgetter("hardware")),
-    "nodes": tables.number("nodes", attrgetter("nodes")),
-    "local_batch": tables.number("batch each", attrgetter("local_batch")),
-    "precision": tables.text("precision", attrgetter("precision")),
-    "power_limit_w": tables.text(
-        "cap", lambda row: fmt.limit_label("power_limit_w", row.power_limit_w)
+_SETTINGS = (
+    tables.text("hardware", attrgetter("hardware")),
+    tables.number("nodes", attrgetter("setting.nodes")),
+    tables.number("batch each", attrgetter("setting.local_batch")),
+    tables.text("precision", attrgetter("setting.precision")),
+    tables.text("cap", lambda row: fmt.limit_label("power_limit_w", row.setting.power_limit_w)),
+    tables.text(
+        "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)
     ),
-    "clock_limit_mhz": tables.text(
-        "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.clock_limit_mhz)
-    ),
-}
+)
 _LINE = "predicted"
 _PARTS = ("compute", "communication", "input", "waiting")
 
@@ -52,15 +50,15 @@ def table(predictions: Predictions) -> tables.Table | None:
     rows = predictions.rows
     of = next((of for of, name in _TIMES.items()
                if all(getattr(row, name) is not None for row in rows)), "step")  # fmt: skip
-    differing = [name for name in _SETTINGS if len({getattr(row, name) for row in rows}) > 1]
+    differing = [each for each in _SETTINGS if len({each.value(row) for row in rows}) > 1]
 
     def quantity(row: Prediction, name: str) -> Quantity | None:
         value = getattr(row, name)
         return None if value is None else Quantity(value, *getattr(row, f"{name}_ci"))
 
     columns = [
-        tables.number("GPUs", attrgetter("gpus")),
-        *(_SETTINGS[name] for name in differing),
+        tables.number("GPUs", attrgetter("setting.gpus")),
+        *differing,
         tables.Column("time", lambda row: fmt.duration_text(quantity(row, _TIMES[of]))),
         tables.Column("W per GPU", lambda row: fmt.estimate_text(quantity(row, "power_per_gpu_w"))),
         tables.Column(
@@ -101,7 +99,7 @@ def _listed(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def label(setting: TrainingSetting, worker: str = "GPU") -> str:
+def label(setting: Setting, worker: str = "GPU") -> str:
     """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
     parts = [fmt.plural(setting.gpus, worker)]
     if setting.nodes is not None:
@@ -194,10 +192,10 @@ def _panels(
     width, height, columns = panel_size(len(shown))
     panels = []
     for title, item in zip(titles, shown, strict=True):
-        first = item.curve[0]
+        first = item.curve[0].setting
         if first.local_batch is None:
             batch = "batch not known"
-        elif len({row.local_batch for row in item.curve}) == 1:
+        elif len({row.setting.local_batch for row in item.curve}) == 1:
             batch = f"batch {first.local_batch:g} each"
         else:
             batch = f"batch {first.global_batch:g} in all"
@@ -209,8 +207,11 @@ def _panels(
 def _curve_layers(overview: Overview) -> list[Spec]:
     unit = overview.job.unit
     name = _TIMES["training" if unit == "run" else unit]
-    rows = [(row.gpus, getattr(row, name), *getattr(row, f"{name}_ci")) for row in overview.curve]
-    curve = pd.DataFrame(rows, columns=["at", "mean", "low", "high"]).assign(line=_LINE)
+    rows = [
+        (row.setting.gpus, getattr(row, name), *getattr(row, f"{name}_ci"), _LINE)
+        for row in overview.curve
+    ]
+    curve = pd.DataFrame(rows, columns=["at", "mean", "low", "high", "line"])
     measured = [(item.setting.gpus, overview.job.unit_time_s(item)) for item in overview.measured]
     runs = pd.DataFrame(measured, columns=["at", "mean"])
     x = charts.counts_axis(curve["at"])
@@ -230,9 +231,9 @@ def _bar_layers(overview: Overview) -> list[Spec]:
     rows = []
     for row in overview.curve:
         seconds = {name.removesuffix("_s"): value for name, value in asdict(row.components).items()}
-        total = sum(seconds.values())
+        gpus, total = str(row.setting.gpus), sum(seconds.values())
         rows += [
-            {"gpus": str(row.gpus), "part": name, "share": 100 * seconds[name] / total, "order": i}
+            {"gpus": gpus, "part": name, "share": 100 * seconds[name] / total, "order": i}
             for i, name in enumerate(_PARTS)
         ]
     table = pd.DataFrame(rows)

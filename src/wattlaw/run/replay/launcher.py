@@ -150,7 +150,7 @@ class Replay:
         row = table.measurement(spec, options)
         if row is None:
             raise NotAvailable(f"{table.path}: no row for {_label(spec)}")
-        measure, batch = spec.measure, spec.setting.global_batch
+        measure, batch = spec.measure, spec.global_batch
         samples: int | None = row.values.get("dataset_samples", of_workload)
         steps = math.ceil(samples / batch) if samples and batch else None
         step_s, epoch_s = _times_s(table.time, row.time_s, batch, samples, steps)
@@ -291,7 +291,7 @@ def _host(spec: RunSpec) -> str:
 
 def _label(spec: RunSpec) -> str:
     """Return the setting of a run as text."""
-    setting = spec.setting.model_dump(exclude_defaults=True) | {"nodes": spec.nodes}
+    setting = spec.setting.changed() | {"nodes": spec.nodes}
     named = {"workload": spec.workload.name, "hardware": spec.hardware}
     options = ", ".join(f"{name} {value}" for name, value in spec.workload.options.items())
     return ", ".join(filter(None, [group_label(named | setting), options]))

@@ -34,7 +34,7 @@ from wattlaw.run.training.environment import HOST, WARNS
 from wattlaw.run.training.rank_processes import Node
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Setting
+from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
 
 

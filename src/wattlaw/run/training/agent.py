@@ -253,7 +253,7 @@ def command_arguments(record: RunRecord) -> list[str]:
     """Return the command of a run with the values of its setting inserted."""
     spec = record.spec
     values: dict[str, object] = {
-        **spec.setting.model_dump(),
+        **spec.setting.to_record(),
         **spec.measure.model_dump(),
         "python": sys.executable,
         "seed": record.seed,

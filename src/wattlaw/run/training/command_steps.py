@@ -144,7 +144,7 @@ class CommandSteps:
                 for window in windows:
                     own = {"samples": None} if self._node else {}
                     write_window(stream, host, **window | own)
-        batch, note = other_batch(summary.steps_by_samples, self._spec.setting.global_batch)
+        batch, note = other_batch(summary.steps_by_samples, self._spec.global_batch)
         notes = [*summary.notes, *note]
         if notes and self._node == 0:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))

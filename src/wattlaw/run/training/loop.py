@@ -56,18 +56,19 @@ class Training:
         self._measure, self._options = spec.measure, spec.train
         self._clock = StepClock(ranks.gpu)
         setting = spec.setting
-        if setting.local_batch is None or setting.global_batch is None:
+        local_batch, global_batch = spec.local_batch, spec.global_batch
+        if local_batch is None or global_batch is None:
             raise BadInput("a run that is trained here needs a batch size")
-        self._precision = Precision(setting.precision, ranks.device)
+        self._precision = Precision(setting.precision or "fp32", ranks.device)
         shard = Shard(
             ranks.rank,
             ranks.world,
-            setting.local_batch,
+            local_batch,
             seed=seed,
             fraction=setting.dataset_fraction,
             micro_batches=self._options.gradient_accumulation,
         )
-        self._batch_size = setting.local_batch // self._options.gradient_accumulation
+        self._batch_size = local_batch // self._options.gradient_accumulation
         options = LoaderOptions(
             self._options.loader_workers,
             self._options.prefetch,
@@ -94,10 +95,10 @@ class Training:
             plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model = self._wrapped()
         self._optimizer = workload.optimizer(
-            self._plain, setting.global_batch, fused=self._options.fused_optimizer or None
+            self._plain, global_batch, fused=self._options.fused_optimizer or None
         )
         self._epochs = self._measure.epochs or _SCHEDULED_EPOCHS
-        self._schedule = workload.schedule(self._optimizer, setting.global_batch, self._epochs)
+        self._schedule = workload.schedule(self._optimizer, global_batch, self._epochs)
 
     def _wrapped(self) -> nn.Module:
         """Return the model for training. A single rank does not communicate gradients."""

@@ -108,6 +108,7 @@ BERT_BASE = Entry(
     options=Options,
     factory="wattlaw_papers.workloads.language.bert:Bert",
     make_data="wattlaw_papers.workloads.language.synthetic:make_data",
+    real_input="wattlaw_papers.workloads.real_input:text",
     work=work_at_full_size(_FLOPS_PER_SAMPLE, *_SIZES),
     modules=("torch", "tokenizers", "transformers"),
     extra="language",

@@ -76,6 +76,7 @@ _regression = partial(
     metric="mae",
     better="lower",
     make_data="wattlaw_papers.workloads.molecules.synthetic:make_data",
+    real_input="wattlaw_papers.workloads.real_input:molecules",
     modules=("torch", "torch_geometric"),
     extra="molecules",
 )

@@ -111,6 +111,7 @@ FOURCASTNET = Entry(
     factory="wattlaw_papers.workloads.weather.fourcastnet:FourCastNet",
     better="lower",
     make_data="wattlaw_papers.workloads.weather.synthetic:make_data",
+    real_input="wattlaw_papers.workloads.real_input:weather_states",
     work=_work,
     modules=("torch", "physicsnemo", "h5py"),
     extra="weather",

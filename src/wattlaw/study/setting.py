@@ -1,0 +1,200 @@
+"""The setting of a training job: one type from the study file to the page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from math import ceil, inf
+from numbers import Real
+from typing import Any, Self, get_args
+
+from wattlaw.common.errors import BadInput
+from wattlaw.study.base import MAX_COUNT, POWER_PROFILES, PowerProfile, Precision
+
+#: What the record of a run always names, and the columns of its setting.
+RECORDED = (
+    "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "power_profile",
+    "precision", "dataset_fraction", "emulated_gpus",
+)  # fmt: skip
+#: What a result of an analysis always names.
+_SHOWN = (
+    "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
+    "precision", "power_limit_w", "clock_limit_mhz",
+)  # fmt: skip
+_COUNTS = (
+    "gpus", "nodes", "gradient_accumulation", "emulated_gpus", "tensor_parallel",
+    "pipeline_parallel", "context_parallel", "expert_parallel",
+)  # fmt: skip
+_LIMITS = ("power_limit_w", "clock_limit_mhz")
+_PRECISIONS = get_args(Precision)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to run a training job; None is what is not known, or no limit.
+
+    With ``nodes`` alone, the GPUs are placed as evenly as possible; ``packed`` returns a setting
+    with the fewest nodes. Without a local batch, times are those of a constant amount of work per
+    GPU. The defaults of the parallel layout are those of a data-parallel job.
+
+    A default is part of the identity of every run (see ``identity``) and must never change.
+
+    Raises
+    ------
+    BadInput
+        A value is out of its range, or nodes and GPUs per node contradict each other.
+    """
+
+    gpus: int
+    nodes: int | None = None
+    gpus_per_node: tuple[int, ...] | None = None  # on each node, such as ``(4, 4)`` or ``(1, 3)``
+    local_batch: float | None = None  # samples that each GPU processes in an optimizer step
+    gradient_accumulation: int = 1  # parts in which a GPU processes its local batch
+    precision: Precision | None = "fp32"
+    power_limit_w: float | None = None  # of each GPU
+    clock_limit_mhz: float | None = None  # of each GPU
+    power_profile: PowerProfile | None = None
+    dataset_fraction: float = 1.0  # of the data set, in an epoch
+    emulated_gpus: int | None = None  # of a job whose local batch these GPUs train
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    sharding: str | None = None  # of parameters and optimizer between ranks, such as ``"full"``
+    activation_checkpointing: bool = False
+    #: Versions by name. They are facts: two runs of one setting may differ in them.
+    software: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if type(value) is int and 0 < value <= MAX_COUNT:
+                continue
+            if value is None and name in ("nodes", "emulated_gpus"):
+                continue
+            if not _is_number(value) or value != int(value) or not 1 <= value <= MAX_COUNT:
+                raise BadInput(f"{name}: given {value!r}; allowed: a whole number >= 1")
+        if self.local_batch is not None and not (
+            _is_number(self.local_batch) and 0 < self.local_batch < inf
+        ):
+            raise BadInput(f"local_batch: given {self.local_batch!r}; allowed: a number > 0")
+        for name in _LIMITS:
+            value = getattr(self, name)
+            if value is not None:
+                if not _is_number(value) or not 0 < value < inf:
+                    raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
+                _set(self, name, float(value))
+        if self.precision is not None and self.precision not in _PRECISIONS:
+            raise BadInput(
+                f"precision: given {self.precision!r}; allowed: {', '.join(_PRECISIONS)}"
+            )
+        if self.power_profile is not None and self.power_profile not in POWER_PROFILES:
+            raise BadInput(
+                f"power_profile: given {self.power_profile!r}; allowed: {', '.join(POWER_PROFILES)}"
+            )
+        share = self.dataset_fraction
+        if not _is_number(share) or not 0 < share <= 1:
+            raise BadInput(f"dataset_fraction: given {share!r}; allowed: a number > 0 and <= 1")
+        _set(self, "dataset_fraction", float(share))
+        self._place()
+
+    def _place(self) -> None:
+        if self.gpus_per_node is None:
+            if self.nodes is not None:
+                _set(self, "gpus_per_node", _even(self.gpus, self.nodes))
+            return
+        placement, total, least = _placement(tuple(self.gpus_per_node))
+        if total != self.gpus or least < 1:
+            raise BadInput(
+                f"gpus_per_node: given {self.gpus_per_node} for {self.gpus} GPUs; "
+                "allowed: counts >= 1 that add up to the GPUs"
+            )
+        if self.nodes is not None and self.nodes != len(placement):
+            raise BadInput(
+                f"nodes: given {self.nodes} and gpus_per_node {self.gpus_per_node}; "
+                "allowed: one count for each node"
+            )
+        _set(self, "gpus_per_node", placement)
+        _set(self, "nodes", len(placement))
+
+    @classmethod
+    def packed(cls, gpus: int, node_gpus: int, **values: Any) -> Self:
+        """Return a setting on the fewest nodes of ``node_gpus`` GPUs each."""
+        full, rest = divmod(gpus, node_gpus)
+        return cls(gpus, gpus_per_node=(node_gpus,) * full + (rest,) * (rest > 0), **values)
+
+    def on_nodes_of(self, node_gpus: int) -> Self:
+        """Return this setting on the fewest nodes of ``node_gpus`` GPUs each."""
+        placed = self.packed(self.gpus, node_gpus)
+        return replace(self, nodes=placed.nodes, gpus_per_node=placed.gpus_per_node)
+
+    @classmethod
+    def of_record(cls, values: Mapping[str, Any]) -> Self:
+        """Return the setting of ``to_record``; a global batch must be that of the local one."""
+        given = dict(values)
+        batch = given.pop("global_batch", None)
+        if unknown := sorted(given.keys() - _DEFAULTS.keys()):
+            raise BadInput(f"unknown setting {unknown[0]!r}; allowed: {', '.join(_DEFAULTS)}")
+        setting = cls(**given)
+        if batch != setting.global_batch:
+            raise BadInput("global_batch must be gpus x local_batch")
+        return setting
+
+    def to_record(self) -> dict[str, Any]:
+        """Return plain values: those of ``RECORDED``, and others that are not a default."""
+        return self._plain(RECORDED)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values: those that results name, and others that are not a default."""
+        return self._plain(_SHOWN)
+
+    def changed(self) -> dict[str, Any]:
+        """Return the values that are not a default."""
+        named = ((name, getattr(self, name), default) for name, default in _DEFAULTS.items())
+        return {name: value for name, value, default in named if value != default}
+
+    def _plain(self, names: tuple[str, ...]) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in names} | self.changed()
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
+
+    @property
+    def global_batch(self) -> float | None:
+        """Return the samples of an optimizer step of all GPUs."""
+        return None if self.local_batch is None else self.local_batch * self.gpus
+
+    @property
+    def micro_batch(self) -> float | None:
+        """Return the samples that a GPU processes at once."""
+        return None if self.local_batch is None else self.local_batch / self.gradient_accumulation
+
+    @property
+    def samples(self) -> float:
+        """Return the samples of an optimizer step; with an unknown batch, one for each GPU."""
+        return self.gpus * (self.local_batch or 1.0)
+
+
+_set = object.__setattr__
+_DEFAULTS = {item.name: item.default for item in fields(Setting) if item.compare}
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) or (isinstance(value, Real) and not isinstance(value, bool))
+
+
+@lru_cache(maxsize=1024)
+def _even(gpus: int, nodes: int) -> tuple[int, ...]:
+    """Return the GPUs of each node, as equal as possible."""
+    if nodes > gpus:
+        raise BadInput(f"nodes: given {nodes} for {gpus} GPUs; allowed: 1 to {gpus}")
+    most = ceil(gpus / nodes)
+    full = gpus - (most - 1) * nodes
+    return (most,) * full + (most - 1,) * (nodes - full)
+
+
+@lru_cache(maxsize=1024)
+def _placement(gpus_per_node: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+    """Return the counts from most to least, their sum and the least."""
+    placement = tuple(sorted(map(int, gpus_per_node), reverse=True))
+    return placement, sum(placement), min(placement, default=0)
