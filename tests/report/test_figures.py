@@ -23,7 +23,7 @@ from drawn import Text, size, texts
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.report.charts import line_styles
+from wattlaw.report.charts import line_styles, x_axis
 from wattlaw.report.facets import MAX_LENGTH, MAX_PANELS, shorten_middle, unique_labels
 from wattlaw.report.figures import GALLERY, Figure
 from wattlaw.report.layouts import layout
@@ -332,3 +332,12 @@ def test_figures_compare_2_and_128_workers_as_published(counts, shown):
         if figure.name in ("joint", "effects_by_cap"):
             named = re.findall(r"(\d+) workers?\b", json.dumps(figure.chart(found)))
             assert {int(count) for count in named} == shown, figure.name
+
+
+def test_a_scale_of_one_value_has_that_tick_and_no_error():
+    nearly_one = [[300.0, 300.0 + 1e-10], [1.00001, 1.00002], [123456.0, 123457.0]]
+    for values, zero in itertools.product(([0.0, 0.0], [5.0], *nearly_one), (True, False)):
+        low, high = x_axis("x", "x (s)", values, zero=zero)["scale"]["domain"]
+        assert low <= min(values)
+        assert max(values) <= high
+        assert low < high
