@@ -198,7 +198,7 @@ def test_the_panels_of_an_interactive_figure_zoom_and_its_legend_selects():
 
 
 #: Every column of text that a store takes from outside.
-TEXTS = ("study", "workload", "hardware", "metric_name", "launcher", "precision", "git_commit")
+TEXTS = ("study", "workload", "hardware", "metric_name", "launcher", "git_commit")
 OBJECTS = ("options", "train", "software")
 
 
@@ -228,7 +228,7 @@ def test_no_text_of_a_store_becomes_markup():
     assert not any(name.startswith("on") for name in names)
     assert not {"\x00", "\x1b"} & set(text)
     shown = (*TEXTS, "software", "options", "notes", "reason", "run_id", "energy_source")
-    for column in set(shown) - {"precision", "metric_name"}:
+    for column in set(shown) - {"metric_name"}:
         assert f"{column}&lt;/script&gt;" in text, column
     pictures = [one["src"] for one in parsed.of("img")]
     assert len(pictures) > 3
