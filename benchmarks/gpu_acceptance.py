@@ -77,7 +77,7 @@ def install(wheels: Path, site: Path) -> str:
 def environment_of(site: Path, folder: Path, *, rehearse: bool) -> dict[str, str]:
     """Return the environment of the parts; in a rehearsal with a board of the fake driver."""
     paths = [site, ROOT / "src", HERE]
-    variables = dict(os.environ) | {"WATTLAW_SLOTS_DIR": str(folder / "slots")}
+    variables = dict(os.environ) | {"WATTLAW_LOCKS": str(folder)}
     variables |= {"XDG_STATE_HOME": str(folder / "state"), "COLUMNS": "160"}
     if rehearse:
         paths.append(ROOT / "tests" / "support")

@@ -26,8 +26,8 @@ import yaml
 import wattlaw
 from common import write_results
 from wattlaw.common import machine
-from wattlaw.common.formatting import OTHER_BATCH
 from wattlaw.store.store import Store
+from wattlaw.study.not_as_declared import OTHER_BATCH
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "support" / "scripts"
 _TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -18,6 +18,7 @@ import published
 import simulated_study
 import wattlaw
 from wattlaw.api.results import Results
+from wattlaw_papers.api import claims_of
 from wattlaw_papers.claims.verdicts import Claim
 from wattlaw_papers.published import SOURCES
 
@@ -131,7 +132,7 @@ def tables() -> str:
     parts = []
     for study, source in SOURCES.items():
         results = simulated(study)
-        claims = results.claims(grid=GRID_G_PER_KWH, pue=1.0)
+        claims = claims_of(results, grid=GRID_G_PER_KWH, pue=1.0)
         findings = [_finding(claim, results.metrics) for claim in claims if claim.study == study]
         shown = {name.strip("`"): value for _, name, *_, value in findings}
         others = [*_tables(study), *_figures(study, shown)]

@@ -86,7 +86,7 @@ def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = str(tmp_path_factory.mktemp("places"))
         patch.setenv("TMPDIR", folder)
         patch.setattr("tempfile.tempdir", folder)
-        patch.setenv("WATTLAW_SLOTS_DIR", str(tmp_path_factory.mktemp("slots")))
+        patch.setenv("WATTLAW_LOCKS", folder)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 

@@ -14,20 +14,14 @@ import pyarrow.compute as pc
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.common.files import open_regular
-from wattlaw.common.formatting import (
-    MEASURED,
-    TITLE_COLUMNS,
-    origins_label,
-    plural,
-    run_title,
-    source_of,
-)
+from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.run.planning import count_statuses
-from wattlaw.run.run_status import StatusPoller
+from wattlaw.run.run_status import TITLE_COLUMNS, StatusPoller, run_title
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+from wattlaw.study.sources import MEASURED, origins_label, source_of
 from wattlaw_dashboard.tails import RunTail
 
 #: Rows of a table of runs.

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from wattlaw.api.results import open as open_results
 from wattlaw.common.errors import one_line
-from wattlaw.common.formatting import MEASURED, source_of
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.layouts import MAX_CAVEATS
 from wattlaw.report.pictures import chart_of, draw_charts
@@ -14,6 +13,7 @@ from wattlaw.report.sections import Picture
 from wattlaw.report.stores import read_findings
 from wattlaw.report.topics import verdict
 from wattlaw.store.store import Store
+from wattlaw.study.sources import MEASURED, source_of
 
 #: The figures of the page, in its order.
 _FIGURES = ("decision", "epoch_time", "pareto", "predictions", "speedup", "energy_speed")

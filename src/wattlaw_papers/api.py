@@ -7,8 +7,12 @@ import pandas as pd
 
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.api.display import as_html
+from wattlaw.api.footprint import footprint_of
+from wattlaw.api.results import Results
+from wattlaw.api.store_tables import checked_scope
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
+from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import Claim
 
 
@@ -38,3 +42,26 @@ class Claims(Result):
 
     def _repr_html_(self) -> str:
         return as_html(self.to_frame()[["study", "claim", "verdict", "evidence"]])
+
+
+def claims_of(
+    results: Results,
+    *,
+    energy_scope: str | None = None,
+    pue: float | None = None,
+    grid: str | float | None = None,
+) -> Claims:
+    """Test the published findings of the two studies on the runs of ``wattlaw.open``.
+
+    Parameters
+    ----------
+    results
+        The runs.
+    energy_scope
+        As in ``Results.advise``. By default energies count what the study of a claim counted.
+    pue, grid
+        As in ``Results.advise``. The claims on carbon need them.
+    """
+    scope, footprint = checked_scope(energy_scope), footprint_of(pue, grid)
+    tables = results.runs, results.epochs
+    return Claims(check_claims(*tables, footprint=footprint, energy_scope=scope))

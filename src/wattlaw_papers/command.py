@@ -8,6 +8,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.report import tables
+from wattlaw_papers.api import claims_of
 from wattlaw_papers.published import SOURCES
 
 
@@ -20,9 +21,8 @@ def claims(
     strict: opts.StrictOption = False,
 ) -> int:
     """Test published findings on your own runs."""
-    tested = results.open(*stores, strict=strict).claims(
-        energy_scope=energy_scope, pue=pue, grid=grid
-    )
+    opened = results.open(*stores, strict=strict)
+    tested = claims_of(opened, energy_scope=energy_scope, pue=pue, grid=grid)
     if as_json:
         print(json.dumps(tested.to_dict()["claims"], allow_nan=False))
         return 0

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
-from wattlaw.analysis.laws.fits import SeriesFit
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
+from wattlaw.analysis.laws.series_fits import SeriesFit
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.sections import AddedSection, Content, Layout, Parts

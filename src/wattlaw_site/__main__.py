@@ -1,19 +1,28 @@
 """Slurm's Prolog and Epilog, run by root on each node: ``python -I -m wattlaw_site prolog``.
 
-``docs/site.md`` says how to install them. A job that requests no limit, on a node with no
-limit to restore, costs little more than the start of Python.
+``docs/site.md`` says how to install them. A job that requests no limit, on a node with no limit to
+restore, costs little more than the start of Python.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from wattlaw.common import crash
 from wattlaw.common.errors import WattlawError, one_line
 from wattlaw.measure.devices import sysfs
-from wattlaw_site.job import NodeJob, SitePaths, log, requests_limit
+from wattlaw.measure.limits.prolog_request import requests_limit
+from wattlaw_site.job import NodeJob, SitePaths, log
+
+_COMMANDS = {
+    "prolog": "limit the GPUs of a job that requests it",
+    "epilog": "restore the limits from before a job",
+    "show": "show which GPU is limited for which job",
+    "restore": "restore the limits of ended jobs",
+    "watch": "started by the prolog",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,67 +34,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     os.environ.pop(sysfs.ROOT_VARIABLE, None)  # root limits the devices of this machine
     os.umask(0o022)  # jobs can read the reports, and only root can write
-    run: Callable[[SitePaths, argparse.Namespace], int] = options.run
-    return run(SitePaths(options.config, options.state, options.reports), options)
-
-
-def _prolog(paths: SitePaths, _: argparse.Namespace) -> int:
+    command, is_hook = options.command, options.command in ("prolog", "epilog")
     try:
+        _run(command, SitePaths(options.config, options.state, options.reports), options)
+    except Exception as error:
+        # Whatever stops a hook, it must be a line in the log: the prolog may not stop a job, and
+        # after the epilog a GPU may stay limited, so the node must run no job.
+        if not is_hook and not isinstance(error, WattlawError | OSError):
+            raise
+        log(f"{command}: {one_line(error)}")
+        return 0 if command == "prolog" else 1
+    return 0
+
+
+def _run(command: str, paths: SitePaths, options: argparse.Namespace) -> None:
+    if command == "watch":
+        from wattlaw_site.watch import Watch
+
+        job = NodeJob(options.job_id, options.node)
+        Watch(paths, job, options.token, options.devices, options.grace_s).run()
+        return
+    job, comment, has_states = NodeJob("", ""), "", paths.has_states()
+    if command in ("prolog", "epilog"):
         job = NodeJob.from_environ(os.environ)
-        comment = job.comment()
-        report = paths.report(job.job_id, job.node)
-        if requests_limit(comment) or paths.has_states() or report.exists():
-            from wattlaw_site import hooks
-
-            hooks.prolog(paths, job, comment)
-    except Exception as error:  # whatever it is, it must not stop a job or a node
-        log(f"prolog: {one_line(error)}")
-    return 0
-
-
-def _epilog(paths: SitePaths, _: argparse.Namespace) -> int:
-    try:
-        job = NodeJob.from_environ(os.environ)
-        if paths.has_states() or paths.report(job.job_id, job.node).exists():
-            from wattlaw_site import hooks
-
-            hooks.epilog(paths, job)
-    except Exception as error:  # a GPU may stay limited, so the node must run no job
-        log(f"epilog: {one_line(error)}")
-        return 1
-    return 0
-
-
-def _restore(paths: SitePaths, options: argparse.Namespace) -> int:
-    try:
-        if paths.has_states():
-            from wattlaw_site import hooks
-
-            hooks.restore(paths, also_running=options.all)
-    except (WattlawError, OSError) as error:
-        log(f"restore: {one_line(error)}")
-        return 1
-    return 0
-
-
-def _show(paths: SitePaths, _: argparse.Namespace) -> int:
+        comment = job.comment() if command == "prolog" else ""
+        has_states = has_states or paths.report(job.job_id, job.node).exists()
+    if not (has_states or requests_limit(comment) or command == "show"):
+        return
     from wattlaw_site import hooks
 
-    try:
-        lines = hooks.show(paths)
-    except (WattlawError, OSError) as error:
-        print(f"wattlaw: {one_line(error)}", file=sys.stderr)
-        return 1
-    print("\n".join(lines) or "No GPU is limited for a job.")
-    return 0
-
-
-def _watch(paths: SitePaths, options: argparse.Namespace) -> int:
-    from wattlaw_site.watch import Watch
-
-    job = NodeJob(options.job_id, options.node)
-    Watch(paths, job, options.token, options.devices, options.grace_s).run()
-    return 0
+    if command == "prolog":
+        hooks.prolog(paths, job, comment)
+    elif command == "epilog":
+        hooks.epilog(paths, job)
+    elif command == "restore":
+        hooks.restore(paths, also_running=options.all)
+    else:
+        print("\n".join(hooks.show(paths)) or "No GPU is limited for a job.")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,16 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     shared.add_argument("--state", type=Path, default=defaults.state, help="previous limits")
     shared.add_argument("--reports", type=Path, default=defaults.reports, help="reports to jobs")
     parser = argparse.ArgumentParser("python -I -m wattlaw_site", description=main.__doc__)
-    commands = parser.add_subparsers(required=True)
-    for run, text in (
-        (_prolog, "limit the GPUs of a job that requests it"),
-        (_epilog, "restore the limits from before a job"),
-        (_show, "show which GPU is limited for which job"),
-        (_restore, "restore the limits of ended jobs"),
-        (_watch, "started by the prolog"),
-    ):
-        name = run.__name__.removeprefix("_")
-        commands.add_parser(name, parents=[shared], help=text).set_defaults(run=run)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in _COMMANDS.items():
+        commands.add_parser(name, parents=[shared], help=text)
     restore, watch = commands.choices["restore"], commands.choices["watch"]
     restore.add_argument("--all", action="store_true", help="also those of running jobs")
     for name in ("job_id", "node", "token"):

@@ -8,20 +8,21 @@ import secrets
 from collections.abc import Sequence
 
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.measure.devices.limiter import Limiter, Limiters, LimitState
 from wattlaw.measure.devices.nvidia.driver import open_driver
 from wattlaw.measure.devices.visible import parse_job_gpus
+from wattlaw.measure.limits.prolog_limits import PrologReport
+from wattlaw.measure.limits.prolog_request import parse_limit_comment, requests_limit
 from wattlaw.measure.limits.requests import (
     Limits,
+    changes,
     check_range,
     report_applied_limits,
     state_to_save,
 )
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.store.record import LimitReport
-from wattlaw_site.job import NodeJob, SitePaths, is_over, log, parse_limit_comment, requests_limit
+from wattlaw_site.job import NodeJob, SitePaths, is_over, log
 from wattlaw_site.node_state import (
-    SiteReport,
     SiteStateFolder,
     belongs_to,
     open_nvidia_limiter,
@@ -39,13 +40,18 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
     a prolog that fails drains the node.
     """
     remove_report(paths, job.job_id, job.node)
+    folder = SiteStateFolder(paths)
     try:
-        _restore_stale_limits(paths, job)
+        states = folder.of_this_host()
+        earlier = [saved for saved in states if belongs_to(saved, job)]
+        stale = [saved for saved in states if saved not in earlier and _is_stale(saved, job)]
+        _restore_all(folder, earlier, is_stale=False)
+        _restore_all(folder, stale, is_stale=True)
     except WattlawError as error:
         log(f"job {job.job_id}: {error}")
     if not requests_limit(comment):
         return
-    report = SiteReport(job_id=job.job_id, node=job.node)
+    report = PrologReport(job_id=job.job_id, node=job.node)
     try:
         limits = parse_limit_comment(comment)
         report = report.model_copy(update=vars(limits))
@@ -56,18 +62,7 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
         write_report(paths, report.model_copy(update={"refused": reason}))
 
 
-def _restore_stale_limits(paths: SitePaths, job: NodeJob) -> None:
-    """Restore the limits of earlier starts of this job and of jobs that have left this node."""
-    folder = SiteStateFolder(paths)
-    states = folder.of_this_host()
-    earlier = [saved for saved in states if belongs_to(saved, job)]
-    stale = [saved for saved in states if saved not in earlier and _is_stale(saved, job)]
-    _restore_all(folder, earlier, is_stale=False)
-    _restore_all(folder, stale, is_stale=True)
-
-
 def _is_over(saved: SavedState) -> bool | None:
-    """Return whether the job of a saved state has left this node; None if it is unknown."""
     return not saved.is_from_this_boot or is_over(saved.job_id or "", saved.node or "")
 
 
@@ -97,7 +92,7 @@ def _restore_all(folder: SiteStateFolder, states: Sequence[SavedState], *, is_st
         raise NotAvailable("; ".join(reasons))
 
 
-def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: SiteReport) -> None:
+def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: PrologReport) -> None:
     """Limit all of a job's GPUs and write the report, or limit none."""
     try:
         site = SiteFile.read(paths.config)
@@ -124,41 +119,23 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: SiteRe
         token = secrets.token_hex(8)
         watchdog = Watch(paths, job, token, devices, site.grace_s).start()  # first, as in the guard
         try:
-            reports = tuple(_limit(folder, job, token, s, limits, limiter) for s in states)
-            write_report(paths, report.model_copy(update={"limits": reports}))
+            reports: list[LimitReport] = []
+            for state in states:
+                owner = {"job_id": job.job_id, "node": job.node, "token": token, "user": job.user}
+                folder.write(state_to_save(state, limits, owner_pid=0, **owner))
+                for change in changes(state.device, limits).values():
+                    change(limiter)
+                reports.append(report_applied_limits(state, limits, "nvidia", limiter))
+            write_report(paths, report.model_copy(update={"limits": tuple(reports)}))
         except BaseException:
-            _undo(folder, devices, token, limiters)
+            for device in devices:  # the epilog restores what cannot be restored now
+                try:
+                    folder.restore_locked(device, limiters, token)
+                except (WattlawError, OSError) as error:
+                    log(one_line(error))
             raise
         finally:
             watchdog.close()
-
-
-def _limit(
-    folder: SiteStateFolder,
-    job: NodeJob,
-    token: str,
-    state: LimitState,
-    limits: Limits,
-    limiter: Limiter,
-) -> LimitReport:
-    owner = {"job_id": job.job_id, "node": job.node}
-    folder.write(state_to_save(state, limits, token=token, owner_pid=0, user=job.user, **owner))
-    if limits.power_limit_w is not None:
-        limiter.set_power_limit(state.device, limits.power_limit_w)
-    if limits.clock_limit_mhz is not None:
-        limiter.lock_clock(state.device, limits.clock_limit_mhz)
-    if limits.power_profile is not None:
-        limiter.request_profiles(state.device, (limits.power_profile,))
-    return report_applied_limits(state, limits, "nvidia", limiter)
-
-
-def _undo(folder: SiteStateFolder, devices: Sequence[str], token: str, limiters: Limiters) -> None:
-    """Restore what was limited before an error; the epilog restores the rest."""
-    for device in devices:
-        try:
-            folder.restore_locked(device, limiters, token)
-        except (WattlawError, OSError) as error:
-            log(one_line(error))
 
 
 def epilog(paths: SitePaths, job: NodeJob) -> None:

@@ -4,7 +4,6 @@ This module imports only Python's own modules until it needs more, because most 
 limit and should start without delay.
 """
 
-import math
 import os
 import re
 import shutil
@@ -15,22 +14,10 @@ import syslog
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from wattlaw.common.errors import BadInput
+from wattlaw.measure.limits.prolog_request import REPORTS
 
-if TYPE_CHECKING:
-    from wattlaw.measure.limits.requests import Limits
-
-#: The prefix of the word in a job's comment that requests limits, such as
-#: ``wattlaw:power_w=250,clock_mhz=1200,power_profile=max-q``. The rest is for the user.
-PREFIX = "wattlaw:"
-_NUMBER = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?")
-_KEYS = ("power_w", "clock_mhz")
-_PROFILE = "power_profile"
-_PROFILE_NAME = re.compile(r"[a-z0-9-]{1,40}")
-_SYNTAX = f"{PREFIX}power_w=WATTS,clock_mhz=MHZ,{_PROFILE}=NAME, one or more of them"
-_MAX = 9999.999
 _SQUEUE_TIMEOUT_S = 10
 #: A Slurm that sets this variable also sets that of the comment, if a job has one.
 _COMMENT_SUPPORT_VARIABLE = "SLURM_JOB_RESTART_COUNT"
@@ -42,14 +29,12 @@ class SitePaths:
 
     config: Path = Path("/etc/wattlaw/site.yaml")
     state: Path = Path("/var/lib/wattlaw/limits")
-    reports: Path = Path("/run/wattlaw")
+    reports: Path = REPORTS
 
     def report(self, job_id: str, node: str) -> Path:
-        """Return the path of the report to a job about its request on a node."""
         return self.reports / f"{job_id}.{node}.json"
 
     def has_states(self) -> bool:
-        """Return whether there are limits to restore, now or later."""
         return any(self.state.glob("*.json"))
 
 
@@ -96,50 +81,6 @@ class NodeJob:
         return next((value for job_id, _, value in rows if job_id == self.job_id), "")
 
 
-def requests_limit(comment: str) -> bool:
-    """Return whether a comment requests a limit, correctly or not."""
-    return any(word.startswith(PREFIX) for word in comment.split())
-
-
-def parse_limit_comment(comment: str) -> "Limits":
-    """Return the limits that a comment requests; none if no word of it begins with ``wattlaw:``.
-
-    Raises ``BadInput`` if the word does not follow the syntax, or there is more than one.
-    """
-    from wattlaw.measure.limits.requests import Limits
-
-    words = [word for word in comment.split() if word.startswith(PREFIX)]
-    if len(words) > 1:
-        raise BadInput(f"the job's comment has {len(words)} words with {PREFIX}; allowed: one")
-    values: dict[str, str] = {}
-    for part in words[0].removeprefix(PREFIX).split(",") if words else ():
-        key, _, value = part.partition("=")
-        pattern = _PROFILE_NAME if key == _PROFILE else _NUMBER
-        if key not in (*_KEYS, _PROFILE) or key in values or not pattern.fullmatch(value):
-            raise BadInput(f"{words[0][:80]!a} in the job's comment: allowed: {_SYNTAX}")
-        values[key] = value
-    power_w, clock_mhz = (float(values[key]) if key in values else None for key in _KEYS)
-    return Limits(power_w, clock_mhz, values.get(_PROFILE))
-
-
-def limit_comment(limits: "Limits") -> str:
-    """Return the word for ``sbatch --comment`` that requests limits; empty if there are none.
-
-    Watts and megahertz have three decimals; drivers use milliwatts.
-
-    Raises ``BadInput`` if a limit is out of range.
-    """
-    parts = []
-    for key, value in zip(_KEYS, (limits.power_limit_w, limits.clock_limit_mhz), strict=True):
-        if value is None:
-            continue
-        if not (math.isfinite(value) and 0 <= value <= _MAX):
-            raise BadInput(f"{key}: {value} cannot be requested from Slurm; allowed: 0 to {_MAX}")
-        parts.append(f"{key}={value:.3f}".rstrip("0").rstrip("."))
-    parts += [f"{_PROFILE}={limits.power_profile}"] if limits.power_profile is not None else []
-    return PREFIX + ",".join(parts) if parts else ""
-
-
 def squeue(*options: str) -> str | None:
     """Return the output of ``squeue``, None if it is missing or the controller does not answer."""
     program = shutil.which("squeue")
@@ -169,10 +110,12 @@ def job_steps(job_id: str) -> dict[int, str]:
 
 def is_slurmd_running(node: str) -> bool:
     """Return whether the slurmd of a node runs; a machine can run several, with ``-N``."""
-    return any(
-        Path(arguments[0]).name == "slurmd" and _slurmd_node_name(arguments) in (None, node)
-        for _, arguments in _own_processes()
-    )
+    for _, arguments in _own_processes():
+        if Path(arguments[0]).name == "slurmd":
+            names = re.findall(r"\0-N\0?([^\0]*)", "\0".join(arguments))
+            if not names or names[0] == node:
+                return True
+    return False
 
 
 def is_over(job_id: str, node: str) -> bool | None:
@@ -212,12 +155,3 @@ def _own_processes() -> list[tuple[int, list[str]]]:
         for process in psutil.process_iter(["cmdline", "uids"])
         if process.info["cmdline"] and process.info["uids"] and process.info["uids"].real == uid
     ]
-
-
-def _slurmd_node_name(arguments: list[str]) -> str | None:
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if argument == "-N":
-            return following
-        if argument.startswith("-N"):
-            return argument[2:]
-    return None

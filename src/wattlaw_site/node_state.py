@@ -5,38 +5,22 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from pydantic import BaseModel, ConfigDict
-
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import write_text
 from wattlaw.measure.devices.limiter import Limiters
 from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.restore import recover, restore
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.measure.limits.state_folder import StateFolder
 from wattlaw.measure.limits.trust import check_only_root_writes
-from wattlaw.store.record import LimitReport
 from wattlaw_site.job import NodeJob, SitePaths, log
 
 #: Another prolog, epilog or watchdog locks a GPU for as long as the driver takes.
 _LOCK_WAIT_S = 30.0
 
 
-class SiteReport(BaseModel):
-    """The report to a job about its request on one node."""
-
-    model_config = ConfigDict(frozen=True)
-
-    job_id: str
-    node: str
-    power_limit_w: float | None = None  # requested
-    clock_limit_mhz: float | None = None
-    power_profile: str | None = None
-    refused: str | None = None  # why nothing was limited
-    limits: tuple[LimitReport, ...] = ()
-
-
-def write_report(paths: SitePaths, report: SiteReport) -> None:
+def write_report(paths: SitePaths, report: PrologReport) -> None:
     """Write a report where its job can read it and only root can write.
 
     Raises ``NotAvailable`` if other users may write there, and ``OSError`` if it cannot be
@@ -58,31 +42,23 @@ def remove_report(paths: SitePaths, job_id: str, node: str) -> None:
 
 
 class SiteStateFolder(StateFolder):
-    """The folder of previous limits. Root trusts its content, so only root may write it."""
+    """The folder of previous limits, which only root may write, with locks that only root has.
+
+    A lock of the machine, which any user can take, would let a user stop a prolog or epilog.
+    """
+
+    advice = ""
 
     def __init__(self, paths: SitePaths) -> None:
         super().__init__(paths.state)
 
-    def create(self) -> None:
-        """Create the folder; raises ``NotAvailable`` if that fails or other users may write it."""
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise NotAvailable(f"{self.path}: cannot be created: {error.strerror}") from None
-        self.check()
-        self.path.chmod(0o700)
-
-    def check(self) -> None:
-        """Raise ``NotAvailable`` if users other than root may change its content."""
-        check_only_root_writes(self.path)
+    def lock(self, device: str) -> list[int] | None:
+        """Lock a device for this hook, as ``StateFolder.lock``."""
+        file = self.lock_file(device)
+        return None if file is None else [file]
 
     def of_this_host(self) -> list[SavedState]:
-        """Return the saved states of this machine; raises as ``check`` does."""
-        return [
-            saved
-            for saved in self.survey().states
-            if saved.is_for_this_host and not saved.is_foreign
-        ]
+        return [saved for saved in self.survey().states if saved.is_for_this_host]
 
     @contextmanager
     def locked(self, devices: Iterable[str]) -> Iterator[None]:
@@ -91,11 +67,11 @@ class SiteStateFolder(StateFolder):
         locks: list[int] = []
         try:
             for device in sorted(set(devices)):
-                while (lock := self.lock(device)) is None:
+                while (files := self.lock(device)) is None:
                     if time.monotonic() > end_s:
                         raise NotAvailable(f"{device}: another prolog or epilog is changing it")
                     time.sleep(0.1)
-                locks.append(lock)
+                locks += files
             yield
         finally:
             for lock in locks:
@@ -129,7 +105,6 @@ class SiteStateFolder(StateFolder):
 
 
 def belongs_to(saved: SavedState, job: NodeJob) -> bool:
-    """Return whether a limit was set for a job."""
     return (saved.job_id, saved.node) == (job.job_id, job.node)
 
 

@@ -13,8 +13,6 @@ from wattlaw.study.document import read_document
 
 
 class AllowedRange(BaseModel):
-    """The smallest and the largest value that may be requested."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     min: float = Field(gt=0)

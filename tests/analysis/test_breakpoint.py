@@ -44,7 +44,7 @@ def test_a_curve_that_is_flat_beyond_64_has_its_breakpoint_there(largest, shared
 def test_a_pure_power_law_rarely_has_a_breakpoint(counts, repeats, shared):
     told = [
         find_breakpoint(*study(counts, repeats=repeats, shared=shared, seed=seed)) is not None
-        for seed in range(400)
+        for seed in range(200)
     ]
     assert np.mean(told) <= 0.05
 
@@ -86,16 +86,13 @@ def test_the_p_value_is_the_share_of_power_laws_that_seem_to_bend_as_much():
 
 def test_a_breakpoint_is_described_with_both_slopes_and_the_range():
     bend = find_breakpoint(*study(flat_from=64))
+    assert bend == find_breakpoint(*study(flat_from=64))
     assert bend.sentence.startswith("the curve flattens beyond 64: β = 0.")
     assert "from 2 to 64" in bend.sentence
     assert "beyond, up to 424" in bend.sentence
     json.dumps(bend.to_dict(), allow_nan=False)
     steeper = np.where(SCHNET < 32, 100 * SCHNET**-0.2, 100 * 32**0.6 * SCHNET**-0.8)
     assert "steepens" in find_breakpoint(SCHNET, steeper).sentence
-
-
-def test_the_result_is_deterministic():
-    assert find_breakpoint(*study(flat_from=64)) == find_breakpoint(*study(flat_from=64))
 
 
 def test_an_exact_power_law_does_not_bend_and_an_exact_bend_does():

@@ -21,18 +21,11 @@ COUNTS = (1, 2, 4, 8, 16)
 
 
 def table(
-    watts: float = 300.0,
-    base_j: float = 0.0,
-    noise: float = 0.01,
-    *,
-    batches: tuple[int, ...] = (256, 1024),
-    repeats: int = 3,
-    drift: float = 0.0,
-    counts: tuple[int, ...] = COUNTS,
-    seed: int = 0,
-    epochs: dict[str, object] | None = None,
+    watts: float = 300.0, base_j: float = 0.0, noise: float = 0.01, *,
+    batches: tuple[int, ...] = (256, 1024), repeats: int = 3, drift: float = 0.0,
+    counts: tuple[int, ...] = COUNTS, seed: int = 0, epochs: dict[str, object] | None = None,
     **row: object,
-) -> pd.DataFrame:
+) -> pd.DataFrame:  # fmt: skip
     """Return metrics of runs whose GPUs draw ``watts * N ** drift``, plus energy per epoch."""
     dice = np.random.default_rng(seed)
     runs, windows = [], []
@@ -53,15 +46,6 @@ def table(
     return run_metrics(*frames(runs, windows))
 
 
-def test_the_factor_is_the_power_that_was_put_in():
-    law = energy_law(table(300.0))
-    assert law["factor_w"] == pytest.approx(300, rel=0.01)
-    assert law["factor_w_low"] < 300 < law["factor_w_high"]
-    assert law["r2_origin"] > 0.99
-    assert (law["n"], law["runs"]) == (10, 30)
-    assert law["exponent_low"] < 1 < law["exponent_high"]
-
-
 def test_the_law_agrees_with_statsmodels_called_directly():
     rows = table(300.0, base_j=2e4, noise=0.05)
     law = energy_law(rows)
@@ -72,16 +56,14 @@ def test_the_law_agrees_with_statsmodels_called_directly():
     origin = smf.wls("e ~ s - 1", points, weights=weights).fit()
     line = smf.wls("e ~ s", points, weights=weights).fit()
     power = smf.ols("np.log(e) ~ np.log(h)", points).fit()
-    ends = [law["factor_w_low"], law["factor_w_high"]]
-    assert law["factor_w"] == pytest.approx(origin.params["s"])
-    assert ends == pytest.approx(origin.conf_int().loc["s"].to_list())
+    for name, fit, term in (
+        ("factor_w", origin, "s"), ("exponent", power, "np.log(h)"),
+        ("intercept_j", line, "Intercept"),
+    ):  # fmt: skip
+        found = [law[name], law[f"{name}_low"], law[f"{name}_high"]]
+        assert found == pytest.approx([fit.params[term], *fit.conf_int().loc[term]])
     assert law["factor_w"] == pytest.approx((points["e"] / points["s"]).mean())  # the mean power
-    ends = [law["exponent_low"], law["exponent_high"]]
-    assert law["exponent"] == pytest.approx(power.params["np.log(h)"])
-    assert ends == pytest.approx(power.conf_int().loc["np.log(h)"].to_list())
-    ends = [law["intercept_j_low"], law["intercept_j_high"]]
-    assert law["intercept_j"] == pytest.approx(line.params["Intercept"])
-    assert ends == pytest.approx(line.conf_int().loc["Intercept"].to_list())
+    assert (law["n"], law["runs"]) == (10, 30)
     in_energy = power.llf - np.log(points["e"]).sum()
     n = len(points)
     criteria = {
@@ -129,25 +111,20 @@ def test_each_group_has_a_row_with_a_law_or_a_reason():
     assert energy_laws(good.iloc[:0]).empty
 
 
-def test_energies_that_count_different_things_are_never_mixed():
-    with_cpu = table(seed=1, epochs={"cpu_energy_j": 1e4})
-    both = pd.concat([table(), with_cpu])
-    with pytest.raises(Refused, match="energy_is differs"):
-        energy_law(both)
-    with pytest.raises(Refused, match="energy_is differs"):
-        factor_model(both)
-    assert sorted(energy_laws(both)["energy_is"]) == ["gpu+cpu, counter", "gpu, counter"]
-
-
-def test_caps_are_never_mixed_into_one_law():
-    capped = table(150.0, seed=1, power_limit_w=150.0)
-    both = pd.concat([table(), capped])
+@pytest.mark.parametrize(
+    ("name", "other", "watts"),
+    [("energy_is", {"epochs": {"cpu_energy_j": 1e4}}, 300.0),
+     ("power_limit_w", {"power_limit_w": 150.0}, 150.0)],
+)  # fmt: skip
+def test_energies_of_different_devices_or_caps_are_never_mixed(name, other, watts):
+    both = pd.concat([table(), table(watts, seed=1, **other)])
     for analysis in (energy_law, factor_model):
-        with pytest.raises(Refused, match="power_limit_w differs"):
+        with pytest.raises(Refused, match=f"{name} differs"):
             analysis(both)
-    found = energy_laws(both).set_index("power_limit_w")["factor_w"]
-    assert found.loc[150.0] == pytest.approx(150, rel=0.02)
-    assert found[found.index.isna()].to_list() == pytest.approx([300], rel=0.02)
+    found = energy_laws(both)
+    assert found[name].nunique(dropna=False) == len(found) == 2
+    if name == "power_limit_w":
+        assert sorted(found["factor_w"]) == pytest.approx([150, 300], rel=0.02)
 
 
 def test_an_energy_that_is_computed_from_time_has_no_law():
@@ -162,19 +139,14 @@ def test_an_energy_that_is_computed_from_time_has_no_law():
     assert energy_law(table())["note"] is None
 
 
-def test_partial_energies_are_the_reason_where_they_are():
-    partial = table(epochs={"energy_verdict": "partial"}, repeats=1)
-    with pytest.raises(Refused, match=r"energies of 10 of 10 runs are partial: .* too low") as told:
-        energy_law(partial)
+@pytest.mark.parametrize("verdict", ["partial", "implausible"])
+def test_energies_that_are_left_out_are_the_reason_where_they_are(verdict):
+    unusable = table(epochs={"energy_verdict": verdict}, repeats=1)
+    with pytest.raises(Refused, match=f"energies of 10 of 10 runs are {verdict}: ") as told:
+        energy_law(unusable)
     assert "machine with a meter" not in str(told.value)
-    (row,) = energy_laws(partial).to_dict("records")
-    assert "are partial" in row["reason"]
-
-
-def test_implausible_energies_make_no_law():
-    implausible = table(epochs={"energy_verdict": "implausible"}, repeats=1)
-    with pytest.raises(Refused, match="energies of 10 of 10 runs are implausible"):
-        energy_law(implausible)
+    (row,) = energy_laws(unusable).to_dict("records")
+    assert row["reason"] == str(told.value)
 
 
 def test_the_note_of_a_law_names_differences_between_its_runs():

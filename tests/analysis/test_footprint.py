@@ -12,7 +12,7 @@ from public_data import ORIGINS, public_csv
 from wattlaw.analysis.advise.footprint import J_PER_KWH, Footprint
 from wattlaw.api.footprint import footprint_of
 from wattlaw.common.errors import BadInput
-from wattlaw.common.reference.footprint import (
+from wattlaw.common.reference.electricity import (
     electricity_price,
     electricity_prices,
     grid_intensities,

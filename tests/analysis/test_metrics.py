@@ -137,6 +137,8 @@ def test_repeats_become_mean_deviation_and_students_interval():
     assert cell["epoch_time_s_low"] == pytest.approx(10 * np.exp(-half))
     assert cell["epoch_time_s_high"] == pytest.approx(10 * np.exp(half))
     assert np.isnan(cell["energy_per_epoch_j"])
+    (cell,) = aggregate(table[:1]).to_dict("records")
+    assert np.isnan(cell["epoch_time_s_low"])
 
 
 def test_a_repeat_whose_energy_was_lost_does_not_take_that_of_the_others():
@@ -170,33 +172,15 @@ def test_a_meter_that_did_not_move_measured_no_energy():
     assert run["energy_per_epoch_j"] == 2.0
 
 
-def test_an_interval_of_a_time_stays_above_zero():
-    table = run_metrics(*frames(
-        [run_row(name, repeat=n) for n, name in enumerate("ab")],
-        [window_row("a", 1, duration_s=1.0), window_row("b", 1, duration_s=9.0)],
-    ))  # fmt: skip
-    (cell,) = aggregate(table).to_dict("records")
-    assert 0 < cell["epoch_time_s_low"] < 5 < cell["epoch_time_s_high"]
-
-
-def test_one_repeat_has_no_interval():
-    table = run_metrics(*frames([run_row("a")], [window_row("a", 1)]))
-    (cell,) = aggregate(table).to_dict("records")
-    assert np.isnan(cell["epoch_time_s_low"])
-
-
-def test_a_store_without_a_done_run_gives_findings_that_say_so():
+def test_runs_that_are_not_done_never_enter_a_mean():
+    runs = [run_row("a"), run_row("b", repeat=1, status="failed")]
+    table = run_metrics(*frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=99.0)]))
+    assert table["run_id"].to_list() == ["a"]
     findings = analyse(*frames([run_row("a", status="failed", reason="broken")], []))
     assert findings.runs.empty
     assert findings.fits.laws == ()
     assert findings.not_done["reason"].to_list() == ["broken"]
     assert findings.energy is None
-
-
-def test_runs_that_are_not_done_never_enter_a_mean():
-    runs = [run_row("a"), run_row("b", repeat=1, status="failed")]
-    table = run_metrics(*frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=99.0)]))
-    assert table["run_id"].to_list() == ["a"]
 
 
 GPU = {"gpu_energy_j": 7200.0, "energy_source": "counter", "energy_verdict": "ok"}
@@ -258,15 +242,10 @@ def test_utilisation_of_a_run_is_that_of_all_its_samples(windows):
     assert np.isnan(run["mem_util_cv"])
 
 
-def test_a_gpu_that_never_worked_has_no_coefficient_of_variation():
-    run = one_run(window_row("a", 1, sm_util_mean=0.0))
-    assert run["sm_util_mean"] == 0.0
-    assert np.isnan(run["sm_util_cv"])
-
-
-def test_a_mean_without_its_samples_has_no_coefficient_of_variation():
-    run = one_run(*(window_row("a", epoch, sm_util_mean=0.5) for epoch in (1, 2)))
-    assert run["sm_util_mean"] == 0.5
+@pytest.mark.parametrize("mean", [0.0, 0.5])  # never used; used, without its samples
+def test_a_mean_without_use_or_samples_has_no_coefficient_of_variation(mean):
+    run = one_run(*(window_row("a", epoch, sm_util_mean=mean) for epoch in (1, 2)))
+    assert run["sm_util_mean"] == mean
     assert np.isnan(run["sm_util_cv"])
 
 

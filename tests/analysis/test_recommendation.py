@@ -12,12 +12,12 @@ from made_stores import write_store
 from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.advise.advice import Advice, advise
+from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.commands.advise import advise as advise_command
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
-from wattlaw.common.formatting import worker_noun
 
 #: The most lines of the first screen, at 80 columns.
 LINES = 16

@@ -140,25 +140,26 @@ def test_a_node_without_samples_is_covered_for_no_time(tmp_path):
     assert row["covered"] == pytest.approx(0.25)
 
 
-def test_without_telemetry_ours_is_of_the_windows_in_that_time_evaluation_included(tmp_path):
-    (row,) = energies(slurm_store(tmp_path, {"a": SITE}), with_telemetry=False)
+WINDOWS_J = 4 * 700  # evaluation included, and not the 9 kJ of the attempt before
+
+
+@pytest.mark.parametrize(
+    ("site", "gpu_ends_s", "with_telemetry", "ours_j"),
+    [
+        (SITE, 12.0, False, WINDOWS_J),
+        (SITE, 8.0, True, WINDOWS_J),  # the samples of a GPU end early
+        (changed(energy_start_at=None, energy_end_at=None), 12.0, True, WINDOWS_J + 2 * 9100),
+    ],
+)
+def test_without_telemetry_over_the_accounted_time_ours_is_of_the_windows(
+    tmp_path, site, gpu_ends_s, with_telemetry, ours_j
+):
+    store = slurm_store(tmp_path, {"a": site}, gpu_ends_s=gpu_ends_s)
+    (row,) = energies(store, with_telemetry=with_telemetry)
     assert row["same_time"] is False
-    assert row["ours_j"] == pytest.approx(4 * 700)  # and not the 9 kJ of the attempt before
+    assert row["ours_j"] == pytest.approx(ours_j)
     assert np.isnan(row["covered"])
-    assert row["ratio"] == pytest.approx(2800 / 5000)
-
-
-def test_without_a_time_of_the_accounting_all_windows_count(tmp_path):
-    site = changed(energy_start_at=None, energy_end_at=None)
-    (row,) = energies(slurm_store(tmp_path, {"a": site}))
-    assert row["same_time"] is False
-    assert row["ours_j"] == pytest.approx(4 * 700 + 2 * 9100)
-
-
-def test_a_gpu_whose_samples_end_early_leaves_the_windows_to_compare(tmp_path):
-    (row,) = energies(slurm_store(tmp_path, {"a": SITE}, gpu_ends_s=8.0))
-    assert row["same_time"] is False
-    assert row["ours_j"] == pytest.approx(4 * 700)
+    assert row["ratio"] == pytest.approx(ours_j / 5000)
 
 
 def test_where_a_meter_reads_the_nodes_their_energy_is_compared():

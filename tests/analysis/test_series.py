@@ -12,19 +12,6 @@ from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.metrics.metrics import run_metrics
 
 
-def test_runs_of_different_threads_make_different_series():
-    runs = [
-        run_row(f"{threads}-{gpus}", gpus=gpus, local_batch=64 // gpus, threads_per_worker=threads)
-        for threads in (1, 2)
-        for gpus in (1, 2)
-    ]
-    series = scaling_series(run_metrics(*frames(runs, [window_row(r["run_id"], 1) for r in runs])))
-    assert set(series["series"]) == {"global batch 64, 1 threads", "global batch 64, 2 threads"}
-    assert analyse(*frames(runs, [window_row(r["run_id"], 1) for r in runs])).varying_settings == (
-        "threads_per_worker",
-    )
-
-
 def test_a_run_of_one_worker_belongs_to_a_series_of_each_kind():
     runs = [
         run_row("a", gpus=1, global_batch=64, local_batch=64),
@@ -174,16 +161,6 @@ def test_energies_that_count_different_things_have_no_ratio():
     assert table["speedup"].notna().all()
 
 
-def test_gpus_that_get_more_data_are_efficient_where_time_stays_the_same():
-    runs, windows = [], []
-    for gpus in (1, 2, 4):
-        runs.append(run_row(str(gpus), gpus=gpus, global_batch=32 * gpus, local_batch=32,
-                            dataset_fraction=gpus / 4))  # fmt: skip
-        windows.append(window_row(str(gpus), 1, duration_s=10.0 if gpus < 4 else 12.5))
-    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
-    assert table["efficiency"].to_list() == pytest.approx([1.0, 1.0, 0.8])
-
-
 def test_a_repeat_without_energy_leaves_the_ratio_of_the_others():
     energy = {"cpu_energy_j": 4.0, "energy_source": "counter", "energy_verdict": "ok"}
     runs = [run_row("a"), run_row("b", repeat=1), run_row("c", gpus=2, local_batch=32)]
@@ -206,23 +183,16 @@ def test_repeats_that_are_all_the_same_give_no_interval():
     assert row[["speedup_low", "speedup_high", "efficiency_low"]].isna().all()
 
 
-def test_energies_of_a_data_set_that_grows_are_compared_by_the_sample():
+def test_a_data_set_that_grows_is_compared_by_the_work_of_a_gpu_and_the_energy_of_a_sample():
     energy = {"energy_source": "counter", "energy_verdict": "ok"}
     runs, windows = [], []
     for gpus in (1, 2, 4):
         runs.append(run_row(str(gpus), gpus=gpus, global_batch=32 * gpus, local_batch=32,
                             dataset_fraction=gpus / 4))  # fmt: skip
-        windows.append(
-            window_row(
-                str(gpus),
-                1,
-                duration_s=10.0 if gpus < 4 else 12.5,
-                samples=100 * gpus,
-                cpu_energy_j=50.0 * gpus**1.5,
-                **energy,
-            )
-        )
+        measured = {"samples": 100 * gpus, "cpu_energy_j": 50.0 * gpus**1.5} | energy
+        windows.append(window_row(str(gpus), 1, duration_s=12.5 if gpus == 4 else 10.0, **measured))
     table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
+    assert table["efficiency"].to_list() == pytest.approx([1.0, 1.0, 0.8])
     assert table["energy_ratio"].to_list() == pytest.approx([1, 2**0.5, 2])
     # Energy and time of a sample: 4 GPUs take 1.25 times as long for 4 times as many.
     assert table["energy_delay_ratio"].to_list() == pytest.approx([1, 2**-0.5, 2 * 1.25 / 4])

@@ -115,27 +115,22 @@ def test_escaped_braces_are_no_placeholder():
 
 
 @pytest.mark.parametrize("options", [SCRIPT, COUNTED])
-def test_processes_of_two_and_four_epochs_are_no_repeats(options):
-    runs = [script_run(f"{n}", epochs=n, options=options, repeat=n) for n in (2, 4)]
+@pytest.mark.parametrize(
+    ("name", "word"), [("epochs", "epochs"), ("measure_steps", "steps"), ("measure_seconds", "s")]
+)
+def test_processes_of_other_lengths_are_no_repeats(options, name, word):
+    runs = [
+        script_run(f"{n}", options=options, repeat=n, **({"epochs": None} | {name: n}))
+        for n in (2, 4)
+    ]
     tables = frames(runs, [process("2", 20.0), process("4", 30.0)])
     settings = aggregate(run_metrics(*tables))
     assert settings["n"].tolist() == [1, 1]
-    assert set(settings["run_length"]) == {"2 epochs", "4 epochs"}
+    assert set(settings["run_length"]) == {f"2 {word}", f"4 {word}"}
     found = advice_of(tables)
     assert "variants-excluded" in codes(found.warnings)
     assert found.recommended is not None
     assert found.recommended.repeats == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "values", "lengths"),
-    [("measure_steps", (100, 200), {"100 steps", "200 steps"}),
-     ("measure_seconds", (30.0, 60.0), {"30 s", "60 s"})],
-)  # fmt: skip
-def test_processes_of_other_steps_or_seconds_are_no_repeats(name, values, lengths):
-    runs = [script_run(str(value), epochs=None, **{name: value}) for value in values]
-    table = run_metrics(*frames(runs, [process(str(value), 20.0) for value in values]))
-    assert set(aggregate(table)["run_length"]) == lengths
 
 
 def test_steps_are_known_per_step_and_sample_and_warm_up_does_not_count():

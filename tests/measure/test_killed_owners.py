@@ -1,16 +1,13 @@
 """Limits are restored after SIGKILL and SIGTERM."""
 
-import contextlib
 import json
 import os
-import random
 import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -18,7 +15,6 @@ import pynvml
 import pytest
 
 from conftest import SIMULATED_DEVICES, started, wait_for
-from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import (
     FAKE_BIN,
@@ -35,7 +31,10 @@ from limiting import (
     restore_stale_or_raise,
     stays,
 )
-from wattlaw.measure.devices.inventory import gpu_environment
+from soak.kills_capped import CappedRound
+from soak.outcome import Outcome
+from soak.rounds import one_round
+from soak.sandbox import bases, sandbox
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 
@@ -43,10 +42,6 @@ Start = Callable[..., Place]
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
 HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
 CAP = Limits(power_limit_w=150)
-#: So many show that the limits come back whenever their owner is killed; the soak test runs more.
-ROUNDS, BOARDS, AT_ONCE = int(os.environ.get("KILLS") or 24), 8, 3
-#: The share of a life, by its length, in which its cap is not in force yet; how long it then is.
-STARTING, CAPPED_S = 0.6, 0.5
 
 
 @pytest.fixture
@@ -180,17 +175,6 @@ def test_a_board_has_one_owner_until_it_is_released(start: Start) -> None:
         held.apply(CAP)
 
 
-def test_a_second_command_fails_if_the_board_is_limited(start: Start) -> None:
-    place = start()
-    with (
-        place.owner(150),
-        place.measured("--power-limit", 120, "--", "sleep", 30) as process,
-    ):
-        assert process.wait(20) == 3
-        assert "another process has locked one of these GPUs" in process.stderr.read()
-        assert place.limits_w == [150]
-
-
 def test_a_command_that_cannot_restore_a_limit_prints_advice(start: Start) -> None:
     place = start()
     with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
@@ -224,19 +208,6 @@ def test_the_next_start_restores_limits_that_outlived_their_watchdog(
         with place.measured("--", "true") as process:
             assert process.wait(20) == 0
             assert f"restored the limits of {place.devices[0]}" in process.stderr.read()
-    assert place.limits_w == [217.5]
-
-
-def test_a_kept_limit_outlives_its_process(start: Start) -> None:
-    place = start()
-    code = OWNER.replace("[1])))", "[1])), kept=True)").replace("sleep(60)", "sleep(0)")
-    subprocess.run([sys.executable, "-c", code, "150", *place.devices], check=True)
-    assert (place.limits_w, place.watchdogs) == ([150], [])
-    with place.measured("--power-limit", 120, "--", "true") as process:
-        assert process.wait(20) == 3
-        assert "until 'wattlaw limits restore'" in process.stderr.read()
-    assert place.limits_w == [150]
-    restore_stale_or_raise(place.folder, include_kept=True)
     assert place.limits_w == [217.5]
 
 
@@ -297,7 +268,7 @@ def test_a_relative_path_in_the_environment_means_the_same_to_the_watchdog(
         kill(owner)
         limits = tmp_path / "devices.json.limits"
         wait_for(lambda: json.loads(limits.read_text()) == {"SIM-0": 300}, "the limit", 20)
-        wait_for(lambda: not place.folder.is_locked("SIM-0"), "the lock")
+        wait_for(lambda: not place.folder.lock_owner("SIM-0"), "the lock")
 
 
 def test_a_pending_nvidia_smi_does_not_undo_the_restore(
@@ -319,117 +290,20 @@ def test_a_pending_nvidia_smi_does_not_undo_the_restore(
     assert place.boards.calls(SET) == 4  # both ways, to limit and to give back
 
 
-@dataclass
-class Run:
-    """A measured command with a power limit, on a board of its own, that will be killed."""
-
-    place: Place
-    board: int
-    before_mw: int  # odd, and another one each time
-    part: float  # of its life, after which it is killed
-    process: Child
-    end: contextlib.ExitStack
-    begun_s: float = field(default_factory=time.monotonic)
-    capped_s: float | None = None
-
-    @property
-    def limit_mw(self) -> int:
-        """The limit of its board now."""
-        return self.place.boards[self.board].limit_mw
-
-    @property
-    def is_given_back(self) -> bool:
-        """Whether the board is unlocked."""
-        return not self.place.folder.is_locked(self.place.devices[self.board])
-
-    def is_due(self, start_s: float) -> bool:
-        """Say whether its part of a life, which is the start and then the cap, has passed."""
-        now_s = time.monotonic()
-        if self.capped_s is None and self.limit_mw == 150_000:
-            self.capped_s = now_s
-        if self.part < STARTING:
-            return now_s - self.begun_s >= self.part / STARTING * start_s
-        capped_s = now_s if self.capped_s is None else self.capped_s
-        return now_s - capped_s >= (self.part - STARTING) / (1 - STARTING) * CAPPED_S
+@pytest.mark.parametrize("kind", ["caps", "amd-caps"])
+def test_limits_are_restored_whichever_processes_are_killed(kind: str, tmp_path: Path) -> None:
+    """A sample of the rounds of ``make soak``."""
+    told = Outcome(kind, tmp_path)
+    with bases(), sandbox(kind) as own:
+        assert [one_round(kind, f"sample:{number}", own, told) for number in range(3)] == [True] * 3
 
 
-def begin(place: Place, number: int, board: int, before_mw: int, part: float = 1.0) -> Run:
-    place.boards[board].limit_mw = before_mw
-    store = place.folder.path.parent / f"store{number}"
-    line = [sys.executable, "-m", "wattlaw", "measure", "-o", str(store), "--power-limit", "150"]
-    environment = os.environ | gpu_environment([place.devices[board]])
-    end = contextlib.ExitStack()
-    log = end.enter_context(store.with_suffix(".log").open("w"))
-    process = end.enter_context(child([*line, "--", "sleep", "30"], env=environment, stderr=log))
-    return Run(place, board, before_mw, part, process, end)
-
-
-def start_s(place: Place, before_mw: int) -> float:
-    """Return how long the slowest of runs side by side takes until its cap is in force."""
-    runs = [begin(place, -1 - i, i, before_mw) for i in range(AT_ONCE)]
-    wait_for(lambda: all(run.limit_mw == 150_000 for run in runs), "the caps")
-    taken_s = time.monotonic() - runs[0].begun_s
-    for run in runs:
-        kill(run.process)
-    place.wait_until_clean()
-    for run in runs:
-        run.end.close()
-    return taken_s
-
-
-@pytest.fixture
-def amd_place(
-    tmp_path: Path, amd_machine: Callable[..., AmdMachine], monkeypatch: pytest.MonkeyPatch
-) -> Place:
-    """Give AMD GPUs with limits of up to 750 W, of which AMD SMI limits those of the test."""
-    machine = amd_machine("MI300X", BOARDS)
-    for gpu in machine.gpus:
-        gpu.set(power1_cap_max=750_000_000)
-    return Place(tmp_path, machine, monkeypatch)
-
-
-def test_limits_of_every_killed_run_are_restored(start: Start) -> None:
-    kill_capped_runs(start(BOARDS), range(180_001, 250_000, 2))
-
-
-def test_limits_of_every_killed_run_on_amd_gpus_are_restored(amd_place: Place) -> None:
-    kill_capped_runs(amd_place, range(160_000, 750_000, 1000))  # AMD's driver has whole watts
-    assert amd_place.limits_w != [150] * BOARDS
-
-
-def kill_capped_runs(place: Place, limits_mw: range) -> None:
-    """Kill runs at random moments; afterwards each GPU has the limit that it had before."""
-    chance = random.Random(2024)
-    to_cap_s = start_s(place, limits_mw[-1])
-    odd_mw = chance.sample(limits_mw, ROUNDS)
-    parts = [chance.random() for _ in range(ROUNDS)]
-    kills = [chance.choice(KILLS) for _ in range(ROUNDS)]
-    free = list(range(BOARDS))
-    living: list[Run] = []
-    dying: list[Run] = []
-    found_mw: dict[int, int] = {}
-    capped = begun = 0
-    while len(found_mw) < ROUNDS:
-        if len(living) < AT_ONCE and begun < ROUNDS and free:
-            board = free.pop(chance.randrange(len(free)))
-            living.append(begin(place, begun, board, odd_mw[begun], parts[begun]))
-            begun += 1
-        for run in [run for run in living if run.is_due(to_cap_s)]:
-            assert run.process.poll() is None
-            capped += run.limit_mw == 150_000
-            kills[odd_mw.index(run.before_mw)](run.process)
-            living.remove(run)
-            dying.append(run)
-        for run in [run for run in dying if run.is_given_back]:
-            found_mw[run.before_mw] = run.limit_mw
-            assert place.folder.read(place.devices[run.board]) is None
-            run.end.close()
-            dying.remove(run)
-            free.append(run.board)
-        time.sleep(0.005)
-    assert found_mw == {mw: mw for mw in odd_mw}
-    print(
-        f"{len(found_mw)} limits restored; {capped} runs were killed while their cap was in force"
-    )
-    assert 0.25 * ROUNDS <= capped <= 0.8 * ROUNDS
-    place.wait_until_clean()
+def test_a_round_of_the_soak_notices_a_limit_that_is_not_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CappedRound, "limits_mw", property(lambda self: [150_000, 150_000]))
+    told = Outcome("caps", tmp_path)
+    with bases(), sandbox("caps") as own:
+        assert not one_round("caps", "sample:0", own, told)
+    ((failure,),) = [told.failures.values()]
+    assert "not give" in failure.cause or "not given" in failure.cause

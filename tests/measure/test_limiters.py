@@ -64,16 +64,34 @@ class Way:
             yield limiter
 
 
-def nvidia(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
-    @contextmanager
-    def denied() -> Iterator[None]:
-        boards.header.root = 0
-        try:
-            yield
-        finally:
-            boards.header.root = 1
+@contextmanager
+def refusing(boards: FakeGpus) -> Iterator[None]:
+    """Let a driver refuse every user."""
+    boards.header.root = 0
+    try:
+        yield
+    finally:
+        boards.header.root = 1
 
-    return Way("nvidia", "nvidia", denied, boards)
+
+@contextmanager
+def read_only(*paths: Path) -> Iterator[None]:
+    """Make files and folders read-only, for root too, who becomes another user."""
+    modes = {path: path.stat().st_mode for path in paths}
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
+    if os.geteuid() == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def nvidia(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
+    return Way("nvidia", "nvidia", lambda: refusing(boards), boards)
 
 
 def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
@@ -94,40 +112,14 @@ def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
 def amd(name: str, machine: AmdMachine) -> Way:
     files = [gpu.hwmon / "power1_cap" for gpu in machine.gpus]
     files += [gpu.folder / "power_dpm_force_performance_level" for gpu in machine.gpus]
-
-    @contextmanager
-    def denied() -> Iterator[None]:
-        for file in files:
-            file.chmod(0o444)
-        if os.geteuid() == 0:  # root may write all the same
-            os.seteuid(NOBODY)
-        try:
-            yield
-        finally:
-            os.seteuid(os.getuid())
-            for file in files:
-                file.chmod(0o644)
-
-    return Way(name, "amd", denied, machine=machine)
+    return Way(name, "amd", lambda: read_only(*files), machine=machine)
 
 
 def simulated(path: Path, patch: pytest.MonkeyPatch) -> Way:
     path.write_text(json.dumps(SIMULATED))
     path.with_name(f"{path.name}.limits").write_text('{"SIM-0": 217.5, "SIM-1": 217.5}')
     patch.setenv("WATTLAW_SIMULATED", str(path))
-
-    @contextmanager
-    def denied() -> Iterator[None]:
-        path.parent.chmod(0o500)
-        if os.geteuid() == 0:  # root may write all the same
-            os.seteuid(NOBODY)
-        try:
-            yield
-        finally:
-            os.seteuid(os.getuid())
-            path.parent.chmod(0o700)
-
-    return Way("simulated", "simulated", denied)
+    return Way("simulated", "simulated", lambda: read_only(path.parent))
 
 
 def intel(folder: Path, patch: pytest.MonkeyPatch) -> Way:
@@ -137,24 +129,13 @@ def intel(folder: Path, patch: pytest.MonkeyPatch) -> Way:
     patch.chdir(folder / "sys")  # what leads there is root's only
     patch.setenv("WATTLAW_SYSFS_ROOT", ".")
     patch.delenv("ZE_AFFINITY_MASK", raising=False)
-
-    @contextmanager
-    def denied() -> Iterator[None]:
-        for index in range(2):
-            cards.limit(index).chmod(0o444)
-        if os.geteuid() == 0:  # root may write all the same
-            os.seteuid(NOBODY)
-        try:
-            yield
-        finally:
-            os.seteuid(os.getuid())
-            for index in range(2):
-                cards.limit(index).chmod(0o644)
-
-    def lose() -> None:
-        shutil.rmtree(folder / "sys/devices/pci0000:15")
-
-    return Way("intel", "intel", denied, min_w=1.0, lose=lose)
+    return Way(
+        "intel",
+        "intel",
+        lambda: read_only(*(cards.limit(index) for index in range(2))),
+        min_w=1.0,
+        lose=lambda: shutil.rmtree(folder / "sys/devices/pci0000:15"),
+    )
 
 
 @pytest.fixture(params=[*AMD, *NVIDIA, "intel", "simulated"])
@@ -499,13 +480,14 @@ def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
     monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
     with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
         first, second = limiter.devices()
-        (tmp_path / "slow").touch()
+        (tmp_path / "slow.next").touch()
         slow = threading.Thread(target=limiter.set_power_limit, args=(first, 120))
         slow.start()
-        time.sleep(0.4)
-        (tmp_path / "slow").unlink()
+        begun = tmp_path / "slow.begun"
+        wait_for(begun.exists, "nvidia-smi to begin", 60)
         limiter.set_power_limit(second, 140)
         assert slow.is_alive()
+        threading.Timer(0.3, begun.unlink).start()
         limiter.set_power_limit(first, 150)
         slow.join()
         assert [board.limit_mw for board in boards] == [150_000, 140_000]

@@ -110,7 +110,7 @@ def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(start) ->
     with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == "limited\n", owner.stderr.read()
         assert (place.boards[0].requested_profiles, place.limits_w) == (MAX_Q, [150.0])
-        (saved,) = place.folder.states(place.devices[0])
+        saved = place.folder.read(place.devices[0])
         assert saved.power_profiles == ("network", "profile-40")
         kill_group(owner)
         wait_for(place.is_clean, "the profile to be restored", 20)

@@ -317,7 +317,7 @@ def mig_launcher(fake_gpus, monkeypatch, tmp_path):
 
     The tests' torch has no CUDA: without torch the launcher gives a command all visible devices.
     """
-    monkeypatch.setenv("WATTLAW_SLOTS_DIR", str(tmp_path / "slots"))
+    monkeypatch.setenv("WATTLAW_LOCKS", str(tmp_path))
     monkeypatch.setattr(local.importlib.util, "find_spec", lambda _: None)
     boards = fake_gpus(3, **INSTANCES)
     mig = [[part.value.decode() for part in board.mig_uuid] for board in boards]

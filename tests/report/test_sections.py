@@ -15,7 +15,7 @@ from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.batch_effects import NO_FALL
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables

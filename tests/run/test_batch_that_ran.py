@@ -22,10 +22,10 @@ from made_tables import frames, run_row, window_row
 from wattlaw.api.decision_inputs import read_inputs
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.common.formatting import OTHER_BATCH
 from wattlaw.run.instrumentation.batch import batch_that_ran
 from wattlaw.run.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
 from wattlaw.store.store import Store
+from wattlaw.study.not_as_declared import OTHER_BATCH
 
 SCRIPTS = paths.SCRIPTS
 #: Environment of scripts/ddp.py on two workers, for a local batch of 8, and what it trains.

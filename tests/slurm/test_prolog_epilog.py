@@ -18,7 +18,7 @@ from limiting import SET
 from slurm.cluster import Cluster
 from slurm.settings import Settings
 from slurm.studies import Desk
-from wattlaw_site.scripts import write_site_files
+from wattlaw_site.site_files import write_site_files
 
 BEFORE_W = (287.5, 301.25)
 CAP = "--comment=my own words wattlaw:power_w=250"

@@ -106,7 +106,7 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     "--assume-cpu-w", "--json"),
     ("devices",): ("--json",), ("limits", "show"): ("--json",), ("limits", "restore"): (),
     ("limits", "set"): ("--power-limit", "--clock-limit", "--prior-clocks", "--gpu"),
-    ("limits", "site-files", "DIR"): ("--python",),
+    ("site-files", "DIR"): ("--python",),
     ("examples",): (), ("examples", "copy", "VALUE", "DIR"): ("--force",),
     ("workloads",): ("--json",), ("workloads", "show", "VALUE"): (),
     ("workloads", "make-data", "VALUE", "DIR"): ("--size", "--seed"),

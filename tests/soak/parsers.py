@@ -112,7 +112,7 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read a request for limits in a job's comment, and write it again."""
     from wattlaw.common.errors import BadInput
-    from wattlaw_site.job import limit_comment, parse_limit_comment
+    from wattlaw.measure.limits.prolog_request import limit_comment, parse_limit_comment
 
     try:
         limits = parse_limit_comment(options["text"])

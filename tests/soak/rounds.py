@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from soak import disks, folders, kills_campaigns, kills_capped, users
+from soak import disks, folders, kills_campaigns, kills_capped
 from soak.killing import Fault, Killer
 from soak.outcome import Outcome
 from soak.sandbox import Sandbox, sandbox
 
 #: Kills or rounds of a part, so that on two cores most of the time is the fuzzers'.
-PER_MINUTE = {"caps": 5.0, "amd-caps": 5.0, "runs": 4.5, "disks": 0.5, "users": 0.5, "folder": 0.5}
+PER_MINUTE = {"caps": 5.0, "amd-caps": 5.0, "runs": 4.5, "disks": 0.5, "folder": 0.5}
 
 
 class Round(Protocol):
@@ -29,7 +29,6 @@ ROUNDS: dict[str, tuple[str, Callable[[Killer], Round]]] = {
     "amd-caps": (kills_capped.WHAT_AMD, kills_capped.AmdRound),
     "runs": (kills_campaigns.WHAT, kills_campaigns.CampaignRound),
     "disks": (disks.WHAT, disks.DiskRound),
-    "users": (users.WHAT, users.UsersRound),
     "folder": (folders.WHAT, folders.FolderRound),
 }
 
@@ -54,8 +53,7 @@ def part(kind: str) -> Callable[[int, float, Path, Outcome], None]:
 
 def missing(kind: str) -> str | None:
     """Return what this machine lacks for a part."""
-    module = {"disks": disks, "users": users}.get(kind)
-    return module.missing() if module is not None else None
+    return disks.missing() if kind == "disks" else None
 
 
 def one_round(kind: str, seed: str, own: Sandbox, told: Outcome) -> bool:

@@ -63,7 +63,7 @@ class Sandbox:
             "LD_LIBRARY_PATH": os.pathsep.join(filter(None, search)),
             BOARDS_VARIABLE: str(self.boards_path),
             "WATTLAW_LIMITS_DIR": str(self.limits),
-            "WATTLAW_SLOTS_DIR": str(self.root / "slots"),
+            "WATTLAW_LOCKS": str(self.root),
             "WATTLAW_SLURM_REPORTS": str(self.root / "reports"),
             "TMPDIR": str(self.tmp),
             "HOME": str(self.home),

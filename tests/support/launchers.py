@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from wattlaw.run import slots
 from wattlaw.run.campaign import Campaign, Outcome
 from wattlaw.run.launcher import Ended, Launcher
-from wattlaw.run.slots import SlotLease, Slots
+from wattlaw.run.slots import SlotLease
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -45,13 +46,13 @@ class ScriptedLauncher(Launcher):
     def __init__(self, folder: Path, **polls: Callable[[], Ended | None]) -> None:
         self.polls = polls
         self.attempts: list[ScriptedAttempt] = []
-        self._slots = Slots(folder)
+        self._slot = str(folder / "only")
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         return None
 
     def allocate(self, spec: RunSpec) -> SlotLease | None:
-        return self._slots.acquire(["only"], 1)
+        return slots.acquire([self._slot], 1)
 
     def start(self, record: RunRecord, folder: RunFolder, lease: SlotLease) -> ScriptedAttempt:
         measure = record.spec.measure

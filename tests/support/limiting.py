@@ -85,7 +85,7 @@ class Place:
 
     def is_clean(self) -> bool:
         """Say whether no saved states, locks or watchdogs remain."""
-        held = any(self.folder.is_locked(device) for device in self.devices)
+        held = any(self.folder.lock_owner(device) for device in self.devices)
         return not (held or self.files or self.watchdogs)
 
     def wait_until_clean(self) -> None:

@@ -25,6 +25,9 @@ GRACE_S = 0.5
 SITE = f"power_w: {{min: 150, max: 350}}\ngrace_s: {GRACE_S}\n"
 CLOCKS = SITE + "clock_mhz: {min: 600, max: 1300}\nprior_clocks: default\n"
 NODE = f"n-{os.getpid()}"
+#: Jobs of this process: other tests beside it, or a Slurm, have jobs with slurmstepds, too.
+JOB = 10 * os.getpid()
+OTHER, THIRD = JOB + 1, JOB + 2
 
 
 class Node:
@@ -37,6 +40,7 @@ class Node:
         self.state, self.bin = path / "state" / "limits", path / "bin"
         self.bin.mkdir()
         self.allow(SITE)
+        self.squeue(None)  # a real one of this machine could wait for a controller
         patch.setenv(VARIABLE, str(self.reports))
         name = ["/usr/sbin/slurmd", "-c", "read x", "-N", NODE]
         self.slurmd = subprocess.Popen(name, executable="/bin/bash", stdin=subprocess.PIPE)
@@ -109,7 +113,7 @@ class Node:
         )  # fmt: skip
 
     def process(
-        self, command: str, job: int = 7, comment: str | None = None, gpus: str = "0"
+        self, command: str, job: int = JOB, comment: str | None = None, gpus: str = "0"
     ) -> tuple[int, str]:
         """Run a hook; return its exit code and what it printed, once its pipe is closed."""
         process = self.start(command, job, comment, gpus)
@@ -119,7 +123,7 @@ class Node:
         return process.returncode, said
 
     def hook(
-        self, command: str, job: int = 7, comment: str | None = None, gpus: str = "0"
+        self, command: str, job: int = JOB, comment: str | None = None, gpus: str = "0"
     ) -> tuple[int, str]:
         """Run a hook within this process, which is quicker; only a watchdog is another one."""
         told = self.environment(job, comment, gpus)
@@ -133,16 +137,18 @@ class Node:
             end.enter_context(contextlib.redirect_stderr(said))
             return main(self.line(command)), said.getvalue()
 
-    def prolog(self, job: int = 7, comment: str | None = ASKS, gpus: str = "0") -> str:
+    def prolog(self, job: int = JOB, comment: str | None = ASKS, gpus: str = "0") -> str:
         """Run the prolog, which never fails; return what it printed."""
         code, said = self.hook("prolog", job, comment, gpus)
         assert code == 0, said
         return said
 
-    def squeue(self, text: str) -> None:
-        """Let there be a Slurm controller that says this about every question."""
+    def squeue(self, text: str | None) -> None:
+        """Let a Slurm controller say this about every question; None: it does not answer."""
         path = self.bin / "squeue"
-        path.write_text(f"#!/bin/sh\ncat <<'E'\n{text}\nE\n")
+        path.write_text(
+            "#!/bin/sh\nexit 1\n" if text is None else f"#!/bin/sh\ncat <<'E'\n{text}\nE\n"
+        )
         path.chmod(0o755)
 
 

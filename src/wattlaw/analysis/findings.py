@@ -13,16 +13,16 @@ from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.advise.left_out import runs_without_result
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
-from wattlaw.analysis.laws.caps.comparison import LimitComparison, compare_limits
-from wattlaw.analysis.laws.caps.limits import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
-from wattlaw.analysis.laws.fits import SeriesFits
+from wattlaw.analysis.laws.limit_comparison import LimitComparison, compare_limits
+from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.laws.series import (
     fit_table,
     law_refusals,
     scaling_series,
     varying_columns,
 )
+from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics import metrics
@@ -35,6 +35,8 @@ from wattlaw.common import formatting
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
+from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
@@ -59,8 +61,8 @@ class Findings:
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
     comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
-    limit_effects: pd.DataFrame  # analysis.caps.limits.limit_effects, and ``limit_kind``
-    energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of caps.limits.without_limits
+    limit_effects: pd.DataFrame  # analysis.laws.limit_effects, and ``limit_kind``
+    energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of limit_effects.without_limits
     factor_model: FactorModel | None
     factor_drift: pd.DataFrame  # analysis.energy_laws.factor_drift
     quality: tuple[BatchQuality, ...]  # analysis.batch_effects.quality_by_batch
@@ -79,12 +81,12 @@ class Findings:
     @property
     def origins_label(self) -> str:
         """Return ``simulated`` or ``replayed`` if no run is measured, else nothing."""
-        return formatting.origins_label(self.runs["launcher"])
+        return origins_label(self.runs["launcher"])
 
     @property
     def sources_label(self) -> str:
         """Return the sources of the runs, such as ``imported``, if none was measured here."""
-        return formatting.sources_label(self.runs["launcher"])
+        return sources_label(self.runs["launcher"])
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
@@ -191,8 +193,8 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
     alone = table[uncooperative(table)]
     if len(alone):
         yield Caution(
-            formatting.UNCOOPERATIVE,
-            formatting.uncooperative_text(len(alone), set(alone["workload"])),
+            UNCOOPERATIVE,
+            uncooperative_text(len(alone), set(alone["workload"])),
         )
     yield from batch_cautions(table)
     yield from scope_cautions(table)
@@ -250,7 +252,7 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     runs, gpu_hours, energy_j`` and, with a footprint, ``co2_kg, cost, counted``.
     """
     by, costs = ["workload", "hardware", "source", "energy_is"], ["co2_kg", "cost", "counted"]
-    table = table.assign(source=table["launcher"].map(formatting.source_of))
+    table = table.assign(source=table["launcher"].map(source_of))
     rows = []
     for group, rows_of_group in groups(table, by):
         energies = rows_of_group["train_energy_j"]
@@ -270,9 +272,7 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
 def facts(runs: pd.DataFrame) -> dict[str, str]:
     """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
-    dated = done[
-        done["launcher"].map(formatting.origin_of) != "replayed"
-    ]  # those are on a virtual clock
+    dated = done[done["launcher"].map(origin_of) != "replayed"]  # those are on a virtual clock
     started, ended = dated["started_at"].min(), dated["finished_at"].max()
     facts_by_name = {
         "Studies": _listed(runs["study"]),

@@ -10,7 +10,7 @@ from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.advise.options import needed_epochs, options_of_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, comparable_runs
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.predict import grid

@@ -15,7 +15,7 @@ from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.api.decision_inputs import Inputs, decide_of, read_inputs
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
-from wattlaw.common.formatting import number, origin_of, percent
+from wattlaw.common.formatting import number, percent
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.run.choosing import Choice
 from wattlaw.run.early_stop import StepTime
@@ -25,6 +25,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import Setting
+from wattlaw.study.sources import origin_of
 
 _TARGET = "no run reached the target"
 #: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if

@@ -13,13 +13,13 @@ import pandas as pd
 from wattlaw.analysis.decide import Candidate, Question
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.to_target import time_to_target
+from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import BASES, HOUR_S
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_tables import StoreTables
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.formatting import origin_of, worker_noun
 from wattlaw.common.text import join_names
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
@@ -27,6 +27,7 @@ from wattlaw.study.decide import Decide
 from wattlaw.study.model import Measure, Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import Setting
+from wattlaw.study.sources import origin_of
 from wattlaw.workloads import catalogue
 
 #: Runs with equal values in these columns are runs of the study's job.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.laws import fits as analysis
+from wattlaw.analysis.laws import series_fits as analysis
 from wattlaw.analysis.laws.series import fit_table, without_estimated
 from wattlaw.analysis.metrics.groups import ENERGIES
 from wattlaw.analysis.metrics.metrics import missing_energy, unit_of

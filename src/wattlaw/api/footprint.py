@@ -2,7 +2,7 @@
 
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.common.errors import BadInput
-from wattlaw.common.reference.footprint import electricity_price, grid_intensity
+from wattlaw.common.reference.electricity import electricity_price, grid_intensity
 from wattlaw.common.text import quote
 
 #: The currency of a price without one.

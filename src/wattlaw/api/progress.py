@@ -3,8 +3,8 @@
 import time
 from collections.abc import Callable
 
-from wattlaw.common.formatting import run_title
 from wattlaw.common.text import collapse_whitespace
+from wattlaw.run.run_status import run_title
 from wattlaw.store.record import RunRecord
 
 _REPEAT_NOTE_S = 60.0

@@ -1,4 +1,4 @@
-"""The results of one or several stores: laws, advice, predictions, claims and comparisons."""
+"""The results of one or several stores: laws, advice, predictions and comparisons."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +13,12 @@ from wattlaw.api.advice import Advice
 from wattlaw.api.fits import Fits, fit_metrics
 from wattlaw.api.footprint import footprint_of
 from wattlaw.api.store_reports import StoreReports
-from wattlaw.api.store_tables import checked_scope
 from wattlaw.common.errors import BadInput
 from wattlaw.common.quantities import duration_s, energy_j, finite, share
 
 if TYPE_CHECKING:
     from wattlaw.api.comparison import Comparison
     from wattlaw.api.predictions import Predictions
-    from wattlaw_papers.api import Claims
 
 
 @dataclass(frozen=True)
@@ -227,34 +225,6 @@ class Results(StoreReports):
             clock_limit_mhz=clock_limit_mhz,
         )  # fmt: skip
         return Predictions(**vars(predictions))
-
-    def claims(
-        self,
-        *,
-        energy_scope: str | None = None,
-        pue: float | None = None,
-        grid: str | float | None = None,
-    ) -> "Claims":
-        """Test the published findings of the two studies on these runs.
-
-        Parameters
-        ----------
-        energy_scope
-            As in ``advise``. By default energies count what the study of a claim counted.
-        pue, grid
-            As in ``advise``. The claims on carbon need them.
-
-        Examples
-        --------
-        >>> claims = wattlaw.open("results").claims()
-        >>> sorted(claims.to_frame()["verdict"].unique())[-1]
-        'simulated'
-        """
-        from wattlaw_papers.api import Claims
-        from wattlaw_papers.claims import check_claims
-
-        scope, footprint = checked_scope(energy_scope), footprint_of(pue, grid)
-        return Claims(check_claims(*self._tables, footprint=footprint, energy_scope=scope))
 
     def compare(
         self,

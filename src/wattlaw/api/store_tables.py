@@ -15,13 +15,13 @@ from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.display import as_html
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
-from wattlaw.common.formatting import origins_label
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
 from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
 from wattlaw.store.store import Store
 from wattlaw.store.tables import read_stores
+from wattlaw.study.sources import origins_label
 
 
 @dataclass(frozen=True)

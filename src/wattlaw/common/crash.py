@@ -49,7 +49,6 @@ def report(error: BaseException) -> str:
 
 
 def print_report(error: BaseException) -> None:
-    """Report an unexpected exception on standard error."""
     line = f"wattlaw: {report(error)}"
     with contextlib.suppress(OSError):
         print(line, file=sys.stderr, flush=True)

@@ -146,7 +146,9 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     try:
         with naming(path, temporary):
             yield temporary
-            wanted = 0o666 & ~_umask() if mode is None else mode
+            umask = os.umask(0o077)
+            os.umask(umask)
+            wanted = 0o666 & ~umask if mode is None else mode
             temporary.chmod(wanted if before is None else wanted & _mode_like(handle, before))
             if durable:
                 _sync(temporary)
@@ -245,22 +247,18 @@ def abandoned(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        yield _is_abandoned(handle)
+        status = os.fstat(handle)
+        is_abandoned = stat.S_ISREG(status.st_mode)
+        if is_abandoned:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_abandoned = False
+            except OSError:
+                is_abandoned = _is_old(status)
+        yield is_abandoned
     finally:
         os.close(handle)
-
-
-def _is_abandoned(handle: int) -> bool:
-    status = os.fstat(handle)
-    if not stat.S_ISREG(status.st_mode):
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return _is_old(status)
-    return True
 
 
 def is_old(path: Path) -> bool:
@@ -276,13 +274,11 @@ def _is_old(status: os.stat_result) -> bool:
 
 
 def write_text(path: Path, text: str, *, durable: bool = True, mode: int | None = None) -> None:
-    """Write a text file atomically."""
     with replacing(path, durable=durable, mode=mode) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_parquet(path: Path, table: "pa.Table", *, durable: bool = True) -> None:
-    """Write a Parquet file atomically."""
     import pyarrow.parquet as pq
 
     with replacing(path, durable=durable) as temporary:
@@ -295,9 +291,3 @@ def _sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask

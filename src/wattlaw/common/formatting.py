@@ -5,9 +5,7 @@ A missing value is a dash, never 0. Nothing here needs pandas, so that commands 
 
 import json
 import math
-import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from wattlaw.common.terminal import escape_invisible
@@ -29,10 +27,6 @@ JOULE_UNITS: Units = (("GJ", 1e9, 1e9), ("MJ", 1e6, 1e6), ("kJ", 1e3, 1e3), ("J"
 LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
 LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
 _NO_LIMIT = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
-MEASURED = "measured"
-#: What runs of a launcher that does not measure are called, from the most to the least real.
-_NOT_MEASURED = {"replay": "replayed", "simulated": "simulated"}
-ORIGINS = (MEASURED, *_NOT_MEASURED.values())
 _SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
 #: Settings whose value is clear without their name.
 _SETTINGS_WITHOUT_NAME = (
@@ -46,16 +40,11 @@ class Estimate(Protocol):
     """A value with the bounds of its interval, if it has one."""
 
     @property
-    def mean(self) -> float:
-        """The value."""
-
+    def mean(self) -> float: ...
     @property
-    def low(self) -> float | None:
-        """The lower bound."""
-
+    def low(self) -> float | None: ...
     @property
-    def high(self) -> float | None:
-        """The upper bound."""
+    def high(self) -> float | None: ...
 
 
 def known(value: Any) -> bool:
@@ -147,14 +136,12 @@ def choose_unit(values: Iterable[Any], units: Units) -> tuple[float, str]:
 
 
 def p_value(value: Any) -> str:
-    """Return a p value with two digits, or ``< 0.001``."""
     if not known(value):
         return MISSING
     return "< 0.001" if value < 0.001 else number(value, 2)
 
 
 def percent(share: Any, digits: int = 3) -> str:
-    """Return a share as a percentage."""
     return MISSING if not known(share) else f"{number(100 * float(share), digits)} %"
 
 
@@ -168,113 +155,8 @@ def change(ratio: Any, digits: int = 2) -> str:
     return f"{'+' if percents > 0 else '−'}{number(abs(percents), digits)} %"
 
 
-#: Names of GPUs, such as ``NVIDIA A100-SXM4-40GB`` or ``T4``.
-_GPU_NAME = re.compile(
-    r"\b(?:[LPT]4|[ABHKLMPV]\d{2,3}[A-Z]?|G[BH]\d00|MI\d{2,3}[A-Z]?|RTX\w*|GTX|TITAN|Tesla|GeForce|"
-    r"Quadro|Radeon|GPUs?)\b"
-)
-
-
-def worker_noun(runs: Any) -> str:
-    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker.
-
-    ``runs`` is a DataFrame with the columns of metrics.
-    """
-    is_measured = runs[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
-    is_named = any(_GPU_NAME.search(str(name)) for name in runs["hardware"].unique())
-    return "GPU" if is_measured or is_named else "worker"
-
-
 def plural(count: int, noun: str) -> str:
-    """Return ``1 run``, ``2 runs``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def origin_of(launcher: Any) -> str:
-    """Return what a launcher's runs are: ``measured``, ``replayed`` or ``simulated``."""
-    return _NOT_MEASURED.get(launcher, MEASURED)
-
-
-def source_of(launcher: Any) -> str:
-    """Return where the values of a launcher's runs are from: its origin, or ``imported``."""
-    return "imported" if launcher == "imported" else origin_of(launcher)
-
-
-def origins_label(launchers: Iterable[Any]) -> str:
-    """Return ``simulated`` or ``replayed`` (or both) if no run is measured, else ""."""
-    origins = sorted({origin_of(launcher) for launcher in launchers})
-    return "" if MEASURED in origins else " and ".join(origins)
-
-
-def sources_label(launchers: Iterable[Any]) -> str:
-    """Return the sources of runs, such as ``imported``, if none was measured here, else ""."""
-    sources = sorted({source_of(launcher) for launcher in launchers})
-    return "" if MEASURED in sources else " and ".join(sources)
-
-
-#: The code of the warning ``uncooperative_text``.
-UNCOOPERATIVE = "workers-do-not-cooperate"
-
-
-def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
-    """Return the warning about runs whose workers each trained a model of their own."""
-    return (
-        f"In {plural(runs, 'run')} of {', '.join(sorted(workloads))} the workers do not cooperate: "
-        "each trained a model of its own on the same data, so there is no speedup. Train with "
-        "DistributedDataParallel (torch.distributed.init_process_group), or set gpus: [1]."
-    )
-
-
-#: The code of the warnings ``batch_texts``.
-OTHER_BATCH = "batch-not-as-declared"
-#: The code of the warning that runs have no energy of the requested scope.
-NO_SCOPE = "energy-scope-missing"
-
-
-def batch_texts(runs: Iterable[Mapping[Any, Any]]) -> list[str]:
-    """Return a warning for each workload with runs of another global batch than declared.
-
-    ``runs`` have ``workload, launcher, gpus, global_batch`` and ``global_batch_declared``.
-    """
-    kinds: dict[str, Counter[tuple[int, float, float, bool]]] = {}
-    for run in runs:
-        if known(declared := run["global_batch_declared"]):
-            is_tracked = run["launcher"] == "track"
-            kind = (int(run["gpus"]), declared, run["global_batch"], is_tracked)
-            kinds.setdefault(run["workload"], Counter())[kind] += 1
-    texts = []
-    for workload, counts in sorted(kinds.items()):
-        shown = [
-            f"{ran:g} instead of {declared:g} on {plural(gpus, 'GPU')}"
-            for gpus, declared, ran, _ in sorted(counts)[:3]
-        ]
-        more = f" and {len(counts) - 3} more settings" if len(counts) > 3 else ""
-        texts.append(
-            f"{plural(counts.total(), 'run')} of {workload} trained with another global batch than "
-            f"declared: {', '.join(shown)}{more}. Results use the batch that ran. "
-            f"{_batch_remedy([*counts])}"
-        )
-    return texts
-
-
-def _batch_remedy(kinds: Sequence[tuple[int, float, float, bool]]) -> str:
-    """Return what makes the batch of a script that of its setting, by the kind of difference."""
-    if all(is_tracked for *_, is_tracked in kinds):
-        return "Set global_batch to the samples of an optimizer step on all GPUs."
-    if all(gpus > 1 and ran == declared * gpus for gpus, declared, ran, _ in kinds):
-        return (
-            "Each GPU seems to train the global batch: pass {local_batch} to the script, or divide "
-            "its batch by the number of GPUs."
-        )
-    if all(gpus > 1 and ran * gpus == declared for gpus, declared, ran, _ in kinds):
-        return (
-            "The batch seems to be divided by the number of GPUs twice: pass {global_batch} to the "
-            "script, or do not divide its batch."
-        )
-    return (
-        "Pass {local_batch} (of each GPU) or {global_batch} to the script; both include gradient "
-        "accumulation."
-    )
 
 
 def limit_label(name: str, value: float | None) -> str:
@@ -330,13 +212,11 @@ def replace_invisible(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return text with a capital letter and a full stop."""
     text = full_stop(text)
     return text[:1].upper() + text[1:]
 
 
 def full_stop(text: str) -> str:
-    """Return text with a full stop, unless it ends a sentence already."""
     text = text.strip()
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
@@ -344,34 +224,3 @@ def full_stop(text: str) -> str:
 def no_breaks(cell: str) -> str:
     """Return numbers that break into lines only before a bracket, if at all."""
     return cell.replace(" ", "\u00a0").replace("\u00a0(", " (")
-
-
-#: The columns of a run that its title has, as arguments of ``run_title``.
-TITLE_COLUMNS = (
-    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
-    "clock_limit_mhz", "power_profile",
-)  # fmt: skip
-
-
-def run_title(
-    run_id: str,
-    workload: str,
-    repeat: int,
-    gpus: int,
-    local_batch: int | None,
-    nodes: int,
-    emulated_gpus: int | None,
-    power_limit_w: float | None = None,
-    clock_limit_mhz: float | None = None,
-    power_profile: str | None = None,
-) -> str:
-    """Return the name of a run: workload, size, limits, repeat and id."""
-    size = f" on {gpus} x {local_batch}" if local_batch else ""
-    size += f", {nodes} nodes" if nodes > 1 else ""
-    size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
-    limits: dict[str, Any] = {
-        "power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz,
-        "power_profile": power_profile,
-    }  # fmt: skip
-    size += f", {label}" if (label := group_label(limits)) else ""
-    return f"{workload}{size} (repeat {repeat}, {run_id})"

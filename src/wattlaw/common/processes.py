@@ -51,15 +51,9 @@ def run_captured(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a program without input; return its exit code and its output as text."""
     return subprocess.run(
-        line,
-        capture_output=True,
-        stdin=subprocess.DEVNULL,
-        encoding="utf-8",
-        errors="replace",
-        timeout=timeout_s,
-        check=False,
-        env=env,
-    )
+        line, capture_output=True, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
+        timeout=timeout_s, check=False, env=env,
+    )  # fmt: skip
 
 
 def confine(memory_bytes: int, file_bytes: int = 0) -> None:
@@ -69,12 +63,11 @@ def confine(memory_bytes: int, file_bytes: int = 0) -> None:
     """
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     size_bytes = pages * resource.getpagesize()
-    limits = {
-        resource.RLIMIT_AS: size_bytes + memory_bytes,
-        resource.RLIMIT_FSIZE: file_bytes,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, limit in limits.items():
+    for kind, limit in (
+        (resource.RLIMIT_AS, size_bytes + memory_bytes),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
         _, hard = resource.getrlimit(kind)
         resource.setrlimit(kind, (min(limit, hard), hard) if hard >= 0 else (limit, limit))
 

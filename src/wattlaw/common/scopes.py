@@ -10,11 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "DEVICES", "ENERGY_SCOPES", "KINDS", "OUTERMOST", "PARTS", "Candidate", "KindEnergy",
-    "counted_parts", "is_shared_with_jobs", "outermost", "select", "total",
-]  # fmt: skip
-
 T = TypeVar("T")
 
 #: Kinds of devices that contain none of each other, except where a device states that it does.
@@ -103,6 +98,23 @@ def total(kinds: Mapping[str, KindEnergy]) -> tuple[str, ...]:
     return scope
 
 
+def scope_of_windows(
+    scopes: Collection[str | None], measured: Collection[str], complete: Collection[str]
+) -> tuple[str, ...]:
+    """Return the kinds that are the energy of windows together: the outermost that all have.
+
+    ``scopes`` are the windows' own; ``measured`` are the kinds that some of them have an energy of,
+    and ``complete`` those that all have.
+    """
+    inner = {scope for scope in scopes if scope != "node"}
+    if not inner:
+        return ("node",)
+    kinds = (inner.pop() or "").split("+") if len(inner) == 1 else []
+    if "module" in kinds and {*kinds} <= {*complete}:
+        return tuple(kinds)
+    return tuple(part for part in PARTS if part in measured)
+
+
 def outermost(contains: Mapping[str, Collection[str]]) -> tuple[str, ...]:
     """Return the outermost kinds, which together count everything and nothing twice.
 
@@ -120,7 +132,14 @@ def outermost(contains: Mapping[str, Collection[str]]) -> tuple[str, ...]:
     """
     if "node" in contains:
         return ("node",)
-    inside = {kind: _inside(kind, contains) for kind in KINDS if kind in contains}
+    inside: dict[str, set[str]] = {}
+    for kind in (kind for kind in KINDS if kind in contains):
+        inside[kind], waiting = set(), [*contains[kind]]
+        while waiting:  # what it contains by way of another kind, too
+            inner = waiting.pop()
+            if inner not in inside[kind]:
+                inside[kind].add(inner)
+                waiting += contains.get(inner, ())
     kept = list(inside)
     for kind in reversed(inside):
         outer = [other for other in inside if other != kind and kind in inside[other]]
@@ -128,15 +147,3 @@ def outermost(contains: Mapping[str, Collection[str]]) -> tuple[str, ...]:
         if any(other in kept or other not in inside[kind] for other in outer):
             kept.remove(kind)
     return tuple(kept)
-
-
-def _inside(kind: str, contains: Mapping[str, Collection[str]]) -> set[str]:
-    """Return what a kind contains, also by way of what it contains."""
-    inside: set[str] = set()
-    waiting = [*contains[kind]]
-    while waiting:
-        inner = waiting.pop()
-        if inner not in inside:
-            inside.add(inner)
-            waiting += contains.get(inner, ())
-    return inside

@@ -57,40 +57,32 @@ class OutputStream(io.TextIOBase):
 
     @property
     def unescaped(self) -> "OutputStream":
-        """The same stream, for text that has been escaped."""
         return OutputStream(self._stream, self._name, escapes=False)
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the stream below."""
         return self._stream.encoding
 
     @property
     def errors(self) -> str | None:  # type: ignore[override]
-        """The error handler of the stream below."""
         return self._stream.errors
 
     def write(self, text: str) -> int:
-        """Write text, escaped."""
         with self._named():
             self._stream.write(escape_invisible(text) if self._escapes else text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush the stream below."""
         with self._named():
             self._stream.flush()
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def isatty(self) -> bool:
-        """Say whether the stream below is a terminal."""
         return self._stream.isatty()
 
     def fileno(self) -> int:
-        """Return the file descriptor of the stream below."""
         return self._stream.fileno()
 
     @contextlib.contextmanager
@@ -111,7 +103,11 @@ def escaped_output() -> Iterator[None]:
     """
     before = sys.stdout, sys.stderr
     if None in before:
-        _open_closed_descriptors()
+        for descriptor in range(3):  # so that no file gets a closed descriptor
+            try:
+                os.fstat(descriptor)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)
     sys.stdout = _escaping(before[0], "standard output")
     sys.stderr = _escaping(before[1], "standard error")
     try:
@@ -128,17 +124,7 @@ def _escaping(stream: TextIO | None, name: str) -> OutputStream:
     return OutputStream(stream, name)
 
 
-def _open_closed_descriptors() -> None:
-    """Open the null device for each closed descriptor of 0, 1 and 2, so that no file gets it."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)
-
-
 def print_note(text: str) -> None:
-    """Print a line of wattlaw on standard error."""
     print(f"wattlaw: {text}", file=sys.stderr)
 
 

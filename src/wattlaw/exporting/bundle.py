@@ -17,12 +17,13 @@ import pyarrow.parquet as pq
 import yaml
 
 from wattlaw.common.files import replacing
-from wattlaw.common.formatting import plural, replace_invisible, source_of
+from wattlaw.common.formatting import plural, replace_invisible
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.exporting import Exported, Options, Tables
 from wattlaw.store.bundle import MANIFEST, VERSIONS
 from wattlaw.store.schema import TABLES, describe_columns
 from wattlaw.store.tables import write_csv
+from wattlaw.study.sources import source_of
 
 #: Columns of runs that say where they ran.
 _ENVIRONMENT = ("hardware", "launcher", "git_commit", "partition", "backend")

@@ -13,11 +13,11 @@ from typing import Any, Self
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
-from wattlaw.common.formatting import MEASURED, origin_of
 from wattlaw.common.scopes import PARTS
 from wattlaw.run.campaign import Observer
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
+from wattlaw.study.sources import MEASURED, origin_of
 
 #: Prometheus reads such files every 15 s by default.
 _PERIOD_S = 10.0

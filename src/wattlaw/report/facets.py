@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.common.formatting import (
     known,

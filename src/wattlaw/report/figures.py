@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import Limit
+from wattlaw.analysis.laws.limit_effects import Limit
 from wattlaw.common.formatting import LIMIT_NAMES
 from wattlaw.report.charts import Spec
 from wattlaw.report.topics import (

@@ -7,7 +7,7 @@ are a line. The layout of an add-on has the sections that it names, unfolded.
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import sentence
 from wattlaw.common.scopes import OUTERMOST

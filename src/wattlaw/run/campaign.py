@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
-from wattlaw.common.formatting import batch_texts, uncooperative_text
 from wattlaw.run.choosing import Selection
 from wattlaw.run.early_stop import end_early
 from wattlaw.run.finish import failed, finish
@@ -22,6 +21,7 @@ from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
+from wattlaw.study.not_as_declared import batch_texts, uncooperative_text
 from wattlaw.study.plan import PlannedRun
 
 _POLL_S = 0.05

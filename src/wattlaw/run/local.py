@@ -24,6 +24,7 @@ from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.measure.limits.requests import Limits
+from wattlaw.run import slots
 from wattlaw.run.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.run.finish import failure_reason, write_limits
 from wattlaw.run.launcher import Allocation, Ended, Examination, Launcher
@@ -38,7 +39,7 @@ from wattlaw.run.node_setup import (
     unsupported_limits_reason,
     worker_environment,
 )
-from wattlaw.run.slots import SlotLease, Slots
+from wattlaw.run.slots import SlotLease
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -49,7 +50,7 @@ _GRACE_S = 5.0
 #: To try a study out without GPUs, a few workers may share a core.
 _WORKERS_PER_CORE = 2
 #: How often a message of who uses this machine is made anew.
-_MESSAGE_S = 1.0
+_MESSAGE_S = 10.0
 _GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 #: torch's UUIDs of AMD and Intel GPUs differ from wattlaw's ids; its order is the same.
 _PROBE = """import torch
@@ -82,7 +83,6 @@ class LocalLauncher(Launcher):
         launch: Launch,
         gpus: list[str],
         boards: list[str],
-        store: Path | None = None,
         hardware: Sequence[Board] = (),
         board_of: Mapping[str, str] | None = None,
     ) -> None:
@@ -90,7 +90,6 @@ class LocalLauncher(Launcher):
         self._gpus, self._boards, self._board_of = gpus, boards, board_of or {}
         labelled = named_board(launch.hardware or "")
         self._hardware = hardware or ((labelled,) if labelled else ())
-        self._store = Path() if store is None else store
         self._printed: set[str] = set()
         self._range_reasons: dict[Limits, str | None] = {}
         #: The slots that were occupied at the last attempt to start a run.
@@ -98,16 +97,12 @@ class LocalLauncher(Launcher):
         self._message: str | None = None
         self._message_s = -math.inf
 
-    @cached_property
-    def _slots(self) -> Slots:
-        return Slots.of_this_machine(self._store)
-
     @classmethod
-    def open(cls, launch: Launch, store: Path) -> Self:
+    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - it is for all stores
         """Count the GPUs; raise ``NotAvailable`` if torch is installed and cannot be used."""
         restore_stale_limits()
         gpus, board_of, torch = _devices()
-        return cls(launch, gpus, _boards(board_of), store, torch.hardware, board_of)
+        return cls(launch, gpus, _boards(board_of), torch.hardware, board_of)
 
     @classmethod
     def examine(cls, launch: Launch) -> Examination:
@@ -181,7 +176,7 @@ class LocalLauncher(Launcher):
         """
         self._occupied = ()
         runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
-        run = self._slots.acquire(runs, 1)
+        run = slots.acquire(runs, 1)
         if run is None:
             self._occupied = runs
             return None
@@ -192,7 +187,7 @@ class LocalLauncher(Launcher):
         boards_held, workers = SlotLease(), list[str]()
         for board, own in instances.items():
             slot = None
-            if len(workers) < spec.setting.gpus and (slot := self._slots.acquire([board], 1)):
+            if len(workers) < spec.setting.gpus and (slot := slots.acquire([board], 1)):
                 boards_held |= slot
                 workers += own
         if len(workers) < spec.setting.gpus:
@@ -221,7 +216,7 @@ class LocalLauncher(Launcher):
         """Return who else uses this machine, if a run waits for that."""
         if time.monotonic() > self._message_s + _MESSAGE_S:
             self._message_s = time.monotonic()
-            holders = self._slots.holders(self._occupied) if self._occupied else []
+            holders = slots.holders(self._occupied) if self._occupied else []
             text = f"waiting: another wattlaw run uses this machine: {'; '.join(holders)}"
             self._message = text if holders else None
         return self._message if self._occupied else None

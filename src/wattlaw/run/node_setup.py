@@ -112,12 +112,12 @@ def restore_stale_limits() -> None:
     except WattlawError as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return
-    for line in (*survey.damaged, *survey.ignored):
+    for line in survey.damaged:
         print(f"wattlaw: {line}", file=sys.stderr)
     for outcome in outcomes:
         if outcome.state == "restored":
             print(f"wattlaw: restored the limits of {outcome.saved.device}", file=sys.stderr)
-        elif outcome.state in ("not restored", "of another user"):
+        elif outcome.state == "not restored":
             print(f"wattlaw: {outcome.saved.device}: {outcome.reason}", file=sys.stderr)
 
 

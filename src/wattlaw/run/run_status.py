@@ -9,17 +9,23 @@ from typing import Any
 
 from wattlaw.common import registry
 from wattlaw.common.errors import WattlawError, one_line
-from wattlaw.common.formatting import TITLE_COLUMNS, batch_texts, run_title
+from wattlaw.common.formatting import group_label
 from wattlaw.run.choosing import NOT_NEEDED
 from wattlaw.run.finish import failed
 from wattlaw.run.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
+from wattlaw.study.not_as_declared import batch_texts
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view, unless there is a new run.
 _QUEUE_S = 10.0
+#: The columns of a run that its title has, as arguments of ``run_title``.
+TITLE_COLUMNS = (
+    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
+    "clock_limit_mhz", "power_profile",
+)  # fmt: skip
 #: Columns that say how a run is, and those of its title.
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 
@@ -49,6 +55,28 @@ class StoreStatus:
     uncooperative: list[str]  # workloads of runs whose processes trained without a process group
     other_batches: list[str]  # warnings about runs that trained with another batch than declared
     errors: list[str]  # of queues that cannot be read
+
+
+def run_title(
+    run_id: str,
+    workload: str,
+    repeat: int,
+    gpus: int,
+    local_batch: int | None,
+    nodes: int,
+    emulated_gpus: int | None,
+    power_limit_w: float | None = None,
+    clock_limit_mhz: float | None = None,
+    power_profile: str | None = None,
+) -> str:
+    """Return the name of a run: workload, size, limits, repeat and id."""
+    size = f" on {gpus} x {local_batch}" if local_batch else ""
+    size += f", {nodes} nodes" if nodes > 1 else ""
+    size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
+    limits = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
+    label = group_label(limits | {"power_profile": power_profile})
+    size += f", {label}" if label else ""
+    return f"{workload}{size} (repeat {repeat}, {run_id})"
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:

@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.common.scopes import KINDS, PARTS
+from wattlaw.common.scopes import KINDS, scope_of_windows
 from wattlaw.store.record import VERDICTS, RunRecord, device_facts
 from wattlaw.store.run_folder import RunFolder
 
@@ -116,13 +116,7 @@ class WindowEnergy:
             if None not in values:
                 energy_j[kind] = math.fsum(values)
         scopes = {row["energy_scope"] for row in rows}
-        inner = [str(scope).split("+") for scope in scopes - {"node"}]
-        if not inner:
-            counted = ["node"]
-        elif len(inner) == 1 and "module" in inner[0] and energy_j.keys() >= {*inner[0]}:
-            counted = inner[0]
-        else:
-            counted = [part for part in PARTS if part in energy_j]
+        counted = scope_of_windows(scopes, energy_j, energy_j)
         sources, verdicts = {}, {}
         for name, prefix in (("devices", ""), ("node", "node_")):
             values = [row[f"{prefix}energy_verdict"] for row in rows]

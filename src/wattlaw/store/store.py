@@ -76,8 +76,7 @@ class Store:
         if self.path.is_file():
             raise BadInput(
                 f"{self.path}: a file, and this command needs the folder of a store; a bundle is "
-                "read by 'wattlaw report', 'fit', 'advise', 'predict', 'claims', 'compare' and "
-                "'export'"
+                "read by 'wattlaw report', 'fit', 'advise', 'predict', 'compare' and 'export'"
             )
         runs = self.path / "runs"
         if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):

@@ -3,10 +3,10 @@
 import pandas as pd
 
 from wattlaw.analysis.advise.footprint import Footprint
-from wattlaw_papers.claims import batch, energy, limits, scaling
+from wattlaw_papers.claims import cap_claims, energy_claims, quality_claims, scaling_claims
 from wattlaw_papers.claims.verdicts import SCOPES, Claim, Measurements
 
-CLAIMS = (*scaling.CLAIMS, *limits.CLAIMS, *energy.CLAIMS, *batch.CLAIMS)
+CLAIMS = (*scaling_claims.CLAIMS, *cap_claims.CLAIMS, *energy_claims.CLAIMS, *quality_claims.CLAIMS)
 
 
 def check_claims(

@@ -13,14 +13,15 @@ from itertools import combinations, permutations
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS, Limit, varying_only, without_limits
+from wattlaw.analysis.laws.limit_effects import LIMITS, Limit, varying_only, without_limits
 from wattlaw.analysis.laws.series import FIXED, law_refusals
+from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED, SETTINGS, WHY_NO_LAW
-from wattlaw.analysis.metrics.statistics import ERROR
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import MEASURED, group_label, origin_of
+from wattlaw.common.formatting import group_label
 from wattlaw.common.scopes import DEVICES
+from wattlaw.study.sources import MEASURED, origin_of
 from wattlaw_papers.claims import effects
 from wattlaw_papers.claims.verdicts import Case, Cases, Check, Measurements, Within
 
@@ -45,16 +46,6 @@ class RunGroup:
     runs: pd.DataFrame  # analysis.metrics.run_metrics
     series: pd.DataFrame  # analysis.series.scaling_series
 
-    def unlimited_series(self, rule: str, *, grows: bool) -> Iterator[tuple[str, pd.DataFrame]]:
-        """Yield each series of a batch rule without limits (or with the highest), by its label."""
-        rows = self.series[
-            (self.series["rule"] == rule) & (self.series["fraction_per_gpu"].notna() == grows)
-        ]
-        for label, rows_of_series in without_limits(rows).groupby("series", sort=True):
-            name = str(label)
-            shown = name if name.startswith(self.workload) else f"{self.workload}, {name}"
-            yield shown, rows_of_series
-
     def main_series(self) -> pd.DataFrame:
         """Return the series that represents the group.
 
@@ -65,11 +56,10 @@ class RunGroup:
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
         of_local_batch = rows[rows["rule"] == "local_batch"]
         rows = of_local_batch if len(of_local_batch) else rows
-        several = [rows_of_series for _, rows_of_series in rows.groupby("series")]
-        if not several:
+        if rows.empty:
             raise Refused("no series of several GPU counts: run the same setting on 3 or more")
         return max(
-            several,
+            (series for _, series in rows.groupby("series")),
             key=lambda series: (
                 float(series["dataset_fraction"].iloc[0]), series["gpus"].nunique(),
                 float(series["gpus"].max()), len(series),
@@ -85,7 +75,7 @@ class RunGroup:
 
 
 def run_groups(measured: Measurements, *names: str) -> list[RunGroup]:
-    """Return the jobs; with ``names``, those whose workload matches one of them."""
+    """Return the groups; with ``names``, those whose workload matches one of them."""
     every = _all_groups(measured)
     return [group for group in every if not names or matches_name(group.workload, *names)]
 
@@ -129,12 +119,11 @@ def matches_name(workload: str, *names: str) -> bool:
     Words end where letters and digits do, or at a version (``inceptionv3``); ``resnet-50`` is
     ``resnet50``, and ``roberta`` is not ``bert``.
     """
-    return any(re.search(_word(name), workload.lower()) for name in names)
-
-
-def _word(name: str) -> str:
-    parts = "[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower()))
-    return f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])"
+    for name in names:
+        parts = "[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower()))
+        if re.search(f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])", workload.lower()):
+            return True
+    return False
 
 
 def on_groups(
@@ -158,11 +147,17 @@ on_main_series = partial(on_groups, RunGroup.main_series)
 
 def on_every_series(rule: str, checks: Checks, *names: str, grows: bool = False) -> Cases:
     """Test every series of a batch rule that has no limits, with or without growing data."""
-    return lambda measured: [
-        make_case(group.workload, label, rows, checks)
-        for group in run_groups(measured, *names)
-        for label, rows in group.unlimited_series(rule, grows=grows)
-    ]
+
+    def cases(measured: Measurements) -> Iterator[Case]:
+        for group in run_groups(measured, *names):
+            has_growth = group.series["fraction_per_gpu"].notna()
+            rows = group.series[(group.series["rule"] == rule) & (has_growth == grows)]
+            for label, series in without_limits(rows).groupby("series", sort=True):
+                name = str(label)
+                name = name if name.startswith(group.workload) else f"{group.workload}, {name}"
+                yield make_case(group.workload, name, series, checks)
+
+    return lambda measured: [*cases(measured)]
 
 
 def on_pairs(

@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.caps.limits import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_design
+from wattlaw.analysis.metrics.estimates import ROUNDING, LeastSquares, Mean, f_test_p, pool
 from wattlaw.analysis.metrics.metrics import SETTINGS, missing_energy
-from wattlaw.analysis.metrics.statistics import ROUNDING, Floats, LeastSquares, Mean, f_test_p, pool
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import limit_label
 from wattlaw_papers.claims.verdicts import Effect
@@ -56,7 +56,7 @@ def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
     """Return the sum of weights times mean ln y of the cells ``by``.
 
-    The variance is pooled over all cells of ``rows`` (``analysis.statistics.pool``).
+    The variance is pooled over all cells of ``rows`` (``analysis.metrics.estimates.pool``).
     """
     known = require_measured(rows, y)
     cells = np.log(known[y]).groupby(known[by])
@@ -108,17 +108,12 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
         return Effect(mean, float(error), freedom, f"at exactly {which}")
     weighted_mean = float(weights @ each / weights.sum())
     between = float(weights @ (each - weighted_mean) ** 2)
-    if _interact(between, cells - 1, within, freedom):
+    # Without repeats, differences between cells cannot be told from an interaction.
+    is_known = freedom >= 1 and within > freedom * ROUNDING**2
+    if not is_known or f_test_p(between, cells - 1, within, freedom) < obs.POOLING_LEVEL:
         return Effect(mean, float(each.std(ddof=1) / np.sqrt(cells)), cells - 1)
     spread = (within + between) / (freedom + cells - 1)
     return Effect(weighted_mean, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
-
-
-def _interact(between: float, between_df: int, within: float, within_df: int) -> bool:
-    """Say whether an F test finds that cells differ by more than their repeats; yes without any."""
-    if within_df < 1 or within <= within_df * ROUNDING**2:
-        return True
-    return f_test_p(between, between_df, within, within_df) < obs.POOLING_LEVEL
 
 
 def limited_and_reference(
@@ -160,40 +155,32 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     prediction of one count's mean by the counts, with Student's t over counts less two.
     """
     known = require_measured(rows, TIME)
-    counts = known["gpus"].to_numpy(float)
+    counts, times_s = known["gpus"].to_numpy(float), known[TIME].to_numpy(float)
     distinct = np.unique(counts)
     within, beyond = distinct[distinct <= reach], distinct[distinct > reach]
     if len(within) < obs.MIN_DISTINCT or not len(beyond):
         raise Refused(
             f"{len(within)} GPU counts up to {reach:g} and {len(beyond)} beyond: 3 and 1 are needed"
         )
-    logs = np.log(known[TIME].to_numpy(float))
-    before, last = counts <= reach, counts == distinct[-1]
-    law = fit_power_law(counts[before], known[TIME].to_numpy(float)[before])
+    logs, before = np.log(times_s), counts <= reach
+    law = fit_power_law(counts[before], times_s[before])
     repeated = law.lack_of_fit_p is not None
     if law.trusted.interval == "repeats" or (repeated and len(within) < _POOLED_FROM):
-        return _beyond_means(
-            obs.observe(counts[before], np.exp(logs[before])), logs[last], distinct[-1]
-        )
+        data, last = obs.observe(counts[before], times_s[before]), logs[counts == distinct[-1]]
+        model = LeastSquares(power_law_design(data.run_x), data.log_y)
+        left = data.means - power_law_design(data.x) @ model.params
+        (at,) = power_law_design(distinct[-1:])
+        spread = obs.noise_of_means(data, obs.sum_of_squares(data, left), CONSTANTS)
+        # A count's mean varies by what repeats share and by their noise over their number.
+        own = spread.scale * spread.share + spread.within * (1 / len(last) - spread.share)
+        error = float(np.sqrt(spread.scale * float(at @ model.gram @ at) + own))
+        return Effect(float(last.mean() - at @ model.params), error, spread.df)
     indicators = [(counts == count).astype(float) for count in beyond]
     design = np.column_stack([power_law_design(counts), *indicators])
     model = LeastSquares(design, logs)
     if model.freedom < 1:
         raise Refused("too few runs for an interval of the law: measure repeats or more counts")
     return Effect(float(model.params[-1]), float(model.errors[-1]), model.freedom)
-
-
-def _beyond_means(data: obs.Observations, logs: Floats, count: float) -> Effect:
-    """Return how far the mean of ``logs`` at a count is from the law, by the scatter of counts."""
-    model = LeastSquares(power_law_design(data.run_x), data.log_y)
-    left = data.means - power_law_design(data.x) @ model.params
-    (at,) = power_law_design(np.array([count]))
-    spread = obs.noise_of_means(data, obs.sum_of_squares(data, left), CONSTANTS)
-    leverage = float(at @ model.gram @ at)
-    # A count's mean varies by what repeats share and by their noise over their number.
-    deviations = spread.scale * spread.share + spread.within * (1 / len(logs) - spread.share)
-    error = float(np.sqrt(spread.scale * leverage + deviations))
-    return Effect(float(logs.mean() - at @ model.params), error, spread.df)
 
 
 def difference(first: Effect, other: Effect) -> Effect:
@@ -204,7 +191,6 @@ def difference(first: Effect, other: Effect) -> Effect:
 
 
 def scaled(effect: Effect, factor: float) -> Effect:
-    """Return the effect in other units."""
     return replace(effect, estimate=effect.estimate * factor, se=effect.se * abs(factor))
 
 

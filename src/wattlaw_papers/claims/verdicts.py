@@ -28,9 +28,9 @@ from scipy import special
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.series import scaling_series
+from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.metrics import run_metrics, with_sampled_utilisation
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import ERROR
 from wattlaw.common.errors import Refused
 from wattlaw.common.scopes import DEVICES, OUTERMOST
 
@@ -66,7 +66,6 @@ class Measurements:
         cls, runs: pd.DataFrame, epochs: pd.DataFrame, energy_scope: str,
         statistics: pd.DataFrame | None = None, footprint: Footprint | None = None,
     ) -> "Measurements":  # fmt: skip
-        """Return the measurements of the tables of a store."""
         table = with_sampled_utilisation(run_metrics(runs, epochs, energy_scope), statistics)
         return cls(table, scaling_series(table), quality_by_batch(table), footprint)
 
@@ -75,12 +74,8 @@ class Measurements:
 class Effect:
     """An estimate, its standard error, and the degrees of freedom of Student's t.
 
-    ``about`` says in words what the error is for, where it is not for settings like these.
-
-    Raises
-    ------
-    Refused
-        The uncertainty of the estimate is unknown.
+    ``about`` says in words what the error is for, where it is not for settings like these. Refused
+    if the uncertainty is unknown.
     """
 
     estimate: float
@@ -116,7 +111,6 @@ class Within:
     inside: bool = True
 
     def verdict(self, support: float, contradict: float) -> str:
-        """Return the verdict at these two levels."""
         levels = (support, contradict) if self.inside else (contradict, support)
         verdicts = (SUPPORTED, CONTRADICTED) if self.inside else (CONTRADICTED, SUPPORTED)
         low, high = self.effect.bounds(levels[0])
@@ -127,19 +121,19 @@ class Within:
 
     def evidence(self) -> str:
         """Return the effect with its 90 % interval."""
-        estimate, low, high = map(self._text, self._shown())
+
+        def text(value: float) -> str:
+            if self.shape.endswith("%}") and value > _MOST_CHANGE:
+                return f"more than {self.shape.format(_MOST_CHANGE)}"
+            return self.shape.format(value)
+
+        estimate, low, high = map(text, self._shown())
         about = f", {self.effect.about}" if self.effect.about else ""
         return f"{self.label}: {estimate} (90 % interval {low} to {high}{about})"
 
     def numbers(self) -> Numbers:
-        """Return the effect and its 90 % interval, as shown."""
         names = (self.name, f"{self.name}_low", f"{self.name}_high")
         return dict(zip(names, map(plain, self._shown()), strict=True))
-
-    def _text(self, value: float) -> str:
-        if self.shape.endswith("%}") and value > _MOST_CHANGE:
-            return f"more than {self.shape.format(_MOST_CHANGE)}"
-        return self.shape.format(value)
 
     def _shown(self) -> list[float]:
         return [self.show(value) for value in (self.effect.estimate, *self.effect.bounds(ERROR))]
@@ -155,18 +149,15 @@ class Tested:
     values: Mapping[str, Any] = field(default_factory=dict)
 
     def verdict(self, support: float, contradict: float) -> str:  # noqa: ARG002
-        """Return the verdict at these two levels."""
         if self.holds:
             return SUPPORTED
         against = self.contradicting_p is not None and self.contradicting_p < contradict
         return CONTRADICTED if against else NOT_DECIDABLE
 
     def evidence(self) -> str:
-        """Return what was found."""
         return self.label
 
     def numbers(self) -> Numbers:
-        """Return the numbers by name."""
         return dict(self.values)
 
 
@@ -214,7 +205,7 @@ class Claim(Result):
 
     @property
     def numbers(self) -> Numbers:
-        """Return the numbers of each workload, by its label."""
+        """The numbers of each workload, by its label."""
         return {part.label: part.numbers for part in self.workloads if part.numbers}
 
 

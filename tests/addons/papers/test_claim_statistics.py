@@ -14,7 +14,7 @@ from wattlaw.common.errors import Refused
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.claims.cases import Checks, describe_runs, first_to_last, matches_name
 from wattlaw_papers.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw_papers.claims.scaling import _speedup_of, _two_betas
+from wattlaw_papers.claims.scaling_claims import _speedup_of, _two_betas
 from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
     MIT,

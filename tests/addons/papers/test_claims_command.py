@@ -7,10 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import wattlaw
 from public_data import ORIGINS, public_csv
 from wattlaw.api.imports import import_files
+from wattlaw.common.errors import BadInput
+from wattlaw_papers.api import claims_of
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.command import claims
+from without_addon import wattlaw_without
 
 DOCS = Path("docs/papers.md")
 MAP = (
@@ -48,12 +52,33 @@ def test_a_cap_of_200_w_on_measured_v100_costs_what_the_table_says(store, rows, 
     assert found["128-v100-22-kg-co2-per-hour"]["verdict"] == "not decidable"
 
 
+def test_claims_in_python_have_verdicts_by_name_and_a_table(store) -> None:
+    found = claims_of(wattlaw.open(store))
+    assert found["200w-costs-no-speed"].verdict == "contradicted"
+    frame = found.to_frame()
+    assert len(found) == len(frame) == len(found.to_dict()["claims"]) == len(CLAIMS)
+    assert [claim.name for claim in found] == frame["name"].tolist()
+    assert "<table" in found._repr_html_()
+    with pytest.raises(BadInput, match='claim: given "no-such-claim"; allowed: '):
+        found["no-such-claim"]
+
+
 def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
     assert claims([store], as_json=False) == 0
     told = capsys.readouterr().out
     assert "mit-2022: N. C. Frey" in told
     assert "kit-2025: P. Huber" in told
     assert "not decidable" in told and "contradicted" in told
+
+
+def test_without_the_add_on_no_command_tests_claims_and_the_others_work(store) -> None:
+    shown = wattlaw_without("wattlaw_papers", "--help")
+    assert shown.returncode == 0 and "claims" not in shown.stdout
+    refused = wattlaw_without("wattlaw_papers", "claims", str(store))
+    assert refused.returncode == 2 and "claims" in refused.stderr
+    status = wattlaw_without("wattlaw_papers", "status", str(store), "--json")
+    assert status.returncode == 0, status.stderr
+    assert json.loads(status.stdout)["counts"]["done"] > 0
 
 
 def test_the_documentation_has_every_claim_with_its_criterion() -> None:

@@ -19,14 +19,14 @@ from conftest import wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import SET, stays
-from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, NODE, SITE, Node, nodes, stepd
+from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, JOB, NODE, OTHER, SITE, THIRD, Node, nodes, stepd
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
 from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
 from wattlaw.measure.limits.requests import Limits
 from wattlaw_site.__main__ import main
-from wattlaw_site.scripts import write_site_files
 from wattlaw_site.site_file import SiteFile
+from wattlaw_site.site_files import write_site_files
 
 
 @pytest.fixture
@@ -46,18 +46,18 @@ def test_the_board_of_a_job_is_limited_and_restored(
     node = start()
     assert node.process("prolog", comment=f"chapter 3 {ASKS}", gpus="1") == (0, "")
     assert node.limits_w == [287.5, 250]
-    (limit,) = node.report(7)["limits"]
+    (limit,) = node.report(JOB)["limits"]
     assert limit["device"] == node.devices[1]
     assert (limit["power_limit_w"], limit["power_limit_enforced_w"]) == (250, 250)
     assert limit["power_limit_before_w"] == 301.25
     for path, mode in (
-        (node.state, 0o700), (node.reports, 0o755), (node.reports / f"7.{NODE}.json", 0o644),
+        (node.state, 0o700), (node.reports, 0o755), (node.reports / f"{JOB}.{NODE}.json", 0o644),
     ):  # fmt: skip
         assert stat.S_IMODE(path.stat().st_mode) == mode
     (watchdog,) = node.watchdogs
     assert str(node.boards.path) in Path(f"/proc/{watchdog.pid}/maps").read_text()
     code, said = node.process("epilog")
-    assert (code, f"restored the limits of {node.devices[1]}, of job 7" in said) == (0, True)
+    assert (code, f"restored the limits of {node.devices[1]}, of job {JOB}" in said) == (0, True)
     assert node.limits_w == BEFORE_W
     wait_for(node.is_clean, "the watchdog to end", 10)
     assert node.hook("epilog") == (0, "")  # once more does no harm
@@ -84,15 +84,15 @@ def test_the_hooks_and_their_watchdog_ignore_another_root_of_the_kernels_files(
 
 def test_two_jobs_have_boards_of_their_own(start: Callable[..., Node]) -> None:
     node = start()
-    with stepd(7), stepd(8):
-        node.prolog(7, gpus="0")
-        node.prolog(8, "wattlaw:power_w=200", gpus="1")
+    with stepd(JOB), stepd(OTHER):
+        node.prolog(JOB, gpus="0")
+        node.prolog(OTHER, "wattlaw:power_w=200", gpus="1")
         assert node.limits_w == [250, 200]
-        assert node.hook("epilog", 7)[0] == 0
+        assert node.hook("epilog", JOB)[0] == 0
         assert node.limits_w == [287.5, 200]
-        node.prolog(9, "wattlaw:power_w=160", gpus="0")
+        node.prolog(THIRD, "wattlaw:power_w=160", gpus="0")
         assert node.limits_w == [160, 200]
-        assert node.hook("epilog", 8, gpus="1")[0] == node.hook("epilog", 9)[0] == 0
+        assert node.hook("epilog", OTHER, gpus="1")[0] == node.hook("epilog", THIRD)[0] == 0
     assert node.limits_w == BEFORE_W
 
 
@@ -109,7 +109,7 @@ def test_a_repeated_prolog_keeps_the_saved_previous_limit(
     start: Callable[..., Node], again: str | None
 ) -> None:
     node = start(1)
-    with stepd(7):
+    with stepd(JOB):
         node.prolog()
         node.prolog(comment=again)
         assert node.limits_w == [200 if again == "wattlaw:power_w=200" else 287.5]
@@ -141,16 +141,16 @@ def test_the_clock_is_locked_and_let_go(start: Callable[..., Node]) -> None:
 def test_a_power_profile_is_set_and_let_go(start: Callable[..., Node]) -> None:
     node = start(1, profiles=0b10110, requested_profiles=0b100)
     node.prolog(comment="wattlaw:power_profile=max-q")
-    assert "allows no power profile max-q" in node.report(7)["refused"]
+    assert "allows no power profile max-q" in node.report(JOB)["refused"]
     node.allow(SITE + "power_profiles: [max-q]\n")
     node.prolog(comment="wattlaw:power_w=250,power_profile=max-q")
-    board, report = node.boards[0], node.report(7)
+    board, report = node.boards[0], node.report(JOB)
     assert (board.requested_profiles, board.limit_mw) == (0b10, 250_000)
     assert (report["power_profile"], report["power_limit_w"]) == ("max-q", 250.0)
     limits = Limits(250.0, power_profile="max-q")
-    assert verify_prolog_limits(limits, node.devices, "7", 0)[0].power_profile == "max-q"
+    assert verify_prolog_limits(limits, node.devices, str(JOB), 0)[0].power_profile == "max-q"
     with pytest.raises(NotAvailable, match="another request"):
-        verify_prolog_limits(Limits(250.0), node.devices, "7", 0)
+        verify_prolog_limits(Limits(250.0), node.devices, str(JOB), 0)
     node.hook("epilog")
     assert (board.requested_profiles, board.limit_mw) == (0b100, 287_500)
 
@@ -167,8 +167,8 @@ def test_the_comment_is_queried_if_slurm_does_not_set_it(
     start: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = start(1)
-    node.squeue("8 another task of the array\n7 " + ASKS)
-    told = node.environment(7, None)
+    node.squeue(f"{OTHER} another task of the array\n{JOB} {ASKS}")
+    told = node.environment(JOB, None)
     del told["SLURM_JOB_RESTART_COUNT"]
     monkeypatch.setattr(node, "environment", lambda *_: told)
     node.prolog()
@@ -183,13 +183,13 @@ def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(
 ) -> None:
     node = start(1)
     for comment, limit_w in ((None, 287.5), ("wattlaw:power_w=200", 200)):
-        node.prolog(7)
+        node.prolog(JOB)
         for watchdog in node.watchdogs:
             watchdog.kill()
         assert node.limits_w == [250]
-        assert "restored the limits" in node.prolog(8, comment)
+        assert "restored the limits" in node.prolog(OTHER, comment)
         assert node.limits_w == [limit_w]
-        node.hook("epilog", 8)
+        node.hook("epilog", OTHER)
         assert node.limits_w == [287.5]
 
 
@@ -198,7 +198,7 @@ def test_limits_of_a_killed_prolog_are_restored(
 ) -> None:
     node = start(1)
     node.boards.fault(SET, hang=True)
-    process = node.start("prolog", 7, ASKS)
+    process = node.start("prolog", JOB, ASKS)
     wait_for(lambda: node.boards.calls(SET) == 1, "the driver to be asked", 20)
     (saved,) = node.state.glob("*.json")
     assert json.loads(saved.read_text())["power_limit_w"] == 287.5
@@ -215,7 +215,7 @@ def test_without_slurmd_the_watchdog_restores_after_the_job(
     start: Callable[..., Node],
 ) -> None:
     node = start(1)
-    with stepd(7) as step:
+    with stepd(JOB) as step:
         assert node.process("prolog", comment=ASKS)[0] == 0
         (watchdog,) = node.watchdogs
         assert os.getsid(watchdog.pid) != os.getsid(0)
@@ -231,20 +231,20 @@ def test_without_slurmd_the_watchdog_restores_after_the_job(
 @pytest.mark.parametrize(
     ("told", "has_slurmd", "is_kept"),
     [
-        ("7 RUNNING", True, True),
-        ("7 RUNNING", False, True),  # slurmd may come back, and start the next step
-        ("7 COMPLETING", True, True),  # the epilog will come
-        ("7 COMPLETING", False, False),
-        ("7 PENDING", True, False),  # requeued
-        ("8 RUNNING", False, False),
+        ("{JOB} RUNNING", True, True),
+        ("{JOB} RUNNING", False, True),  # slurmd may come back, and start the next step
+        ("{JOB} COMPLETING", True, True),  # the epilog will come
+        ("{JOB} COMPLETING", False, False),
+        ("{JOB} PENDING", True, False),  # requeued
+        ("{OTHER} RUNNING", False, False),
     ],
 )
 def test_slurm_is_queried_about_jobs_without_work_on_the_node(
     start: Callable[..., Node], told: str, has_slurmd: bool, is_kept: bool
 ) -> None:
     node = start(1)
-    node.squeue(told)
-    with stepd(7, "extern"):
+    node.squeue(told.format(JOB=JOB, OTHER=OTHER))
+    with stepd(JOB, "extern"):
         node.prolog()
         if not has_slurmd:
             node.kill_slurmd()
@@ -268,14 +268,14 @@ def test_nothing_is_restored_within_the_grace_period(start: Callable[..., Node])
 def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
     start: Callable[..., Node],
 ) -> None:
-    node = start(2)  # slurmd lives, the job has no process now, and there is no squeue
-    node.prolog(7)
-    node.prolog(8, None, gpus="1")
+    node = start(2)  # slurmd lives, the job has no process now, and squeue fails
+    node.prolog(JOB)
+    node.prolog(OTHER, None, gpus="1")
     assert node.limits_w == [250, 301.25]
     code, said = node.hook("restore")
     assert (code, "'restore --all'" in said) == (1, True)
     assert node.limits_w == [250, 301.25]
-    node.prolog(8, None, gpus="0")  # the board is another job's, so that one has left
+    node.prolog(OTHER, None, gpus="0")  # the board is another job's, so that one has left
     assert node.limits_w == BEFORE_W
 
 
@@ -283,13 +283,13 @@ def test_an_epilog_that_cannot_restore_drains_the_node(
     start: Callable[..., Node],
 ) -> None:
     node = start(1)
-    with stepd(7):  # so that the watchdog waits
+    with stepd(JOB):  # so that the watchdog waits
         node.prolog()
         node.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
         code, said = node.hook("epilog")
         assert (code, "not restored" in said) == (1, True)
         assert node.states == node.devices
-    assert "not restored" in node.prolog(8, None)  # the next job runs, and it is told
+    assert "not restored" in node.prolog(OTHER, None)  # the next job runs, and it is told
     node.boards.clear_faults()
     assert node.hook("epilog")[0] == 0
     assert node.limits_w == [287.5]
@@ -299,20 +299,20 @@ def test_restore_handles_ended_jobs_and_all_also_running_ones(
     start: Callable[..., Node],
 ) -> None:
     node = start()
-    with stepd(7), stepd(8) as gone:
-        node.prolog(7, gpus="0")
-        node.prolog(8, gpus="1")
+    with stepd(JOB), stepd(OTHER) as gone:
+        node.prolog(JOB, gpus="0")
+        node.prolog(OTHER, gpus="1")
         for watchdog in node.watchdogs:
             watchdog.kill()
         said = node.hook("show")[1]
-        assert "limited for job 7 of ada" in said
+        assert f"limited for job {JOB} of ada" in said
         assert "before: 287.5 W" in said
         gone.kill()
         gone.wait()
         node.kill_slurmd()
         assert node.hook("restore")[0] == 0
         assert node.limits_w == [250, 301.25]
-        assert node.report(8) is None
+        assert node.report(OTHER) is None
         assert main([*node.line("restore"), "--all"]) == 0
     assert node.limits_w == BEFORE_W
     assert node.is_clean()
@@ -321,7 +321,7 @@ def test_restore_handles_ended_jobs_and_all_also_running_ones(
 @pytest.mark.parametrize("hook", ["restore", "epilog", "prolog"])
 def test_saved_limits_of_an_earlier_boot_are_removed(start: Callable[..., Node], hook: str) -> None:
     node = start(1)
-    with stepd(7):
+    with stepd(JOB):
         node.prolog()
         (saved,) = node.state.glob("*.json")
         told = json.loads(saved.read_text())
@@ -340,7 +340,7 @@ def test_a_limit_that_an_administrator_has_set_since_stays(start: Callable[..., 
     for watchdog in node.watchdogs:
         watchdog.kill()
     node.boards[0].limit_mw = 190_000
-    assert "somebody has set 190 W since" in node.prolog(8, None)
+    assert "somebody has set 190 W since" in node.prolog(OTHER, None)
     assert node.limits_w == [190]
 
 
@@ -367,7 +367,7 @@ def test_the_scripts_limit_and_restore(scripts: tuple[Node, Path]) -> None:
     node, folder = scripts
     assert (folder / "site.yaml").stat().st_mode & 0o777 == 0o644
     for name, limit_w in (("prolog.sh", 250), ("epilog.sh", 287.5)):
-        told = node.environment(7, ASKS)
+        told = node.environment(JOB, ASKS)
         del told["PATH"]
         done = subprocess.run([folder / name], env=told, check=True, capture_output=True)
         assert node.limits_w == [limit_w], done
@@ -379,10 +379,10 @@ def test_jobs_without_a_request_do_not_start_python(scripts: tuple[Node, Path]) 
     for name in ("prolog.sh", "epilog.sh"):
         path = folder / name
         path.write_text(path.read_text().replace(str(Path(sys.prefix) / "bin"), "/nowhere"))
-        for told in (node.environment(7, "my words"), node.environment(7, ASKS, gpus="")):
+        for told in (node.environment(JOB, "my words"), node.environment(JOB, ASKS, gpus="")):
             done = subprocess.run([path], env=told, check=True, capture_output=True)
             assert done.stderr == b""
-    told = node.environment(7, ASKS)
+    told = node.environment(JOB, ASKS)
     done = subprocess.run([folder / "prolog.sh"], env=told, check=True, capture_output=True)
     assert b"not found" in done.stderr  # and a Python that is gone stops no job
 

@@ -14,12 +14,17 @@ from hypothesis import strategies as st
 from conftest import wait_for
 from fake_nvml import FakeGpus
 from limiting import SET
-from sites import ASKS, BEFORE_W, SITE, Node, nodes, stepd
+from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, Node, nodes, stepd
+from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
-from wattlaw.measure.limits.prolog_limits import limit_comment, verify_prolog_limits
+from wattlaw.measure.limits.prolog_limits import VARIABLE, verify_prolog_limits
+from wattlaw.measure.limits.prolog_request import (
+    limit_comment,
+    parse_limit_comment,
+    requests_limit,
+)
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base import POWER_PROFILES
-from wattlaw_site.job import parse_limit_comment, requests_limit
 
 
 @pytest.fixture
@@ -132,8 +137,8 @@ def test_a_refused_request_is_reported_and_changes_nothing(
     node = start(2, **boards)
     node.allow(site)
     said = node.prolog(comment=comment, gpus=gpus)
-    assert reason in node.report(7)["refused"]
-    assert "job 7 of ada" in said
+    assert reason in node.report(JOB)["refused"]
+    assert f"job {JOB} of ada" in said
     assert node.limits_w == BEFORE_W
     assert node.states == []
     wait_for(lambda: not node.watchdogs, "no watchdog", 10)
@@ -144,12 +149,14 @@ def test_a_refused_request_is_reported_and_changes_nothing(
 def test_users_and_accounts_that_the_site_names_may(start: Callable[..., Node]) -> None:
     node = start(1)
     node.allow(SITE + "users: [eve]\naccounts: [energy]")
-    node.squeue("7 energy")
+    node.squeue(f"{JOB} energy")
     node.prolog()
     assert node.limits_w == [250]
 
 
-@pytest.mark.parametrize("which", ["the file", "its folder", "its owner", "the states", "missing"])
+@pytest.mark.parametrize(
+    "which", ["the file", "its folder", "its owner", "the states", "sticky states", "missing"]
+)
 def test_reports_that_others_may_write_are_not_trusted(
     start: Callable[..., Node], which: str
 ) -> None:
@@ -164,26 +171,24 @@ def test_reports_that_others_may_write_are_not_trusted(
         node.config.unlink()
     else:
         node.state.mkdir(parents=True)
-        node.state.chmod(0o777)
+        node.state.chmod(0o777 if which == "the states" else 0o1777)
     node.prolog()
     assert node.limits_w == [287.5]
     if which != "its folder":  # there is no safe place for a report then
-        assert (
-            str(node.state if which == "the states" else node.config) in node.report(7)["refused"]
-        )
+        assert str(node.state if "states" in which else node.config) in node.report(JOB)["refused"]
     node.path.chmod(0o755)
 
 
 def test_a_board_of_another_job_that_runs_is_not_limited_twice(start: Callable[..., Node]) -> None:
     node = start(1)
-    with stepd(7):
-        node.prolog(7)
-        node.prolog(8, "wattlaw:power_w=200")
-    assert "is limited for job 7" in node.report(8)["refused"]
+    with stepd(JOB):
+        node.prolog(JOB)
+        node.prolog(OTHER, "wattlaw:power_w=200")
+    assert f"is limited for job {JOB}" in node.report(OTHER)["refused"]
     assert node.limits_w == [250]
-    assert node.hook("epilog", 8)[0] == 0
+    assert node.hook("epilog", OTHER)[0] == 0
     assert node.limits_w == [250]
-    assert node.hook("epilog", 7)[0] == 0
+    assert node.hook("epilog", JOB)[0] == 0
     assert node.limits_w == [287.5]
 
 
@@ -193,34 +198,79 @@ def test_the_first_board_is_restored_if_the_second_fails(
     node = start()
     node.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
     node.prolog(gpus="0,1")
-    assert "Unknown Error" in node.report(7)["refused"]
+    assert "Unknown Error" in node.report(JOB)["refused"]
     assert node.limits_w == BEFORE_W
     assert node.states == []
+
+
+def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start: Callable[..., Node]) -> None:
+    node = start(1)
+    with machine_lock.lock(f"limits/{node.devices[0]}"):
+        node.prolog()
+        assert node.limits_w == [250]
+        assert node.hook("epilog")[0] == 0
+    assert node.limits_w == [287.5]
+
+
+def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(
+    start: Callable[..., Node],
+) -> None:
+    node = start(1)
+    node.prolog()
+    (report,) = node.reports.iterdir()
+    report.unlink()
+    (report / "file").mkdir(parents=True)
+    assert node.hook("epilog")[0] == 0
+    assert node.limits_w == [287.5]
 
 
 # ---- the job's side ----
 
 
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "deep", "huge"])
+def test_a_job_without_a_valid_report_fails_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    path = tmp_path / "7.n.json"
+    {
+        "pipe": os.mkfifo,
+        "link": lambda path: path.symlink_to("/etc/passwd"),
+        "folder": Path.mkdir,
+        "deep": lambda path: path.write_text("[" * 8_000 + "]" * 8_000),
+        "huge": lambda path: path.touch() or os.truncate(path, 8 * 2**30),
+    }[kind](path)
+    start_s = time.perf_counter()
+    with pytest.raises(NotAvailable, match=r"7\.n\.json"):
+        verify_prolog_limits(Limits(250), ["GPU-0"], "7", wait_s=0)
+    assert time.perf_counter() - start_s < 1
+
+
 def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> None:
     node = start(1)
     node.prolog()
-    (limit,) = verify_prolog_limits(Limits(250), node.devices, "7")
+    (limit,) = verify_prolog_limits(Limits(250), node.devices, str(JOB))
     assert (limit.limiter, limit.device) == ("slurm", node.devices[0])
     assert (limit.power_limit_w, limit.power_limit_enforced_w) == (250, 250)
     assert limit.power_limit_before_w == 287.5
-    assert verify_prolog_limits(Limits(), node.devices, "7") == ()
+    assert verify_prolog_limits(Limits(), node.devices, str(JOB)) == ()
     for asked, boards, job, reason in (
-        (Limits(250), [], "7", "no GPU on this node"),
-        (Limits(250), ["GPU-other"], "7", "has not limited GPU-other"),
-        (Limits(250), node.devices, "8", "no Slurm prolog of this site has limited job 8"),
-        (Limits(200), node.devices, "7", "--comment=wattlaw:power_w=200"),
-        (Limits(250, 900), node.devices, "7", "--comment=wattlaw:power_w=250,clock_mhz=900"),
+        (Limits(250), [], str(JOB), "no GPU on this node"),
+        (Limits(250), ["GPU-other"], str(JOB), "has not limited GPU-other"),
+        (
+            Limits(250),
+            node.devices,
+            str(OTHER),
+            f"no Slurm prolog .* limited job {OTHER}",
+        ),
+        (Limits(200), node.devices, str(JOB), "--comment=wattlaw:power_w=200"),
+        (Limits(250, 900), node.devices, str(JOB), "--comment=wattlaw:power_w=250,clock_mhz=900"),
     ):
         with pytest.raises(NotAvailable, match=reason):
             verify_prolog_limits(asked, boards, job, wait_s=0)
     node.boards[0].clamp_mw = 300_000
     with pytest.raises(NotAvailable, match="enforces 300 W instead of the 250 W"):
-        verify_prolog_limits(Limits(250), node.devices, "7", wait_s=0)
+        verify_prolog_limits(Limits(250), node.devices, str(JOB), wait_s=0)
 
 
 def test_a_refused_job_gets_the_reason_at_once(start: Callable[..., Node]) -> None:
@@ -228,5 +278,5 @@ def test_a_refused_job_gets_the_reason_at_once(start: Callable[..., Node]) -> No
     node.prolog(comment="wattlaw:power_w=50")
     before_s = time.monotonic()
     with pytest.raises(NotAvailable, match=r"has refused: .* outside the site's 150 to 350 W"):
-        verify_prolog_limits(Limits(50), node.devices, "7", wait_s=30)
+        verify_prolog_limits(Limits(50), node.devices, str(JOB), wait_s=30)
     assert time.monotonic() - before_s < 5

@@ -23,7 +23,7 @@ from wattlaw.analysis.laws.series import varying_columns
 from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, ComparableRuns, comparable_runs
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.common.errors import NothingToRecommend, Refused
-from wattlaw.common.formatting import source_of
+from wattlaw.study.sources import source_of
 
 #: A setting that is best with a lower probability is a candidate, and not clearly best.
 CLEAR = 0.5

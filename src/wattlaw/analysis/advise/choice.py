@@ -7,7 +7,7 @@ from functools import partial
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.advise.option import Option, Quantity
 from wattlaw.analysis.decide.question import Constraints
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import duration_text, energy_text, plural

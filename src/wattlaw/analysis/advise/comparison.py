@@ -15,9 +15,9 @@ import numpy as np
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.decide.question import Question
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
+from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import Floats, pool
 from wattlaw.analysis.predict.job import Job
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.observation import Observation

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattlaw.analysis.advise.footprint import Footprint
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
+from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import Floats
 from wattlaw.analysis.predict.job import Job
 from wattlaw.common.formatting import limit_label, plural
 from wattlaw.study.setting import Setting
@@ -20,7 +20,7 @@ SETTING = (
     "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
     "run_length",
 )  # fmt: skip
-#: The source of an option that no run has; that of others is ``formatting.source_of``.
+#: The source of an option that no run has; that of others is ``source_of``.
 PREDICTED = "predicted"
 
 

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advise.option import PER, SETTING, Option, Quantity
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.laws.series import are_imported_without_nodes
 from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.comparable_runs import ENERGY, TIME, WHY_NO_EPOCH, ComparableRuns
+from wattlaw.analysis.metrics.estimates import Pooled, pool, t_interval
 from wattlaw.analysis.metrics.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import Caution, plain
-from wattlaw.analysis.metrics.statistics import Pooled, pool, t_interval
 from wattlaw.analysis.predict.job import setting_of_row
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
-from wattlaw.common.formatting import source_of
+from wattlaw.study.sources import source_of
 
 Epochs = Callable[[dict[str, Any]], Quantity | None]
 #: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.comparable_runs import (
     NOT_DATA_PARALLEL,
     ComparableRuns,

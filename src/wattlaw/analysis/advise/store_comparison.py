@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.metrics.comparable_runs import ENERGY_WARNINGS, scope_cautions
+from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval, Mean
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, Group, differing_options, groups
 from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.analysis.metrics.statistics import ROUNDING, Floats, Interval, Mean
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.formatting import MEASURED, ORIGINS, change, origin_of, plural, source_of
+from wattlaw.common.formatting import change, plural
+from wattlaw.study.sources import MEASURED, ORIGINS, origin_of, source_of
 
 QUANTITIES = ("time", "energy", "power", "gpu_hours", "metric")
 EXCEEDED, KEPT, UNKNOWN = "exceeded", "kept", "cannot tell"

@@ -1,7 +1,7 @@
 """Quality against global batch, and the batch beyond which it falls.
 
 Huber et al. 2025 find that accuracy falls beyond a global batch of 8192 for ResNet50. Here the fall
-is a finding of Hsu's multiple comparisons with the best (``analysis.statistics``), whose intervals
+is a finding of Hsu's multiple comparisons with the best (``metrics.estimates``), whose intervals
 hold for all batches together. How many epochs a target takes is ``analysis.critical_batch``.
 """
 
@@ -11,10 +11,10 @@ from itertools import takewhile
 import numpy as np
 import pandas as pd
 
+from wattlaw.analysis.metrics.estimates import compare_with_best
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.metrics import direction
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import compare_with_best
 from wattlaw.common.errors import Refused
 
 FALLS, NO_FALL, CANNOT_TELL = "falls", "no fall seen", "cannot tell"
@@ -58,7 +58,7 @@ class BatchQuality(Result):
 
     @property
     def known_to(self) -> int | None:
-        """Return the largest batch whose quality is known; None if none is."""
+        """The largest batch whose quality is known; None if none is."""
         if self.verdict == NO_FALL:
             return int(self.means["global_batch"].max())
         return self.falls_beyond if self.verdict == FALLS else self.holds_to
@@ -80,7 +80,7 @@ class BatchQuality(Result):
 
 
 def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
-    """Find for each group of runs up to which global batch quality holds and where it falls.
+    """Find up to which global batch the quality of each group of runs holds, and where it falls.
 
     Runs of the same repeat and global batch on other GPU counts, caps or clocks share a seed and
     most of what is learned, so they are averaged to one value.
@@ -102,8 +102,7 @@ def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
 
 def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
     better = direction(group["metric_name"])
-    values, diverged = _repeats(runs)
-    means = _means(values, diverged)
+    values, means = _means(runs)
     try:
         if values.empty:
             raise Refused("no run has a quality; evaluate (measure.evaluate)")
@@ -121,8 +120,8 @@ def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
     return _with_verdict(group, means, better)
 
 
-def _repeats(runs: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return one quality per batch and repeat, and for each batch how many repeats diverged."""
+def _means(runs: pd.DataFrame) -> tuple[pd.Series, pd.DataFrame]:
+    """Return one quality per batch and repeat, and their means and number of diverged repeats."""
     by = ["global_batch", "study", "repeat"]
     value = runs["metric"].astype(float)
     finite = value.where(np.isfinite(value))
@@ -130,18 +129,15 @@ def _repeats(runs: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     rows = runs[by].assign(value=finite, diverged=evaluated & finite.isna())
     repeats = rows[evaluated].groupby(by, dropna=False)
     outcome, failed = repeats["value"].mean(), repeats["diverged"].any()
-    by_batch = failed.groupby(level="global_batch").sum()
+    values, diverged = outcome[~failed], failed.groupby(level="global_batch").sum()
     if not finite.notna().any():  # a metric that no run has, has not been recorded
-        return outcome.dropna(), by_batch.iloc[:0]
-    return outcome[~failed], by_batch
-
-
-def _means(values: pd.Series, diverged: pd.Series) -> pd.DataFrame:
+        values, diverged = outcome.dropna(), diverged.iloc[:0]
     by_batch = values.groupby(level="global_batch")
     means = pd.DataFrame({"mean": by_batch.mean(), "sd": by_batch.std()}).reindex(diverged.index)
     means = means.assign(n=by_batch.size().reindex(diverged.index, fill_value=0), diverged=diverged)
     means = means.reset_index().reindex(columns=_MEANS)
-    return means.astype({"global_batch": int, "n": int, "diverged": int, "verdict": object})
+    types = {"global_batch": int, "n": int, "diverged": int, "verdict": object}
+    return values, means.astype(types)
 
 
 def _divergence_text(means: pd.DataFrame) -> str:

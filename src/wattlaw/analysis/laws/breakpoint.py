@@ -18,8 +18,8 @@ from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
+from wattlaw.analysis.metrics.estimates import LEVEL, Floats, Interval, LeastSquares
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import LEVEL, Floats, Interval, LeastSquares
 from wattlaw.common.errors import Refused
 
 MIN_COUNTS = 5
@@ -53,12 +53,10 @@ class Breakpoint(Result):
 
     @property
     def flattens(self) -> bool:
-        """Say whether more workers bring less beyond the breakpoint than before."""
         return self.beta_after < self.beta_before
 
     @property
     def sentence(self) -> str:
-        """Return the breakpoint as a sentence."""
         (low, high), (low2, high2) = self.beta_before_ci, self.beta_after_ci
         return (
             f"the curve {'flattens' if self.flattens else 'steepens'} beyond {self.at:g}: "
@@ -72,12 +70,7 @@ def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) ->
     """Return where the series leaves its power law; None where no breakpoint is significant at 2 %.
 
     A curve that flattens little by little is found too: one power law does not hold there either.
-    Pairs of worker count and time with a missing value are left out.
-
-    Raises
-    ------
-    Refused
-        A value is not above zero, or there are fewer than five distinct counts.
+    Refused as ``observe``, or if there are fewer than five distinct counts.
     """
     return fit_breakpoint(obs.observe(x, y))[0]
 
@@ -105,10 +98,29 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
     p_value = _p_value(float(gains.max()), np.asarray(units, dtype=float), counts - 2)
     if p_value > SIGNIFICANT:
         return None, p_value
-    best = int(gains.argmax())
+    squares = np.maximum(total * (1 - gains), 0)
+    best, df, inner = int(squares.argmin()), counts - _CONSTANTS, data.x[1:-1]
     design = np.column_stack([line, hinges[:, best] * root[:, 0]])
     fit = LeastSquares(design, data.means * root[:, 0])
-    return _breakpoint(data, fit, np.maximum(total * (1 - gains), 0), p_value), p_value
+    spread = Noise(float(squares[best]) / df, df)
+    betas, intervals = [], []
+    for contrast in np.array([[0.0, -1.0, 0.0], [0.0, -1.0, -1.0]]):
+        betas.append(float(contrast @ fit.params))
+        error = float(np.sqrt(spread.scale * (contrast @ fit.gram @ contrast)))
+        intervals.append(spread.interval(betas[-1], error))
+    possible = inner[squares <= squares[best] + spread.scale * special.fdtri(1, df, LEVEL)]
+    found = Breakpoint(
+        at=float(inner[best]),
+        at_range=(float(possible[0]), float(possible[-1])),
+        beta_before=betas[0],
+        beta_before_ci=intervals[0],
+        beta_after=betas[1],
+        beta_after_ci=intervals[1],
+        p_value=p_value,
+        x_min=float(data.x[0]),
+        x_max=float(data.x[-1]),
+    )
+    return found, p_value
 
 
 def _p_value(gain: float, units: Floats, df: int) -> float:
@@ -133,30 +145,3 @@ def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
     rest = generator.chisquare(df - shape[0], _SIMULATIONS) if df > shape[0] else 0.0
     largest = ((along @ hinges) ** 2).max(axis=1)
     return np.sort(largest / ((along**2).sum(axis=1) + rest))
-
-
-def _breakpoint(
-    data: Observations, fit: LeastSquares, squares: Floats, p_value: float
-) -> Breakpoint:
-    """Return the breakpoint at the inner count whose fit leaves the least of ``squares``."""
-    best, df = int(squares.argmin()), len(data.x) - _CONSTANTS
-    spread = Noise(float(squares[best]) / df, df)
-    betas, intervals = [], []
-    for contrast in np.array([[0.0, -1.0, 0.0], [0.0, -1.0, -1.0]]):
-        betas.append(float(contrast @ fit.params))
-        error = float(np.sqrt(spread.scale * (contrast @ fit.gram @ contrast)))
-        intervals.append(spread.interval(betas[-1], error))
-    limit = squares[best] + spread.scale * special.fdtri(1, df, LEVEL)
-    inner = data.x[1:-1]
-    possible = inner[squares <= limit]
-    return Breakpoint(
-        at=float(inner[best]),
-        at_range=(float(possible[0]), float(possible[-1])),
-        beta_before=betas[0],
-        beta_before_ci=intervals[0],
-        beta_after=betas[1],
-        beta_after_ci=intervals[1],
-        p_value=p_value,
-        x_min=float(data.x[0]),
-        x_max=float(data.x[-1]),
-    )

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from wattlaw.analysis.laws.fits import AICC_TOLERANCE
+from wattlaw.analysis.laws.series_fits import AICC_TOLERANCE
+from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, Floats, LeastSquares, f_test_p
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import ERROR, LEVEL, Floats, LeastSquares, f_test_p
 from wattlaw.common.errors import Refused
 
 Ends = tuple[float | None, float | None]
@@ -70,17 +70,12 @@ def critical_batch(
     ``epochs_to_target`` is missing where a run did not reach the target: it counts as one that
     needs more than the ``epochs_trained`` (a censored value, as in a Tobit model). Pass the mean of
     runs that share a seed and differ in the GPU count only (``to_target.learning_repeats``);
-    otherwise the intervals are too narrow.
-
-    Raises
-    ------
-    Refused
-        A value is not above zero, fewer than three batches have a run that reached the target, or
-        all runs took the same number of epochs.
+    otherwise the intervals are too narrow. Refused if a value is not above zero, fewer than three
+    batches have a run that reached the target, or all runs took the same number of epochs.
     """
     from scipy import optimize
 
-    data = _Runs.read(batch, epochs_to_target, epochs_trained)
+    data = _read(batch, epochs_to_target, epochs_trained)
     reach = math.log(_SEARCH_FACTOR)
     edges = float(data.b.min()) - reach, float(data.b.max()) + reach
 
@@ -139,25 +134,25 @@ class _Runs:
     def n(self) -> int:
         return len(self.y)
 
-    @classmethod
-    def read(cls, batch: Any, reached: Any, trained: Any) -> "_Runs":
-        b, s, ended = (np.asarray(values, dtype=float) for values in (batch, reached, trained))
-        is_censored = np.isnan(s)
-        value = np.where(is_censored, ended, s)
-        if not (np.isfinite(value) & (value > 0) & (b > 0)).all():
-            raise Refused("a batch or a number of epochs is not a number above 0")
-        batches = len(np.unique(b[~is_censored]))
-        if batches < MIN_BATCHES:
-            raise Refused(
-                f"{batches} batches have a run that reached the target; at least {MIN_BATCHES} are "
-                "needed: measure more batches, or choose a target that is easier"
-            )
-        if np.ptp(np.log(value)) < _LOG_ROUNDING:
-            raise Refused(
-                f"every run took {value[0]:g} epochs, so the batch has no known effect: "
-                "choose a target that takes more epochs"
-            )
-        return cls(np.log(b), np.log(value), is_censored)
+
+def _read(batch: Any, reached: Any, trained: Any) -> _Runs:
+    b, s, ended = (np.asarray(values, dtype=float) for values in (batch, reached, trained))
+    is_censored = np.isnan(s)
+    value = np.where(is_censored, ended, s)
+    if not (np.isfinite(value) & (value > 0) & (b > 0)).all():
+        raise Refused("a batch or a number of epochs is not a number above 0")
+    batches = len(np.unique(b[~is_censored]))
+    if batches < MIN_BATCHES:
+        raise Refused(
+            f"{batches} batches have a run that reached the target; at least {MIN_BATCHES} are "
+            "needed: measure more batches, or choose a target that is easier"
+        )
+    if np.ptp(np.log(value)) < _LOG_ROUNDING:
+        raise Refused(
+            f"every run took {value[0]:g} epochs, so the batch has no known effect: "
+            "choose a target that takes more epochs"
+        )
+    return _Runs(np.log(b), np.log(value), is_censored)
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ import numpy as np
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
+from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import ROUNDING, Floats, Interval
 from wattlaw.common.errors import Refused
 
 
@@ -66,11 +66,10 @@ class Law:
 
     @property
     def constants(self) -> int:
-        """Return the number of fitted constants of the curve, without the noise."""
+        """The number of fitted constants, without the noise."""
         return len(self.names)
 
     def design(self, x: Floats) -> Floats:
-        """Return the terms at ``x``, shape (m, constants)."""
         return np.column_stack(self.terms(x))
 
     def log_mean(self, weights: Floats, x: Floats) -> tuple[Floats, Floats]:
@@ -124,18 +123,21 @@ class Curve(Result):
 
 
 def fit_curve(law: Law, data: Observations) -> Curve:
-    """Fit one law to observations.
+    """Fit one law.
 
-    Raises
-    ------
-    Refused
-        There are not more distinct counts than constants, a count is below what the law is defined
-        for, or numbers overflow.
+    Refused if there are not more distinct counts than constants, a count is below what the law is
+    defined for, or numbers overflow.
     """
     with np.errstate(all="ignore"):
         weights, scale = _weights(law, data)
         log_mean, slopes = law.log_mean(weights, data.x)
-        gram = _inverse(slopes * np.sqrt(data.repeats)[:, None])
+        design = slopes * np.sqrt(data.repeats)[:, None]
+        sizes = np.sqrt((design**2).sum(axis=0))  # terms differ by powers of N
+        try:
+            inverse = np.linalg.pinv(design / sizes)
+        except np.linalg.LinAlgError:
+            raise Refused("its numbers overflow on these values") from None
+        gram = inverse @ inverse.T / np.outer(sizes, sizes)
         between = obs.sum_of_squares(data, data.means - scale - log_mean)
         if not (np.isfinite(gram).all() and math.isfinite(between)):
             raise Refused("its numbers overflow on these values")
@@ -159,13 +161,7 @@ def fit_curve(law: Law, data: Observations) -> Curve:
 def holdout_error(law: Law, data: Observations) -> float:
     """Return predicted / measured - 1 at the largest count, of a law fitted to the others.
 
-    Measured is the geometric mean of the count's repeats. Below zero, the predicted time is too
-    short.
-
-    Raises
-    ------
-    Refused
-        As ``fit_curve``, for the other counts.
+    Measured is the geometric mean of the count's repeats. Refused as ``fit_curve``.
     """
     with np.errstate(all="ignore"):
         weights, scale = _weights(law, data.without_largest())
@@ -179,7 +175,6 @@ def holdout_error(law: Law, data: Observations) -> float:
 def _parameters(
     law: Law, weights: Floats, scale: float, gram: Floats, noise: Noise
 ) -> tuple[dict[str, float], dict[str, Interval]]:
-    """Return the parameters and their intervals, by name."""
     values, slopes = law.parameters(weights)
     errors = np.sqrt(np.maximum(noise.scale * np.einsum("ij,jk,ik->i", slopes, gram, slopes), 0))
     params, bounds = {}, {}
@@ -208,16 +203,6 @@ def aicc(squares: float, n: int, k: int) -> float | None:
     return n * math.log(squares / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
 
 
-def _inverse(design: Floats) -> Floats:
-    """Return (X'X)^-1, with columns of one size: terms differ by powers of N."""
-    sizes = np.sqrt((design**2).sum(axis=0))
-    try:
-        inverse = np.linalg.pinv(design / sizes)
-    except np.linalg.LinAlgError:
-        raise Refused("its numbers overflow on these values") from None
-    return inverse @ inverse.T / np.outer(sizes, sizes)
-
-
 def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
     """Return the weights that fit best, and ln of the units they are in."""
     if len(data.x) <= law.constants:
@@ -233,23 +218,20 @@ def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
     if law.in_logs:
         solution = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
         return np.asarray(solution, dtype=float), scale
-    sizes = np.abs(terms).max(axis=0)
-    return _nonnegative(terms / sizes, logs, root) / sizes, scale
-
-
-def _nonnegative(terms: Floats, logs: Floats, root: Floats) -> Floats:
-    """Minimise sum of (root (logs - ln(terms @ w)))^2 over w >= 0."""
     from scipy.optimize import least_squares, nnls
 
+    # Minimises the sum of (root (logs - ln(terms @ w)))^2 over w >= 0.
+    sizes = np.abs(terms).max(axis=0)
+    terms = terms / sizes
     try:
         start = nnls(terms * (root * np.exp(-logs))[:, None], root)[0]
         if not (terms @ start > 0).all():
             start = start + 1e-3
-        weights: Floats = least_squares(
+        weights = least_squares(
             lambda w: root * (np.log(terms @ w) - logs), start,
             lambda w: terms * (root / (terms @ w))[:, None],
             bounds=(0, np.inf), method="dogbox", x_scale="jac", ftol=1e-12, xtol=1e-12, gtol=1e-12,
         ).x  # fmt: skip
     except (RuntimeError, ValueError):
         raise Refused("its numbers overflow on these values") from None
-    return weights
+    return weights / sizes, scale

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS
 from wattlaw.analysis.laws.curves import aicc
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.laws.power_law import power_law_design
+from wattlaw.analysis.metrics.estimates import ERROR, LeastSquares
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED, HOUR_S, SETTINGS, WHY_NO_LAW, missing_energy
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import ERROR, LeastSquares
 from wattlaw.common.errors import Refused
 
 ENERGY, HOURS, FACTOR = "energy_j", "gpu_hours", "energy_per_gpu_hour_j"
@@ -60,26 +60,17 @@ def energy_law(table: pd.DataFrame) -> dict[str, Any]:
     """Fit energy against GPU-hours: through the origin, with intercept, and in logarithms.
 
     The mean of a setting's repeats is one point: repeats share what their setting deviates by, and
-    would otherwise narrow every interval. ``table`` has rows of ``run_metrics``; those without an
-    energy are left out.
+    would otherwise narrow every interval. ``table`` has rows of ``run_metrics``. Refused as
+    ``with_energy``, of fewer than four settings, or if GPU-hours hardly differ.
 
-    Returns
-    -------
-    dict
-        The values of ``GROUP_COLUMNS``; ``n`` settings of ``runs``; ``hours_min, hours_max``;
-        ``factor_w`` of E = factor_w 3600 h by least squares weighted with 1 / h^2, as errors grow
-        with E: the mean of E / h over settings, in W per GPU; ``intercept_j`` of E = intercept_j +
-        slope 3600 h, weighted alike; ``exponent`` of E ~ h^exponent by least squares in logs; their
-        standard errors ``_se`` and 95 % intervals ``_low`` and ``_high``; ``r2_origin``,
-        ``r2_intercept`` and ``r2_log_log``, 1 - sum (E - fit)^2 / sum (E - mean E)^2, None where
-        all energies are the same; ``best``, the form with the lowest AICc of the likelihood of E;
-        and ``note``, the settings that differ among the runs.
-
-    Raises
-    ------
-    Refused
-        As ``with_energy`` for ``GROUP_COLUMNS``, fewer than four settings, or GPU-hours that hardly
-        differ.
+    Returns the values of ``GROUP_COLUMNS``; ``n`` settings of ``runs``; ``hours_min, hours_max``;
+    ``factor_w`` of E = factor_w 3600 h by least squares weighted with 1 / h^2, as errors grow with
+    E: the mean of E / h over settings, in W per GPU; ``intercept_j`` of E = intercept_j + slope
+    3600 h, weighted alike; ``exponent`` of E ~ h^exponent by least squares in logs; their standard
+    errors ``_se`` and 95 % intervals ``_low`` and ``_high``; ``r2_origin``, ``r2_intercept`` and
+    ``r2_log_log``, 1 - sum (E - fit)^2 / sum (E - mean E)^2, None where all energies are the same;
+    ``best``, the form with the lowest AICc of the likelihood of E; and ``note``, the settings that
+    differ among the runs.
     """
     rows = with_energy(table, GROUP_COLUMNS)
     points = rows.groupby(list(SETTINGS), dropna=False)[[HOURS, ENERGY]].mean()
@@ -119,10 +110,7 @@ def energy_law(table: pd.DataFrame) -> dict[str, Any]:
 
 
 def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the values of ``energy_law`` for each group of ``GROUP_COLUMNS``.
-
-    A group without a law has a ``reason`` and nothing else.
-    """
+    """Return ``energy_law`` of each group; one without a law has a ``reason`` and nothing else."""
     rows = []
     for group, rows_of_group in groups(table, GROUP_COLUMNS):
         try:
@@ -135,11 +123,8 @@ def energy_laws(table: pd.DataFrame) -> pd.DataFrame:
 def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
     """Return the rows with energy and GPU-hours.
 
-    Raises
-    ------
-    Refused
-        There are none (where energies are partial, it says so), they are computed from time, or
-        they differ in a column of ``constant``.
+    Refused if there are none, with the reason, if energies are computed from time, or if rows
+    differ in a column of ``constant``.
     """
     rows = table[table[ENERGY].notna() & (table[HOURS] > 0)]
     for verdict, why in _UNUSABLE.items():
@@ -171,30 +156,25 @@ def factor_drift(series: pd.DataFrame) -> pd.DataFrame:
     """
     known = series[(series[FACTOR] > 0) & series["energy_is"].notna()]
     known = known[~known["energy_is"].str.contains(ESTIMATED)]
-    rows = [
-        group | _drift(np.log(rows_of_group[FACTOR]).groupby(rows_of_group["gpus"]).mean())
-        for group, rows_of_group in groups(known, ["series", "rule", "energy_is"])
-    ]
+    rows: list[dict[str, Any]] = []
+    for group, rows_of_group in groups(known, ["series", "rule", "energy_is"]):
+        means = np.log(rows_of_group[FACTOR]).groupby(rows_of_group["gpus"]).mean()
+        counts = means.index.to_numpy(float)
+        first, last = (np.exp(means.iloc[[0, -1]].to_numpy(float)) / HOUR_S).tolist()
+        rows.append(group | {
+            "counts": len(means), "gpus_min": int(counts[0]), "gpus_max": int(counts[-1]),
+            "factor_first_w": first, "factor_last_w": last, "verdict": CANNOT_TELL,
+        })  # fmt: skip
+        if len(means) < MIN_COUNTS:
+            continue
+        fit = LeastSquares(power_law_design(counts), means.to_numpy(float))
+        low, high = fit.interval(1)
+        rows[-1] |= {"slope": float(fit.params[1]), "slope_low": low, "slope_high": high}
+        if low > 0 or high < 0:
+            rows[-1]["verdict"] = RISES if low > 0 else FALLS
+        elif max(-low, high) <= DRIFT_MARGIN:
+            rows[-1]["verdict"] = NO_DRIFT
     return pd.DataFrame(rows, columns=_DRIFT_COLUMNS)
-
-
-def _drift(means: pd.Series) -> dict[str, Any]:
-    counts = means.index.to_numpy(float)
-    first, last = (np.exp(means.iloc[[0, -1]].to_numpy(float)) / HOUR_S).tolist()
-    row: dict[str, Any] = {
-        "counts": len(means), "gpus_min": int(counts[0]), "gpus_max": int(counts[-1]),
-        "factor_first_w": first, "factor_last_w": last, "verdict": CANNOT_TELL,
-    }  # fmt: skip
-    if len(means) < MIN_COUNTS:
-        return row
-    fit = LeastSquares(power_law_design(counts), means.to_numpy(float))
-    low, high = fit.interval(1)
-    row |= {"slope": float(fit.params[1]), "slope_low": low, "slope_high": high}
-    if low > 0 or high < 0:
-        row["verdict"] = RISES if low > 0 else FALLS
-    elif max(-low, high) <= DRIFT_MARGIN:
-        row["verdict"] = NO_DRIFT
-    return row
 
 
 @dataclass(frozen=True)
@@ -222,13 +202,8 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     share (clusters of settings), and the intervals are from Student's t with settings - 1 degrees
     of freedom. The ratio of the two rates is the global batch, so without several of these they
     are confounded. GPU-hours are in all three ratios: an error in them alone looks like a joint
-    elasticity of 1.
-
-    Raises
-    ------
-    Refused
-        As ``with_energy``, a rate is unknown or does not vary by itself, or there are fewer
-        settings than terms + 3.
+    elasticity of 1. Refused as ``with_energy``, if a rate is unknown or does not vary by itself, or
+    if there are fewer settings than terms + 3.
     """
     rows = with_energy(table, ("energy_is", *POWER_SETTINGS))
     known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
@@ -259,11 +234,5 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
         "term": design.columns, "estimate": model.params, "se": errors,
         "low": model.params - half, "high": model.params + half, "p_value": p_values,
     })  # fmt: skip
-    return FactorModel(
-        terms=terms_table,
-        energy_is=str(rows["energy_is"].iloc[0]),
-        n=len(known),
-        settings=settings,
-        r2=model.r2,
-        left_out=len(rows) - len(known),
-    )
+    kind, left_out = str(rows["energy_is"].iloc[0]), len(rows) - len(known)
+    return FactorModel(terms_table, kind, len(known), settings, model.r2, left_out)

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.metrics.statistics import (
+from wattlaw.analysis.metrics.estimates import (
     LEVEL,
     ROUNDING,
     Floats,
@@ -45,11 +45,9 @@ class Observations:
 
     @property
     def n(self) -> int:
-        """Return the number of runs."""
         return len(self.run_x)
 
     def without_largest(self) -> "Observations":
-        """Return the observations below the largest x."""
         smaller = self.run_x < self.x[-1]
         return _observations(self.run_x[smaller], self.log_y[smaller])
 
@@ -57,10 +55,7 @@ class Observations:
 def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observations:
     """Return what a law is fitted to; pairs with a missing value are left out.
 
-    Raises
-    ------
-    Refused
-        A value is not a number above zero, or fewer than three distinct x are left.
+    Refused if a value is not a number above zero, or fewer than three distinct x are left.
     """
     pairs = np.column_stack([np.asarray(x, dtype=float), np.asarray(y, dtype=float)])
     pairs = pairs[~np.isnan(pairs).any(axis=1)]
@@ -80,14 +75,9 @@ def _observations(run_x: Floats, log_y: Floats) -> Observations:
     distinct, which = np.unique(run_x, return_inverse=True)
     repeats = np.bincount(which, minlength=len(distinct)).astype(float)
     means = np.bincount(which, log_y, len(distinct)) / repeats
+    within = float(((log_y - means[which]) ** 2).sum())
     return Observations(
-        run_x=run_x,
-        log_y=log_y,
-        x=distinct,
-        means=means,
-        repeats=repeats,
-        within=float(((log_y - means[which]) ** 2).sum()),
-        within_df=len(run_x) - len(distinct),
+        run_x, log_y, distinct, means, repeats, within, within_df=len(run_x) - len(distinct)
     )
 
 
@@ -108,7 +98,6 @@ class Noise:
     within_df: int = 0
 
     def interval(self, estimate: float, se: float) -> Interval:
-        """Return the interval of an estimate with standard error ``se``."""
         return t_interval(estimate, se, self.df)
 
     def frame(self, x: Floats, log_mean: Floats, leverage: Floats) -> pd.DataFrame:
@@ -154,13 +143,8 @@ def noise_of_means(data: Observations, between: float, constants: int) -> Noise:
     k, n = len(data.x), data.n
     effective = (n - float((data.repeats**2).sum()) / n) / (k - 1)
     df = k - constants
-    return Noise(
-        between / df if df > 0 else 0.0,
-        df,
-        share=1 / effective,
-        within=data.within / data.within_df,
-        within_df=data.within_df,
-    )
+    scale = between / df if df > 0 else 0.0
+    return Noise(scale, df, 1 / effective, data.within / data.within_df, data.within_df)
 
 
 def lack_of_fit(data: Observations, between: float, constants: int) -> float | None:

@@ -16,8 +16,8 @@ from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
+from wattlaw.analysis.metrics.estimates import ERROR, ROUNDING, Floats, Interval, LeastSquares
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.metrics.statistics import ERROR, ROUNDING, Floats, Interval, LeastSquares
 
 CONSTANTS = 2
 _DESCRIPTIONS = {
@@ -48,7 +48,7 @@ class Diagnostics(Result):
 
     @property
     def sentence(self) -> str:
-        """Return one line: what the tests found at 5 %; each may err in 1 of 20 sound laws."""
+        """What the tests found at 5 %; each may err in 1 of 20 sound laws."""
         values = asdict(self)
         if all(value is None for value in values.values()):
             return "too few runs, or no scatter, to test the residuals"
@@ -58,33 +58,6 @@ class Diagnostics(Result):
             if values[name] is not None and values[name] < ERROR
         ]
         return "residuals: " + ("; ".join(failures) or "consistent with the law")
-
-
-def diagnose(fit: LeastSquares) -> Diagnostics:
-    """Return the tests of a power law's residuals.
-
-    At least four runs are needed, and residuals that are more than rounding.
-    """
-    residuals, n = fit.residuals, len(fit.y)
-    if n < 4 or np.abs(residuals).max() <= ROUNDING:
-        return Diagnostics(None, None, None)
-    from scipy import stats
-
-    of_squares = LeastSquares(fit.design, residuals**2)
-    return Diagnostics(
-        normality_p=float(stats.shapiro(residuals).pvalue),
-        curvature_p=_curvature(fit.design, residuals),
-        heteroscedasticity_p=float(special.chdtrc(1, n * of_squares.r2)),
-    )
-
-
-def _curvature(design: Floats, residuals: Floats) -> float:
-    """Return the p value of the added term: what of it the law does not have, on the residuals."""
-    added = LeastSquares(design, design[:, 1] ** 2).residuals
-    gain = float(added @ residuals) ** 2 / float(added @ added)
-    df = len(residuals) - 3
-    left = max(float(residuals @ residuals) - gain, 0.0)
-    return float(special.fdtrc(1, df, gain * df / left)) if left > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -142,28 +115,37 @@ class PowerLaw(Result):
 
     @cached_property
     def diagnostics(self) -> Diagnostics:
-        """Return the tests of the residuals."""
+        """Of four runs or more, whose residuals are more than rounding."""
+        fit, n = self._fit, self.n
+        if n < 4 or np.abs(fit.residuals).max() <= ROUNDING:
+            return Diagnostics(None, None, None)
+        from scipy import stats
+
+        curved = np.column_stack([fit.design, fit.design[:, 1] ** 2])
         with np.errstate(all="ignore"):
-            return diagnose(self._fit)
+            return Diagnostics(
+                normality_p=float(stats.shapiro(fit.residuals).pvalue),
+                curvature_p=LeastSquares(curved, fit.y).p_value(2),
+                heteroscedasticity_p=float(
+                    special.chdtrc(1, n * LeastSquares(fit.design, fit.residuals**2).r2)
+                ),
+            )
 
     @property
     def trusted(self) -> Trusted:
-        """Return the intervals to quote: over runs, unless repeats share deviations."""
+        """The intervals to quote: over runs, unless repeats share deviations."""
         se, beta_ci, alpha_ci = self.beta_se_repeats, self.beta_ci_repeats, self.alpha_ci_repeats
-        is_of_means = self._noise.share < 1
-        if is_of_means and se is not None and beta_ci and alpha_ci:
+        p_value = self.lack_of_fit_p
+        if self._noise.share < 1 and se is not None and beta_ci and alpha_ci:
             why = (
-                f"repeats of a worker count share deviations from the law (lack of fit "
-                f"p = {self.lack_of_fit_p:.2g}, below {obs.POOLING_LEVEL:g}), so the error is that "
-                "of the counts' means"
+                f"repeats of a worker count share deviations from the law (lack of fit p = "
+                f"{p_value:.2g}, below {obs.POOLING_LEVEL:g}), so the error is that of the counts' "
+                "means"
             )
             return Trusted("repeats", se, beta_ci, alpha_ci, why)
-        why = (
-            "without repeats, the error is that of the scatter around the law"
-            if self.lack_of_fit_p is None
-            else f"repeats share no deviation from the law (lack of fit p = "
-            f"{self.lack_of_fit_p:.2g})"
-        )
+        why = "without repeats, the error is that of the scatter around the law"
+        if p_value is not None:
+            why = f"repeats share no deviation from the law (lack of fit p = {p_value:.2g})"
         return Trusted("ols", self.beta_se, self.beta_ci, self.alpha_ci, why)
 
     def beta_within(self, low: float, high: float) -> float | None:
@@ -188,15 +170,7 @@ class PowerLaw(Result):
 
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:
-    """Fit ln y = ln alpha - beta ln x to pairs of worker count and time by ordinary least squares.
-
-    Pairs with a missing value are left out.
-
-    Raises
-    ------
-    Refused
-        A value is not above zero, or fewer than three distinct x are left.
-    """
+    """Fit ln y = ln alpha - beta ln x to pairs of worker count and time, see ``observe``."""
     return power_law(obs.observe(x, y))
 
 
@@ -207,7 +181,6 @@ def power_law_design(x: Floats) -> Floats:
 
 @np.errstate(all="ignore")  # overflows and zero spreads become inf or nan
 def power_law(data: Observations) -> PowerLaw:
-    """Fit the law to observations."""
     fit = LeastSquares(power_law_design(data.run_x), data.log_y)
     log_alpha, slope = (float(value) for value in fit.params)
     slope_ci = fit.interval(1)

@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
-from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits, fit_groups
+from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.analysis.metrics.groups import (
     ENERGIES,
@@ -115,10 +115,7 @@ def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[p
 
 
 def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
-    """Fit a law of the column ``y`` of ``run_metrics`` to each scaling series, see ``fit_series``.
-
-    Rows that are in no series get a refusal by workload and reason.
-    """
+    """Fit a law to each scaling series; rows in no series get a refusal by workload and reason."""
     left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
     refused = [
         SeriesFit.refused(group, f"{plural(len(rows), 'run')}: {group.pop('reason')}")
@@ -148,23 +145,21 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
             by = ["workload", *batch, *others, *energy]
             for unit, rows_of_unit in rows.groupby("unit", sort=False):
                 fitted = fit_groups(rows_of_unit, "gpus", y, by).rows
-                nodes = [_nodes(rows) for _, rows in groups(rows_of_unit, by)]
                 fits += [
-                    replace(fit, unit=unit_of(y, str(unit)), nodes=of_fit)
-                    for fit, of_fit in zip(fitted, nodes, strict=True)
+                    replace(fit, unit=unit_of(y, str(unit)), nodes=_nodes(of_fit))
+                    for fit, (_, of_fit) in zip(fitted, groups(rows_of_unit, by), strict=True)
                 ]
     return SeriesFits(tuple(map(without_estimated, fits)))
 
 
 def without_estimated(fit: SeriesFit) -> SeriesFit:
-    """Return a fit, refused if its energy is computed from time."""
+    """Refuse a fit whose energy is computed from time."""
     if ESTIMATED in str(fit.group.get("energy_is")):
         return SeriesFit.refused(fit.group, WHY_NO_LAW)
     return fit
 
 
 def _nodes(rows: pd.DataFrame) -> tuple[int, int] | None:
-    """Return the least and the most nodes of runs; None where runs do not name them."""
     nodes = rows["nodes"]
     if nodes.isna().any() or are_imported_without_nodes(rows):
         return None
@@ -210,17 +205,13 @@ def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
     first = ~codes.duplicated()
     rows = series.assign(**cut_down).loc[first, columns].to_dict("records")
     for code, row in zip(codes[first], rows, strict=True):
-        label = _label(row, names)
+        grows = not pd.isna(row["fraction_per_gpu"])
+        parts: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
+        if row["rule"] in RULES:
+            parts[row["rule"]] = row["batch"]
+        parts |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
+        label = group_label(parts)
+        label = f"{label}, data grows with N" if grows else label or "all runs"
         label_counts[label] += 1
         labels[code] = f"{label} ({label_counts[label]})" if label_counts[label] > 1 else label
     return [labels[code] for code in codes]
-
-
-def _label(row: dict[Any, Any], names: list[str]) -> str:
-    grows = not pd.isna(row["fraction_per_gpu"])
-    label_parts: dict[str, Any] = {"workload": row["workload"]} if "workload" in names else {}
-    if row["rule"] in RULES:
-        label_parts[row["rule"]] = row["batch"]
-    label_parts |= {name: row[name] for name in names if not (grows and name == "dataset_fraction")}
-    labels = group_label(label_parts)
-    return f"{labels}, data grows with N" if grows else labels or "all runs"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.metrics.statistics import Floats, pool
+from wattlaw.analysis.metrics.estimates import Floats, pool
 
 Ratio = tuple[float, float, float]
 _COLUMNS = [
@@ -69,7 +69,7 @@ def _of_series(
 def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
     """Return exp of the difference of means to the reference, with its 95 % interval.
 
-    ``logs`` are logarithms of the repeats, by GPU count; ``analysis.statistics.pool`` says when
+    ``logs`` are logarithms of the repeats, by GPU count; ``estimates.pool`` says when
     there is no interval. Where the reference has no values there is nothing to return.
     """
     samples = {gpus: values[np.isfinite(values)] for gpus, values in logs.items()}

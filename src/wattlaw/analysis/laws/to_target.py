@@ -14,9 +14,9 @@ import pandas as pd
 
 from wattlaw.analysis.laws.batch_effects import LEARNING
 from wattlaw.analysis.laws.critical_batch import CriticalBatch, critical_batch
+from wattlaw.analysis.metrics.estimates import Mean
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.metrics import SETTINGS, direction
-from wattlaw.analysis.metrics.statistics import Mean
 from wattlaw.common.errors import Refused
 
 _LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
@@ -25,17 +25,13 @@ _LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
 def epochs_to_target(
     epochs: pd.DataFrame, target: float, better: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Return for each run the number of epochs after which it first reached a target.
+    """Return after how many epochs each run first reached a target.
 
     The evaluations of ``epochs``, windows of a store, have a ``metric``. Warm-up epochs count: they
     train as well. Reached is at least (better ``higher``) or at most (``lower``) the target. Runs
-    that are not in ``better``, by ``run_id``, are left out.
-
-    Returns
-    -------
-    DataFrame
-        ``run_id, epochs_to_target`` (missing when never reached), ``reached, epochs_evaluated``
-        (up to the last evaluation), ``best``.
+    that are not in ``better``, by ``run_id``, are left out. The columns are ``run_id,
+    epochs_to_target`` (missing when never reached), ``reached, epochs_evaluated`` (up to the last
+    evaluation), ``best``.
     """
     evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
     evaluated = evaluated.assign(better=evaluated["run_id"].map(better)).dropna(subset="better")
@@ -59,33 +55,22 @@ def epochs_to_target(
 def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
     """Return time and energy to a target quality, one row per setting of ``run_metrics``.
 
-    Returns
-    -------
-    DataFrame
-        The columns of ``SETTINGS``, and
+    Refused if no run with the time of an epoch was evaluated with a metric of known direction.
+    The columns are those of ``SETTINGS``, and
 
-        ``epochs_trained, runs, runs_reached``
-            Of ``learning_repeats`` with this global batch, on any GPUs, and those that got there.
-        ``epochs, epochs_low, epochs_high``
-            Geometric mean over these repeats; missing if one of them did not reach the target.
-        ``statistical_efficiency``
-            Least ``epochs`` among the batches of the group / ``epochs``.
-        ``time_to_target_s, time_to_target_s_low, ..., energy_to_target_j, ...``
-            ``epochs`` x geometric mean over the setting's repeats of ``epoch_time_s`` and of
-            ``energy_per_epoch_j``; training alone, without evaluations and start-up.
-        ``energy_is``
-            What the energy counts; no energy where the repeats' energies count different things.
-        ``why``
-            Why there is no time, or None. Without a known global batch there is none.
+    - ``epochs_trained, runs, runs_reached`` of ``learning_repeats`` with this global batch, on any
+      GPUs, and those that got there.
+    - ``epochs, epochs_low, epochs_high``: geometric mean over these repeats; missing if one of them
+      did not reach the target.
+    - ``statistical_efficiency``: least ``epochs`` among the batches of the group / ``epochs``.
+    - ``time_to_target_s, time_to_target_s_low, ..., energy_to_target_j, ...``: ``epochs`` x
+      geometric mean over the setting's repeats of ``epoch_time_s`` and of ``energy_per_epoch_j``;
+      training alone, without evaluations and start-up.
+    - ``energy_is``: what the energy counts; no energy where that differs between repeats.
+    - ``why`` there is no time, or None. Without a known global batch there is none.
 
-        Intervals at 95 %: normal logs, variances of the two factors added, degrees of freedom by
-        Welch and Satterthwaite; missing without repeats of both.
-
-    Raises
-    ------
-    Refused
-        No run of which the time of an epoch is known has an evaluation with a metric of which it is
-        known which way is better.
+    Intervals at 95 %: normal logs, variances of the two factors added, degrees of freedom by Welch
+    and Satterthwaite; missing without repeats of both.
     """
     table = table[table["epoch_time_s"].notna()]
     runs = _reached(table, epochs, target)
@@ -115,7 +100,6 @@ def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> 
 
 
 def _reached(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
-    """Return the runs whose metric has a known direction, with their epochs to the target."""
     better = table["metric_name"].map(direction, na_action="ignore").set_axis(table["run_id"])
     known = {str(run_id): way for run_id, way in better.dropna().items()}
     return table.merge(epochs_to_target(epochs, target, known), on="run_id")
@@ -203,7 +187,18 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     for group, runs in groups(table, LEARNING):
         evaluated = runs_reached[runs_reached["run_id"].isin(runs["run_id"])]
         try:
-            _require_target_reached(runs, evaluated, target)
+            names = sorted(map(str, runs["metric_name"].dropna().unique()))
+            metrics = " and ".join(names)
+            if not names:
+                raise Refused(
+                    "the metric has no name, so nothing says whether the target is one of it"
+                )
+            if all(direction(name) is None for name in names):
+                raise Refused(f"{metrics} may be better high or low")
+            if evaluated.empty:
+                raise Refused(f"no run has {metrics}; evaluate (measure.evaluate)")
+            if not evaluated["reached"].any():
+                raise Refused(f"none of {len(evaluated)} runs reached {metrics} {target:g}")
             kept_groups.append(group)
             repeats = learning_repeats(evaluated)
             batch = repeats["global_batch"].to_numpy(float)
@@ -214,17 +209,3 @@ def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) ->
     of_kept = [rows for group, rows in groups(settings, LEARNING) if group in kept_groups]
     shown = pd.concat(of_kept).sort_index() if of_kept else settings.iloc[:0]
     return Targets(target, shown, tuple(critical), tuple(refusals))
-
-
-def _require_target_reached(runs: pd.DataFrame, evaluated: pd.DataFrame, target: float) -> None:
-    """Raise ``Refused`` if no run of a group can be compared with the target."""
-    names = sorted(map(str, runs["metric_name"].dropna().unique()))
-    if not names:
-        raise Refused("the metric has no name, so nothing says whether the target is one of it")
-    metrics = " and ".join(names)
-    if all(direction(name) is None for name in names):
-        raise Refused(f"{metrics} may be better high or low")
-    if evaluated.empty:
-        raise Refused(f"no run has {metrics}; evaluate (measure.evaluate)")
-    if not evaluated["reached"].any():
-        raise Refused(f"none of {len(evaluated)} runs reached {metrics} {target:g}")

@@ -1,5 +1,6 @@
 """Select runs that can be compared: one job and unit, one kind of energy, one origin of values."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +10,19 @@ import pandas as pd
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics.metrics import SETTINGS, UNITS, missing_energy
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.common import formatting
 from wattlaw.common.errors import NothingToRecommend, Refused
+from wattlaw.common.formatting import group_label, plural
+from wattlaw.study.not_as_declared import (
+    OTHER_BATCH,
+    UNCOOPERATIVE,
+    batch_texts,
+    uncooperative_text,
+)
+from wattlaw.study.sources import MEASURED, ORIGINS, origin_of
 
 TIME, ENERGY = "time_s", "energy_j"
+#: The code of the warning that runs have no energy of the requested scope.
+NO_SCOPE = "energy-scope-missing"
 #: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
 NOT_DATA_PARALLEL = ("deepspeed", "tensor", "pipeline")
 #: Runs that differ in these columns are different jobs: they cannot be compared.
@@ -30,6 +40,20 @@ WHY_NO_EPOCH = {
 def uncooperative(table: pd.DataFrame) -> pd.Series:
     """Say of each row whether several workers each trained a model of their own."""
     return table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
+
+
+#: Names of GPUs, such as ``NVIDIA A100-SXM4-40GB`` or ``T4``.
+_GPU_NAME = re.compile(
+    r"\b(?:[LPT]4|[ABHKLMPV]\d{2,3}[A-Z]?|G[BH]\d00|MI\d{2,3}[A-Z]?|RTX\w*|GTX|TITAN|Tesla|GeForce|"
+    r"Quadro|Radeon|GPUs?)\b"
+)
+
+
+def worker_noun(runs: pd.DataFrame) -> str:
+    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker."""
+    is_measured = runs[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
+    is_named = any(_GPU_NAME.search(str(name)) for name in runs["hardware"].unique())
+    return "GPU" if is_measured or is_named else "worker"
 
 
 @dataclass(frozen=True)
@@ -76,29 +100,27 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     rows = _one_variant(rows, warnings, left_out)
     rows, energy_is = _one_energy(rows, warnings)
     warnings += [*batch_cautions(rows), *scope_cautions(rows)]
-    worker = formatting.worker_noun(rows)
+    worker = worker_noun(rows)
     return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings), left_out)
 
 
 def batch_cautions(table: pd.DataFrame) -> list[Caution]:
-    """Return a warning for each workload with runs of another global batch than declared."""
     runs = table.dropna(subset="global_batch_declared").to_dict("records")
-    return [Caution(formatting.OTHER_BATCH, text) for text in formatting.batch_texts(runs)]
+    return [Caution(OTHER_BATCH, text) for text in batch_texts(runs)]
 
 
 def scope_cautions(table: pd.DataFrame) -> list[Caution]:
-    """Return a warning if runs have no energy of the requested scope."""
     text = missing_energy(table)
-    return [] if text is None else [Caution(formatting.NO_SCOPE, f"{text}.")]
+    return [] if text is None else [Caution(NO_SCOPE, f"{text}.")]
 
 
 def _one_origin(
     rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
 ) -> pd.DataFrame:
     """Keep the measured runs, else the replayed ones, else the simulated ones."""
-    origins = rows["launcher"].map(formatting.origin_of)
-    kept = min(origins, key=formatting.ORIGINS.index)
-    if kept != formatting.MEASURED:
+    origins = rows["launcher"].map(origin_of)
+    kept = min(origins, key=ORIGINS.index)
+    if kept != MEASURED:
         warnings.append(Caution(kept, f"All times and energies are {kept}, not measured."))
     for other, count in origins[origins != kept].value_counts().items():
         text = f"{count} {other} runs are excluded; only {kept} runs count."
@@ -114,15 +136,13 @@ def _as_stated(
     """Leave out emulated runs, and those on several GPUs whose workers do not cooperate."""
     emulated = rows["emulated_gpus"].notna()
     if emulated.any():
-        text = (
-            f"{formatting.plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
-        )
+        text = f"{plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
         warnings.append(Caution("emulated-excluded", text))
         left_out["that emulate more GPUs"] = int(emulated.sum())
     alone = uncooperative(rows)
     if alone.any():
-        text = formatting.uncooperative_text(int(alone.sum()), set(rows["workload"]))
-        warnings.append(Caution(formatting.UNCOOPERATIVE, text))
+        text = uncooperative_text(int(alone.sum()), set(rows["workload"]))
+        warnings.append(Caution(UNCOOPERATIVE, text))
         left_out["whose workers do not cooperate"] = int((alone & ~emulated).sum())
     kept = rows[~(emulated | alone)]
     if kept.empty:
@@ -142,7 +162,7 @@ def _one_unit(
     for other, left in rows[rows["unit"] != unit].groupby("unit"):
         names = ", ".join(left["run_id"].iloc[:3]) + (", ..." if len(left) > 3 else "")
         text = (
-            f"{formatting.plural(len(left), 'run')} ({names}) are known per {other} only and are "
+            f"{plural(len(left), 'run')} ({names}) are known per {other} only and are "
             f"excluded; this advice is per {unit}."
         )
         warnings.append(Caution("units-differ", text))
@@ -169,12 +189,10 @@ def _one_variant(
             text = f"All runs trained on {share:g} of the data set; epochs refer to that share."
             warnings.append(Caution("share-of-data", text))
         return rows
-    ranked = pd.DataFrame(
-        {
-            "share": rows["dataset_fraction"].groupby(variants).first(),
-            "runs": variants.value_counts(),
-        }
-    ).sort_values(["share", "runs"], ascending=False, kind="stable")
+    shares, runs = rows["dataset_fraction"].groupby(variants).first(), variants.value_counts()
+    ranked = pd.DataFrame({"share": shares, "runs": runs}).sort_values(
+        ["share", "runs"], ascending=False, kind="stable"
+    )
     first = rows.groupby(variants)[list(_JOB)].first()
     differing = {
         name: first[name].map(differing_options(first[name]))
@@ -184,8 +202,7 @@ def _one_variant(
         if first[name].nunique(dropna=False) > 1
     }
     labels = [
-        formatting.group_label({name: values.loc[i] for name, values in differing.items()})
-        or "defaults"
+        group_label({name: values.loc[i] for name, values in differing.items()}) or "defaults"
         for i in ranked.index
     ]
     others = "; ".join(labels[1:4]) + (f"; and {len(labels) - 4} more" if len(labels) > 4 else "")

@@ -2,15 +2,16 @@
 
 import json
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import special
 
+from wattlaw.analysis.metrics.estimates import LEVEL
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.analysis.metrics.statistics import LEVEL
 
 Group = dict[str, Any]
 
@@ -27,10 +28,7 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
 
 
 def group_numbers(frame: pd.DataFrame, by: Sequence[str]) -> pd.Series:
-    """Return the number of each row's group, in the order of ``groups``.
-
-    Grouping by this one column is many times faster than by many columns.
-    """
+    # Grouping by this one column is many times faster than by many columns.
     return frame.groupby(list(by), dropna=False, sort=True).ngroup()
 
 
@@ -43,7 +41,12 @@ def differing_options(texts: pd.Series) -> dict[str, str]:
 
     Raises nothing: a text that is no JSON object stays as it is.
     """
-    parsed = {str(text): _object(text) for text in texts.dropna().unique()}
+    parsed: dict[str, dict[str, Any] | None] = {}
+    for text in texts.dropna().unique():
+        value = None
+        with suppress(TypeError, ValueError):
+            value = json.loads(text)
+        parsed[str(text)] = value if isinstance(value, dict) else None
     objects = [value for value in parsed.values() if value is not None]
     shared = {
         name: value
@@ -56,14 +59,6 @@ def differing_options(texts: pd.Series) -> dict[str, str]:
         else json.dumps({name: setting for name, setting in value.items() if name not in shared})
         for text, value in parsed.items()
     }
-
-
-def _object(text: Any) -> dict[str, Any] | None:
-    try:
-        parsed_object = json.loads(text)
-    except (TypeError, ValueError):
-        return None
-    return parsed_object if isinstance(parsed_object, dict) else None
 
 
 #: Energies and quantities derived from them. Those that count different devices have no mean.
@@ -131,5 +126,4 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
 
 
 def join_energy_kinds(kinds: pd.Series) -> str | None:
-    """Return the different values of ``energy_is`` as one text; None without any."""
     return "; ".join(sorted(kinds.dropna().unique())) or None

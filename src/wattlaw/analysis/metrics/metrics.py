@@ -44,66 +44,47 @@ def run_metrics(
 ) -> pd.DataFrame:
     """Return one row per done run that has a measured training window of more than 0 s.
 
-    Parameters
-    ----------
-    runs, epochs
-        Tables of one or more stores, columns as in ``store.schema``.
-    energy_scope
-        What the energies count, as in ``energies``. Runs without it have no energy.
+    ``runs`` and ``epochs`` are tables of one or more stores, columns as in ``store.schema``;
+    ``energy_scope`` is what the energies count, as in ``energies``. The columns are those of
+    ``SETTINGS`` and ``_KEPT`` and, per run, N the GPUs:
 
-    Returns
-    -------
-    DataFrame
-        The columns of ``SETTINGS``, and ``run_id, study, repeat, metric_name, parameters,
-        flops_per_sample, parallelism, workers_cooperate, dataset_samples, gradient_bytes,
-        loader_workers, measure_seconds, warmup_steps, global_batch_declared``. Per run, N the GPUs:
-
-        ``unit, time_s, energy_j``
-            The first of ``UNITS`` that is known for all runs of the workload, or else for most; a
-            run of which it is not known keeps its own. Training time T and energy E of one.
-        ``basis, run_length``
-            Whether ``epochs``, blocks of ``steps`` or a whole ``run`` was measured. A whole run
-            includes start-up, so it has a length, such as ``3 epochs``: others do not compare.
-        ``epoch_time_s, time_per_sample_s, step_time_s``
-            Mean over measured windows, of the slowest host. Of measured steps, an epoch is a
-            sample's time times the data set's samples; a command with ``{epochs}`` in its
-            arguments is divided by its epochs.
-        ``epochs_timed, train_time_s, train_energy_j``
-            Over how many epochs, and the sums over all measured windows.
-        ``samples_per_epoch, steps_per_epoch, samples_per_s``
-            Of all hosts; steps are optimiser steps.
-        ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``
-            Sum over hosts of the kinds in ``energy_scope``; missing if a window has no energy or
-            only that of a part of its time, and if the sum is not above 0.
-        ``energy_delay_js, energy_delay2_js2``
-            E T and E T^2 of a unit.
-        ``energy_requested``
-            The ``energy_scope`` of the arguments.
-        ``energy_scope, energy_source, energy_verdict, energy_is``
-            What is counted: by default the outermost scope that all windows have, ``node``,
-            ``module`` with what no module contains, or ``gpu+cpu+dram``; the source, ``mixed``
-            when windows differ; the worst verdict; and the three as one text, such as
-            ``gpu, counter``.
-        ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``
-            The GPUs' part alone, and its mean power over N T.
-        ``node_energy_j, node_energy_per_epoch_j, energy_per_node_without_gpu_j``
-            That of all nodes, also by a meter that is too slow for ``energy_scope``; of a node
-            without its GPUs. Missing where nodes are shared.
-        ``gpu_hours, gpu_hours_per_epoch``
-            N T / 3600 of a unit and of an epoch.
-        ``samples_per_gpu_hour, steps_per_gpu_hour, energy_per_gpu_hour_j``
-            Samples, steps and E per GPU-hour.
-        ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``
-            Mean and coefficient of variation over a run's samples, pooled from windows with their
-            durations as weights: the mean square of a window is m^2 (1 + cv^2).
-        ``sm_clock_mean_mhz, power_throttle_share, cpu_cores, data_wait_share,
-        communication_share, rank_wait_share``
-            Means weighted with the windows' durations; shares of the training time.
-        ``eval_time_s, eval_energy_j``
-            Means over evaluations, without the first one after an interruption.
-        ``metric, loss, best_metric, epochs_trained``
-            Of the last evaluation; the best, where it is known which way is better; epochs with
-            warm-up, missing where steps were measured.
+    - ``unit, time_s, energy_j``: the first of ``UNITS`` that is known for all runs of the workload,
+      or else for most; a run of which it is not known keeps its own. Training time T and energy E
+      of one.
+    - ``basis, run_length``: whether ``epochs``, blocks of ``steps`` or a whole ``run`` was
+      measured. A whole run includes start-up, so it has a length, such as ``3 epochs``: others do
+      not compare.
+    - ``epoch_time_s, time_per_sample_s, step_time_s``: mean over measured windows, of the slowest
+      host. Of measured steps, an epoch is a sample's time times the data set's samples; a command
+      with ``{epochs}`` in its arguments is divided by its epochs.
+    - ``epochs_timed, train_time_s, train_energy_j``: over how many epochs, and the sums over all
+      measured windows.
+    - ``samples_per_epoch, steps_per_epoch, samples_per_s`` of all hosts; steps are optimiser steps.
+    - ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``: sum over hosts of the kinds in
+      ``energy_scope``; missing if a window has no energy or only that of a part of its time, and if
+      the sum is not above 0.
+    - ``energy_delay_js, energy_delay2_js2``: E T and E T^2 of a unit.
+    - ``energy_requested``: the ``energy_scope`` of the arguments.
+    - ``energy_scope, energy_source, energy_verdict, energy_is``: what is counted, by default the
+      outermost scope that all windows have, ``node``, ``module`` with what no module contains, or
+      ``gpu+cpu+dram``; the source, ``mixed`` when windows differ; the worst verdict; and the three
+      as one text, such as ``gpu, counter``.
+    - ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``: the GPUs' part alone, and its mean
+      power over N T.
+    - ``node_energy_j, node_energy_per_epoch_j, energy_per_node_without_gpu_j``: that of all nodes,
+      also by a meter that is too slow for ``energy_scope``; of a node without its GPUs. Missing
+      where nodes are shared.
+    - ``gpu_hours, gpu_hours_per_epoch``: N T / 3600; ``samples_per_gpu_hour, steps_per_gpu_hour,
+      energy_per_gpu_hour_j``: samples, steps and E over it.
+    - ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``: mean and coefficient of variation
+      over a run's samples, pooled from windows with their durations as weights: the mean square of
+      a window is m^2 (1 + cv^2).
+    - ``sm_clock_mean_mhz, power_throttle_share, cpu_cores, data_wait_share, communication_share,
+      rank_wait_share``: means weighted with the windows' durations; shares of the training time.
+    - ``eval_time_s, eval_energy_j``: means over evaluations, without the first one after an
+      interruption.
+    - ``metric, loss, best_metric, epochs_trained``: of the last evaluation; the best, where it is
+      known which way is better; epochs with warm-up, missing where steps were measured.
     """
     done = runs[runs["status"] == "done"]
     names = [name for name in SETTINGS if name not in _DERIVED]
@@ -123,7 +104,11 @@ def run_metrics(
     trained = pd.DataFrame(
         {"basis": by_run["phase"].first().map(BASES), "epochs_seen": by_run["epoch"].nunique()}
     )
-    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained, _asked(done)):
+    # The epochs that a command was started with: {epochs} is in its arguments.
+    takes = {text: _takes_epochs(text) for text in done["options"].unique()}
+    asked = done["epochs"].where(done["options"].map(takes).astype(bool)).astype(float)
+    asked = asked.set_axis(done["run_id"]).rename("epochs_asked")
+    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained, asked):
         of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])
@@ -179,7 +164,6 @@ def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | Non
 
 
 def _phase(windows: pd.DataFrame, energy_scope: str) -> pd.DataFrame:
-    """Return times, counts and energies of an epoch, a block of steps or a process, by run."""
     # A tracked epoch that an evaluation interrupts has several windows per host.
     hosts = windows.groupby(["run_id", "epoch", "host"], sort=False)
     of_host = hosts[["duration_s", "steps"]].sum(min_count=1)
@@ -228,7 +212,6 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _best(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.Series:
-    """Return the best metric of each run whose metric has a known direction."""
     better = runs.set_index("run_id")["metric_name"].map(direction, na_action="ignore")
     by_run = evaluations.groupby("run_id")["metric"]
     high, low = by_run.max(), by_run.min()
@@ -245,21 +228,13 @@ _BLOCK = (
 
 def _lengths(runs: pd.DataFrame) -> pd.Series:
     """Return how much a process was to do, as text, such as ``3 epochs``."""
-    text = pd.Series("a process", index=runs.index)
+    lengths = pd.Series("a process", index=runs.index)
     columns = {"epochs": "epochs", "measure_seconds": "s", "measure_steps": "steps"}
     for name, word in columns.items():
         texts = {value: f"{value:g} {word}" for value in runs[name].dropna().unique()}
         values = runs[name].map(texts)
-        text = values.where(values.notna(), text)
-    return text
-
-
-def _asked(runs: pd.DataFrame) -> pd.Series:
-    """Return the epochs that a command was started with: ``{epochs}`` is in its arguments."""
-    takes = {text: _takes_epochs(text) for text in runs["options"].unique()}
-    is_asked = runs["options"].map(takes).astype(bool)
-    epochs: pd.Series = runs["epochs"].where(is_asked).astype(float)
-    return epochs.set_axis(runs["run_id"]).rename("epochs_asked")
+        lengths = values.where(values.notna(), lengths)
+    return lengths
 
 
 def _takes_epochs(options: object) -> bool:
@@ -269,7 +244,6 @@ def _takes_epochs(options: object) -> bool:
 
 
 def _in_units(table: pd.DataFrame) -> pd.DataFrame:
-    """Add times and energies per epoch, sample and step, and those of the unit to compare in."""
     is_epochs, is_run = table["basis"] == "epochs", table["basis"] == "run"
     asked = table["epochs_asked"].where(is_run)
     # Steps of a known global batch are samples; in an epoch, the last batch may be smaller.
@@ -334,7 +308,7 @@ def unit_of(column: str, unit: str) -> str | None:
 
 
 def _at(frame: pd.DataFrame, names: pd.Series) -> pd.Series:
-    """Return of each row the value of the column that ``names`` says."""
+    """Return of each row the value of the column that ``names`` has for it."""
     columns = frame.columns.get_indexer(pd.Index(names))
     return pd.Series(frame.to_numpy()[np.arange(len(frame)), columns], index=frame.index)
 
@@ -343,11 +317,15 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
     time_s, energy_j = table["time_s"], table["energy_j"]
     hours = table["gpus"] * time_s / HOUR_S
     without_gpu_j = table["node_energy_j"] - table["gpu_energy_j"]
+    # Computed once for each combination of its columns.
+    columns = ["energy_scope", "energy_source", "energy_verdict"]
+    number = table.groupby(columns, dropna=False, sort=False).ngroup()
+    kinds = [energy_is(row) for row in table.loc[~number.duplicated(), columns].to_dict("records")]
     return table.assign(
         energy_per_node_without_gpu_j=without_gpu_j.where(without_gpu_j > 0) / table["nodes"],
         energy_delay_js=energy_j * time_s,
         energy_delay2_js2=energy_j * time_s**2,
-        energy_is=_energy_is(table),
+        energy_is=np.array([*kinds, None], dtype=object)[number.to_numpy()],
         power_per_gpu_w=table["gpu_energy_j"] / (table["gpus"] * time_s),
         gpu_hours=hours,
         gpu_hours_per_epoch=table["gpus"] * table["epoch_time_s"] / HOUR_S,
@@ -357,14 +335,6 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _energy_is(table: pd.DataFrame) -> pd.Series:
-    """Return ``energy_is`` of each row, computed once for each combination of its columns."""
-    number = table.groupby(_SAID, dropna=False, sort=False).ngroup()
-    kinds = [energy_is(row) for row in table.loc[~number.duplicated(), _SAID].to_dict("records")]
-    return pd.Series(np.array([*kinds, None], dtype=object)[number.to_numpy()], dtype=object)
-
-
-_SAID = ["energy_scope", "energy_source", "energy_verdict"]
 #: Why there is no law of an energy whose ``energy_is`` has ``ESTIMATED``.
 ESTIMATED = "estimated"
 WHY_NO_LAW = "its energy is computed from time (busy cores x assumed watts): that has no law"
@@ -372,12 +342,11 @@ WHY_NO_LAW = "its energy is computed from time (busy cores x assumed watts): tha
 
 def _train(texts: pd.Series) -> pd.Series:
     """Return the loop's settings without those that change neither time nor energy."""
-
-    def relevant(text: str) -> str:
-        settings = json.loads(text)
-        return json.dumps({name: settings[name] for name in settings if name not in _NO_MATTER})
-
-    return texts.map({text: relevant(text) for text in texts.dropna().unique()}, na_action="ignore")
+    relevant = {
+        text: json.dumps({k: v for k, v in json.loads(text).items() if k not in _NO_MATTER})
+        for text in texts.dropna().unique()
+    }
+    return texts.map(relevant, na_action="ignore")
 
 
 _HIGHER = ("accuracy", "top1", "top5", "acc", "f1", "bleu", "auc", "r2", "iou", "map", "progress")

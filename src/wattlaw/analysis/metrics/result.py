@@ -13,10 +13,7 @@ from wattlaw.study.setting import Setting
 
 
 class Result:
-    """The base class of frozen dataclasses that have ``to_dict`` and ``to_frame``.
-
-    Fields with ``repr=False`` are internal and stay out of both.
-    """
+    """A frozen dataclass with ``to_dict`` and ``to_frame``; ``repr=False`` is internal."""
 
     #: Properties and class constants that ``to_dict`` adds to the fields.
     properties: ClassVar[tuple[str, ...]] = ()

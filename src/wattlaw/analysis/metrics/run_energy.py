@@ -1,14 +1,13 @@
 """The energy of runs from their windows: what is summed, from which source, with which verdict."""
 
 from collections.abc import Mapping
+from functools import cache
 from itertools import compress
 from typing import Any
 
 import pandas as pd
 
-from wattlaw.common.scopes import KINDS, OUTERMOST
-
-__all__ = ["energies", "energy_is"]
+from wattlaw.common.scopes import KINDS, OUTERMOST, scope_of_windows
 
 _VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")  # from best to worst
 _ENERGY_COLUMNS = [f"{kind}_energy_j" for kind in KINDS]
@@ -27,10 +26,9 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
     sizes = by_run.size()
     complete = counted.eq(sizes, axis=0)
     if energy_scope == OUTERMOST:
-        is_summed = _outermost_kinds(windows, counted, complete)
+        is_summed = _outermost(windows, counted > 0, complete)
     else:
-        is_summed = counted > 0
-        is_summed[[kind for kind in KINDS if kind not in energy_scope.split("+")]] = False
+        is_summed = (counted > 0) & [kind in energy_scope.split("+") for kind in KINDS]
     is_measured = is_summed.any(axis=1)
     is_complete = (complete | ~is_summed).all(axis=1) & is_measured
     per_epoch = windows.groupby(["run_id", "epoch"])[_ENERGY_COLUMNS].sum()
@@ -69,23 +67,24 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
     )
 
 
-def _outermost_kinds(
-    windows: pd.DataFrame, counted: pd.DataFrame, complete: pd.DataFrame
+def _outermost(
+    windows: pd.DataFrame, measured: pd.DataFrame, complete: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return which kinds are the energy of each run: the outermost scope that all windows have."""
-    scope, run = windows["energy_scope"], windows["run_id"]
-    summed = counted > 0
-    summed[["node", "module"]] = False
-    inner = scope[scope != "node"].groupby(run)
-    only = inner.first().where(inner.nunique() == 1)
-    for text in only.dropna().unique():
-        kinds = text.split("+")
-        runs = only.index[only == text]
-        if "module" in kinds:
-            runs = runs[complete.loc[runs, kinds].all(axis=1)]
-            summed.loc[runs] = [kind in kinds for kind in KINDS]
-    summed.loc[(scope == "node").groupby(run).all()] = [kind == "node" for kind in KINDS]
-    return summed
+    """Return which kinds are the energy of each run, by ``scope_of_windows``."""
+    scopes: dict[Any, set[str | None]] = {run: set() for run in measured.index}
+    of_windows = windows[["run_id", "energy_scope"]].drop_duplicates()
+    for run, scope in of_windows.itertuples(index=False):
+        scopes[run].add(scope if isinstance(scope, str) else None)
+
+    @cache
+    def is_summed(scopes: frozenset[str | None], *flags: tuple[bool, ...]) -> list[bool]:
+        measured_kinds, complete_kinds = ([*compress(KINDS, flag)] for flag in flags)
+        summed = scope_of_windows(scopes, measured_kinds, complete_kinds)
+        return [kind in summed for kind in KINDS]
+
+    flags = (map(tuple, frame.to_numpy()) for frame in (measured, complete))
+    rows = [is_summed(*row) for row in zip(map(frozenset, scopes.values()), *flags, strict=True)]
+    return pd.DataFrame(rows, measured.index, columns=list(KINDS))
 
 
 def energy_is(row: Mapping[Any, Any]) -> str | None:

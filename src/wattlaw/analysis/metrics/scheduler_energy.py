@@ -102,7 +102,6 @@ def scheduler_energy(
 
 
 def _windows_in_accounting_time(epochs: pd.DataFrame, compared: pd.DataFrame) -> pd.DataFrame:
-    """Return the windows of the runs that began in the accounting's time, if that is known."""
     run_windows = epochs[epochs["run_id"].isin(compared.index)]
     if run_windows.empty:
         return run_windows
@@ -164,7 +163,6 @@ def summarise_sites(
     epochs: pd.DataFrame,
     accounting_windows: pd.DataFrame | None,
 ) -> Sites:
-    """Return what the tables say; parameters as for ``scheduler_energy``."""
     energies = scheduler_energy(table, runs, epochs, accounting_windows)
     count = runs["interruptions"].fillna(0)
     offsets = runs["clock_offset_max_s"].dropna()

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -28,7 +26,6 @@ from wattlaw.measure.limits.restore import restore_stale
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.measure.limits.state_folder import StateFolder
 from wattlaw.run.node_setup import lease_boards
-from wattlaw_site.scripts import write_site_files
 
 app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 
@@ -41,15 +38,13 @@ def limits_show(as_json: JsonOption = False) -> int:
     saved: dict[str, SavedState] = {}
     try:
         survey = folder.survey()
-        for line in (*survey.damaged, *survey.ignored):
+        for line in survey.damaged:
             print_note(line)
-        for state in sorted(survey.states, key=lambda state: not state.is_foreign):
-            if state.device in states or not state.is_foreign:
-                saved[state.device] = state
+        saved = {state.device: state for state in survey.states}
     except NotAvailable as error:  # show the limits anyway
         print_note(str(error))
     devices = list(dict.fromkeys([*states, *saved]))
-    users = {d: folder.lock_owner(d) or "unknown" for d in devices if folder.is_locked_anywhere(d)}
+    users = {device: owner for device in devices if (owner := folder.lock_owner(device))}
     rows = [
         {
             **dataclasses.asdict(states.get(device) or LimitState(device, "not available")),
@@ -128,25 +123,10 @@ def limits_restore() -> int:
         user = f" (by {saved.user}, pid {saved.owner_pid})" if result.state == "in use" else ""
         reason = f": {result.reason}" if result.reason else ""
         print(f"{saved.device}: {result.state}{user}{reason}")
-    for line in survey.ignored:
-        print_note(line)
     if survey.damaged:
         raise BadInput("; ".join(survey.damaged))
     failed = any(result.state == "not restored" for result in results)
     return NotAvailable.exit_code if failed else 0
-
-
-@app.command("site-files")
-def limits_site_files(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")],
-    python: Annotated[
-        str, option("PATH", "Python on the nodes with wattlaw installed, owned by root.")
-    ] = sys.executable,
-) -> int:
-    """Write the Slurm prolog and epilog that let jobs set limits."""
-    for path in write_site_files(folder, python):
-        print(path)
-    return 0
 
 
 def _use(saved: SavedState | None, user: str | None) -> str:

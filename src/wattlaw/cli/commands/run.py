@@ -12,9 +12,10 @@ from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option, positive
 from wattlaw.cli.common.progress import observer_for
-from wattlaw.common.formatting import MEASURED, number, origin_of, plural
+from wattlaw.common.formatting import number, plural
 from wattlaw.report import tables
 from wattlaw.run.planning import GpuHours, skipped_text
+from wattlaw.study.sources import MEASURED, origin_of
 
 #: The columns of the table of runs, with their headings.
 _HEADINGS = {

@@ -8,6 +8,7 @@ from wattlaw.cli.common.options import JsonOption, StoreArgument
 from wattlaw.common import formatting as fmt
 from wattlaw.run import planning, run_status
 from wattlaw.store.store import Store
+from wattlaw.study.not_as_declared import OTHER_BATCH, UNCOOPERATIVE, uncooperative_text
 
 
 def status(store: StoreArgument, as_json: JsonOption = False) -> int:
@@ -17,8 +18,8 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     scheduler_error = "; ".join(stored.errors) or None
     counts = planning.count_statuses(stored.states)
     alone = stored.uncooperative
-    texts = [(fmt.UNCOOPERATIVE, fmt.uncooperative_text(len(alone), set(alone)))] if alone else []
-    texts += [(fmt.OTHER_BATCH, text) for text in stored.other_batches]
+    texts = [(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone)))] if alone else []
+    texts += [(OTHER_BATCH, text) for text in stored.other_batches]
     warnings = [{"code": code, "text": text} for code, text in texts]
     not_needed = [run.reason for run in stored.not_done if run.is_not_needed]
     unfinished = [run for run in stored.not_done if run.state != "planned"]

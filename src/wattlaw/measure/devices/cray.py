@@ -22,7 +22,6 @@ from wattlaw.measure.devices.file_meter import (
     FileMeter,
     FileSource,
     failed_device,
-    probe,
     reading_error,
 )
 from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
@@ -52,17 +51,14 @@ _ACCELERATORS = ("0x0302", "0x0380", "0x1200")
 
 
 def counters() -> Path:
-    """Return the folder of the counters, which need not exist."""
     return sysfs.root() / "cray/pm_counters"
 
 
 class CrayMeter(FileMeter):
     """The node, and its processors, memory and accelerators, which complement other meters."""
 
-    def __init__(
-        self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device]
-    ) -> None:
-        super().__init__(sources, period_s, failed)
+    def __init__(self, sources: Sequence[FileSource], period_s: float, permit: str) -> None:
+        super().__init__(sources, period_s, permit)
         names = ("freshness", "startup", "generation")
         self._files = {name: sysfs.OpenFile(counters() / name) for name in names}
         self._fresh = -1  # the freshness of the last samples
@@ -73,7 +69,6 @@ class CrayMeter(FileMeter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the counters; raises ``NotAvailable`` if there is none that can be read."""
         folder = counters()
         if not folder.is_dir():
             raise NotAvailable(f"{folder} does not exist (not an HPE Cray machine)")
@@ -83,18 +78,28 @@ class CrayMeter(FileMeter):
         except OSError as error:
             raise reading_error(folder, error, permit) from None
         hz = sysfs.read_optional(folder / "raw_scan_hz") or _DEFAULT_HZ
+        matches = [match for name in sorted(names) if (match := _NAME.fullmatch(name))]
+        has_accelerators = any(match[1] == "accel" and match[2] for match in matches)
         sources = [
-            FileSource(_device(path, match, 1 / hz, target), path, scale=1.0, parse=_joules)
-            for match in _counted(names)
+            FileSource(
+                _device(path, match, 1 / hz, target),
+                path,
+                scale=1.0,
+                parse=lambda text: _parse(text)[0],
+            )
+            for match in matches
             if (path := folder / match[0])
+            # Sums of what is counted, and parts of it, are left out.
+            and not (match[0] == "accel_energy" and has_accelerators)
+            and not (match[1] == "cpu" and match[2] and "cpu_energy" in names)
         ]
         if not sources:
             raise NotAvailable(f"no energy counter in {folder}")
-        readable, failed = probe(sources, permit)
-        if reason := _stale_reason(readable, folder / "freshness", permit):
-            failed += [failed_device(source.device, reason) for source in readable]
-            readable = []
-        return cls(readable, max(target.period_s, 1 / hz), failed)
+        meter = cls(sources, max(target.period_s, 1 / hz), permit)
+        if reason := _stale_reason(meter.sources, folder / "freshness", permit):
+            meter._failed += [failed_device(source.device, reason) for source in meter.sources]
+            meter.sources = []
+        return meter
 
     def read(self, *, last: bool = False) -> list[Sample]:
         """Return the counters of one moment; none if they are those of the last reading."""
@@ -116,11 +121,9 @@ class CrayMeter(FileMeter):
         return []
 
     def problems(self) -> list[str]:
-        """Return why counters are no longer read, and restarts, cap changes and missed updates."""
         return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
 
     def close(self) -> None:
-        """Close the files."""
         super().close()
         for file in self._files.values():
             file.close()
@@ -170,10 +173,6 @@ def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -
     return f"{freshness} stays at {first} for {_OPEN_WAIT_S:g} s, so the counters are not updated"
 
 
-def _joules(text: str) -> int:
-    return _parse(text)[0]
-
-
 def _parse(text: str) -> tuple[int, float | None]:
     """Return the energy in joules, and its time in seconds since 1970 if the file has one."""
     match = _VALUE.fullmatch(text)
@@ -182,20 +181,7 @@ def _parse(text: str) -> tuple[int, float | None]:
     return int(match[1]), int(match[2]) * 1e-6 if match[2] else None
 
 
-def _counted(names: set[str]) -> list[re.Match[str]]:
-    """Return the names of the counters to read, without sums and parts of others."""
-    matches = [match for name in sorted(names) if (match := _NAME.fullmatch(name))]
-    has_accelerators = any(match[1] == "accel" and match[2] for match in matches)
-    return [
-        match
-        for match in matches
-        if not (match[0] == "accel_energy" and has_accelerators)
-        and not (match[1] == "cpu" and match[2] and "cpu_energy" in names)
-    ]
-
-
 def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
-    """Return the device of a counter."""
     facts: Facts = {
         "energy_counter": "pm_counters", "counter_refresh_s": refresh_s, "age_s": _age_s(path),
     }  # fmt: skip
@@ -230,11 +216,5 @@ def _sees_all_gpus(target: Target) -> bool:
     if listed is None:
         return not shares_node()
     paths = (sysfs.root() / "bus/pci/devices").glob("*/class")
-    return len(listed) >= sum(_is_accelerator(path) for path in paths)
-
-
-def _is_accelerator(path: Path) -> bool:
-    try:
-        return sysfs.read_text(path).startswith(_ACCELERATORS)
-    except (OSError, ValueError):
-        return False
+    classes = (sysfs.optional_text(path) or "" for path in paths)
+    return len(listed) >= sum(name.startswith(_ACCELERATORS) for name in classes)

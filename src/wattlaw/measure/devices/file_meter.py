@@ -54,8 +54,6 @@ class WrappingCounter:
 
 @dataclass(eq=False)
 class FileSource:
-    """One device with the file of its energy counter or its power."""
-
     device: Device
     path: Path
     column: Literal["energy_j", "power_w"] = "energy_j"
@@ -66,7 +64,6 @@ class FileSource:
     failures: int = 0
 
     def __post_init__(self) -> None:
-        """Prepare the reading of the file."""
         self.file = sysfs.OpenFile(self.path)
         self.counter = WrappingCounter(self.wraps_at)
 
@@ -78,7 +75,6 @@ class FileSource:
         return self.counter.corrected(self.parse(self.file.read()), self.scale)
 
     def read(self) -> Sample | None:
-        """Return a reading, None if there is none."""
         if self.problem is not None:
             return None
         t_ns = time.time_ns()
@@ -107,47 +103,41 @@ class FileMeter(Meter):
     """Reads several files; subclasses find them, and the devices that cannot be read."""
 
     def __init__(
-        self, sources: Sequence[FileSource], period_s: float, failed: Sequence[Device] = ()
+        self,
+        sources: Sequence[FileSource],
+        period_s: float,
+        permit: str,
+        failed: Sequence[Device] = (),
     ) -> None:
-        self.sources, self.period_s = list(sources), period_s
-        self._failed = list(failed)
+        """Read each source once: devices that do not answer are listed as failed.
+
+        ``permit`` is the command with which an administrator allows users to read the files.
+        Raises the error of the first source if none can be read; see ``reading_error``.
+        """
+        self.sources, self.period_s, self._failed = list[FileSource](), period_s, list(failed)
+        errors = []
+        for source in sources:
+            try:
+                source.value()
+                self.sources.append(source)
+            except (OSError, ValueError) as reason:
+                errors.append(reading_error(source.path, reason, permit))
+                self._failed.append(failed_device(source.device, errors[-1]))
+        if errors and not self.sources:
+            raise errors[0]
 
     def devices(self) -> list[Device]:
-        """Return the devices that are read, and those that could not be opened."""
         return [source.device for source in self.sources] + self._failed
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
-        """Return one reading of each file that answers."""
         return [sample for source in self.sources if (sample := source.read()) is not None]
 
     def problems(self) -> list[str]:
-        """Return why files are no longer read."""
         return [source.problem for source in self.sources if source.problem is not None]
 
     def close(self) -> None:
-        """Close the files."""
         for source in self.sources:
             source.file.close()
-
-
-def probe(sources: Sequence[FileSource], permit: str) -> tuple[list[FileSource], list[Device]]:
-    """Read each source once; return those that answer, and the devices of the others as failed.
-
-    Raises the error of the first source if none can be read; see ``reading_error``.
-    """
-    readable, failed = [], []
-    first: NotAvailable | None = None
-    for source in sources:
-        try:
-            source.value()
-            readable.append(source)
-        except (OSError, ValueError) as reason:
-            error = reading_error(source.path, reason, permit)
-            first = first or error
-            failed.append(failed_device(source.device, error))
-    if first is not None and not readable:
-        raise first
-    return readable, failed
 
 
 def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
@@ -165,5 +155,4 @@ def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
 
 
 def failed_device(device: Device, reason: object) -> Device:
-    """Return a device that cannot be read, with the reason."""
     return replace(device, facts={**device.facts, "failed": str(reason)})

@@ -13,7 +13,7 @@ from typing import Self
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
-from wattlaw.measure.devices.file_meter import FileMeter, FileSource, probe
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource
 from wattlaw.measure.devices.meter import Device, Facts, Target
 from wattlaw.measure.devices.node_sharing import shares_node
 
@@ -29,7 +29,6 @@ class PowerMeter:
     socket: int = 0
 
     def source(self, device: Device) -> FileSource:
-        """Return the meter's power as that of a device."""
         return FileSource(device, self.chip.path / "power1_average", "power_w")
 
     @property
@@ -70,17 +69,17 @@ class GraceMeter(FileMeter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the channels; raises ``NotAvailable`` if there is none that can be read."""
         meters = [meter for meter in power_meters() if meter.channel is not None]
         sources = []
         for socket in sorted({meter.socket for meter in meters}):
             sources += _sources({m.channel or "": m for m in meters if m.socket == socket}, socket)
         if not sources:
             raise NotAvailable("no ACPI power meter of an NVIDIA Grace processor")
-        readable, failed = probe(sources, permit(sources[0].path))
-        intervals_s = [s.device.facts["resolution_s"] for s in readable]
+        meter = cls(sources, target.period_s, permit(sources[0].path))
+        intervals_s = [source.device.facts["resolution_s"] for source in meter.sources]
         slowest_s = max((s for s in intervals_s if isinstance(s, float)), default=0.0)
-        return cls(readable, max(target.period_s, slowest_s), failed)
+        meter.period_s = max(target.period_s, slowest_s)
+        return meter
 
 
 def _sources(channels: dict[str, PowerMeter], socket: int) -> list[FileSource]:

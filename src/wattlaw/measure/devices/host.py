@@ -7,7 +7,7 @@ number of watts, and marks it ``estimated``.
 import contextlib
 import os
 import time
-from typing import NamedTuple, Self
+from typing import Self
 
 import psutil
 
@@ -23,6 +23,8 @@ _MAX_SEARCH_PERIOD_S = 30.0
 _MIN_PERIOD_S = 0.1
 #: Once no process has come or gone for some searches, it is read more seldom.
 _UTILISATION_PERIOD_S, _SETTLED_PERIOD_S, _SETTLED_SEARCH_S = 1.0, 2.0, 8.0
+
+_TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class HostMeter(Meter):
@@ -50,13 +52,11 @@ class HostMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Open the meter; raises ``NotAvailable`` if the root process does not exist."""
         if not psutil.pid_exists(target.root_pid):
             raise NotAvailable(f"host: process {target.root_pid} does not exist")
         return cls(target)
 
     def devices(self) -> list[Device]:
-        """Return one device: the host's processors as this run uses them."""
         is_estimate = self._target.assume_cpu_w is not None
         name = "processors, the run's processes only"
         return [Device("host", "cpu", name, has_energy=is_estimate)]
@@ -90,24 +90,25 @@ class HostMeter(Meter):
         ]
 
     def close(self) -> None:
-        """Close the files of the processes."""
         while self._tree:
             os.close(self._tree.popitem()[1])
 
     def _sum(self) -> tuple[float, int] | None:
-        """Return (busy seconds, resident bytes) of the tree, None if all processes have ended."""
         if time.monotonic() - self._searched_s >= self._search_period_s:
             self._find_processes()
         busy_s, resident, alive = 0.0, 0, False
         for pid, handle in list(self._tree.items()):
-            use = _read_use(handle)
-            if use is None:
+            try:
+                # Fields as proc(5) numbers them, from 3 on; a name may hold spaces and brackets.
+                fields = os.pread(handle, 4096, 0).rpartition(b")")[2].split()
+                own_busy, own_pages = sum(map(int, fields[11:15])), int(fields[21])
+            except (OSError, ValueError, IndexError):  # it has ended
                 os.close(self._tree.pop(pid))
                 self._search_period_s = _SEARCH_PERIOD_S  # processes come and go
                 continue
-            busy_s += use.busy_s
-            resident += use.resident_bytes
-            alive = alive or use.is_alive
+            busy_s += own_busy / _TICKS
+            resident += own_pages * _PAGE_BYTES
+            alive = alive or fields[0] != b"Z"  # not a zombie
         return (busy_s, resident) if alive else None
 
     def _find_processes(self) -> None:
@@ -125,23 +126,3 @@ class HostMeter(Meter):
             period_s = _SETTLED_PERIOD_S if is_slow else _UTILISATION_PERIOD_S
             self.period_s = max(self._target.period_s, period_s)
         self._searched_s = time.monotonic()
-
-
-class _Use(NamedTuple):
-    busy_s: float
-    resident_bytes: int
-    is_alive: bool  # not a zombie
-
-
-_TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-
-
-def _read_use(handle: int) -> _Use | None:
-    """Return what a process uses of the machine, None if it has ended."""
-    try:
-        # Fields as proc(5) numbers them, from 3 on; a name may hold spaces and brackets.
-        fields = os.pread(handle, 4096, 0).rpartition(b")")[2].split()
-        busy = sum(map(int, fields[11:15]))
-        return _Use(busy / _TICKS, int(fields[21]) * _PAGE_BYTES, fields[0] != b"Z")
-    except (OSError, ValueError, IndexError):
-        return None

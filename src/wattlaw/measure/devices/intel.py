@@ -17,8 +17,8 @@ from typing import Self
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
-from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device, probe
-from wattlaw.measure.devices.limiter import Limiter, LimitState, setting_problem, write_setting
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
+from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
 from wattlaw.measure.devices.visible import has_job_gpus
 
@@ -56,7 +56,6 @@ class IntelGpu:
         return None if self.limit is None else _watts(self.limit)
 
     def device(self) -> Device:
-        """Return the card as a device of a meter."""
         facts = {**self.facts, "power_limit_w": self.limit_w or None, "is_shared": self.is_shared}
         return Device(self.id, "gpu", self.name, facts)
 
@@ -101,7 +100,6 @@ def _gpu(folder: Path, address: str) -> IntelGpu | None:
 
 
 def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
-    """Return the file of a card's sensor, or else that of its package."""
     paths = (chip.path / f"{kind}{number}_{attribute}" for number in (1, 2))
     return next((path for path in paths if path.exists()), None)
 
@@ -163,20 +161,11 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
 class IntelMeter(FileMeter):
     """The energy of the cards that the environment makes visible."""
 
-    def __init__(
-        self,
-        gpus: Sequence[IntelGpu],
-        sources: Sequence[FileSource],
-        period_s: float,
-        failed: Sequence[Device],
-    ) -> None:
-        super().__init__(sources, max(period_s, _MIN_PERIOD_S), failed)
-        self._gpus = {gpu.id: gpu for gpu in gpus}
-        self._limits_s = -_LIMIT_PERIOD_S  # when the limits were read
+    _gpus: Mapping[str, IntelGpu]
+    _limits_s = -_LIMIT_PERIOD_S  # when the limits were read
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the cards; raises ``NotAvailable`` if there is none that can be read."""
         gpus = visible_gpus(target.gpus)
         if not gpus:
             hidden = f" that {_VISIBLE} makes visible" if _VISIBLE in os.environ else ""
@@ -185,15 +174,12 @@ class IntelMeter(FileMeter):
         uncounted = [gpu.device() for gpu in gpus if gpu.energy is None]
         if not sources:
             raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
-        readable, failed = probe(
-            sources,
-            f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input",
-        )
-        failed += [
-            failed_device(device, "it has no energy counter (an old driver)")
-            for device in uncounted
-        ]
-        return cls(gpus, readable, target.period_s, failed)
+        reason = "it has no energy counter (an old driver)"
+        permit = f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input"
+        failed = [failed_device(device, reason) for device in uncounted]
+        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), permit, failed)
+        meter._gpus = {gpu.id: gpu for gpu in gpus}
+        return meter
 
     def read(self, *, last: bool = False) -> list[Sample]:
         """Return one reading of each card that answers, now and then with its power limit."""
@@ -208,28 +194,22 @@ class IntelMeter(FileMeter):
         return samples
 
 
-class IntelLimiter(Limiter):
+class IntelLimiter(GpuLimiter[IntelGpu]):
     """Limits the power of all cards of the machine, which needs root."""
-
-    def __init__(self, gpus: Sequence[IntelGpu]) -> None:
-        self._gpus = {gpu.id: gpu for gpu in gpus}
 
     @classmethod
     def open(cls) -> Self:
-        """Find the cards; raises ``NotAvailable`` if none has a power limit."""
         shared: set[str] = set()
         with contextlib.suppress(NotAvailable):
             shared = {gpu.id for gpu in visible_gpus() if gpu.is_shared}
-        gpus = [
-            replace(gpu, is_shared=gpu.id in shared) for gpu in find_gpus() if gpu.limit is not None
-        ]
+        gpus = {
+            gpu.id: replace(gpu, is_shared=gpu.id in shared)
+            for gpu in find_gpus()
+            if gpu.limit is not None
+        }
         if not gpus:
             raise NotAvailable("no Intel GPU with a power limit (i915 or xe)")
         return cls(gpus)
-
-    def devices(self) -> list[str]:
-        """Return the ids of all cards with a limit."""
-        return list(self._gpus)
 
     def read(self, device: str) -> LimitState:
         """Return the limit of a card; 0 W means that no limit is in force."""
@@ -254,20 +234,11 @@ class IntelLimiter(Limiter):
         write_setting(device, gpu.limit, str(round(watts * 1e6)))
 
     def permission_problem(self, device: str) -> str | None:
-        """Return that this user may not write the file of the power limit."""
         limit = self._gpu(device).limit
         return None if limit is None else setting_problem(device, limit)
 
     def lock_clock(self, device: str, mhz: float) -> None:  # noqa: ARG002 - none is
-        """Raise ``NotAvailable``: clocks of these GPUs are not locked."""
         raise NotAvailable(f"{self._gpu(device).id} has no clock limit: {_NO_CLOCK}")
 
     def unlock_clock(self, device: str) -> None:
-        """Raise ``NotAvailable``: no clock was locked."""
         self.lock_clock(device, 0)
-
-    def _gpu(self, device: str) -> IntelGpu:
-        gpu = self._gpus.get(device)
-        if gpu is None:
-            raise NotAvailable(f"GPU {device} is not on this machine")
-        return gpu

@@ -34,7 +34,6 @@ class Availability(Generic[T]):
 
 
 def list_meters() -> list[Availability[Device]]:
-    """Open every registered meter for a moment."""
     available = []
     for name, meter, reason in _open_all(meters.GROUP, Target(os.getpid())):
         available.append(entry := Availability[Device](name, reason=reason))

@@ -1,14 +1,15 @@
 """The interface to hardware with limits: a ``Limiter`` reads and sets limits of devices."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from wattlaw.common.errors import NotAvailable, NotPermitted
 
 GROUP = "wattlaw.limiters"
+G = TypeVar("G")
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,22 @@ class Limiter(Protocol):
     def close(self) -> None:
         """Release the hardware, if that takes anything; limits stay as they are."""
         return
+
+
+class GpuLimiter(Limiter, Generic[G]):
+    """A limiter of GPUs, by their ids."""
+
+    def __init__(self, gpus: Mapping[str, G]) -> None:
+        self._gpus = gpus
+
+    def devices(self) -> list[str]:
+        return list(self._gpus)
+
+    def _gpu(self, device: str) -> G:
+        gpu = self._gpus.get(device)
+        if gpu is None:
+            raise NotAvailable(f"GPU {device} is not on this machine")
+        return gpu
 
 
 def setting_problem(device: str, path: Path) -> str | None:

@@ -68,7 +68,6 @@ class _Reading(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Read."""
         try:
             self.power_w = self._read()
         except NotAvailable as error:
@@ -77,8 +76,6 @@ class _Reading(threading.Thread):
 
 
 class NodePowerMeter(Meter):
-    """The node as one device."""
-
     def __init__(self, source: _Source, period_s: float, first: _Reading) -> None:
         self._source, self.period_s = source, max(period_s, source.period_s)
         self._reading: _Reading | None = first
@@ -87,11 +84,6 @@ class NodePowerMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find a source of the node's power and read it once.
-
-        Raises ``NotAvailable`` if there is none or it does not answer in time, and
-        ``NotPermitted`` if only root may read it; the message has a remedy.
-        """
         if sysfs.optional_text(cray.counters() / "energy"):
             raise NotAvailable("not used: the node's energy is read from pm_counters")
         source = _acpi() or _dcmi()
@@ -108,7 +100,6 @@ class NodePowerMeter(Meter):
         return cls(source, target.period_s, first)
 
     def devices(self) -> list[Device]:
-        """Return the node."""
         return [self._source.device]
 
     def read(self, *, last: bool = False) -> list[Sample]:
@@ -138,11 +129,9 @@ class NodePowerMeter(Meter):
         return [sample._replace(power_w=reading.power_w)]
 
     def problems(self) -> list[str]:
-        """Return why the last reading failed, if it did."""
         return [self._problem] if self._problem is not None else []
 
     def close(self) -> None:
-        """Stop a reading that has not ended."""
         if self._reading is not None and self._reading.is_alive():
             self._source.stop()
 
@@ -193,8 +182,6 @@ def _dcmi() -> _Source:
 
 
 class _Dcmi:
-    """Runs ipmitool for each reading."""
-
     def __init__(self, line: list[str]) -> None:
         self._line = line
         self._process: subprocess.Popen[str] | None = None
@@ -220,7 +207,6 @@ class _Dcmi:
         return power_w if is_new else None
 
     def _output(self) -> str:
-        """Run the program once."""
         with subprocess.Popen(
             self._line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             encoding="utf-8", errors="replace", cwd="/", env={"LC_ALL": "C"},

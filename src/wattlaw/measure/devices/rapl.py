@@ -14,7 +14,6 @@ from wattlaw.measure.devices.file_meter import (
     FileMeter,
     FileSource,
     failed_device,
-    probe,
     reading_error,
 )
 from wattlaw.measure.devices.meter import Device, Facts, Target
@@ -31,11 +30,6 @@ class RaplMeter(FileMeter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the counters.
-
-        Raises ``NotAvailable`` if the kernel shows none that can be read, and ``NotPermitted`` if
-        only root can read them; the message has the command for an administrator.
-        """
         root = sysfs.root() / "class/powercap"
         zones, unreadable = [], []
         for path in sorted(root.glob("intel-rapl:*")):
@@ -53,8 +47,8 @@ class RaplMeter(FileMeter):
             zones += [zone] if zone is not None else []
         if not zones:
             raise NotAvailable(f"no RAPL counters in {root} (a virtual machine, or no driver)")
-        readable, failed = probe(zones, f"chmod o+r {root}/intel-rapl:*/energy_uj")
-        return cls(readable, max(target.period_s, _MIN_PERIOD_S), unreadable + failed)
+        permit = f"chmod o+r {root}/intel-rapl:*/energy_uj"
+        return cls(zones, max(target.period_s, _MIN_PERIOD_S), permit, unreadable)
 
 
 def _zone(path: Path) -> FileSource | None:

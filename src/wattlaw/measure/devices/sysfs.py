@@ -11,11 +11,6 @@ from pathlib import Path
 
 from wattlaw.common.errors import BadInput
 
-__all__ = [
-    "ROOT_VARIABLE", "Hwmon", "OpenFile", "check_root", "hwmons", "is_copy", "optional_text",
-    "parse_number", "read_number", "read_optional", "read_text", "root",
-]  # fmt: skip
-
 #: Another root than ``/sys``, for containers, tests, and trees copied from another machine.
 ROOT_VARIABLE = "WATTLAW_SYSFS_ROOT"
 _ROOT = "/sys"
@@ -25,7 +20,6 @@ _SHOWN_CHARACTERS = 20
 
 
 def root() -> Path:
-    """Return the root of the kernel's files."""
     return Path(os.environ.get(ROOT_VARIABLE) or _ROOT)
 
 
@@ -39,7 +33,6 @@ def check_root() -> None:
 
 
 def is_copy() -> bool:
-    """Return whether the files are not those of the running kernel."""
     return root() != Path(_ROOT)
 
 
@@ -117,7 +110,6 @@ class OpenFile:
         return content.decode("ascii").strip()
 
     def close(self) -> None:
-        """Close the file; the next reading opens it again."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

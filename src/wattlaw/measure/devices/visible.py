@@ -119,7 +119,6 @@ def _kind(entry: str) -> str:
 
 
 def has_job_gpus(environ: Mapping[str, str]) -> bool:
-    """Return whether Slurm names GPUs of the job on this node."""
     return _job_entries(environ) is not None
 
 

@@ -8,15 +8,17 @@ wattlaw or ``wattlaw limits restore`` restores them.
 import contextlib
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
 from wattlaw.common.errors import NotAvailable, NotPermitted, WattlawError, one_line
 from wattlaw.common.isolation import isolated_environment, isolated_python
-from wattlaw.measure.devices.limiter import Limiter, Limiters, LimitState
+from wattlaw.common.machine_lock import user_name
+from wattlaw.measure.devices.limiter import Limiters, LimitState
 from wattlaw.measure.limits.requests import (
     Limits,
+    changes,
     check_range,
     report_applied_limits,
     state_to_save,
@@ -24,7 +26,6 @@ from wattlaw.measure.limits.requests import (
 from wattlaw.measure.limits.restore import limiters_for, open_limiters, recover, restore
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.measure.limits.state_folder import StateFolder
-from wattlaw.measure.limits.trust import user_name
 from wattlaw.measure.limits.watchdog import DONE, RESTORE, WatchdogProcess
 from wattlaw.store.record import LimitReport
 
@@ -60,8 +61,8 @@ class LimitLease:
             return ()
         with open_limiters() as limiters:
             for device in self.devices:
-                for saved in self.folder.states(device):
-                    self._recover(device, saved, limiters)
+                if (saved := self.folder.read(device)) is not None:
+                    self._recover(saved, limiters)
                 check_range(_read(device, limiters), limits, self.devices)
             return self._apply(limits, limiters, kept=kept)
 
@@ -85,57 +86,34 @@ class LimitLease:
 
     def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
         """Set each limit of a device by the first limiter that may."""
-        device, watts, mhz = state.device, limits.power_limit_w, limits.clock_limit_mhz
-        usable, name = limiters_for(device, limiters), ""
-        if watts is not None:
-            name = self._try_each(
-                usable, device, "power", lambda limiter: limiter.set_power_limit(device, watts)
-            )
-        if mhz is not None:
-            name = self._try_each(
-                usable, device, "clock", lambda limiter: limiter.lock_clock(device, mhz)
-            )
-        if limits.power_profile is not None:
-            profiles = (limits.power_profile,)
-            name = self._try_each(
-                usable, device, "profile",
-                lambda limiter: limiter.request_profiles(device, profiles),
-            )  # fmt: skip
+        device, name = state.device, ""
+        usable = limiters_for(device, limiters)
+        for part, change in changes(device, limits).items():
+            reasons = []
+            for name, limiter in usable.items():  # noqa: B007 - the last one is reported
+                self._touched.add((device, part))
+                try:
+                    change(limiter)
+                    break
+                except NotPermitted as error:
+                    self._touched.discard((device, part))
+                    reasons.append(str(error))
+            else:
+                nothing = f"{device}: nothing on this machine can limit it"
+                raise NotPermitted("; ".join(reasons) or nothing)
         return report_applied_limits(state, limits, name, limiters[name])
 
-    def _try_each(
-        self, limiters: Limiters, device: str, part: str, change: Callable[[Limiter], None]
-    ) -> str:
-        """Change a part of a device by the first limiter that is permitted to; return its name."""
-        reasons = []
-        for name, limiter in limiters.items():
-            self._touched.add((device, part))
-            try:
-                change(limiter)
-            except NotPermitted as error:
-                self._touched.discard((device, part))
-                reasons.append(str(error))
-            else:
-                return name
-        raise NotPermitted("; ".join(reasons) or f"{device}: nothing on this machine can limit it")
-
-    def _recover(self, device: str, saved: SavedState, limiters: Limiters) -> None:
-        if saved.is_foreign and not saved.is_in_use:
-            return  # any user can write such a file, so the limit counts as the previous one
+    def _recover(self, saved: SavedState, limiters: Limiters) -> None:
+        """Restore what an ended process of this user has left limited."""
+        device = saved.device
         if not saved.is_for_this_host:
             raise NotAvailable(
                 f"{device}: {self.folder.path} has a saved limit of it from host {saved.host}"
             )
-        if saved.is_in_use:
-            raise NotAvailable(f"{device}: is in use by {saved.user}, pid {saved.owner_pid}")
-        if not (saved.is_from_this_boot or saved.is_ours):
-            return  # the boot removed the limit, and root removes the file
         if saved.kept and saved.is_from_this_boot:
             raise NotAvailable(f"{device}: limited by {saved.user} until 'wattlaw limits restore'")
         try:
             recover(self.folder, saved, limiters)
-        except NotPermitted:
-            raise
         except NotAvailable as error:
             owner = f"{saved.user}, pid {saved.owner_pid}"
             raise NotAvailable(f"{device}: was left limited by {owner}: {error}") from None
@@ -162,13 +140,13 @@ class LimitLease:
         reasons = []
         for device, saved in list(self._saved.items()):
             has_power, has_profile = ((device, p) in self._touched for p in ("power", "profile"))
-            changed = {
+            restored = {
                 "power_limit_w": saved.power_limit_w if has_power else None,
                 "unlock_clock": (device, "clock") in self._touched,
                 "power_profiles": saved.power_profiles if has_profile else None,
             }
             try:
-                restore(saved.model_copy(update=changed), limiters)
+                restore(saved.model_copy(update=restored), limiters)
                 self.folder.remove(device)
                 del self._saved[device]
             except (WattlawError, OSError) as error:
@@ -196,11 +174,11 @@ def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitL
     lease = LimitLease(tuple(dict.fromkeys(devices)), folder, [])
     try:
         for device in sorted(lease.devices):
-            lock = folder.lock(device)
-            if lock is None:
+            locks = folder.lock(device)
+            if locks is None:
                 lease.release()
                 return None
-            lease._locks.append(lock)
+            lease._locks += locks
     except BaseException:
         lease.release()
         raise
@@ -210,15 +188,13 @@ def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitL
 def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> str:
     """Return a message that other processes have locked devices, with their users if known."""
     folder = folder or StateFolder()
-    locked = [device for device in dict.fromkeys(devices) if folder.is_locked_anywhere(device)]
-    owners = ", ".join(f"{device}: {folder.lock_owner(device) or 'unknown'}" for device in locked)
+    found = {device: folder.lock_owner(device) for device in devices}
+    owners = ", ".join(f"{device}: {owner}" for device, owner in found.items() if owner)
     who = f" ({owners})" if owners else ""
     return f"another process has locked one of these GPUs{who}; see 'wattlaw limits show'"
 
 
 class _Watchdog(WatchdogProcess):
-    """The process that restores the limits after this one has ended."""
-
     def __init__(
         self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
     ) -> None:

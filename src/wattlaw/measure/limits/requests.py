@@ -2,7 +2,7 @@
 
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -26,8 +26,20 @@ class Limits:
 
     @property
     def are_none(self) -> bool:
-        """Return whether no limit is requested."""
         return self == Limits()
+
+
+def changes(device: str, limits: Limits) -> dict[str, Callable[[Limiter], None]]:
+    """Return what a limiter has to do for each requested part: power, clock, profile."""
+    watts, mhz, profile = limits.power_limit_w, limits.clock_limit_mhz, limits.power_profile
+    calls: dict[str, Callable[[Limiter], None]] = {}
+    if watts is not None:
+        calls["power"] = lambda limiter: limiter.set_power_limit(device, watts)
+    if mhz is not None:
+        calls["clock"] = lambda limiter: limiter.lock_clock(device, mhz)
+    if profile is not None:
+        calls["profile"] = lambda limiter: limiter.request_profiles(device, (profile,))
+    return calls
 
 
 def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()) -> None:
@@ -77,6 +89,14 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
             )
 
 
+def is_enforced(requested_w: float, enforced_w: float | None) -> bool:
+    return enforced_w is not None and abs(enforced_w - requested_w) <= LIMIT_TOLERANCE_W
+
+
+def watts_text(enforced_w: float | None) -> str:
+    return "an unknown limit" if enforced_w is None else f"{enforced_w:g} W"
+
+
 def state_to_save(state: LimitState, limits: Limits, **owner: Any) -> SavedState:
     """Return what to save of a device before it is limited; ``owner`` says who limits it."""
     return SavedState(
@@ -102,11 +122,8 @@ def report_applied_limits(
         now = limiter.read(state.device)
         enforced_w, enforced = now.enforced_w, now.enforced_profiles
         differences = []
-        if requested_w is not None and (
-            enforced_w is None or abs(enforced_w - requested_w) > LIMIT_TOLERANCE_W
-        ):
-            actual = "an unknown limit" if enforced_w is None else f"{enforced_w:g} W"
-            differences.append(f"enforces {actual} instead of {requested_w:g} W")
+        if requested_w is not None and not is_enforced(requested_w, enforced_w):
+            differences.append(f"enforces {watts_text(enforced_w)} instead of {requested_w:g} W")
         if profile is not None and profile not in enforced:
             actual = ", ".join(enforced) or "no power profile"
             differences.append(f"enforces {actual} instead of {profile}")

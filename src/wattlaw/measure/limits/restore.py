@@ -7,16 +7,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wattlaw.common import registry
-from wattlaw.common.errors import NotAvailable, NotPermitted, WattlawError, one_line
+from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import remove_abandoned
 from wattlaw.measure.devices.limiter import GROUP, Limiter, Limiters
-from wattlaw.measure.devices.nvidia.limiter import UNLOCK_OPTIONS, set_power_options, sudo_allows
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.measure.limits.state_folder import FolderContents, StateFolder
 
-Outcome = Literal[
-    "restored", "in use", "kept", "on another host", "not restored", "of another user"
-]
+Outcome = Literal["restored", "in use", "kept", "on another host", "not restored"]
 
 #: A limit that is read back may differ from the requested one by what drivers round off.
 LIMIT_TOLERANCE_W = 0.5
@@ -45,7 +42,6 @@ def open_limiters() -> Iterator[Limiters]:
 
 
 def limiters_for(device: str, limiters: Limiters) -> Limiters:
-    """Return the limiters that have a device."""
     usable = {}
     for name, limiter in limiters.items():
         with contextlib.suppress(Exception):  # a broken limiter does not stop the next one
@@ -136,104 +132,58 @@ def restore_stale(
 ) -> tuple[list[StaleLimit], FolderContents]:
     """Restore the limits that ended processes have left; return them and the folder's contents.
 
-    With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Root then
-    restores limits of other users too, if sudo allows those users to set limits. Raises
-    ``NotAvailable`` if other users can replace files in the folder.
+    With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Raises
+    ``NotAvailable`` if other users can write the folder.
     """
     contents = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
     if not contents.states:
         return [], contents
-    stale = []
     with open_limiters() as limiters:
-        seen: set[tuple[str, str]] = set()
-        for saved in contents.states:
-            if saved.is_foreign:  # one for each user and device: a user can write a thousand
-                if (saved.user, saved.device) in seen or not limiters_for(saved.device, limiters):
-                    continue
-                seen.add((saved.user, saved.device))
-            stale.append(_try_restore(folder, saved, limiters, include_kept=include_kept))
+        stale = [
+            _try_restore(folder, saved, limiters, include_kept=include_kept)
+            for saved in contents.states
+        ]
     return stale, contents
-
-
-class _Changed(NotPermitted):
-    """Another user has rewritten a state since wattlaw decided to restore it."""
 
 
 def _try_restore(
     folder: StateFolder, saved: SavedState, limiters: Limiters, *, include_kept: bool
 ) -> StaleLimit:
-    lock: int | None = None
+    locks: list[int] | None = None
     try:
-        reason = None
-        if saved.is_foreign:
-            reason = _untrusted_reason(saved, limiters, include_kept=include_kept)
-        if reason is not None and not (saved.is_in_use or folder.is_locked_anywhere(saved.device)):
-            return StaleLimit(saved, "of another user", reason)
-        lock = None if reason is not None else folder.lock(saved.device)
-        if lock is None:
+        locks = folder.lock(saved.device)
+        if locks is None:
             return StaleLimit(saved, "in use")
-        present = folder.read_again(saved)  # the lock keeps others from changing it
-        if saved.is_foreign and present not in (None, saved):  # the sudo check was for the old one
-            raise _Changed(f"the file of {saved.user} has changed meanwhile")
+        present = folder.read(saved.device)  # the lock keeps others from changing it
         if present is None:
             return StaleLimit(saved, "restored")
-        if (outcome := _skip_outcome(present, include_kept=include_kept)) is not None:
-            return StaleLimit(present, outcome)
-        recover(folder, present, limiters, on_request=include_kept)
+        if not present.is_for_this_host:
+            return StaleLimit(present, "on another host")
+        if present.kept and not include_kept and present.is_from_this_boot:
+            return StaleLimit(present, "kept")
+        recover(folder, present, limiters)
     except (WattlawError, OSError) as error:
-        outcome = "of another user" if isinstance(error, _Changed) else "not restored"
-        return StaleLimit(saved, outcome, one_line(error))
+        return StaleLimit(saved, "not restored", one_line(error))
     finally:
-        if lock is not None:
-            os.close(lock)
+        for handle in locks or ():
+            os.close(handle)
     return StaleLimit(saved, "restored")
 
 
-def _untrusted_reason(saved: SavedState, limiters: Limiters, *, include_kept: bool) -> str | None:
-    """Return why another user's state is left alone, None if root may restore it."""
-    user = saved.user
-    if not (include_kept and os.geteuid() == 0):
-        return f"was limited by {user}: {user}, or root, must run 'wattlaw limits restore'"
-    changes = [] if saved.power_limit_w is None else [set_power_options(saved.power_limit_w)]
-    changes += [UNLOCK_OPTIONS] if saved.unlock_clock else []
-    by_sudo = saved.power_profiles is None  # sudo does not set power profiles
-    if not (by_sudo and limiters_for(saved.device, limiters)) or not all(
-        sudo_allows(user, saved.device, *options) for options in changes
-    ):
-        return f"{user} may not set limits by sudo, so the file of {user} is not used"
-    return None
-
-
-def _skip_outcome(saved: SavedState, *, include_kept: bool) -> Outcome | None:
-    """Return why a saved state must not be restored now, or None."""
-    if not saved.is_for_this_host:
-        return "on another host"
-    if saved.is_in_use:
-        return "in use"
-    return "kept" if saved.kept and not include_kept and saved.is_from_this_boot else None
-
-
-def recover(
-    folder: StateFolder, saved: SavedState, limiters: Limiters, *, on_request: bool = False
-) -> None:
+def recover(folder: StateFolder, saved: SavedState, limiters: Limiters) -> None:
     """Restore what an ended process has left limited and remove its file; the device is locked.
 
-    If the user has requested it, root restores limits of other users, too. Raises
-    ``NotPermitted`` if only another user may restore it, and ``NotAvailable`` if it could not be
-    restored, or somebody else has changed the limit since.
+    Raises ``NotAvailable`` if it could not be restored, or somebody else has changed the limit
+    since.
     """
-    if not saved.is_ours and not (on_request and os.geteuid() == 0):
-        raise NotPermitted(
-            f"{saved.device}: {saved.user}, or root, must run 'wattlaw limits restore'"
-        )
     now_w = None
-    if saved.is_from_this_boot:
+    if saved.is_from_this_boot:  # drivers forget limits at a boot
         now_w = _changed_by_others(saved, limiters)
         if now_w is not None:
             saved = saved.model_copy(update={"power_limit_w": None})
         restore(saved, limiters)
-    folder.forget(saved)
+    folder.remove(saved.device)
     if now_w is not None:
         raise NotAvailable(f"{saved.device}: somebody has set {now_w:g} W since; it stays")
 

@@ -1,11 +1,9 @@
 """The saved state of a device: its limits before wattlaw changed them, and who changed them."""
 
-import os
 import socket
 from pathlib import Path
 
-import psutil
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -31,10 +29,6 @@ class SavedState(BaseModel):
     job_id: str | None = None  # the job for which a Slurm prolog has set it
     node: str | None = None  # this machine's name in that Slurm
 
-    #: The file that it was read from and the owner of that file. A new state has neither.
-    _path: Path | None = PrivateAttr(None)
-    _uid: int | None = PrivateAttr(None)
-
     @model_validator(mode="after")
     def _check_power_fields(self) -> "SavedState":
         if (self.power_limit_w is None) != (self.set_w is None):
@@ -42,32 +36,9 @@ class SavedState(BaseModel):
         return self
 
     @property
-    def is_ours(self) -> bool:
-        """Return whether this user wrote it."""
-        return self._uid in (None, os.geteuid())
-
-    @property
-    def is_foreign(self) -> bool:
-        """Return whether a user other than root and this one wrote it."""
-        return self._uid not in (None, 0, os.geteuid())
-
-    @property
     def is_from_this_boot(self) -> bool:
         """Return whether the machine has not booted since. Drivers forget limits at a boot."""
         return self.boot_id == boot_id()
-
-    @property
-    def is_in_use(self) -> bool:
-        """Return whether another running process set it, even if its lock has been removed."""
-        if self.kept or self.owner_pid == os.getpid() or self.host != socket.gethostname():
-            return False  # pids of another container mean nothing here
-        try:
-            process = psutil.Process(self.owner_pid)
-            started_s, uid = process.create_time(), process.uids().effective
-        except psutil.Error:
-            return False
-        is_its_owner = self._uid in (None, uid)
-        return is_its_owner and started_s <= self.made_at.timestamp() and self.is_from_this_boot
 
     @property
     def is_for_this_host(self) -> bool:

@@ -1,16 +1,14 @@
 """Which folders and files of a machine with several users can be trusted."""
 
 import os
-import pwd
 import stat
 from pathlib import Path
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import open_regular
+from wattlaw.common.machine_lock import user_name
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-#: With these flags, opening a link, a pipe or a terminal in place of a file has no effect.
-SAFE_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
@@ -35,15 +33,14 @@ def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
             raise NotAvailable(f"{part}: {fault}; 'chmod go-w' it")
 
 
-def read_small_file(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result] | None:
-    """Return the content and the status of a regular file; None if there is no file.
+def read_small_file(path: Path, max_bytes: int) -> bytes | None:
+    """Return the content of a regular file; None if there is no file.
 
     Raises ``BadInput`` if it is a link, a pipe, a folder or another special file, it is too large,
     or it cannot be read.
     """
     try:
         with open_regular(path, follow_links=False) as file:
-            status = os.fstat(file.fileno())
             content = file.read(max_bytes + 1)
     except FileNotFoundError:
         return None
@@ -51,12 +48,4 @@ def read_small_file(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result] 
         raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
     if len(content) > max_bytes:
         raise BadInput(f"{path}: larger than {max_bytes} bytes")
-    return content, status
-
-
-def user_name(uid: int) -> str:
-    """Return the name of a user, or the number of a user without a name."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return content

@@ -41,7 +41,6 @@ class WatchdogProcess:
             raise NotAvailable("the watchdog of the limits could not be started; see above")
 
     def close(self) -> None:
-        """Close the pipes."""
         for pipe in (self._to, self._from):
             with contextlib.suppress(OSError):
                 pipe.close()
@@ -59,7 +58,10 @@ def detach() -> None:
 def main() -> None:
     """Watch the owner, and restore the limits if it does not."""
     folder, token, owner_pid, *devices = sys.argv[1:]
-    owner = _open_process(int(owner_pid))
+    try:
+        owner = [os.pidfd_open(int(owner_pid))]
+    except (OSError, AttributeError):  # the system has no handles of processes
+        owner = []
     is_orphan = os.getppid() != int(owner_pid)  # then nothing is limited yet
     detach()
     # A driver without persistence mode forgets limits when its last user closes it. Keep it open.
@@ -70,29 +72,16 @@ def main() -> None:
             os.dup2(devnull.fileno(), sys.stderr.fileno())
         with contextlib.suppress(OSError):
             os.write(sys.stdout.fileno(), READY)
-        is_done = not is_orphan and _wait_for_owner(owner)
+        is_done, pipe = False, sys.stdin.fileno()
+        if not is_orphan:  # wait until the owner ends or says that it has restored everything
+            # A child that it has forked may keep the pipe open, so the owner is watched, too.
+            ready, _, _ = select.select([pipe, *owner], [], [])
+            is_done = pipe in ready and os.read(pipe, len(RESTORE)) == DONE
     wait_s, left, states = _FIRST_WAIT_S, [] if is_done else devices, StateFolder(Path(folder))
     # For two minutes: after that 'wattlaw limits restore' can restore them, and needs the locks.
     while left and (left := _try_restore(states, token, left)) and wait_s <= _LAST_WAIT_S:
         time.sleep(wait_s)
         wait_s *= 2
-
-
-def _open_process(pid: int) -> int | None:
-    """Return a handle with which to wait for a process to end, None if the system has none."""
-    try:
-        return os.pidfd_open(pid)
-    except (OSError, AttributeError):
-        return None
-
-
-def _wait_for_owner(owner: int | None) -> bool:
-    """Wait until the owner ends or sends a message; return whether it has restored everything."""
-    pipe = sys.stdin.fileno()
-    # A child that the owner has forked may keep the pipe open, so the owner is watched too.
-    waiting = [pipe] if owner is None else [pipe, owner]
-    ready, _, _ = select.select(waiting, [], [])
-    return pipe in ready and os.read(pipe, len(RESTORE)) == DONE
 
 
 def _try_restore(folder: StateFolder, token: str, devices: Sequence[str]) -> list[str]:

@@ -46,7 +46,6 @@ class EnergyEstimate:
 
     @property
     def is_valid(self) -> bool:
-        """Return whether there is an energy without a fault."""
         return self.energy_j is not None and self.fault is None
 
     def checked(
@@ -168,7 +167,6 @@ class Counter:
 
     @property
     def spacing_s(self) -> float | None:
-        """Return the median time between new readings, in seconds."""
         return float(np.median(np.diff(self._t_ns))) * 1e-9 if len(self._t_ns) > 1 else None
 
 
@@ -256,8 +254,6 @@ def _max_gap_ns(spacing_s: float | None) -> float:
 
 @dataclass(frozen=True)
 class DeviceEnergy:
-    """The energy of one device in one window, by counter and by power, with a verdict."""
-
     counter_j: float | None
     integral_j: float | None
     energy_j: float | None
@@ -300,6 +296,11 @@ def reconcile(
         return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", faults)
     verdict: Verdict = "ok"
     reason: str | None = None
+    both_j = [e.energy_j for e in (counter, integral) if e.energy_j is not None]
+    are_comparable = len(both_j) == 2 and min(counter.coverage, integral.coverage) >= MIN_COVERAGE
+    greater_j, difference = max(both_j), 0.0  # relative to the greater
+    if are_comparable and greater_j > 0:
+        difference = (greater_j - min(both_j)) / greater_j
     if faults:
         verdict, reason = "suspect" if used.is_valid else "implausible", faults
     elif by_counter and resolution_s is not None and window_s < resolution_s:
@@ -307,9 +308,7 @@ def reconcile(
         verdict, reason = "suspect", f"the window is shorter than {resolution}"
     elif not by_counter and power_spacing_s is not None and window_s < power_spacing_s:
         verdict, reason = "suspect", "the window is shorter than the time between power readings"
-    elif (
-        difference := _relative_difference(counter, integral)
-    ) is not None and difference > MAX_DIFFERENCE:
+    elif difference > MAX_DIFFERENCE:
         verdict, reason = "suspect", f"counter and integral differ by {difference:.0%}"
     elif used.gap_share > 1 - MIN_COVERAGE:
         verdict, reason = "suspect", f"there are no readings for {used.gap_share:.0%} of the window"
@@ -334,13 +333,3 @@ def _scaled_to_window(estimate: EnergyEstimate) -> EnergyEstimate:
     if estimate.energy_j is None or not MIN_COVERAGE <= estimate.coverage < 1:
         return estimate
     return dataclasses.replace(estimate, energy_j=estimate.energy_j / estimate.coverage)
-
-
-def _relative_difference(first: EnergyEstimate, second: EnergyEstimate) -> float | None:
-    """Return the difference of two energies relative to the greater, None if one is not known."""
-    if first.energy_j is None or second.energy_j is None:
-        return None
-    if min(first.coverage, second.coverage) < MIN_COVERAGE:
-        return None
-    greater = max(first.energy_j, second.energy_j)
-    return abs(first.energy_j - second.energy_j) / greater if greater > 0 else 0.0

@@ -69,7 +69,6 @@ class DeviceSamples:
         return t_ns[is_last], values[is_last]
 
     def energy(self, start_ns: int, end_ns: int) -> DeviceEnergy:
-        """Return the energy of a window."""
         measured = self.power_source == "measured"
         shape = self._shape if measured else None
         counter = self._counter.estimate(start_ns, end_ns, must_increase=measured, shape=shape)
@@ -150,13 +149,11 @@ class DeviceSamples:
         return float((np.nan_to_num(cores) * overlap_ns).sum() / overlap_ns.sum())
 
     def values_in(self, column: str, start_ns: int, end_ns: int) -> Any:
-        """Return the valid values of a column within a window."""
         first, last = np.searchsorted(self._t_ns, [start_ns, end_ns + 1])
         values = self._samples[column].slice(first, last - first).drop_null()
         return values.to_numpy()
 
 
 def _seconds(value: Any) -> float | None:
-    """Return a period that a meter reports, None if it reports none."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 < value < math.inf else None

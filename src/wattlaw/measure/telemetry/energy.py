@@ -98,15 +98,12 @@ class _Kind(KindEnergy):
 
     @property
     def verdict(self) -> Verdict:
-        """Return the verdict of the sum."""
         return _verdict(self.verdicts, known=bool(self.known))
 
     def energy_j(self) -> float | None:
-        """Return the sum of the devices that have an energy."""
         return _sum(energy.energy_j for energy in self.known)
 
     def source(self) -> str:
-        """Return the least reliable source."""
         if not self.known or self.rank:
             return POWER_SOURCES[self.rank] if self.known else "none"
         return max((energy.source for energy in self.known), key=_SOURCES.index)
@@ -217,13 +214,11 @@ class _Host:
 
 
 def _mean(name: str, values: Iterable[float | None]) -> dict[str, float]:
-    """Return the mean of the known values under a name, or nothing."""
     known = [value for value in values if value is not None]
     return {name: float(np.mean(known))} if known else {}
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum, None if one part is missing."""
     parts = list(values)
     known = [part for part in parts if part is not None]
     return sum(known) if parts and len(known) == len(parts) else None

@@ -121,13 +121,10 @@ class Bounds:
 
 
 class Intervals:
-    """Intervals of time, with their ends."""
-
     def __init__(self, start_ns: Times, end_ns: Times) -> None:
         self._start_ns, self._end_ns = start_ns, end_ns
 
     def overlaps(self, start_ns: int, end_ns: int) -> bool:
-        """Return whether a window overlaps any of them."""
         return bool(((self._start_ns < end_ns) & (self._end_ns > start_ns)).any())
 
 

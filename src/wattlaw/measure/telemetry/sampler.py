@@ -87,7 +87,6 @@ class MeterPoller:
         self._reads = self._missed = 0
 
     def open(self) -> None:
-        """Open the meter."""
         self.waiting_since_s = time.monotonic()
         try:
             meter = self._open_meter()
@@ -108,12 +107,10 @@ class MeterPoller:
             self.waiting_since_s, self._limit_s = None, READ_TIMEOUT_S
 
     def begin(self, first_s: float) -> None:
-        """Schedule the first reading, at a time of the monotonic clock."""
         if self._meter is not None:
             self._first_s = self.next_s = self.due_s = first_s
 
     def read(self, now_s: float, *, last: bool = False) -> list[Sample]:
-        """Read the meter, and schedule the next reading."""
         due_s = self.next_s
         if self._meter is None or due_s == math.inf:
             return []
@@ -138,7 +135,6 @@ class MeterPoller:
         return samples
 
     def close(self) -> None:
-        """Close the meter."""
         if self._meter is not None and self.next_s != math.inf:
             self.waiting_since_s = time.monotonic()
             try:
@@ -149,7 +145,6 @@ class MeterPoller:
                 self.waiting_since_s, self.next_s = None, math.inf
 
     def is_hung(self) -> bool:
-        """Return whether a call of the meter has exceeded its time limit."""
         waiting_since_s = self.waiting_since_s
         return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
 
@@ -159,12 +154,10 @@ class MeterPoller:
         self._problem = f"{self.name} no longer read: {reason}"
 
     def problems(self) -> list[str]:
-        """Return the problems since the meter was opened."""
         problems = self._meter.problems() if self._meter is not None else []
         return [*problems, self._problem] if self._problem else list(problems)
 
     def report(self) -> MeterReport:
-        """Return the number of readings and their delays."""
         return MeterReport(
             period_s=self._meter.period_s if self._meter is not None else 0.0,
             reads=self._reads,
@@ -211,8 +204,8 @@ class Sampler:
             gc.collect()
             gc.freeze()
             self._start_s, self._start_cpu_s = time.monotonic(), time.process_time()
-            for poller in self._pollers:
-                poller.begin(self._start_s)  # at the same time, so that they share wake-ups
+            for poller in self._pollers:  # all begin now, so that they share wake-ups
+                poller.begin(self._start_s)
         flushed_s = -math.inf
         pollers = [poller for poller in self._pollers if poller.next_s != math.inf]
         while True:
@@ -228,7 +221,11 @@ class Sampler:
             if (self._rows or self._stream is None) and next_s - flushed_s > FLUSH_S:
                 self._write()
                 flushed_s = now_s
-            if self._should_end(next_s - time.monotonic()):
+            if not self._is_ending:  # stays true if a meter hangs at the end
+                wait_s = max(0.0, next_s - time.monotonic())
+                received = signal.sigtimedwait(self._ends_on, wait_s)
+                self._is_ending = received is not None or os.getppid() != self._parent_pid
+            if self._is_ending:
                 break
         self._end(thread)
 
@@ -246,15 +243,8 @@ class Sampler:
             self._stream.close()
         self._report()
         self._ended.set()
-        if self.is_hung():
+        if any(poller.waiting_since_s is not None for poller in self._pollers):
             os._exit(0)  # a thread inside a driver would never end
-
-    def _should_end(self, wait_s: float) -> bool:
-        """Wait; return whether a signal has come or the parent has ended."""
-        if not self._is_ending:  # stays true if a meter hangs at the end
-            received = signal.sigtimedwait(self._ends_on, max(0.0, wait_s))
-            self._is_ending = received is not None or os.getppid() != self._parent_pid
-        return self._is_ending
 
     def _watch(self) -> None:
         """Continue in this thread, without the meter, if a meter hangs in the active thread."""
@@ -273,10 +263,6 @@ class Sampler:
                     os._exit(1)  # the main thread hangs
                 return
 
-    def is_hung(self) -> bool:
-        """Return whether a call of a meter is still running."""
-        return any(poller.waiting_since_s is not None for poller in self._pollers)
-
     def _write(self) -> None:
         if self._stream is None:  # created with the first rows: from then on windows are covered
             self._stream = LiveWriter(stream_path(self._folder, self._host), Sample._fields)
@@ -286,30 +272,24 @@ class Sampler:
         self._seen.update(row.device for row in rows)
 
     def _report(self) -> None:
-        duration_s = time.monotonic() - self._start_s
+        devices = []
+        for device in (device for poller in self._pollers for device in poller.devices):
+            facts = dict(device.facts)
+            if device.has_energy and facts and device.id not in self._seen:
+                facts["failed"] = facts.get("failed") or "it has no readings"
+            devices.append(DeviceReport(**dataclasses.asdict(device) | {"facts": facts}))
         report = SamplerReport(
             host=self._host,
             samples=self._sample_count,
-            duration_s=duration_s,
+            duration_s=time.monotonic() - self._start_s,
             cpu_s=time.process_time() - self._start_cpu_s,
             start_cpu_s=self._start_cpu_s,
-            devices=tuple(
-                DeviceReport(**dataclasses.asdict(self._with_failure(device)))
-                for poller in self._pollers
-                for device in poller.devices
-            ),
+            devices=tuple(devices),
             meters={r.name: r.report() for r in self._pollers if r.devices},
             unavailable={r.name: r.unavailable for r in self._pollers if r.unavailable},
             problems=tuple(problem for r in self._pollers for problem in r.problems()),
         )
         write_text(report_path(self._folder, self._host), report.model_dump_json())
-
-    def _with_failure(self, device: Device) -> Device:
-        """Return a device, marked as failed if it was opened and has no sample."""
-        is_known = device.id in self._seen or not device.has_energy
-        if is_known or not device.facts or device.facts.get("failed"):
-            return device
-        return dataclasses.replace(device, facts={**device.facts, "failed": "it has no readings"})
 
 
 def _open(name: str, target: Target) -> Meter:
@@ -318,7 +298,6 @@ def _open(name: str, target: Target) -> Meter:
 
 
 def main() -> None:
-    """Run a sampler with the options of its command line."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END_SIGNAL})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -9,14 +9,17 @@ from wattlaw.analysis.advise.comparison import Savings
 from wattlaw.analysis.advise.footprint import Footprint
 from wattlaw.analysis.advise.left_out import UNKNOWN_BATCH
 from wattlaw.analysis.advise.option import Option
+from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
+from wattlaw.study.not_as_declared import OTHER_BATCH
+from wattlaw.study.sources import MEASURED
 
 _MAX_TIES, _MAX_CANDIDATES = 2, 3
 _MAX_REASON = 60
 #: Warnings that are said in full.
 _IN_FULL = {
-    fmt.OTHER_BATCH: "the batch that ran differs from the declared one",
-    fmt.NO_SCOPE: "energies of the requested scope are missing",
+    OTHER_BATCH: "the batch that ran differs from the declared one",
+    NO_SCOPE: "energies of the requested scope are missing",
 }
 #: Warnings that are said in brackets beside the answer, the most serious first.
 _CAVEATS = {
@@ -34,7 +37,7 @@ _IMPLIED = {
     "quality-not-measured": "batch-quality-unknown",
 }  # fmt: skip
 #: Warnings that a caveat on the data says, with the number of runs.
-_IN_DATA = ("energy-suspect", "energy-reason", fmt.NO_SCOPE)
+_IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
@@ -86,7 +89,7 @@ def brief(advice: Advice) -> str:
     else:
         alone = "the only setting that is compared"
         parts.append(alone if _is_only(advice) else "probability unknown")
-    parts.append("" if option.source == fmt.MEASURED else option.source)
+    parts.append("" if option.source == MEASURED else option.source)
     codes = {warning.code for warning in advice.warnings}
     parts += [text for code, text in _IN_FULL.items() if code in codes]
     if advice.any_batch is not None:
@@ -115,7 +118,7 @@ def _caveats(advice: Advice) -> list[str]:
     caveats = []
     if option is not None and option.is_predicted:
         caveats.append(f"predicted from {' and '.join(advice.rests_on.runs)} runs")
-    elif option is not None and option.source != fmt.MEASURED:
+    elif option is not None and option.source != MEASURED:
         caveats.append(f"{option.source}, not measured here")
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if advice.unit == "step" and "batch-unknown" in codes:

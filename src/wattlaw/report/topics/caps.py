@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.comparison import DIFFERENT, MARGIN, SAME
-from wattlaw.analysis.laws.caps.limits import Limit, other_limit
+from wattlaw.analysis.laws.limit_comparison import DIFFERENT, MARGIN, SAME
+from wattlaw.analysis.laws.limit_effects import Limit, other_limit
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables

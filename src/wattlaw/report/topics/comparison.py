@@ -5,6 +5,7 @@ from functools import partial
 from wattlaw.analysis.advise.store_comparison import OVER_SETTINGS, Change, Comparison
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
+from wattlaw.study.sources import MEASURED
 
 #: At equal GPUs, GPU-hours change as the time does.
 SHOWN = ("time", "energy", "power", "metric")
@@ -60,7 +61,7 @@ def table(comparison: Comparison) -> tables.Table | None:
 def origin(comparison: Comparison) -> str:
     """Return what follows a title where not both sides were measured."""
     a, b = comparison.a.source, comparison.b.source
-    return "" if a == b == fmt.MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
+    return "" if a == b == MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
 
 
 def _shown(comparison: Comparison) -> list[Change]:

@@ -8,6 +8,7 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.topics.measured import energy_reasons, interruption_note, suspect_note
+from wattlaw.study.sources import source_of
 
 _NOT_TIMED = "done, not timed"
 _MAX_RUN_IDS = 3
@@ -154,7 +155,7 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         settings = fmt.plural(len(findings.settings), "setting")
         was = "was" if once == 1 else "were"
         yield f"{once} of {settings} {was} run once: their uncertainty is not known."
-    origins = runs["launcher"].map(fmt.source_of)
+    origins = runs["launcher"].map(source_of)
     for origin, source in _ORIGINS.items():
         if (origins == origin).any() and not findings.sources_label:
             yield f"Some runs are {origin}: from {source}, not measured here."

@@ -12,6 +12,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.facets import shorten_middle, unique_labels
 from wattlaw.report.topics.prediction import label
+from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
     from wattlaw.analysis.decide.decision import Decision
@@ -60,7 +61,7 @@ def decision_text(decision: Decision) -> str:
             text += f", meets the constraints with probability {decision.meets:.2f}"
     if decision.gpu_hours_saved is not None:
         # Hours of other runs are predicted, so they are not added to those that were spent.
-        origin = "" if decision.origin == fmt.MEASURED else f"{decision.origin} "
+        origin = "" if decision.origin == MEASURED else f"{decision.origin} "
         text += (
             f"; {fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours spent, "
             f"{fmt.number(decision.gpu_hours_saved)} (predicted) for all other runs"
@@ -86,7 +87,7 @@ def sentences(findings: Findings) -> Iterator[str]:
     """Yield question and state of each decision, with what they rest on."""
     for item in findings.decisions:
         origin = ""
-        if item.origin != fmt.MEASURED and not findings.sources_label:  # which the page's title has
+        if item.origin != MEASURED and not findings.sources_label:  # which the page's title has
             origin = f" ({item.origin})"
         state = decision_text(item).removeprefix("decision: ")
         runs = fmt.plural(item.runs, "run")

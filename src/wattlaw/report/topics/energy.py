@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.laws.energy_laws import GROUP_COLUMNS
+from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.metrics.metrics import HOUR_S, missing_energy
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables

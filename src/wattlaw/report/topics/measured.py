@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
+from wattlaw.analysis.metrics import comparable_runs
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics.metrics import BASES
 from wattlaw.common import formatting as fmt
@@ -110,7 +111,7 @@ def limit_count(row: dict[str, Any]) -> int:
 
 
 def worker_noun(findings: Findings) -> str:
-    return fmt.worker_noun(findings.runs)
+    return comparable_runs.worker_noun(findings.runs)
 
 
 def energy_reasons(findings: Findings, verdict: str) -> list[str]:

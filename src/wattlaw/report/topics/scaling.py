@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import POWER_SETTINGS, Limit, other_limit
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS, Limit, other_limit
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import (
@@ -27,7 +27,7 @@ from wattlaw.report.topics.measured import worker_noun
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
-    from wattlaw.analysis.laws.fits import SeriesFit, SeriesFits
+    from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits
     from wattlaw.report.charts import Spec
 
 #: The title of an axis.

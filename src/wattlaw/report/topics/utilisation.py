@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.caps.limits import Limit
+from wattlaw.analysis.laws.limit_effects import Limit
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.charts import Spec

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from wattlaw.analysis.decide.question import Question
-from wattlaw.analysis.laws.caps.limits import LIMITS
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
 from wattlaw.common import formatting as fmt
@@ -19,6 +19,7 @@ from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.report.topics.scaling import TIME
+from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
     from wattlaw.analysis.advise.advice import Advice
@@ -184,7 +185,7 @@ def _amounts(rows: list[_Row]) -> list[tables.Column]:
 def _known_by(option: Option) -> str:
     if option.is_predicted:
         return "prediction" + (", beyond the runs" if option.extrapolates else "")
-    source = "" if option.source == fmt.MEASURED else f"{option.source} "
+    source = "" if option.source == MEASURED else f"{option.source} "
     return fmt.plural(option.repeats, f"{source}run")
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.common.files import read_text, write_text
 from wattlaw.common.isolation import isolated_python
-from wattlaw.measure.limits.prolog_limits import limit_comment
+from wattlaw.measure.limits.prolog_request import limit_comment
 from wattlaw.run.finish import failed
 from wattlaw.run.node_setup import requested_limits
 from wattlaw.run.training import failures

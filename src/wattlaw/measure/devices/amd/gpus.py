@@ -58,7 +58,6 @@ class AmdGpu:
 
     @property
     def minor(self) -> int | None:
-        """Return the number by which Slurm names the GPU."""
         return None if self.render_minor is None else self.render_minor - _FIRST_RENDER_MINOR
 
     @property
@@ -68,7 +67,6 @@ class AmdGpu:
 
     @property
     def hwmon(self) -> Path | None:
-        """Return the folder of the sensors."""
         names = (chip.path for chip in sysfs.hwmons(self.folder / "hwmon") if chip.name == "amdgpu")
         return next(names, None)
 

@@ -7,7 +7,7 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.amd.gpus import AmdGpu, all_gpus
 from wattlaw.measure.devices.amd.smi import AmdSmi
-from wattlaw.measure.devices.limiter import LimitState, setting_problem, write_setting
+from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 
 #: The driver's files of the performance level and of the range of clocks.
 _LEVEL, _RANGE = "power_dpm_force_performance_level", "pp_od_clk_voltage"
@@ -16,7 +16,7 @@ _AUTO = "auto"
 _LEAST_W = 1.0
 
 
-class AmdSysfsLimiter:
+class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
     """Limits GPUs by the driver's files, for root and for users who may write them.
 
     The driver applies whole watts. Both GPUs of an MI250 board have the limit of the board. A clock
@@ -25,22 +25,16 @@ class AmdSysfsLimiter:
     """
 
     def __init__(self) -> None:
-        self._gpus = {gpu.uuid: gpu for gpu in all_gpus()}
+        super().__init__({gpu.uuid: gpu for gpu in all_gpus()})
 
     @classmethod
     def open(cls) -> Self:
-        """Find the GPUs; raises ``NotAvailable`` if there is none."""
         limiter = cls()
         if not limiter._gpus:
             raise NotAvailable("no AMD GPU on this machine")
         return limiter
 
-    def devices(self) -> list[str]:
-        """Return the ids of all GPUs of the machine."""
-        return list(self._gpus)
-
     def read(self, device: str) -> LimitState:
-        """Return the limits of a GPU and their ranges."""
         gpu = self._gpu(device)
         if sysfs.optional_text(gpu.folder / "vendor") is None:
             raise NotAvailable(f"{device}: lost: {gpu.folder} has been removed")
@@ -62,14 +56,12 @@ class AmdSysfsLimiter:
         )
 
     def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit, to the watt."""
         gpu, state = self._gpu(device), self.read(device)
         # The driver takes 0 W for the limit that is in force.
         _check(device, watts, max(state.min_w or 0.0, _LEAST_W), state.max_w or 0.0, "W")
         self._set_power(device, self._gpu(gpu.reporter), round(watts) * 1_000_000)
 
     def permission_problem(self, device: str) -> str | None:
-        """Return that this user may not write the file of the power limit."""
         folder = self._gpu(self._gpu(device).reporter).hwmon
         return None if folder is None else setting_problem(device, folder / "power1_cap")
 
@@ -108,15 +100,6 @@ class AmdSysfsLimiter:
         if level == "manual":
             write_setting(device, gpu.folder / _LEVEL, _AUTO)
 
-    def close(self) -> None:
-        """Release nothing."""
-
-    def _gpu(self, device: str) -> AmdGpu:
-        gpu = self._gpus.get(device)
-        if gpu is None:
-            raise NotAvailable(f"GPU {device} is not on this machine")
-        return gpu
-
     def _watts(self, gpu: AmdGpu, file: str) -> float | None:
         """Return a limit in watts; a limit of 0 W is none, but the lowest one may be 0 W."""
         hwmon = self._gpu(gpu.reporter).hwmon
@@ -135,12 +118,10 @@ class AmdSmiLimiter(AmdSysfsLimiter):
 
     @classmethod
     def open(cls) -> Self:
-        """Load the library; raises ``NotAvailable`` if that fails, or there is no GPU."""
         AmdSysfsLimiter.open()  # without a GPU nothing is loaded
         return cls(AmdSmi.open())
 
     def close(self) -> None:
-        """Release the library."""
         self._smi.close()
 
     def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:

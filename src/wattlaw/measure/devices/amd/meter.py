@@ -32,8 +32,6 @@ _POWER = {
 
 
 class AmdMeter(Meter):
-    """The GPUs that the environment makes visible, each once, by the id of the chip."""
-
     def __init__(
         self, readers: list["_Reader"], smi: AmdSmi | None, period_s: float, notes: Collection[str]
     ) -> None:
@@ -42,7 +40,6 @@ class AmdMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the GPUs and what each supports; raises ``NotAvailable`` if there are none."""
         if target.gpus is None:
             selection = visible_gpus()
         else:
@@ -63,11 +60,9 @@ class AmdMeter(Meter):
         return cls(readers, smi, target.period_s, selection.notes)
 
     def devices(self) -> list[Device]:
-        """Return the GPUs with what they support."""
         return [reader.device for reader in self._readers]
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return one reading of each GPU that answers."""
         samples = []
         for reader in self._readers:
             t_ns = time.time_ns()
@@ -78,11 +73,9 @@ class AmdMeter(Meter):
         return samples
 
     def problems(self) -> list[str]:
-        """Return why GPUs are no longer read."""
         return [*self._notes, *(r.problem for r in self._readers if r.problem is not None)]
 
     def close(self) -> None:
-        """Release the library of AMD SMI."""
         if self._smi is not None:
             self._smi.close()
 
@@ -134,7 +127,6 @@ class _Reader:
         } | ({} if is_measured else {"failed": f"the driver reports no power ({self._reason()})"})
 
     def _reason(self) -> str:
-        """Return why the power cannot be read."""
         path = self._hwmon / "power1_average"
         try:
             return f"{path.name} is {path.read_text()[:20].strip()!a}"
@@ -142,7 +134,6 @@ class _Reader:
             return f"{path.name}: {getattr(error, 'strerror', None) or error}"
 
     def read(self, now_ns: int, *, last: bool) -> dict[str, Any]:
-        """Return the values that can be read now; nothing ever again once the GPU is lost."""
         if self.problem is not None:
             return {}
         values = self._utilisation()

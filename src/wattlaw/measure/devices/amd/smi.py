@@ -14,8 +14,6 @@ _SENTINELS = frozenset({2**16 - 1, 2**32 - 1, 2**64 - 1})
 
 
 class AmdSmi:
-    """The loaded library; ``close`` releases it."""
-
     def __init__(self, binding: Any) -> None:
         self._binding = binding
         self._is_open = True
@@ -46,12 +44,10 @@ class AmdSmi:
             raise NotAvailable(f"AMD SMI does not answer: {one_line(error)}") from None
 
     def gpu(self, bus_id: str) -> "SmiGpu | None":
-        """Return a GPU, None if the library does not list it."""
         handle = self._handles.get(bus_id)
         return None if handle is None else SmiGpu(self._binding, handle)
 
     def close(self) -> None:
-        """Release the library; repeated calls do nothing."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(Exception):
@@ -60,8 +56,6 @@ class AmdSmi:
 
 @dataclass(frozen=True)
 class SmiGpu:
-    """One GPU of the library."""
-
     _binding: Any
     _handle: Any
 

@@ -100,25 +100,20 @@ def valid(value: float | None, maximum: float = math.inf) -> float | None:
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """Return a value in another unit; None stays None."""
     return None if value is None else value * factor
 
 
 def raise_on_error(code: int) -> bool:
-    """Raise the error for a return code of the driver."""
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
     return True
 
 
 def describe(error: pynvml.NVMLError) -> str:
-    """Return the message of a driver error with its number."""
     return f"{error} (NVML error {error.value})"
 
 
 class Driver:
-    """The loaded driver library; ``close`` releases it."""
-
     def __init__(self) -> None:
         self.version = decode(pynvml.nvmlSystemGetDriverVersion())
         self._is_open = True
@@ -161,7 +156,6 @@ class Driver:
         return gpus
 
     def visible(self) -> GpuSelection[NvidiaGpu]:
-        """Return the GPUs that the environment makes visible, with notes."""
         return select_gpus(self.gpus(), os.environ)
 
     def by_uuid(self, uuids: tuple[str, ...]) -> GpuSelection[NvidiaGpu]:
@@ -173,7 +167,6 @@ class Driver:
         return GpuSelection(tuple(by_uuid[uuid] for uuid in dict.fromkeys(uuids)))
 
     def close(self) -> None:
-        """Release the driver, which may be gone already."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(pynvml.NVMLError):
@@ -207,7 +200,6 @@ def _mig_uuids(handle: Any) -> tuple[str, ...]:
 
 
 def decode(text: str | bytes) -> str:
-    """Return a text of the driver, whose bindings give bytes or text."""
     return text.decode() if isinstance(text, bytes) else text
 
 

@@ -71,5 +71,4 @@ def throttle_reasons(handle: Any) -> int | None:
 
 
 def watts(call: Callable[[Any], int], handle: Any) -> float | None:
-    """Return a power of the driver in watts, None if it has none."""
     return scaled(valid(query_optional(call, handle)), 1e-3)

@@ -30,7 +30,6 @@ class Gpm:
 
     @classmethod
     def open(cls, handle: Any) -> Self | None:
-        """Return the metrics of a GPU, None if it does not support them."""
         support = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
         return cls(handle) if support is not None and support.isSupportedDevice else None
 
@@ -53,6 +52,5 @@ class Gpm:
         }
 
     def close(self) -> None:
-        """Free the memory that the driver allocated."""
         while self._samples:
             query(pynvml.nvmlGpmSampleFree, self._samples.pop())

@@ -14,7 +14,7 @@ import pynvml
 from wattlaw.common.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.common.processes import run_captured
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.measure.devices.limiter import LimitState
+from wattlaw.measure.devices.limiter import GpuLimiter, LimitState
 from wattlaw.measure.devices.nvidia.driver import (
     Driver,
     GpuLost,
@@ -32,32 +32,24 @@ _SMI_TIMEOUT_S = 60
 #: The longest wait for another process that changes a limit.
 _WAIT_S = 10.0
 _SETTINGS = frozenset({"-pl", "-lgc", "-rgc"})
-UNLOCK_OPTIONS: tuple[str, ...] = ("-rgc",)
+_UNLOCK_OPTIONS = ("-rgc",)
 _SUDO_LIST_TIMEOUT_S = 10
 
 
-class NvidiaLimiter:
-    """Limits GPUs by NVML, which needs root."""
-
+class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
     def __init__(self, driver: Driver) -> None:
+        super().__init__({gpu.uuid: gpu for gpu in driver.gpus()})
         self._driver = driver
-        self._gpus = {gpu.uuid: gpu for gpu in driver.gpus()}
 
     @classmethod
     def open(cls) -> Self:
-        """Load the driver; raises ``NotAvailable`` if there is none, or no GPU."""
         with open_driver(keep=True) as driver:
             limiter = cls(driver)
             if not limiter._gpus:
                 raise NotAvailable("the NVIDIA driver lists no GPU")
             return limiter
 
-    def devices(self) -> list[str]:
-        """Return the UUIDs of all GPUs of the machine."""
-        return list(self._gpus)
-
     def read(self, device: str) -> LimitState:
-        """Return limits and ranges of a GPU."""
         gpu = self._gpu(device)
         handle = gpu.handle
         try:
@@ -87,12 +79,10 @@ class NvidiaLimiter:
             raise NotAvailable(f"{device}: does not answer: {one_line(error)}") from None
 
     def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit, to the milliwatt."""
         call = pynvml.nvmlDeviceSetPowerManagementLimit
-        self._set(device, set_power_options(watts), call, round(watts * 1000))
+        self._set(device, _set_power_options(watts), call, round(watts * 1000))
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Lock the graphics clock, and with it the SM clock."""
         clock = round(mhz)
         options = "-lgc", f"{clock},{clock}"
         self._set(device, options, pynvml.nvmlDeviceSetGpuLockedClocks, clock, clock)
@@ -100,10 +90,9 @@ class NvidiaLimiter:
     def unlock_clock(self, device: str) -> None:
         """Remove every lock of the graphics clock; a GPU without this feature has none."""
         with contextlib.suppress(_NotSupported):
-            self._set(device, UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
+            self._set(device, _UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
-        """Request these power profiles and no others."""
         self._set(device, (), lambda handle: request_profiles(handle, profiles))
 
     def permission_problem(self, device: str) -> str | None:
@@ -111,7 +100,6 @@ class NvidiaLimiter:
         return None if os.geteuid() == 0 else f"{device}: setting limits requires root"
 
     def close(self) -> None:
-        """Release the driver."""
         self._driver.close()
 
     def _set(
@@ -128,12 +116,6 @@ class NvidiaLimiter:
             is_unsupported = error.value == pynvml.NVML_ERROR_NOT_SUPPORTED
             raise (_NotSupported if is_unsupported else NotAvailable)(message) from None
 
-    def _gpu(self, device: str) -> NvidiaGpu:
-        gpu = self._gpus.get(device)
-        if gpu is None:
-            raise NotAvailable(f"GPU {device} is not on this machine")
-        return gpu
-
 
 class _NotSupported(NotAvailable):
     """The GPU does not support this."""
@@ -147,19 +129,16 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     @classmethod
     def open(cls) -> Self:
-        """Find the programs; raises ``NotAvailable`` if one is missing."""
         for program in ("sudo", "nvidia-smi"):
             if shutil.which(program) is None:
                 raise NotAvailable(f"{program} not found")
         return super().open()
 
     def read(self, device: str) -> LimitState:
-        """Return limits and ranges of a GPU, once no process changes them."""
         _wait_for_others(self._gpu(device).uuid)
         return super().read(device)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:  # noqa: ARG002
-        """Raise ``NotPermitted``: the rules for sudoers do not include power profiles."""
         raise NotPermitted(
             f"{device}: setting a power profile requires root; run as root, or let the prolog of "
             "Slurm set it (launch.slurm.limits: prolog)"
@@ -167,8 +146,8 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     def permission_problem(self, device: str) -> str | None:
         """Return that sudo does not allow nvidia-smi, which it lists without running it."""
-        options = set_power_options(self.read(device).power_limit_w or 0.0)
-        if os.geteuid() == 0 or sudo_allows(None, device, *options):
+        options = _set_power_options(self.read(device).power_limit_w or 0.0)
+        if os.geteuid() == 0 or _sudo_allows(device, *options):
             return None
         return (
             f"{device}: sudo does not allow 'nvidia-smi -i {device} -pl WATTS' without a password"
@@ -194,21 +173,15 @@ class NvidiaSmiLimiter(NvidiaLimiter):
             raise kind(f"{device}: sudo -n nvidia-smi: {output}")
 
 
-def set_power_options(watts: float) -> tuple[str, ...]:
-    """Return the options of nvidia-smi that set a power limit, to the milliwatt."""
+def _set_power_options(watts: float) -> tuple[str, ...]:
     return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
 
 
-def sudo_allows(user: str | None, device: str, *options: str) -> bool:
-    """Return whether sudo allows a user to run nvidia-smi with options.
-
-    Only root can ask that of another ``user``; None is this one.
-    """
+def _sudo_allows(device: str, *options: str) -> bool:
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
         return False
-    whom = [] if user is None else ["-U", user]
-    line = [sudo, "-n", "-l", *whom, smi, "-i", device, *options]
+    line = [sudo, "-n", "-l", smi, "-i", device, *options]
     try:
         return run_captured(line, _SUDO_LIST_TIMEOUT_S).returncode == 0
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -219,33 +192,25 @@ def _wait_for_others(uuid: str) -> None:
     """Wait until no other nvidia-smi changes a GPU.
 
     An nvidia-smi continues after the process that started it was killed. It would set its limit
-    after the previous limit is restored.
+    after the previous limit is restored. Only processes of root and of this user count, by the real
+    user: any user can start a program of any name, but not as root. A program that runs as root for
+    its caller (setuid), as sudo does before its checks, keeps the caller's.
     """
-    end_s = time.monotonic() + _WAIT_S
-    while pids := _changing_pids(uuid):
+    end_s, trusted = time.monotonic() + _WAIT_S, {0, os.getuid()}
+    while True:
+        changing = None
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = process.cmdline() if process.uids().real in trusted else []
+                has_smi = any(word.endswith("nvidia-smi") for word in line[:4])  # after sudo, too
+                if has_smi and uuid in line and not _SETTINGS.isdisjoint(line):
+                    changing = process.pid
+                    break
+        if changing is None:
+            return
         if time.monotonic() > end_s:
-            raise NotAvailable(f"{uuid}: another nvidia-smi (pid {pids[0]}) is changing it")
+            raise NotAvailable(f"{uuid}: another nvidia-smi (pid {changing}) is changing it")
         time.sleep(0.05)
-
-
-def _changing_pids(uuid: str) -> list[int]:
-    """Return the pids of processes of root or this user that change a GPU.
-
-    The real user counts: any user can start a program of any name, but not as root. A program that
-    runs as root for its caller (setuid), as sudo does before its checks, keeps the caller's.
-    """
-    trusted = {0, os.getuid()}
-    pids = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.uids().real in trusted and _changes_gpu(process.cmdline(), uuid):
-                pids.append(process.pid)
-    return pids
-
-
-def _changes_gpu(arguments: list[str], uuid: str) -> bool:
-    has_smi = any(word.endswith("nvidia-smi") for word in arguments[:4])  # sudo may precede it
-    return has_smi and uuid in arguments and not _SETTINGS.isdisjoint(arguments)
 
 
 def _watts(milliwatts: int | None) -> float | None:

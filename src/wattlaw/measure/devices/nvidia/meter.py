@@ -30,11 +30,6 @@ class NvidiaMeter:
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Find the GPUs and what each supports.
-
-        Raises ``NotAvailable`` if there is no driver, or no GPU that this process may use and
-        that can be read.
-        """
         with open_driver(keep=True) as driver:
             own = driver.visible() if target.gpus is None else driver.by_uuid(target.gpus)
             if not own.gpus:
@@ -54,13 +49,11 @@ class NvidiaMeter:
             return meter
 
     def devices(self) -> list[Device]:
-        """Return the GPUs and their modules with what they support."""
         read = [device for reader in self._readers for device in reader.devices()]
         failed = [Device(g.uuid, "gpu", g.name, {"failed": why}) for g, why in self._failed]
         return read + failed
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return the new samples of each GPU that answers."""
         samples: list[Sample] = []
         for reader in self._readers:
             samples += reader.read(time.time_ns(), last=last)
@@ -72,13 +65,11 @@ class NvidiaMeter:
         return min(reader.period_s(self._target.period_s) for reader in self._readers)
 
     def problems(self) -> list[str]:
-        """Return why GPUs stopped having samples."""
         notes = [note for reader in self._readers for note in reader.notes]
         problems = [reader.problem for reader in self._readers if reader.problem]
         return [*self._problems, *notes, *problems]
 
     def close(self) -> None:
-        """Release the driver."""
         with contextlib.suppress(pynvml.NVMLError, GpuLost):
             for reader in self._readers:
                 reader.close()

@@ -175,12 +175,10 @@ class GpuReader:
 
     @property
     def is_polled(self) -> bool:
-        """Return whether the driver does not buffer the power, so that it must be polled."""
         return "power_w" not in self._buffers
 
     @property
     def has_counter(self) -> bool:
-        """Return whether the driver has an energy counter."""
         return self._energy_by is not None
 
     @property
@@ -203,7 +201,6 @@ class GpuReader:
         return refresh_s if refresh_s > _MUCH_SLOWER * shortest_s else shortest_s
 
     def devices(self) -> list[Device]:
-        """Return the GPU, and its module if that is read, with their features."""
         counter = {"energy_counter": self._energy_by, "counter_refresh_s": self.refresh_s}
         none = dict.fromkeys(counter)
         gpu = {
@@ -298,7 +295,6 @@ class GpuReader:
         return self._counted()
 
     def close(self) -> None:
-        """Free the memory that the driver allocated for us."""
         if self._gpm is not None:
             self._gpm.close()
 
@@ -389,7 +385,9 @@ class GpuReader:
             policy = pynvml.NVML_PERF_POLICY_POWER
             status = query_optional(pynvml.nvmlDeviceGetViolationStatus, self._handle, policy)
             throttled_s = None if status is None else scaled(valid(status.violationTime), 1e-9)
+        memory = query_optional(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
         values: dict[str, Any] = {
+            "mem_used_bytes": None if memory is None else valid(memory.used, memory.total),
             "power_average_w": _value(fields.get(AVERAGE), 1e-3),
             "power_throttle_s": throttled_s,
             "sm_clock_mhz": self._clock(pynvml.NVML_CLOCK_SM),
@@ -407,13 +405,11 @@ class GpuReader:
         if uuid is not None and decode(uuid) != self.gpu.uuid:
             self._fast_fields.take()  # perhaps of the other one
             raise GpuLost(f"another board has replaced it, {decode(uuid)!a}")
-        memory = query_optional(pynvml.nvmlDeviceGetMemoryInfo, handle)
         celsius = query_optional(
             pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU
         )
         return {
             "power_limit_w": watts(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle),
-            "mem_used_bytes": None if memory is None else valid(memory.used, memory.total),
             "mem_clock_mhz": self._clock(pynvml.NVML_CLOCK_MEM),
             "temperature_c": valid(celsius, _MAX_C),
             "throttle": throttle_reasons(handle),

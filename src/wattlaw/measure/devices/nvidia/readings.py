@@ -103,7 +103,6 @@ class Fields:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the readings must be taken before the next one."""
         return len(self._readings) == len(self._slots)
 
     def poll(self, now_ns: int) -> None:
@@ -120,7 +119,6 @@ class Fields:
         self._readings.append((now_ns, answers, calls))
 
     def take(self) -> list[tuple[int, Reading]]:
-        """Return each reading since the last call, with the time at which it was made."""
         taken = []
         for slot, (now_ns, answers, values) in enumerate(self._readings):
             if answers:
@@ -265,7 +263,6 @@ class PeriodMeans:
             begin = end
 
     def take(self, *, flush: bool = False) -> list[tuple[int, dict[str, float]]]:
-        """Return the times (ns) and means of complete periods, with ``flush`` of all."""
         newest, means = max(self._open, default=0), []
         for number in sorted(number for number in self._open if flush or number < newest):
             columns = self._open.pop(number)

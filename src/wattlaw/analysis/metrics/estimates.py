@@ -32,7 +32,7 @@ def f_test_p(between: float, between_df: int, within: float, within_df: int) -> 
 
 
 def t_interval(estimate: float, error: float, freedom: float) -> Interval:
-    """Return the 95 % interval of an estimate with a standard error; infinite without freedom."""
+    """Return the 95 % interval of an estimate; infinite without degrees of freedom."""
     half = float(special.stdtrit(freedom, (1 + LEVEL) / 2)) * error if freedom > 0 else np.inf
     return float(estimate - half), float(estimate + half)
 
@@ -47,7 +47,6 @@ class Mean:
 
     @classmethod
     def of(cls, values: Floats) -> "Mean":
-        """Return the mean of independent values."""
         n = len(values)
         variance = float(values.var(ddof=1)) / n if n > 1 else np.nan
         return cls(float(values.mean()), variance, n - 1)
@@ -65,7 +64,7 @@ class Mean:
 
     @property
     def interval(self) -> Interval:
-        """Return the 95 % interval; missing for one value."""
+        """The 95 % interval; missing for one value."""
         if not self.freedom:
             return np.nan, np.nan
         return t_interval(self.value, self.variance**0.5, self.freedom)
@@ -84,66 +83,54 @@ class LeastSquares:
 
     @cached_property
     def params(self) -> Floats:
-        """Return the coefficient of each column."""
         return np.asarray(self._inverse @ self.y, dtype=float)
 
     @cached_property
     def gram(self) -> Floats:
-        """Return (X'X)^-1."""
+        """(X'X)^-1."""
         return self._inverse @ self._inverse.T
 
     @cached_property
     def residuals(self) -> Floats:
-        """Return y less the fit."""
         return self.y - self.design @ self.params
 
     @property
     def squares(self) -> float:
-        """Return the sum of squared residuals."""
         return float(self.residuals @ self.residuals)
 
     @cached_property
     def freedom(self) -> int:
-        """Return n less the rank of the design."""
         return len(self.y) - int(np.linalg.matrix_rank(self.design))
 
     @property
     def variance(self) -> float:
-        """Return the mean square of the residuals, with ``freedom`` degrees."""
         return self.squares / self.freedom
 
     @property
     def errors(self) -> Floats:
-        """Return the standard error of each coefficient."""
         return np.asarray(np.sqrt(self.variance * np.diag(self.gram)))
 
     @property
     def r2(self) -> float:
-        """Return the share of the sum of squares around the mean of y that the fit explains."""
         deviations = self.y - self.y.mean()
         return float(1 - np.divide(self.squares, deviations @ deviations))
 
     def interval(self, i: int) -> Interval:
-        """Return the 95 % interval of a coefficient by Student's t."""
         return t_interval(self.params[i], self.errors[i], self.freedom)
 
     def p_value(self, i: int) -> float:
-        """Return the p value of the t test that a coefficient is 0."""
         with np.errstate(divide="ignore", invalid="ignore"):
             t = np.divide(self.params[i], self.errors[i])
         return float(2 * special.stdtr(self.freedom, -abs(t)))
 
     def joint_p(self, chosen: slice) -> float:
-        """Return the p value of the F test that all the chosen coefficients are 0."""
+        """Return p of the F test that all the chosen coefficients are 0."""
         values, gram = self.params[chosen], self.gram[chosen, chosen]
         explained = float(values @ np.linalg.pinv(gram) @ values)
         return f_test_p(explained, len(values), self.squares, self.freedom)
 
     def hc3_error(self, i: int) -> float:
-        """Return a standard error robust to residuals of unequal spread.
-
-        HC3 of MacKinnon & White 1985, Journal of Econometrics 29, 305-325.
-        """
+        """Return HC3 of MacKinnon & White 1985, robust to residuals of unequal spread."""
         leverage = np.einsum("ij,ji->i", self.design, self._inverse)
         return float(np.linalg.norm(self._inverse[i] * self.residuals / (1 - leverage)))
 
@@ -176,10 +163,7 @@ class Pooled:
     identical: bool
 
     def contrast(self, weights: Mapping[Any, float]) -> tuple[float, float]:
-        """Return the sum of weights times means, and its standard error: missing without freedom.
-
-        s sqrt(sum of weight^2 / n).
-        """
+        """Return the sum of weights times means, and its error s sqrt(sum of weight^2 / n)."""
         total = sum(weight * self.means[key] for key, weight in weights.items())
         share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
         return float(total), float(np.sqrt(self.variance * share))
@@ -189,8 +173,9 @@ class Pooled:
         if first_key == other:
             return 0.0, 0.0, 0.0
         change, error = self.contrast({first_key: 1.0, other: -1.0})
-        half = error * float(special.stdtrit(self.freedom, (1 + LEVEL) / 2))
-        return change, change - half, change + half
+        if not self.freedom:
+            return change, np.nan, np.nan
+        return change, *t_interval(change, error, self.freedom)
 
 
 def pool(samples: Mapping[Any, Floats]) -> Pooled:
@@ -247,10 +232,10 @@ def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
     Refused
         There are fewer than two samples, no repeats, or repeats that are all the same.
     """
-    sizes = np.array([len(values) for values in samples], dtype=float)
-    freedom = int(sizes.sum()) - len(samples)
     if len(samples) < 2:
         raise Refused("a comparison needs at least two samples")
+    sizes = np.array([len(values) for values in samples], dtype=float)
+    freedom = int(sizes.sum()) - len(samples)
     if freedom < 1:
         raise Refused("no repeats, so the random variation is unknown; measure repeats")
     mean = np.array([values.mean() for values in samples])

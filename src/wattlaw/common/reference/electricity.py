@@ -14,27 +14,18 @@ from wattlaw.common.errors import BadInput
 
 @dataclass(frozen=True)
 class RegionalAverage:
-    """The annual average of a region's electricity.
-
-    Parameters
-    ----------
-    value
-        Grams CO2e per kWh, or the price of a kWh.
-    currency
-        The currency of a price.
-    """
+    """The annual average of a region's electricity."""
 
     region: str
     name: str
-    value: float
+    value: float  # grams CO2e per kWh, or the price of a kWh
     year: int
     source: str
     note: str
-    currency: str | None = None
+    currency: str | None = None  # of a price
 
     @property
     def cited(self) -> str:
-        """Region, year and source."""
         return f"{self.name} {self.year}, {self.note}: {self.source}"
 
 

@@ -103,7 +103,6 @@ def selection(data: Observations) -> Selection:
 
 
 def _select_law(table: pd.DataFrame) -> tuple[str, str]:
-    """Return the name of the law to take, and why."""
     near = table[table["aicc"] <= table["aicc"].min() + AICC_TOLERANCE]
     if near.empty:
         errors = table.set_index("law")["holdout_error"].abs().dropna()
@@ -143,11 +142,10 @@ class SeriesFit(Result):
 
     @classmethod
     def refused(cls, group: Group, reason: str) -> "SeriesFit":
-        """Return a series without a law."""
         return cls(group, None, reason, None, None, None, None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row that ``wattlaw fit --json`` prints; all rows have the same keys."""
+        """Return the row of ``wattlaw fit --json``; all rows have the same keys."""
         return {
             "group": plain(self.group),
             "unit": self.unit,
@@ -174,12 +172,10 @@ class SeriesFits(Result):
 
     @property
     def laws(self) -> tuple[tuple[Group, PowerLaw], ...]:
-        """Return the groups that have a law, and the law."""
         return tuple((row.group, row.law) for row in self.rows if row.law is not None)
 
     @property
     def refusals(self) -> tuple[tuple[Group, str], ...]:
-        """Return the groups that have none, and the reason."""
         return tuple((row.group, row.refusal) for row in self.rows if row.refusal is not None)
 
     def to_frame(self) -> pd.DataFrame:
@@ -189,14 +185,9 @@ class SeriesFits(Result):
 
 
 def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> SeriesFits:
-    """Fit all laws of two numeric columns to each group of rows, by the columns ``by``.
+    """Fit all laws of two numeric columns to each group of rows; a missing value is a group.
 
-    A missing value is a group of its own.
-
-    Raises
-    ------
-    BadInput
-        A column is not there or not numeric; the line lists what there is.
+    ``BadInput`` if a column is not there or not numeric.
     """
     if x == y:
         raise BadInput(f"x and y are both {x!r}; allowed: two different columns")

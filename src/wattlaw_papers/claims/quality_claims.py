@@ -5,7 +5,6 @@ from itertools import product
 
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import group_label
 from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.verdicts import KIT, Case, ClaimDefinition, Measurements, Tested
@@ -69,29 +68,20 @@ def _falls_earlier(measured: Measurements) -> list[Case]:
 
 def _holds_where_falls(holding: BatchQuality, falling: BatchQuality) -> bool:
     """Say whether the quality of one is shown to hold at the batch where that of another falls."""
-    return (
-        falling.falls_from is not None
-        and holding.holds_to is not None
-        and holding.holds_to >= falling.falls_from
-    )
+    falls_from, holds_to = falling.falls_from, holding.holds_to
+    return falls_from is not None and holds_to is not None and holds_to >= falls_from
 
 
 def _case(row: BatchQuality, batch: int) -> Case:
     workload, label = str(row.group["workload"]), _label(row)
-    counted = f"{int(row.means['n'].sum())} repeats of batches {_span(row)}"
-    try:
-        return Case(workload, label, (_tested(row, batch),), counted)
-    except Refused as refused:
-        return Case(workload, label, refusal=str(refused))
-
-
-def _tested(row: BatchQuality, batch: int) -> Tested:
     means = row.means.set_index("global_batch")
+    span = f"{means.index.min()} to {means.index.max()}"
     upto, beyond = means[means.index <= batch], means[means.index > batch]
     if means["verdict"].isna().all():
-        raise Refused(row.sentence)
+        return Case(workload, label, refusal=row.sentence)
     if upto.empty or beyond.empty:
-        raise Refused(f"global batches {_span(row)}: measure up to and beyond {batch}")
+        refusal = f"global batches {span}: measure up to and beyond {batch}"
+        return Case(workload, label, refusal=refusal)
     early, late = upto.iloc[-1], beyond.iloc[0]
     falls_here = row.verdict == FALLS and row.falls_from == beyond.index[0]
     against = None
@@ -100,9 +90,10 @@ def _tested(row: BatchQuality, batch: int) -> Tested:
     elif late["verdict"] == "holds":
         against = 0.0  # an equivalence that holds for all batches together
     names = ("falls_beyond", "falls_from", "holds_to", "best_batch")
-    numbers = {name: getattr(row, name) for name in names}
-    by_batch = {str(size): plain(mean) for size, mean in means["mean"].items()}
-    return Tested(row.sentence, falls_here, against, numbers | {"means": by_batch})
+    numbers: dict[str, object] = {name: getattr(row, name) for name in names}
+    numbers["means"] = {str(size): plain(mean) for size, mean in means["mean"].items()}
+    tested = Tested(row.sentence, falls_here, against, numbers)
+    return Case(workload, label, (tested,), f"{int(means['n'].sum())} repeats of batches {span}")
 
 
 def _stage(row: BatchQuality) -> str:
@@ -111,10 +102,6 @@ def _stage(row: BatchQuality) -> str:
         return str(json.loads(row.group["options"] or "{}").get("stage", "pretrain"))
     except (ValueError, AttributeError):
         return "pretrain"
-
-
-def _span(row: BatchQuality) -> str:
-    return f"{row.means['global_batch'].min()} to {row.means['global_batch'].max()}"
 
 
 CLAIMS = (

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.limits import LIMITS, without_limits
 from wattlaw.analysis.laws.energy_laws import FACTOR, energy_law, factor_model
+from wattlaw.analysis.laws.limit_effects import LIMITS, without_limits
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common.errors import Refused
 from wattlaw_papers.claims import cases, effects, verdicts

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.laws.caps.comparison import MARGIN, SAME, compare_limits
-from wattlaw.analysis.laws.caps.limits import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_comparison import MARGIN, SAME, compare_limits
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.analysis.metrics.statistics import ERROR
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import limit_label
 from wattlaw_papers.claims import cases, effects

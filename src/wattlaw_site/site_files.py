@@ -1,17 +1,34 @@
-"""The scripts that a site's administrators install, with the path of a Python in them."""
+"""``wattlaw site-files``: the scripts that a site's administrators install."""
 
 import os
 import re
 import shutil
+import sys
 from importlib import resources
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from wattlaw.cli.common.options import option
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
 
 _MODES = {"prolog.sh": 0o755, "epilog.sh": 0o755, "site.yaml": 0o644, "wattlaw.conf": 0o644}
 #: These characters need no quoting, neither in the shell nor for systemd.
 _PLAIN = re.compile(r"/[A-Za-z0-9_./+-]+")
+
+
+def site_files(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to create.")],
+    python: Annotated[
+        str, option("PATH", "Python on the nodes with wattlaw installed, owned by root.")
+    ] = sys.executable,
+) -> int:
+    """Write the Slurm prolog and epilog that let jobs set limits."""
+    for path in write_site_files(folder, python):
+        print(path)
+    return 0
 
 
 def write_site_files(folder: Path, python: str) -> list[Path]:

@@ -13,26 +13,24 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.laws.caps.limits import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.metrics.statistics import (
+from wattlaw.analysis.metrics.estimates import (
     ERROR,
     LEVEL,
     ROUNDING,
-    Floats,
     LeastSquares,
     f_test_p,
 )
+from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import limit_label, plural
 
 TIME = "time_s"
 #: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.
 MARGIN = 0.05
-RUNS = "runs"
-MEANS = "means of each cell, GPU counts as blocks"
+RUNS, MEANS, BLOCKS = "runs", "means of each cell", "means of each cell, GPU counts as blocks"
 SAME, DIFFERENT, UNKNOWN = "same beta", "different beta", "cannot tell"
 _ROUNDING = 1e-8  # of residuals of exact data, relative to the spread of ln t
 
@@ -126,7 +124,15 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
     """Return the kind of observations, and the model."""
 
     def fitted(rows: pd.DataFrame, *, blocks: bool = False) -> LeastSquares:
-        return LeastSquares(_design(rows, limits, blocks=blocks), rows["y"].to_numpy(float))
+        # Columns: shifts of the limits, differences of slopes, and what limits share.
+        x = rows["x"].to_numpy(float)
+        shifts = [(rows["code"] == i).to_numpy(float) for i in range(1, limits)]
+        shared = [np.ones_like(x), x]
+        if blocks:
+            counts = sorted(rows["gpus"].unique())
+            shared = [(rows["gpus"] == count).to_numpy(float) for count in counts]
+        design = np.column_stack([*shifts, *(shift * x for shift in shifts), *shared])
+        return LeastSquares(design, rows["y"].to_numpy(float))
 
     model = fitted(logs)
     cells = logs.groupby(["code", "gpus"])["y"]
@@ -141,20 +147,8 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
     means = logs.groupby(["code", "gpus"], as_index=False)[["x", "y"]].mean()
     model = fitted(means, blocks=True)
     if 0 < model.freedom == len(means) - model.design.shape[1]:
-        return MEANS, model
-    return MEANS.split(",", maxsplit=1)[0], fitted(means)
-
-
-def _design(logs: pd.DataFrame, limits: int, *, blocks: bool) -> Floats:
-    """Return columns: shifts of the limits, differences of slopes, and what limits share."""
-    x = logs["x"].to_numpy(float)
-    shifts = [(logs["code"] == i).to_numpy(float) for i in range(1, limits)]
-    shared = (
-        [(logs["gpus"] == count).to_numpy(float) for count in sorted(logs["gpus"].unique())]
-        if blocks
-        else [np.ones_like(x), x]
-    )
-    return np.column_stack([*shifts, *(shift * x for shift in shifts), *shared])
+        return BLOCKS, model
+    return MEANS, fitted(means)
 
 
 def _differences(model: LeastSquares, limits: int) -> pd.DataFrame:
@@ -182,9 +176,6 @@ def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit) -> str:
     against = limit_label(limit, frame["limit"].iloc[0])
     if verdict == SAME:
         return f"The exponent is the same as {against} within {MARGIN:g}: it differs by {most}."
-    if verdict == DIFFERENT:
-        return f"The exponents differ: from that of {against} by {most}."
-    return (
-        f"These data do not show whether the exponents differ by more than {MARGIN:g}: from that "
-        f"of {against} by {most}."
-    )
+    start = f"These data do not show whether the exponents differ by more than {MARGIN:g}"
+    start = "The exponents differ" if verdict == DIFFERENT else start
+    return f"{start}: from that of {against} by {most}."

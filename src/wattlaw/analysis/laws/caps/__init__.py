@@ -1,1 +1,0 @@
-"""Power caps and clock limits: their effect on time, energy and the scaling law."""
