@@ -26,8 +26,7 @@ import pyarrow.parquet as pq
 
 from common import write_results
 from wattlaw.store.record import RunRecord
-from wattlaw.store.run_rows import rows_table
-from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.store.schema import EPOCHS, TELEMETRY, rows_table
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting

@@ -1,4 +1,4 @@
-"""How long a study of 200,000 runs takes to read and plan.
+"""How long a study of 20,000 runs takes to read and plan.
 
     .venv/bin/python benchmarks/planning.py
 
@@ -15,8 +15,8 @@ from tempfile import TemporaryDirectory
 from wattlaw.study.plan import expand, read_study
 
 GRIDS = {
-    "200,000 settings": ({"gpus": 100, "local_batch": 100, "power_limit_w": 20}, 1),
-    "2,000 settings, 100 repeats": ({"gpus": 10, "local_batch": 10, "power_limit_w": 20}, 100),
+    "20,000 settings": ({"gpus": 100, "local_batch": 100, "power_limit_w": 2}, 1),
+    "200 settings, 100 repeats": ({"gpus": 10, "local_batch": 10, "power_limit_w": 2}, 100),
 }
 
 
@@ -39,7 +39,7 @@ def planning(sizes: dict[str, int], repeats: int) -> float:
 
 def main() -> None:
     """Measure the planning of each grid."""
-    texts = [str(number).encode() * 30 for number in range(200_000)]
+    texts = [str(number).encode() * 30 for number in range(20_000)]
     for name, (sizes, repeats) in GRIDS.items():
         planned_s = planning(sizes, repeats)
         hashed_s = seconds(lambda: [hashlib.sha256(text).hexdigest() for text in texts])

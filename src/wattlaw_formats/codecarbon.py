@@ -44,17 +44,13 @@ Line = tuple[int, dict[str, str], int, float]  # number, cells, start in ns, dur
 
 
 class CodeCarbonImporter:
-    """Time and energy of processes, from ``emissions.csv``."""
-
     name = "codecarbon"
     description = "emissions.csv of CodeCarbon"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header has the columns that all versions write."""
         return any({*_REQUIRED} <= names for names in headers_in(head))
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each process, or for the processes of one job."""
         lines: list[Line] = []
         tasks: dict[str, list[Line]] = {}
         account = source.account
@@ -105,7 +101,6 @@ class CodeCarbonImporter:
 
 
 def _invalid_energy(row: dict[str, str]) -> str | None:
-    """Return the first column with an energy that is negative or not a number; missing is valid."""
     for column in (*_PARTS, "energy_consumed"):
         if (text := row.get(column) or "").lower() not in MISSING:
             known = number(text)
@@ -115,12 +110,10 @@ def _invalid_energy(row: dict[str, str]) -> str | None:
 
 
 def _process(row: dict[str, str]) -> str:
-    """Return what names the process of a row: its ``run_id``, or else its project."""
     return text_in(row, "run_id") or text_in(row, "project_name") or ""
 
 
 def _contains(total: Line, task: Line) -> bool:
-    """Say whether a task is within the time of a process; their times are whole seconds."""
     begin_s, end_s = ((task[2] - total[2]) * 1e-9 + more for more in (0.0, task[3]))
     return begin_s >= -2.0 and end_s <= total[3] + 2.0
 
@@ -154,7 +147,6 @@ def _last_of_each(lines: Sequence[Line]) -> list[Line]:
 
 
 def _groups(lines: Sequence[Line]) -> list[list[Line]]:
-    """Return the processes of each job: those of one machine that start together and overlap."""
     groups: list[list[Line]] = []
     open_groups: dict[tuple[str, ...], list[Line]] = {}
     for item in sorted(lines, key=lambda item: item[2]):

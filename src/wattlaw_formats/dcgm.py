@@ -13,8 +13,8 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, moment_ns, number
+from wattlaw.importing.readings import UUIDS, SampleRows, describe, joined_hosts
 from wattlaw.importing.runs import HOST
-from wattlaw.importing.timeseries import UUIDS, SampleRows, describe, joined_hosts
 
 #: By metric: the column of a sample, and the factor to its unit.
 _METRICS: Mapping[str, tuple[str, float]] = {
@@ -48,17 +48,13 @@ Value = tuple[int, str, Mapping[str, str], int | None, float | None]
 
 
 class DcgmImporter:
-    """Power, energy and utilisation of NVIDIA GPUs."""
-
     name = "dcgm"
     description = "metrics of the DCGM exporter: Prometheus text or range-query JSON"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether there is a metric of DCGM."""
         return b"DCGM_FI_" in head and (b"{" in head)
 
     def read(self, source: Source, options: Options) -> Imported:  # noqa: ARG002 - the protocol's
-        """Return the readings of each GPU."""
         path, account = source.path, source.account
         values = _of_json(source) if source.begins_with("{") else _of_text(source)
         #: By GPU and time: the values by column, and the row of each.
@@ -114,7 +110,6 @@ class DcgmImporter:
 
 
 def _gpu(labels: Mapping[str, str]) -> str:
-    """Return the UUID of a GPU, which is the same in all of its series; else its number."""
     names = ("UUID", "uuid", "gpu", "device", "gpu_id")
     return next((labels[name] for name in names if labels.get(name)), "")[:100]
 

@@ -22,13 +22,13 @@ from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import read_bytes
 from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.common.processes import confine, run_captured
+from wattlaw.store.decoded_size import PACKED, unpacked_bytes
 
 #: Seconds to read a file: at least, and for each byte.
 _LEAST_S, _S_PER_BYTE = 60.0, 1e-6
 _MAX_NODES, _MAX_DEPTH = 500_000, 16
-#: The values of a file may take so many bytes together: this, or so many times the file's size, up
-#: to the most readings of a file, each with a time.
-_UNLIMITED_BYTES, _MAX_RATIO, _MAX_VALUES_BYTES = 8 * 2**20, 100, 256 * 2**20
+#: Values of a file: up to the most readings of one, each with a time.
+_MAX_VALUES_BYTES = 256 * 2**20
 #: Of the JSON file, and of the process while it reads, in addition to the size of the file.
 _MAX_TREE_BYTES, _MEMORY_BYTES = 64 * 2**20, 2**29
 #: Larger attributes are left out.
@@ -52,21 +52,17 @@ class Node:
 
     @property
     def is_dataset(self) -> bool:
-        """Return whether it is a dataset."""
         return self.values is not None or bool(self.refusal)
 
     @property
     def groups(self) -> list["Node"]:
-        """Return the members that are groups, sorted by name."""
         return [node for _, node in sorted(self.members.items()) if not node.is_dataset]
 
     def text(self, attribute: str) -> str:
-        """Return a text attribute; empty without it."""
         value = self.attributes.get(attribute)
         return value if isinstance(value, str) else ""
 
     def number(self, attribute: str) -> float:
-        """Return a number attribute; 0 without it."""
         value = self.attributes.get(attribute)
         return value if isinstance(value, float) else 0.0
 
@@ -81,7 +77,7 @@ def read_tree(path: Path, most_values: int) -> Node:
         raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')
     size = path.stat().st_size
     limit_s = _LEAST_S + _S_PER_BYTE * size
-    most_bytes = min(max(_UNLIMITED_BYTES, _MAX_RATIO * size), _MAX_VALUES_BYTES)
+    most_bytes = min(unpacked_bytes(size, PACKED), _MAX_VALUES_BYTES)
     # Threads of numerical libraries reserve memory that they do not use.
     environment = isolated_environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="wattlaw-hdf5-") as folder:

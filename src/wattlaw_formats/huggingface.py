@@ -36,32 +36,25 @@ _MAX_STEP = 10**9
 
 @dataclass(frozen=True)
 class Entry:
-    """A record of the log: its number and content."""
-
     row: int
     values: Mapping[str, Any]
     step: int | None
 
     @property
     def evaluation_s(self) -> float | None:
-        """The time of an evaluation."""
         known = (positive(value) for name, value in self.values.items() if _RUNTIME.fullmatch(name))
         return next((value for value in known if value is not None), None)
 
 
 class TrainerStateImporter:
-    """The training and the evaluations of one Trainer."""
-
     name = "huggingface"
     description = "trainer_state.json of Hugging Face's Trainer"
 
     def detect(self, path: Path, head: bytes) -> bool:
-        """Say whether the file has a log of steps."""
         is_json = head.lstrip()[:1] == b"{"
         return is_json and (path.name == "trainer_state.json" or b'"log_history"' in head)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return the run, with a block of steps for each training of a resumed file."""
         path, account, state = source.path, source.account, source.json()
         log = state.get("log_history") if isinstance(state, dict) else None
         if not isinstance(log, list):
@@ -108,7 +101,6 @@ class TrainerStateImporter:
 
 
 def _count(source: Source, entries: Sequence[Entry], why: str, *, has_time: bool = True) -> None:
-    """Count the records that are not the end of a training."""
     for each in entries:
         is_loss = has_time and number(each.values.get("loss")) is not None
         if is_loss or each.evaluation_s is not None:
@@ -120,7 +112,6 @@ def _count(source: Source, entries: Sequence[Entry], why: str, *, has_time: bool
 def _block(
     end: Entry, entries: Sequence[Entry], begun: int, options: Options, notes: list[str]
 ) -> dict[str, Any] | str:
-    """Return the steps of one training since the step ``begun``, or why they are not known."""
     runtime_s = float(end.values["train_runtime"])
     if end.step is None:
         return "a training without a step number"
@@ -188,7 +179,6 @@ def _is_resumed(end: Entry, entries: Sequence[Entry], begun: int) -> bool:
 
 
 def _metric_name(entry: Mapping[str, Any]) -> str | None:
-    """Return the first result of an evaluation that is not its loss or its speed."""
     names = (name for name in entry if isinstance(name, str) and name.startswith("eval_"))
     known = (name for name in names if not name.endswith(_SPEEDS))
     return next((name[5:205] for name in known if number(entry[name]) is not None), None)

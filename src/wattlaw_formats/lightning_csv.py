@@ -21,20 +21,16 @@ _EVALUATION = re.compile(r"(?:val|valid|validation|test)[_/|].*")
 
 
 class MetricsImporter:
-    """Steps and evaluations of one training."""
-
     name = "lightning"
     description = "metrics.csv of Lightning's CSVLogger, with ThroughputMonitor"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header has epoch, step and a metric of training or evaluation."""
         return any(
             {"epoch", "step"} <= names and not {"start", "end"} <= names
             for names in headers_in(head)
         )
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return the run, with a block of steps for each call of ``fit``."""
         path, account = source.path, source.account
         train: list[list[dict[str, float]]] = []
         evaluations: list[dict[str, float]] = []

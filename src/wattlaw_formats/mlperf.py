@@ -20,8 +20,9 @@ from wattlaw.common.formatting import plural
 from wattlaw.importing.account import Account
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, count, positive
+from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import SampleRows, describe, measure_of
+from wattlaw.importing.timeseries import measure_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts
 from wattlaw_formats.mlperf_windows import METRIC, OTHER_RANK, SKEW_MS, Event, windows_of
@@ -44,17 +45,13 @@ _NO_TRAINING = "no training: it needs run_start and run_stop, or an epoch or blo
 
 
 class TrainingImporter:
-    """Epochs or blocks of steps of one training."""
-
     name = "mlperf"
     description = "training log of MLPerf (:::MLLOG lines)"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether there are log lines, and none of a power log."""
         return b":::MLLOG" in head and not _is_power(head)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each training."""
         path, account, events = source.path, source.account, _events(source)
         maker, known = RunMaker(path, options), dict[str, Any]()
         runs, bounds, notes = list[ImportedRun](), list[tuple[int, int]](), list[str]()
@@ -89,11 +86,9 @@ class PowerImporter:
     description = "power log of MLPerf (:::MLLOG lines with power_reading)"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether there are lines of a power log."""
         return b":::MLLOG" in head and _is_power(head)
 
     def read(self, source: Source, options: Options) -> Imported:  # noqa: ARG002 - the protocol's
-        """Return the readings of the node."""
         path, account, events = source.path, source.account, _events(source)
         rows, efficiency, times_ms = SampleRows(path), 1.0, dict[str, list[int]]()
         readings_w = list[tuple[Event, float]]()
@@ -170,7 +165,6 @@ def _events(source: Source) -> list[Event]:
 
 
 def _trainings(account: Account, events: Sequence[Event]) -> list[list[Event]]:
-    """Return the events of each training, of one of its ranks."""
     started = [event.rank for event in events if event.key == "run_start"]
     if len({*started}) > 1:
         account.leave_out(OTHER_RANK, *(e.row for e in events if e.rank != started[0]))
@@ -205,7 +199,6 @@ def _training(
     known: Mapping[str, Any],
     bounds: tuple[int, int],
 ) -> tuple[ImportedRun, list[str]]:
-    """Return the run of a training, and what the user should know of it."""
     values = _setting(known)
     dataset = positive(known.get("train_samples"))
     batch = options.constants.get("global_batch", values.get("global_batch"))

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from wattlaw.importing.account import Account
+from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import number
 
 METRIC = "eval_accuracy"
@@ -31,8 +35,6 @@ _SAMPLES, _STEP = ("samples_count",), ("step", "step_num")
 
 @dataclass(frozen=True)
 class Event:
-    """One line of a log."""
-
     row: int
     rank: int | None
     t_ms: int
@@ -41,7 +43,6 @@ class Event:
     metadata: Mapping[str, Any]
 
     def count(self, *names: str) -> float | None:
-        """Return the first number of the metadata that has one of the names."""
         known = (number(self.metadata.get(name)) for name in names)
         return next((each for each in known if each is not None and each >= 0), None)
 
@@ -64,29 +65,23 @@ class Event:
 
 @dataclass(frozen=True)
 class Interval:
-    """From the start of an epoch, a block or an evaluation to its end."""
-
     kind: str
     begin: Event
     stop: Event
 
     @property
     def rows(self) -> tuple[int, int]:
-        """The lines of its events."""
         return self.begin.row, self.stop.row
 
     @property
     def times(self) -> tuple[int, int]:
-        """Its start and end in milliseconds."""
         return self.begin.t_ms, self.stop.t_ms
 
     @property
     def text(self) -> str:
-        """What it is, for a message."""
         return "an epoch" if self.kind == "epoch" else f"a {self.kind}"
 
     def counts(self, *names: str) -> bool:
-        """Say whether the metadata have one of the names."""
         return any(event.count(*names) is not None for event in (self.begin, self.stop))
 
 
@@ -184,12 +179,12 @@ def _innermost(
     account: Account, epochs: Sequence[Interval], blocks: Sequence[Interval]
 ) -> list[Interval]:
     """Return the epochs and blocks that have no others within them and do not overlap."""
-    outer = set[tuple[int, int]]()
+    kept = {each.rows: each for each in (*epochs, *blocks)}
 
     def leave_out(intervals: Iterable[Interval], why: str) -> None:
         for each in intervals:
-            outer.add(each.rows)
             account.leave_out(f"{each.text} {why}", *each.rows)
+            kept.pop(each.rows, None)
 
     for epoch in epochs:
         within = _within(epoch, blocks)
@@ -198,19 +193,13 @@ def _innermost(
         else:
             leave_out(within, "within an epoch, which is read instead")
     for block in blocks:
-        if block.rows not in outer and any(
-            epoch.rows not in outer for epoch in _within(block, epochs)
-        ):
+        around = (epoch.rows in kept for epoch in _within(block, epochs))
+        if block.rows in kept and any(around):
             leave_out([block], "of epochs, which are read instead")
-    disjoint = list[Interval]()
-    for each in sorted((*epochs, *blocks), key=lambda one: one.times):
-        if each.rows in outer:
-            continue
-        if disjoint and each.begin.t_ms < disjoint[-1].stop.t_ms:
-            account.leave_out(f"{each.text} that overlaps the one before", *each.rows)
-        else:
-            disjoint.append(each)
-    return disjoint
+    spans = [Span(rows, "train", *each.times) for rows, each in kept.items()]
+    for rows, why in overlapping(spans).items():
+        leave_out([kept[rows]], f"is {why}")
+    return sorted(kept.values(), key=lambda each: each.times)
 
 
 def _within(outer: Interval, others: Sequence[Interval]) -> list[Interval]:
@@ -253,7 +242,6 @@ def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
 def _scale(
     events: Sequence[Event], batch: float | None, dataset: float | None, sequence: float | None
 ) -> Scale:
-    """Return what ``epoch_num`` counts: epochs, samples or tokens."""
     marks = [event for event in events if event.key.endswith(("_start", "_stop"))]
     known = [event.count("epoch_num", "first_epoch_num") for event in marks]
     known += [event.epoch for event in marks if event.key.startswith("epoch_")]
@@ -271,30 +259,53 @@ def _scale(
 
 
 def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
-    totals = sorted(
-        (e for e in events if e.key.startswith("eval_") or e.key == "run_stop"),
-        key=lambda event: event.t_ms,
+    ended = [e for e in events if e.key.startswith("eval_") or e.key == "run_stop"]
+    begin, stop, totals = (
+        _counts(own)
+        for own in (
+            [each.begin for each in training],
+            [each.stop for each in training],
+            sorted(ended, key=lambda event: event.t_ms),
+        )
     )
-    steps = _differences(training, totals, *_STEP)
-    samples = _samples(training, totals)
-    epochs = _differences(training, totals, "epoch_num")
-    numbered = _numbered(training)
+    steps, epochs = (_differences(begin, stop, totals, name) for name in ("step", "epoch_num"))
+    samples = _samples(begin, stop, _differences(begin, stop, totals, "samples_count"))
+    numbered = begin["first_epoch_num"].diff().shift(-1)
+    # The count is certain only where the next block begins with the epoch after them.
+    count = begin["epoch_count"]
+    if ((numbered == count) | numbered.isna() | count.isna()).all():
+        numbered = numbered.fillna(count[-1:].where(begin["first_epoch_num"].notna()))
+    numbered = numbered.where(numbered > 0)
     # ``step`` counts optimizer steps, where it fits a number of samples.
-    fits = any(
-        own is not None and own > 0 and scale.batch and abs(each - own * scale.batch) < scale.batch
-        for own, known in zip(steps, samples, strict=True)
-        for each in known
+    batch = scale.batch or math.nan
+    fits = samples.sub(steps.where(steps > 0) * batch, axis=0).abs() < batch
+    candidates = [
+        [each for each in row if not math.isnan(each)] for row in samples.to_numpy().tolist()
+    ]
+    known = (
+        [None if math.isnan(each) else each for each in column]
+        for column in (steps, epochs, numbered)
     )
-    each = zip(training, steps, samples, epochs, numbered, strict=True)
-    return [_amount(scale, fits, *of_one) for of_one in each]
+    return [
+        _amount(scale, bool(fits.any(axis=None)), *of_one)
+        for of_one in zip(training, candidates, *known, strict=True)
+    ]
+
+
+def _counts(events: Sequence[Event]) -> pd.DataFrame:
+    """Return the numbers of the metadata of events, NaN where they lack one."""
+    names: dict[str, tuple[str, ...]] = {"samples_count": _SAMPLES, "step": _STEP}
+    names |= {name: (name,) for name in ("epoch_num", "first_epoch_num", "epoch_count")}
+    columns = {name: [e.count(*own) for e in events] for name, own in names.items()}
+    return pd.DataFrame({"t_ms": [event.t_ms for event in events], **columns}, dtype=float)
 
 
 def _amount(  # noqa: PLR0911 - a line for each way to count
     scale: Scale,
     steps_fit: bool,
     interval: Interval,
-    steps: float | None,
     samples: Sequence[float],
+    steps: float | None,
     epochs: float | None,
     numbered: float | None,
 ) -> Amount:
@@ -333,83 +344,47 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
 
 
 def _differences(
-    training: Sequence[Interval], totals: Sequence[Event], *names: str
-) -> list[float | None]:
-    """Return the difference of a running total in each interval; None where it is not logged.
+    begin: pd.DataFrame, stop: pd.DataFrame, totals: pd.DataFrame, name: str
+) -> "pd.Series[float]":
+    """Return the difference of a running total in each interval; NaN where it is not logged.
 
     A total that one event lacks is that of its neighbour: the evaluation after a block, the block
     before it, or 0 at the start.
     """
-    times = [event.t_ms for event in totals]
-    differences, before = list[float | None](), 0.0
-    for index, interval in enumerate(training):
-        after = interval.stop.count(*names)
-        if after is None and interval.counts(*names) and index + 1 < len(training):
-            after = training[index + 1].begin.count(*names)
-        if after is None:
-            place = bisect_left(times, interval.stop.t_ms)
-            is_last = index + 1 == len(training)
-            until = math.inf if is_last else training[index + 1].stop.t_ms
-            if place < len(times) and times[place] < until:
-                after = totals[place].count(*names)
-        begun = interval.begin.count(*names)
-        begun = before if begun is None else begun
-        differences.append(None if after is None else after - begun)
-        before = begun if after is None else after
-    return differences
+    first, until = begin[name], stop["t_ms"].shift(-1).fillna(math.inf)
+    later = totals.reindex(np.searchsorted(totals["t_ms"], stop["t_ms"])).reset_index(drop=True)
+    after = stop[name].fillna(first.shift(-1).where(first.notna()))
+    after = after.fillna(later[name].where(later["t_ms"] < until))
+    before = after.fillna(first).ffill().shift().fillna(0.0)
+    return after - first.fillna(before)
 
 
-def _samples(training: Sequence[Interval], totals: Sequence[Event]) -> list[list[float]]:
+def _samples(
+    begin: pd.DataFrame, stop: pd.DataFrame, differences: "pd.Series[float]"
+) -> pd.DataFrame:
     """Return what ``samples_count`` can mean for each interval, the likeliest first."""
-    ends = [(each.begin.count(*_SAMPLES), each.stop.count(*_SAMPLES)) for each in training]
-    known = [begin if stop is None else stop for begin, stop in ends]
-    counts = [each for each in known if each is not None]
-    changes = [after - before for before, after in pairwise(counts)]
-    has_both = any(None not in both for both in ends)
-    is_equal = min(counts, default=0) > 0 and all(b == s for b, s in ends if None not in (b, s))
+    first, last = begin["samples_count"], stop["samples_count"]
+    known = last.fillna(first)
+    changes, both = known.dropna().diff().dropna(), first.notna() & last.notna()
+    is_equal = known.min() > 0 and (first == last)[both].all()
     # Sizes of blocks do not only grow. A stop without a start may have a total that stays.
     is_size = is_equal and (
-        any(change < 0 for change in changes)
-        or (has_both and any(change == 0 for change in changes))
-        or (not any(changes) and (has_both or bool(changes)))
+        (changes < 0).any()
+        or (both.any() and (changes == 0).any())
+        or (not changes.any() and (both.any() or len(changes) > 0))
     )
-    is_after = is_equal and has_both and not is_size  # both ends have the total after the block
-    differences = _differences(training, totals, *_SAMPLES)
-    is_total = not is_size and any(each is not None and each > 0 for each in differences)
-    results = list[list[float]]()
-    for index, (difference, count) in enumerate(zip(differences, known, strict=True)):
-        before = known[index - 1] if index else None
-        since = None if not is_after or count is None or before is None else count - before
-        order = [count, difference] if is_size else [since, difference, count]
-        if is_total and since is None and difference is None:
-            order = []  # the total before a block whose end is not logged is not its size
-        results.append([each for each in order if each is not None])
-    return results
-
-
-def _numbered(training: Sequence[Interval]) -> list[float | None]:
-    """Return the epochs of each block by ``first_epoch_num`` and ``epoch_count``.
-
-    The count is certain only where the next block begins with the epoch after them.
-    """
-    firsts = [each.begin.count("first_epoch_num") for each in training]
-    counts = [each.begin.count("epoch_count") for each in training]
-    steps: list[float | None] = [
-        after - before if before is not None and after is not None else None
-        for before, after in pairwise(firsts)
-    ]
-    is_certain = all(
-        step is None or count is None or step == count
-        for step, count in zip(steps, counts, strict=False)
-    )
-    last = counts[-1:] if is_certain and firsts and firsts[-1] is not None else [None]
-    return [*(step if step and step > 0 else None for step in steps), *last][: len(training)]
+    if is_size:
+        return pd.DataFrame({"size": known, "difference": differences})
+    # Both ends have the total after the block.
+    since = known.diff() if is_equal and both.any() else known * math.nan
+    if (differences > 0).any():  # the total before a block whose end is not logged is no size
+        known = known.where(since.notna() | differences.notna())
+    return pd.DataFrame({"since": since, "difference": differences, "size": known})
 
 
 def _windows(
     interval: Interval, inside: Sequence[Interval], amount: Amount, scale: Scale
 ) -> list[dict[str, Any]] | str:
-    """Return the windows of an interval without its evaluations, or why there are none."""
     marks = [
         interval.begin,
         *(e for each in inside for e in (each.begin, each.stop)),
@@ -449,7 +424,6 @@ def _windows(
 
 
 def _between(first: Event, last: Event, scale: Scale) -> float | None:
-    """Return the samples between two events; None where the log does not say them."""
     for names, unit in ((_SAMPLES, 1.0), (("epoch_num",), scale.epoch_unit), (_STEP, scale.batch)):
         before, after = first.count(*names), last.count(*names)
         if before is not None and after is not None and unit is not None and after > before:

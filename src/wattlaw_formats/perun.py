@@ -20,8 +20,9 @@ from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import MAX_READINGS, Source, moment_ns
+from wattlaw.importing.readings import SampleRows, gpus_of
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import SampleRows, gpus_of, measure_of, measured, phase_of
+from wattlaw.importing.timeseries import measure_of, measured, phase_of
 from wattlaw.store.imports import ImportedRun
 from wattlaw_formats.hdf5 import Node, read_tree
 
@@ -34,17 +35,13 @@ _MAX_ROUNDS, _MAX_CALLS = 10_000, 100_000
 
 
 class PerunImporter:
-    """Regions and sensors of an application."""
-
     name = "perun"
     description = "HDF5 file of perun (extra: import)"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether this is an HDF5 file."""
         return head.startswith(_MAGIC)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each round."""
         path = source.path
         reader, runs = _Reader(source, read_tree(path, MAX_READINGS)), list[ImportedRun]()
         maker, dropped = RunMaker(path, options), Counter[tuple[str, str]]()
@@ -85,11 +82,9 @@ class _Reader:
         self._rows = {id(node): row for row, node in source.items(_datasets(tree), "dataset")}
 
     def read(self, *nodes: Node) -> None:
-        """Count datasets as read."""
         self.account.read(*(self._rows[id(node)] for node in nodes))
 
     def leave_out(self, why: str, node: Node) -> None:
-        """Count the datasets of a group as left out."""
         self.account.leave_out(why, *(self._rows[id(each)] for each in _datasets(node)))
 
 
@@ -103,7 +98,6 @@ def _datasets(node: Node) -> Iterator[Node]:
 def _round(
     reader: _Reader, maker: RunMaker, app: Node, group: Node, started_ns: int
 ) -> tuple[ImportedRun, int]:
-    """Return the run of one round, and when it ended."""
     path, hosts = reader.path, _nodes(group)
     rows, duration_s = SampleRows(path), _value(group, "metrics/RUNTIME")
     reader.dropped = Counter()
@@ -141,7 +135,6 @@ def _round(
 def _add_sensor(
     reader: _Reader, rows: SampleRows, host: str, sensor: Node, started_ns: int
 ) -> None:
-    """Add the readings of a sensor with a power or an energy."""
     data = sensor.members.get("raw_data") or Node("", {}, {})
     kind = _KINDS.get(sensor.text("device_type"))
     times, values = data.members.get("timesteps"), data.members.get("values")
@@ -237,7 +230,6 @@ def _value(group: Node, name: str) -> float | None:
 
 
 def _array(path: Path, data: Node) -> npt.NDArray[np.float64]:
-    """Return the values of a dataset; raise ``BadInput`` if it has none that can be read."""
     if data.values is None:
         raise BadInput(f"{path}: {_name(data)} {data.refusal or 'is a group'}")
     return data.values

@@ -54,20 +54,16 @@ class Scalar:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether its tag or the folder of its file says so."""
         folder = self.file.parent.name
         is_part = _PART.fullmatch(folder) and _EVALUATION.search(folder)
         return bool(is_part or _EVALUATION.search(self.tag))
 
 
 class EventsImporter:
-    """Steps and evaluations of one training."""
-
     name = "tensorboard"
     description = "TensorBoard event file (events.out.tfevents.*), or the folder of a training"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the first record is that of an event file."""
         return b"brain.Event:" in head[:100]
 
     def files_of(self, path: Path) -> list[Path]:
@@ -77,7 +73,6 @@ class EventsImporter:
         return [file for each in folders for file in sorted(each.glob(_FILES)) if file.is_file()]
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return the run."""
         path, account = source.path, source.account
         scalars, notes = _scalars(source)
         evaluated = [each for each in scalars if each.is_evaluation]
@@ -135,7 +130,6 @@ def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
 def _windows(
     source: Source, sessions: Sequence[Sequence[Scalar]], evaluated: Sequence[Scalar]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return windows of steps without the intervals of evaluations and pauses, and notes."""
     times_s = sorted(each.time_s for each in evaluated)
     pairs = [pair for session in sessions for pair in pairwise(session)]
     is_pause = are_pauses(
@@ -188,7 +182,6 @@ def _evaluations(scalars: Sequence[Scalar], metric: str | None) -> list[dict[str
 
 
 def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
-    """Return the scalars of all files, and notes of what is damaged."""
     try:
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
         from tensorboardX import proto  # noqa: F401 - the reason below if it is missing
@@ -264,7 +257,6 @@ def _event(record: bytes) -> Iterator[tuple[str, int, float, float]]:
 
 
 def _tensor(tensor: Any) -> float | None:
-    """Return the value of a tensor of one float."""
     if tensor.dtype != _FLOAT or len(tensor.float_val) > 1:
         return None
     if tensor.float_val:

@@ -72,12 +72,10 @@ class SimulatedJob:
 
     @property
     def gpus(self) -> int:
-        """Return the number of GPUs."""
         return self.setting.gpus
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes."""
         return self.setting.nodes or 1
 
     @property
@@ -87,7 +85,6 @@ class SimulatedJob:
 
     @property
     def global_batch(self) -> int:
-        """Return the samples of one step."""
         return self.gpus * self.local_batch
 
     @property
@@ -108,7 +105,6 @@ class Split:
 
     @property
     def step_s(self) -> float:
-        """Return the time of a step."""
         return float(sum(getattr(self, part.name) for part in fields(self)))
 
 

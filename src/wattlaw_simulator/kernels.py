@@ -42,7 +42,6 @@ class Load:
 
     @property
     def launches(self) -> float:
-        """Return the number of kernels."""
         return float(self.count.sum())
 
 
@@ -79,7 +78,9 @@ def busy(
     share = clocks_mhz / gpu.max_clock_mhz
     achieved = parameters.compute_fp32 if precision == "fp32" else parameters.compute_tensor
     compute_s = load.flops / (achieved * peak_flops(gpu, precision) * share)
-    memory_s = load.bytes_moved / (parameters.bandwidth * _bandwidth(gpu, share))
+    # Of memory and cache together, in bytes per second.
+    bandwidth = gpu.memory_bandwidth_gb_s * 1e9 * np.minimum(1.0, CACHE_OVER_MEMORY * share)
+    memory_s = load.bytes_moved / (parameters.bandwidth * bandwidth)
     total_s = parameters.kernel_us * 1e-6 / share + np.maximum(compute_s, memory_s)
     at_least = np.maximum(total_s, np.finfo(float).tiny)  # of an empty kernel
     return Busy(total_s, compute_s / at_least, memory_s / at_least)
@@ -90,8 +91,3 @@ def roofline_s(load: Load, gpu: Gpu, precision: Precision) -> float:
     compute_s = load.flops / peak_flops(gpu, precision)
     memory_s = load.bytes_moved / (gpu.memory_bandwidth_gb_s * 1e9)
     return float((np.maximum(compute_s, memory_s) * load.count).sum())
-
-
-def _bandwidth(gpu: Gpu, share: Floats) -> Floats:
-    """Return the bandwidth of memory and cache together, in bytes per second."""
-    return gpu.memory_bandwidth_gb_s * 1e9 * np.minimum(1.0, CACHE_OVER_MEMORY * share)

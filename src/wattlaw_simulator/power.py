@@ -63,16 +63,13 @@ class Board:
 
     @property
     def limit_w(self) -> float:
-        """The power limit in force."""
         return min(self.power_limit_w or self.gpu.max_w, self.gpu.max_w)
 
     @property
     def top_mhz(self) -> float:
-        """The highest clock that the clock limit allows."""
         return min(self.clock_limit_mhz or self.gpu.max_clock_mhz, self.gpu.max_clock_mhz)
 
     def awake_w(self, clock_mhz: float) -> float:
-        """Return the power of waiting at a clock."""
         return self._with(self.parameters.power_awake, clock_mhz)
 
     def communication_w(self, clock_mhz: float) -> float:
@@ -118,7 +115,6 @@ class Board:
         return min(power_w, self.limit_w)
 
     def _kernels(self, load: Load, clocks_mhz: Floats) -> tuple[Floats, Busy]:
-        """Return power and time of each kernel at its clock."""
         busy_at = busy(load, self.gpu, self.precision, self.parameters, clocks_mhz)
         parameters, span_w = self.parameters, self.gpu.max_w - self.gpu.idle_w
         clocked = parameters.power_busy + parameters.power_compute * busy_at.compute_share

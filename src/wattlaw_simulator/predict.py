@@ -133,15 +133,10 @@ def _board(job: SimulatedJob) -> Board:
     return Board(job.cluster.gpu, job.precision, job.parameters, *limits)
 
 
-def _micro(job: SimulatedJob, local: float) -> tuple[int, float]:
-    """Return the number of micro-batches of a rank in a step, and the samples of each."""
-    pieces = min(job.setting.gradient_accumulation, ceil(local))
-    return pieces, local / pieces
-
-
 def _loads(job: SimulatedJob, local: float) -> tuple[Load, Load]:
     """Return the kernels of one step on one rank, and those of the last backward pass."""
-    pieces, samples = _micro(job, local)
+    pieces = min(job.setting.gradient_accumulation, ceil(local))  # micro-batches of a rank
+    samples = local / pieces
     passes = _load(job, ("forward", "backward"), samples)
     optimizer = kernels.kernel_load(job.profile, ("optimizer",), 0.0, job.precision)
     both = Load(

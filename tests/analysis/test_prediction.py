@@ -36,39 +36,10 @@ def runs(*pairs, **values):
 ONE_NODE = runs((1, 0.20), (2, 0.21), (4, 0.22))
 
 
-class TestSettings:
-    def test_packed_uses_the_fewest_nodes(self):
-        assert packed(10).gpus_per_node == (4, 4, 2)
-        assert packed(3).nodes == 1
-
-    def test_nodes_alone_place_evenly_and_order_does_not_matter(self):
-        assert Setting(7, nodes=3).gpus_per_node == (3, 2, 2)
-        assert Setting(4, gpus_per_node=(1, 3)) == Setting(4, 2, (3, 1))
-
-    def test_global_batch_is_of_all_gpus(self):
-        assert packed(8, 16.0).to_dict()["global_batch"] == 128
-        assert Setting(8).global_batch is None
-
-    @pytest.mark.parametrize(
-        ("values", "key"),
-        [
-            ({"gpus": 0}, "gpus"),
-            ({"gpus": 2, "nodes": 3}, "nodes"),
-            ({"gpus": 4, "gpus_per_node": (1, 2)}, "gpus_per_node"),
-            ({"gpus": 4, "nodes": 1, "gpus_per_node": (2, 2)}, "nodes"),
-            ({"gpus": 4, "local_batch": -1}, "local_batch"),
-            ({"gpus": 4, "power_limit_w": float("nan")}, "power_limit_w"),
-            ({"gpus": 4, "gradient_accumulation": 0}, "gradient_accumulation"),
-        ],
-    )
-    def test_a_contradiction_is_refused_with_its_key(self, values, key):
-        with pytest.raises(BadInput, match=f"^{key}: .*allowed: "):
-            Setting(**values)
-
-    @pytest.mark.parametrize("time_s", [0, -1, float("nan"), float("inf")])
-    def test_a_time_is_a_number_above_0(self, time_s):
-        with pytest.raises(BadInput, match="step_time_s"):
-            Observation(packed(1), time_s)
+@pytest.mark.parametrize("time_s", [0, -1, float("nan"), float("inf")])
+def test_a_time_is_a_number_above_0(time_s):
+    with pytest.raises(BadInput, match="step_time_s"):
+        Observation(packed(1), time_s)
 
 
 def steps(normals, *wanted, power=False):

@@ -26,8 +26,8 @@ from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
-from wattlaw.store.store import Store
-from wattlaw.store.tables import read_stores, write_table
+from wattlaw.store.store import Store, read_stores
+from wattlaw.store.tables import write_table
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting
 

@@ -23,8 +23,7 @@ from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.run.run_status import store_status
 from wattlaw.store.imports import ImportedRun, write_runs
 from wattlaw.store.record import RunRecord, Site
-from wattlaw.store.run_rows import row_of
-from wattlaw.store.schema import RUNS, TABLES
+from wattlaw.store.schema import RUNS, TABLES, row_of
 from wattlaw.store.statistics import joint_utilisation, statistics
 from wattlaw.store.store import Store
 

@@ -83,7 +83,7 @@ def test_fourcastnet_takes_about_ten_gigabytes_per_sample():
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_run_of_the_papers_fits_on_their_boards(name):
     runs = plan_study(EXAMPLE_FOLDER / name).runs
-    specs = {(id(run.setting), run.shared.workload.name): run.spec for run in runs}
+    specs = {(id(run.setting), run.spec.workload.name): run.spec for run in runs}
     for cluster in BOARDS[name[:4]]:
         gpu = library.read_cluster(cluster).gpu
         boards = [Board(gpu.name, gpu.memory_gb)]

@@ -143,7 +143,8 @@ def test_every_column_has_a_description_and_the_unit_that_its_name_says():
         end = row["column"].rsplit("_", 1)[-1]
         if row["column"] != end:
             assert row["unit"] == units.get(end, "FLOP" if "flops" in row["column"] else ""), row
-    assert columns_in_markdown() in Path("docs/store.md").read_text(encoding="utf-8")
+    columns = columns_in_markdown().replace("## ", "### ")  # part of a page
+    assert columns in Path("docs/store.md").read_text(encoding="utf-8")
 
 
 def test_the_temporary_folder_of_a_bundle_is_private_and_removed(bundle, tmp_path, monkeypatch):
@@ -342,7 +343,7 @@ def test_a_hostile_bundle_is_refused_in_one_line_and_writes_nothing(
     assert not (tmp_path / "evil").exists()
 
 
-@settings(max_examples=150)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_no_change_of_bytes_ends_in_an_unexpected_error(data, bundle, tmp_path_factory):
     content = bytearray(bundle.read_bytes())

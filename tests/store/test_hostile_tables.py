@@ -257,7 +257,7 @@ def test_a_pipe_without_a_writer_is_rejected_at_once(tmp_path, capsys):
 flips = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(flips, st.sampled_from(["csv", "jsonl", "parquet"]))
 def test_a_damaged_table_is_read_or_refused(tmp_path_factory, changes, kind):
     folder = tmp_path_factory.mktemp("damaged")

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from made_tables import window_row
-from wattlaw.common.errors import BadInput, DamagedFileWarning
+from wattlaw.common.errors import BadInput
 from wattlaw.store import parquet
 from wattlaw.store.parquet import connection, literal
 from wattlaw.store.record import RunRecord
@@ -230,31 +230,6 @@ def test_a_path_that_cannot_be_queried_is_named(tmp_path):
     add_run(Store(tmp_path / "b\\[c"), [window(0, 10)], [sample(5)])
     with pytest.raises(BadInput, match="backslash"):
         statistics(Store(tmp_path / "b\\[c"))
-
-
-@pytest.mark.parametrize("table", ["epochs", "telemetry"])
-@pytest.mark.parametrize("damage", ["missing", "garbage", "cut", "foreign", "of another type"])
-def test_a_damaged_file_is_named(store, table, damage):
-    add_run(store, [window(0, 10)], [sample(5)])
-    add_run(store, [window(0, 10)], [sample(5)], "e" * 16)
-    path = store.folder(RUN).path / f"{table}.parquet"
-    whole = path.read_bytes()
-    if damage == "missing":
-        path.unlink()
-    elif damage == "garbage":
-        path.write_bytes(b"PAR1 not really")
-    elif damage == "cut":
-        path.write_bytes(whole[:-20])
-    elif damage == "foreign":
-        pq.write_table(pa.table({"x": [1]}), path)
-    else:
-        names = (EPOCHS if table == "epochs" else TELEMETRY).names
-        pq.write_table(pa.table({name: ["1"] for name in names}), path)
-    with pytest.raises(BadInput) as error:
-        statistics(Store(store.path, strict=True))
-    assert str(error.value).startswith(f"{path}: ")
-    with pytest.warns(DamagedFileWarning):
-        assert set(statistics(store)["run_id"]) == {"e" * 16}
 
 
 @pytest.mark.parametrize("table", ["epochs", "telemetry"])

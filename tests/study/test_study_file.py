@@ -325,7 +325,7 @@ def test_the_command_prints_the_same_error_and_writes_nothing(command, name, tmp
         (
             {"sweeps": [{"gpus": [*range(1, 300)], "local_batch": [*range(1, 300)]}],
              "repeats": 3},
-            "given 268,203 runs; allowed: at most 200,000",
+            "given 268,203 runs; allowed: at most 20,000",
         ),
     ],
 )  # fmt: skip

@@ -134,7 +134,7 @@ def setting_of(run: PlannedRun) -> Setting:
         setting.gpus,
         nodes=min(run.nodes, setting.gpus),
         local_batch=setting.local_batch,
-        gradient_accumulation=run.shared.train.gradient_accumulation,
+        gradient_accumulation=run.spec.train.gradient_accumulation,
         precision=setting.precision,
         power_limit_w=setting.power_limit_w,
         clock_limit_mhz=setting.clock_limit_mhz,
@@ -221,7 +221,7 @@ def _samples_per_epoch(study: Study) -> float | None:
 def _candidate(
     run: PlannedRun, setting: Setting, per_epoch: float, startup_s: float, study: Study
 ) -> Candidate:
-    measure: Measure = run.shared.measure
+    measure: Measure = run.spec.measure
     steps: float = measure.warmup_steps + (measure.steps or 0)
     if measure.epochs is not None:
         steps = measure.epochs * per_epoch / setting.samples

@@ -85,7 +85,7 @@ def fit(
     """
     names = [by] if isinstance(by, str) else list(by)
     if not isinstance(frame, pd.DataFrame):
-        from wattlaw.store.tables import read_table
+        from wattlaw.store.measurements import read_table
 
         others = [name for name in names if name not in (x, y)]
         frame = read_table(Path(frame), list(dict.fromkeys([x, y])), others)

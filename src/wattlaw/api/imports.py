@@ -15,10 +15,10 @@ from wattlaw.importing.account import Account, LeftOut
 from wattlaw.importing.detection import read_file, with_notes
 from wattlaw.importing.folders import MAX_FILES, InputFile, find_files
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.mapping import parse_constants
 from wattlaw.importing.marks import parse_window
 from wattlaw.importing.runs import slug
 from wattlaw.importing.timeseries import assemble
+from wattlaw.store.field_map import parse_constants
 from wattlaw.store.imports import ImportedRun, write_runs
 from wattlaw.store.store import Store
 
@@ -167,7 +167,7 @@ def read_import(
     files
         As for ``import_files``.
     format
-        The format of all files, such as ``codecarbon``; None detects that of each.
+        The format of all files, such as ``nvidia-smi``; None detects that of each.
     map
         ``FIELD=COLUMN,...`` of a table; ``FIELD=@VALUE`` sets a value that a file does not have.
     workload, hardware

@@ -214,14 +214,13 @@ class StoreReports(StoreTables):
         Parameters
         ----------
         what
-            A table of ``EXPORTS``, such as ``runs``; or an exporter: ``extrap``, ``bundle``, or
-            one of another package.
+            A table of ``EXPORTS``, such as ``runs``; or an exporter, such as ``bundle``.
         path
             The file. Its ending selects the kind.
         raw
             Write CSV cells that a spreadsheet takes for a formula unchanged.
         batch
-            For ``extrap``: ``global`` or ``local``, the batch that is a second parameter.
+            ``global`` or ``local``: the batch that is a second parameter of a model's input.
 
         Examples
         --------

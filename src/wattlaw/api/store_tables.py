@@ -19,8 +19,7 @@ from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
 from wattlaw.store.bundle import open_store
 from wattlaw.store.decision import decision_path, read_decision
-from wattlaw.store.store import Store
-from wattlaw.store.tables import read_stores
+from wattlaw.store.store import Store, read_stores
 from wattlaw.study.sources import origins_label
 
 

@@ -65,7 +65,7 @@ class Study:
         """The numbers of runs, workloads, settings and repeats, by the noun in the singular."""
         # Runs share their settings and workloads: of 100,000 runs each object is hashed once.
         settings = {(id(run.setting), run.nodes): run.setting for run in self.plan.runs}
-        workloads = {id(run.shared.workload): run.shared.workload for run in self.plan.runs}
+        workloads = {id(run.spec.workload): run.spec.workload for run in self.plan.runs}
         return {
             "run": len(self),
             "workload": len({workload.model_dump_json() for workload in workloads.values()}),
@@ -436,5 +436,5 @@ def _launcher(study: Study) -> type[Launcher]:
 
 def _row(run: PlannedRun) -> dict[str, Any]:
     setting = {name: getattr(run.setting, name) for name in RECORDED}
-    identity = {"run_id": run.run_id, "workload": run.shared.workload.name}
-    return {**identity, **setting, "nodes": run.nodes, "repeat": run.repeat}
+    identity = {"run_id": run.run_id, "workload": run.spec.workload.name}
+    return {**identity, **setting, "nodes": run.nodes, "repeat": run.spec.repeat}

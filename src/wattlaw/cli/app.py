@@ -25,7 +25,7 @@ _HELP = {
     "compare": "Compare two stores: machines, code versions, before and after.",
     "predict": "Predict time, power and energy of settings that were not measured.",
     "import": "Import measurements of other tools into a store.",
-    "export": "Write a table, Extra-P input or an archive of a store to a file.",
+    "export": "Write a table, an archive or another format of a store to a file.",
     "devices": "List the devices that can be measured and limited.",
     "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",

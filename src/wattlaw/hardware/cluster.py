@@ -145,7 +145,6 @@ class Cluster(Described):
 
     @property
     def gpu(self) -> Gpu:
-        """Return the board of every node."""
         return self.node.gpu
 
     @property

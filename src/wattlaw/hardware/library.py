@@ -27,13 +27,11 @@ class Entry(NamedTuple):
 
 
 def cluster_names() -> list[str]:
-    """Return the clusters that ship with the package."""
-    return _stems("clusters")
+    return sorted(path.stem for path in (_FILES / "clusters").glob("*.yaml"))
 
 
 def gpu_names() -> list[str]:
-    """Return the boards that ship with the package."""
-    return _stems("gpus")
+    return sorted(path.stem for path in (_FILES / "gpus").glob("*.yaml"))
 
 
 def read_cluster(name_or_path: str) -> Cluster:
@@ -61,10 +59,6 @@ def read_cluster(name_or_path: str) -> Cluster:
     )
 
 
-def _stems(folder: str) -> list[str]:
-    return sorted(path.stem for path in (_FILES / folder).glob("*.yaml"))
-
-
 @cache
 def _shipped(name: str) -> Cluster:
     return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _FILE_KIND, _with_board)
@@ -85,7 +79,6 @@ def _one_board(name: str) -> Cluster:
 
 
 def _with_board(data: dict[str, Any]) -> dict[str, Any]:
-    """Replace the name of a board by its description."""
     node = data.get("node")
     if not isinstance(node, dict) or not isinstance(node.get("gpu"), str):
         return data

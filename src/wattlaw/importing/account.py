@@ -18,8 +18,6 @@ _OTHERS = "other reasons"
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows that are left out for one reason."""
-
     reason: str
     count: int
     first: int  # number of the first one, from 1
@@ -48,15 +46,12 @@ class Account:
         self._reasons: dict[str, int] = {}
 
     def add(self, row: int) -> None:
-        """Add a row by its number from 1."""
         self._set(row, _PENDING)
 
     def header(self, row: int) -> None:
-        """Add a row that names columns."""
         self._set(row, _HEADER)
 
     def read(self, *rows: int) -> None:
-        """Count rows as part of the result."""
         for row in rows:
             self._set(row, _READ)
 
@@ -77,17 +72,14 @@ class Account:
         self.rejected.append(RejectedRow(row, reason))
 
     def is_read(self, row: int) -> bool:
-        """Say whether a row is counted as part of the result."""
         return row < len(self._states) and self._states[row] == _READ
 
     @property
     def headers(self) -> list[int]:
-        """The rows that name columns, by number."""
         return [int(row) for row in np.flatnonzero(self._array() == _HEADER)]
 
     @property
     def rows_read(self) -> int:
-        """The number of rows that are part of the result."""
         return int(np.count_nonzero(self._array() == _READ))
 
     @property

@@ -12,13 +12,19 @@ from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.common.files import open_regular
 from wattlaw.common.text import join_names, shorten
 from wattlaw.importing.account import Account
-from wattlaw.importing.foreign import refuse_foreign
-from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
-from wattlaw.importing.mapping import columns_of
+from wattlaw.importing.importer import (
+    FOREIGN_GROUP,
+    GROUP,
+    FolderImporter,
+    Imported,
+    Importer,
+    Options,
+)
 from wattlaw.importing.reading import Source
+from wattlaw.store.field_map import columns_of
 from wattlaw.store.imports import ImportedRun
 
-HEAD_BYTES = 65_536
+HEAD_BYTES, _SEARCHED_BYTES = 65_536, 4096
 #: What readers raise for damaged content, apart from ``BadInput``.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error)
 _PACKED = {
@@ -29,7 +35,6 @@ _TABLES = (".csv", ".jsonl", ".parquet")
 
 
 def importers() -> dict[str, Importer]:
-    """Return all importers by name, in the order of their names."""
     return {name: registry.load(GROUP, name) for name in registry.names(GROUP)}
 
 
@@ -60,7 +65,7 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     if not columns_of(options.mapping):
         if not head.strip():
             raise BadInput(f"{path}: the file is empty")
-        refuse_foreign(path, head.decode("utf-8", "replace"))
+        _refuse_foreign(path, head)
     if path.suffix.lower() in _TABLES or columns_of(options.mapping):
         return known["table"]
     for magic, packer in _PACKED.items():
@@ -69,6 +74,14 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     raise BadInput(
         f"{path}: no known format; allowed: {join_names(list(known))}, named with --from"
     )
+
+
+def _refuse_foreign(path: Path, head: bytes) -> None:
+    text = head[:_SEARCHED_BYTES].decode("utf-8", "replace").lstrip("\ufeff \t\r\n")
+    for name in registry.names(FOREIGN_GROUP):
+        for pattern, what, remedy in registry.load(FOREIGN_GROUP, name):
+            if pattern.match(text):
+                raise BadInput(f"{path}: {what}: this format is not read; {remedy}")
 
 
 def folder_importer(path: Path, name: str | None = None) -> FolderImporter | None:
@@ -114,7 +127,6 @@ def read_file(path: Path, importer: Importer, options: Options) -> tuple[Importe
 
 
 def with_notes(runs: Sequence[ImportedRun], notes: Sequence[str]) -> list[ImportedRun]:
-    """Return runs with more notes."""
     if not notes:
         return [*runs]
     records = (run.record.model_copy(update={"notes": (*run.record.notes, *notes)}) for run in runs)

@@ -12,7 +12,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.importing.detection import folder_importer, importer_of
 from wattlaw.importing.importer import Importer, Options
-from wattlaw.importing.mapping import columns_of
+from wattlaw.store.field_map import columns_of
 from wattlaw.store.version import version_path
 
 MAX_FILES = 10_000
@@ -58,7 +58,6 @@ def find_files(
 
 
 def _expanded(argument: Path) -> list[tuple[Path, Path | None]]:
-    """Return a path, or those that match it as a pattern, with the folder above the pattern."""
     if os.path.lexists(argument) or not glob.has_magic(str(argument)):
         return [(argument, None)]
     fixed = next(i for i, part in enumerate(argument.parts) if glob.has_magic(part))
@@ -86,7 +85,6 @@ class _Search:
     _entries: int = 0
 
     def add(self, path: Path, root: Path | None, importer: Importer) -> None:
-        """Add a file that is named or matches a pattern."""
         place = path.resolve()
         if place in self._named:
             raise BadInput(f"{path}: a file is named twice")
@@ -111,14 +109,12 @@ class _Search:
                 pending += [(path, depth + 1) for path in reversed(inner)]
 
     def left_out(self) -> list[str]:
-        """Return a line for each reason."""
         return [
             f"{plural(len(paths), 'file')} left out, such as {paths[0]}: {reason}"
             for reason, paths in self._left_out.items()
         ]
 
     def _read(self, folder: Path, root: Path) -> Iterator[Path]:
-        """Add the files of a folder, and yield the folders in it."""
         self._seen.add(folder.resolve())
         try:
             entries = sorted(folder.iterdir())
@@ -159,7 +155,6 @@ class _Search:
         self._append(path, root, importer)
 
     def _importer(self, path: Path) -> Importer:
-        """Return the importer of a file in a folder; raise ``BadInput`` where it is left out."""
         is_by_suffix = self.name in _SUFFIXES
         importer = importer_of(path, self.options, self.name if is_by_suffix else None)
         suffix = path.suffix.lower()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -40,6 +41,7 @@ _SHARED, _LEAST_TICKS = 0.9, 5
 _BOARDS = ("MI250",)
 
 Times = npt.NDArray[np.int64]
+_POWERS = ["power_w", "energy_j"]
 
 
 def checked(
@@ -50,36 +52,47 @@ def checked(
     ``lines`` are the numbers of the readings' lines; a device without a name is ``""``.
     ``remedy`` says how to log power.
     """
-    samples = readings.samples.append_column("line", pa.array(lines, pa.int64()))
-    readings = replace(readings, samples=_with_ids(source, samples, options))
-    readings, notes = _with_power(source, readings, options, remedy)
-    samples = _once(source, readings.samples)
-    _refuse_second_logs(source, samples)
-    return replace(readings, samples=samples.drop_columns(["line"])), notes
+    frame = readings.samples.select(["device", "t_ns", "sm_util", *_POWERS]).to_pandas()
+    frame = _with_ids(source, frame.assign(line=np.array(lines, np.int64)), options)
+    # A GPU whose power is never known, or always 0, keeps its other values, and counts as failed.
+    is_known = frame[_POWERS].notna().any(axis=1)
+    is_on = (frame[_POWERS] > 0).any(axis=1).groupby(frame["device"], sort=False).any()
+    devices, without = [*is_on.index], [*is_on.index[~is_on]]
+    if len(without) == len(devices):
+        what = "power is 0 throughout" if is_known.any() else "no power, or N/A throughout"
+        raise BadInput(f"{source.path}: {what}; {remedy}")
+    frame = frame.assign(failed=frame["device"].isin(without))
+    source.account.leave_out("no power", *frame["line"][~is_known & ~frame["failed"]])
+    facts, notes = _facts_of_boards(readings, devices, without, options)
+    frame = _once(source, frame[is_known | frame["failed"]])
+    _refuse_second_logs(source, frame)
+    samples = readings.samples.take(frame.index.to_numpy())
+    columns = {name: samples[name] for name in samples.schema.names}
+    columns["device"] = pa.array(frame["device"], pa.string())
+    for name in (*_POWERS, "power_source"):
+        columns[name] = pc.if_else(pa.array(frame["failed"]), None, columns[name])
+    samples = pa.table(columns, schema=samples.schema)
+    return replace(readings, samples=samples, facts=facts), notes
 
 
-def _with_ids(source: Source, samples: pa.Table, options: Options) -> pa.Table:
+def _with_ids(source: Source, frame: pd.DataFrame, options: Options) -> pd.DataFrame:
     """Return the readings with a device each: rows without one are of one GPU, or refused."""
-    has_id = pc.not_equal(samples["device"], "")
-    if pc.any(has_id).as_py():
-        without = samples.filter(pc.invert(has_id))["line"].to_pylist()
-        source.account.leave_out("no index or uuid of the GPU", *without)
-        return samples.filter(has_id)
-    t_ns = samples["t_ns"].to_numpy()
+    has_id = frame["device"] != ""
+    if has_id.any():
+        source.account.leave_out("no index or uuid of the GPU", *frame["line"][~has_id])
+        return frame[has_id]
+    t_ns = frame["t_ns"].to_numpy()
     sizes = ticks(t_ns)
     gpus = options.constants.get("gpus", 1)
-    if sizes is None and not _takes_turns(t_ns, samples["power_w"].to_numpy()):
-        devices = np.zeros(len(samples), np.int64)
-    elif sizes is not None and gpus > 1 and (sizes == gpus).all():
-        devices = np.arange(len(samples)) % gpus  # the user says how many
-    else:
-        raise BadInput(
-            f"{source.path}: line {samples['line'][1]}: rows of several GPUs (such as two "
-            "readings of one time) without the index or uuid of the GPU; log the index or uuid, or "
-            "set --map gpus=@N if each tick has all N GPUs in the same order"
-        )
-    place = samples.schema.get_field_index("device")
-    return samples.set_column(place, "device", pa.array(devices.astype(str), pa.string()))
+    if sizes is None and not _takes_turns(t_ns, frame["power_w"].to_numpy()):
+        return frame.assign(device="0")
+    if sizes is not None and gpus > 1 and (sizes == gpus).all():
+        return frame.assign(device=(np.arange(len(frame)) % gpus).astype(str))
+    raise BadInput(
+        f"{source.path}: line {frame['line'].iloc[1]}: rows of several GPUs (such as two readings "
+        "of one time) without the index or uuid of the GPU; log the index or uuid, or set --map "
+        "gpus=@N if each tick has all N GPUs in the same order"
+    )
 
 
 def ticks(t_ns: Times) -> npt.NDArray[np.int64] | None:
@@ -121,40 +134,12 @@ def _rhythm(gaps: Times) -> int:
 
 
 def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
-    """Say whether quick rows are those of several GPUs in turn, which have other powers."""
     power_w = power_w[np.isfinite(power_w)]
     if len(power_w) < 5 * _MAX_ROUND or np.median(np.diff(t_ns)) >= _QUICK_NS:
         return False
     change = np.abs(np.diff(power_w)).mean()
     rounds = (np.abs(power_w[k:] - power_w[:-k]).mean() for k in range(2, _MAX_ROUND + 1))
     return bool(change > _CHANGE * power_w.mean() and min(rounds) < _ROUND * change)
-
-
-def _with_power(
-    source: Source, readings: Readings, options: Options, remedy: str
-) -> tuple[Readings, list[str]]:
-    """Return the readings without those that lack the power that others of their GPU have.
-
-    A GPU whose power is never known, or always 0, keeps its other values, and counts as failed.
-    """
-    samples = readings.samples
-    powers = np.stack([samples[name].to_numpy() for name in ("power_w", "energy_j")])
-    is_known, is_on = (np.logical_or.reduce(each) for each in (np.isfinite(powers), powers > 0))
-    device = samples["device"].to_numpy(zero_copy_only=False)
-    devices = list(dict.fromkeys(device.tolist()))
-    without = [each for each in devices if not is_on[device == each].any()]
-    if len(without) == len(devices):
-        what = "power is 0 throughout" if is_known.any() else "no power, or N/A throughout"
-        raise BadInput(f"{source.path}: {what}; {remedy}")
-    failed = np.isin(device, without)
-    source.account.leave_out("no power", *samples["line"].to_numpy()[~is_known & ~failed].tolist())
-    for name in ("power_w", "energy_j", "power_source"):
-        place = samples.schema.get_field_index(name)
-        known = pc.if_else(pa.array(failed), None, samples[name])
-        samples = samples.set_column(place, samples.schema.field(name), known)
-    facts, notes = _facts_of_boards(readings, devices, without, options)
-    kept = samples.filter(pa.array(is_known | failed))
-    return replace(readings, samples=kept, facts=facts), notes
 
 
 def _facts_of_boards(
@@ -194,57 +179,49 @@ def _facts_of_boards(
     return facts, notes
 
 
-def _once(source: Source, samples: pa.Table) -> pa.Table:
-    """Return one reading of each GPU and time, the last one."""
-    t_ns, line = samples["t_ns"].to_numpy(), samples["line"].to_numpy()
-    code = samples["device"].combine_chunks().dictionary_encode().indices.to_numpy()
-    order = np.lexsort((t_ns, code))
-    is_twice = (np.diff(t_ns[order]) == 0) & (np.diff(code[order]) == 0)
-    first, second = order[:-1][is_twice], order[1:][is_twice]
-    if not len(first):
-        return samples
-    is_equal = np.ones(len(first), bool)
-    for name in ("power_w", "energy_j", "sm_util"):
-        values = samples[name].to_numpy()
-        is_equal &= (values[first] == values[second]) | ~np.isfinite(values[first] + values[second])
-    if (~is_equal).sum() > max(1, _TWICE * len(samples)):
+def _once(source: Source, frame: pd.DataFrame) -> pd.DataFrame:
+    ordered = frame.sort_values(["device", "t_ns"])
+    values = ordered[["sm_util", *_POWERS]]
+    after = values.shift(-1)
+    is_twice = ordered.duplicated(["device", "t_ns"], keep="last")
+    is_equal = ((values == after) | values.isna() | after.isna()).all(axis=1)
+    equal, other = is_twice & is_equal, is_twice & ~is_equal
+    if other.sum() > max(1, _TWICE * len(frame)):
+        line = int(ordered["line"].shift(-1)[other].min())
         raise BadInput(
-            f"{source.path}: line {line[second[~is_equal]].min()}: a second reading of a "
-            "GPU for the same time: the file has logs of several machines, or a clock was set "
-            "back; log the uuid of GPUs, and import logs of several machines one by one"
+            f"{source.path}: line {line}: a second reading of a GPU for the same time: the file "
+            "has logs of several machines, or a clock was set back; log the uuid of GPUs, and "
+            "import logs of several machines one by one"
         )
-    source.account.leave_out("an equal reading of the same time follows", *line[first[is_equal]])
-    source.account.leave_out("another reading of the same time follows", *line[first[~is_equal]])
-    kept = np.ones(len(samples), bool)
-    kept[first] = False
-    return samples.filter(pa.array(kept))
+    source.account.leave_out("an equal reading of the same time follows", *ordered["line"][equal])
+    source.account.leave_out("another reading of the same time follows", *ordered["line"][other])
+    return ordered[~is_twice].sort_index()
 
 
-def _refuse_second_logs(source: Source, samples: pa.Table) -> None:
+def _refuse_second_logs(source: Source, frame: pd.DataFrame) -> None:
     """Refuse a file of logs that overlap in time and number their GPUs from 0.
 
     They follow each other, or machines wrote them at the same time: then most ticks have several
     readings of a GPU.
     """
     headers = np.array(source.account.headers, np.int64)
-    device = samples["device"].to_numpy(zero_copy_only=False)
-    for each in dict.fromkeys(device.tolist()):
-        own = device == each
-        t_ns, line = samples["t_ns"].to_numpy()[own], samples["line"].to_numpy()[own]
-        sizes = ticks(t_ns) if each.isdecimal() else None
+    for device, own in frame.groupby("device", sort=False):
+        if not str(device).isdecimal():
+            continue
+        t_ns, line = own["t_ns"].to_numpy(), own["line"].to_numpy()
+        sizes = ticks(t_ns)
         if sizes is not None and len(sizes) >= _LEAST_TICKS and (sizes > 1).mean() > _SHARED:
             raise BadInput(
-                f"{source.path}: line {line[1]}: GPU {each} has several readings in each tick; the "
-                "file may have logs of several machines, so log the uuid of GPUs, or a file for "
-                "each machine"
+                f"{source.path}: line {line[1]}: GPU {device} has several readings in each tick; "
+                "the file may have logs of several machines, so log the uuid of GPUs, or a file "
+                "for each machine"
             )
-        section = np.searchsorted(headers, line)
-        begins = np.flatnonzero(np.diff(section)) + 1
+        begins = np.flatnonzero(np.diff(np.searchsorted(headers, line))) + 1
         back_ns = np.maximum.accumulate(t_ns)[begins - 1] - t_ns[begins]
-        if each.isdecimal() and (back_ns > _BACK_NS).any():
+        if (back_ns > _BACK_NS).any():
             place = int((back_ns > _BACK_NS).argmax())
             raise BadInput(
                 f"{source.path}: line {line[begins[place]]}: a second log begins "
-                f"{back_ns[place] * 1e-9:,.0f} s before the end of the first one, and GPU {each} "
+                f"{back_ns[place] * 1e-9:,.0f} s before the end of the first one, and GPU {device} "
                 "may be that of another machine; import each log alone, or log the uuid of GPUs"
             )

@@ -18,6 +18,9 @@ from wattlaw.measure.devices.meter import Facts
 from wattlaw.store.imports import ImportedRun
 
 GROUP = "wattlaw.importers"
+#: Files of tools that no importer reads: tuples of a pattern of their first characters, what they
+#: are, and what to import instead.
+FOREIGN_GROUP = "wattlaw.foreign_files"
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,6 @@ class Options:
 
 @dataclass(frozen=True)
 class Readings:
-    """Time series of devices."""
-
     samples: pa.Table  # of store.schema.SAMPLES
     facts: Mapping[tuple[str, str], Facts] = field(default_factory=dict)  # by host and device
     hardware: str | None = None  # the name of the GPUs, if they have one name
@@ -62,8 +63,6 @@ class Readings:
 
 @dataclass(frozen=True)
 class Imported:
-    """The content of one file."""
-
     description: str  # what it is, in one line: "nvidia-smi log: 2 GPUs, 1,204 samples"
     runs: Sequence[ImportedRun] = ()
     readings: Readings | None = None

@@ -51,7 +51,6 @@ class Stamp:
 
 
 def find_stamp(line: str) -> Stamp | None:
-    """Return the time of a line; None without one."""
     for form in _FORMS:
         if match := form.search(line):
             return _stamp(match)

@@ -67,18 +67,14 @@ def parse_window(text: str, zone: tzinfo) -> Mark:
 
 
 class WindowsImporter:
-    """Windows from a CSV file."""
-
     name = "windows"
     description = "CSV file with start and end of the windows of a time series"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header has ``start`` and ``end``, and other columns of windows only."""
         allowed = {"start", "end", "phase", "warmup", *_COUNTS, *_VALUES}
         return any({"start", "end"} <= names <= allowed for names in headers_in(head))
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return the windows."""
         path, account, marks = source.path, source.account, dict[int, Mark]()
         for line, row in source.rows(("start", "end")):
             mark = _mark(row, options.timezone)
@@ -102,7 +98,6 @@ class WindowsImporter:
 
 
 def _mark(row: Mapping[str, str], zone: tzinfo) -> Mark | str:
-    """Return the window of a row, or what is wrong with it."""
     phase, columns = row.get("phase") or "run", dict[str, Any]()
     if not _PHASE.fullmatch(phase):
         return f"phase is {quote(phase)}; allowed: a name"
@@ -124,7 +119,6 @@ def _mark(row: Mapping[str, str], zone: tzinfo) -> Mark | str:
 
 
 def _with_evaluations(marks: Iterable[Mark]) -> list[str]:
-    """Return a note of the windows of training in which an evaluation lies."""
     evaluations = sorted(mark.start_ns for mark in marks if mark.phase == "evaluate")
     trained = [mark for mark in marks if mark.phase in ("train", "steps")]
     longer = sum(
@@ -235,7 +229,6 @@ def _points(
 def _marks(
     source: Source, points: Sequence[_Point], evaluated: Sequence[int], *, is_steps: bool
 ) -> tuple[list[Mark], list[str]]:
-    """Return the windows between points, and notes of the intervals that are none."""
     whys = Counter[str]()
     pairs = list[tuple[_Point, _Point, int]]()
     for before, point in pairwise(points):

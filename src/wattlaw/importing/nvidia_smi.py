@@ -21,7 +21,6 @@ class NvidiaSmiImporter(SmiImporter):
     """Logs of ``--query-gpu``, and of ``dmon`` where it has dates and times."""
 
     def lines(self, source: Source) -> Iterator[Line]:
-        """Yield the rows of the log, with the names and units of a CSV log in their header."""
         first = re.match(r"#[^\n]*", source.head().removeprefix("\ufeff").lstrip())
         columns = first[0].replace(",", " ").lstrip("# ").lower().split() if first else []
         is_dmon = {"date", "time", "gpu", "pwr"} <= {*columns}

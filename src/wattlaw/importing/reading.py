@@ -170,7 +170,6 @@ class Source:
         return head.decode(encoding_of(head), "replace").lstrip()
 
     def begins_with(self, text: str) -> bool:
-        """Say whether the first characters that are no white space are ``text``."""
         return self.head(1024).startswith(text)
 
     def json(self) -> Any:
@@ -225,7 +224,6 @@ def number(text: Any) -> float | None:
 
 
 def count(value: Any, least: int = 0, most: int = 2**53) -> int | None:
-    """Return a whole number in a range; None where it is none."""
     known = number(value)
     return (
         int(known) if known is not None and known == int(known) and least <= known <= most else None
@@ -233,7 +231,6 @@ def count(value: Any, least: int = 0, most: int = 2**53) -> int | None:
 
 
 def positive(value: Any) -> float | None:
-    """Return a finite number above 0; None where it is none."""
     known = number(value)
     return known if known is not None and known > 0 else None
 
@@ -280,5 +277,4 @@ def ns_of_datetime(whole: datetime, fraction_ns: int) -> int | None:
 
 
 def ns_of(seconds: float) -> int | None:
-    """Return seconds since 1970 as nanoseconds; None outside the range of times."""
     return round(seconds * 1e6) * 1000 if 0 <= seconds < MAX_NS * 1e-9 else None

@@ -37,8 +37,6 @@ _MAX_S = 4e9
 _NAME_OPTION = "workload"
 #: The values of a run where nothing says them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
-#: Fields of a run's specification; ``OPTIONS`` are others.
-SPEC_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})
 EPOCHS_MEASURE = Measure(epochs=1, warmup_epochs=0)
 STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
 
@@ -174,7 +172,6 @@ class RunMaker:
 
 
 def _power_fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return why a power of a run is more than its devices can draw; None if they can."""
     gpus, limit_w = spec.setting.gpus, spec.setting.power_limit_w
     faults = (energy_fault(row, row.get("duration_s"), gpus, spec.nodes) for row in rows)
     of_limit = limit_w and power_fault("power_limit_w", "gpu", limit_w)

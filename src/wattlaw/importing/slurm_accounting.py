@@ -14,7 +14,6 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, quote
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.mapping import columns_of
 from wattlaw.importing.reading import Source, headers_in, moment_ns, text_in
 from wattlaw.importing.runs import KIND, RunMaker
 from wattlaw.importing.slurm_energy import energy_of
@@ -31,6 +30,7 @@ from wattlaw.importing.slurm_jobs import (
     jobs_of_text,
     nodes_of,
 )
+from wattlaw.store.field_map import columns_of
 from wattlaw.store.fields import InvalidCell
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Site
@@ -58,13 +58,11 @@ class SlurmImporter:
     mapped = ("workload",)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header, or the JSON, is that of sacct."""
         if head.lstrip()[:1] == b"{":
             return b'"jobs"' in head and any(key in head for key in (b'"association"', b'"tres"'))
         return any(map(is_header, headers_in(head))) or is_other_accounting(head)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each job that completed or ran into its time limit."""
         is_json = source.begins_with("{")
         jobs = jobs_of_json(source) if is_json else jobs_of_text(source)
         columns = {name for job in jobs for name in job.row}
@@ -83,8 +81,6 @@ class SlurmImporter:
 
 
 class _Accounting:
-    """Makes the runs of one file, and counts what is left out and unknown."""
-
     def __init__(self, source: Source, options: Options, workload: str | None) -> None:
         self._account, self._options = source.account, options
         self._maker = RunMaker(source.path, options)
@@ -95,7 +91,6 @@ class _Accounting:
         self._seen: set[tuple[Any, ...]] = set()
 
     def imported(self, jobs: Sequence[Job], columns: set[str]) -> Imported:
-        """Return the runs of all jobs."""
         runs = [run for job in jobs if (run := self._run_or_none(job)) is not None]
         gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
         measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
@@ -142,7 +137,6 @@ class _Accounting:
         return run
 
     def _why_left_out(self, job: Job) -> str | None:
-        """Return why a job is left out; raise ``InvalidCell`` if it is rejected."""
         state, duration_s, gpus = job.state, duration_of(job.row), gpus_of(job.row)[0]
         gpus = self._options.constants.get("gpus", gpus)
         key = (job.row.get("Cluster"), job.id, moment_ns(job.row.get("Start", ""), UTC))

@@ -67,7 +67,6 @@ def energy_of(job: Job, duration_s: float | None, nodes: int | None) -> Energy:
 
 
 def _is_sum_of_steps(joules: float | None, job: Job) -> TypeGuard[float]:
-    """Say whether the steps that ``srun`` started add up to an energy."""
     of_steps = [
         _reported(row).joules for _, row in job.steps if id_of(row).rpartition(".")[2].isdecimal()
     ]
@@ -85,7 +84,6 @@ def _reported(row: Row) -> Energy:
 
 
 def _parsed(text: str, column: str) -> Energy:
-    """Return the energy of a cell: joules, or ``4.58M`` with three digits."""
     text = text.strip()
     if text.lower() in MISSING:
         return Energy()
@@ -105,7 +103,6 @@ def _parsed(text: str, column: str) -> Energy:
 
 
 def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> Energy:
-    """Return an energy, or why no node can have its power."""
     if energy.joules is None or not duration_s:
         return energy
     power_w = energy.joules / duration_s / (nodes or 1)

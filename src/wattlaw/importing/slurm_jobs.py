@@ -47,7 +47,6 @@ class Job:
 
     @property
     def lines(self) -> list[int]:
-        """The lines of its steps."""
         return [line for line, _ in self.steps if line is not None]
 
 
@@ -57,7 +56,6 @@ def id_of(row: Row) -> str:
 
 
 def nodes_of(row: Row) -> int | None:
-    """Return the number of nodes of a job or step; None where it is unknown."""
     tres = dict(resources(row.get("AllocTRES", "")))
     given = (row.get("NNodes"), row.get("AllocNodes"), tres.get("node"))
     return next((known for each in given if (known := count(each, 1, _MAX_NODES))), None)
@@ -74,7 +72,6 @@ def gpus_of(row: Row) -> tuple[int | None, list[str]]:
 
 
 def duration_of(row: Row) -> float | None:
-    """Return how long a job ran: 0 if it never did, None where that is unknown."""
     raw = number(row.get("ElapsedRaw"))
     if raw is not None and raw >= 0 and raw not in (NO_VAL, INFINITE):
         return raw
@@ -96,7 +93,6 @@ def resources(text: str) -> Iterator[tuple[str, float]]:
 
 
 def is_header(cells: Sequence[str] | set[str]) -> bool:
-    """Say whether a line names columns of sacct."""
     names = {*cells}
     has_more = names & {"State", "Elapsed", "ElapsedRaw", "AllocTRES", RAW}
     return bool(names & {"JobID", "JobIDRaw"} and has_more)
@@ -153,7 +149,6 @@ def jobs_of_text(source: Source) -> list[Job]:
 
 
 def jobs_of_json(source: Source) -> list[Job]:
-    """Return the jobs with their steps, which are parts of their entries."""
     jobs = []
     for index, entry in source.items(_list(source.json(), "jobs"), "job"):
         if not isinstance(entry, dict):
@@ -170,7 +165,6 @@ def jobs_of_json(source: Source) -> list[Job]:
 
 
 def _entry(job: Mapping[str, Any]) -> Row:
-    """Return a job of JSON with the columns of ``sacct``."""
     state = _get(job, "state", "current") or _get(job, "state")
     allocated = _get(job, "tres", "allocated")
     tres = [

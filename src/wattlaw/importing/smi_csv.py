@@ -24,8 +24,8 @@ from wattlaw.importing.reading import (
     moment_ns,
     number,
 )
+from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
-from wattlaw.importing.timeseries import SampleRows, describe
 
 #: Factors of the units that these commands write.
 _UNITS = {
@@ -40,8 +40,6 @@ _SHARES = ("sm_util", "mem_util")
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a command's log."""
-
     title: str
     fields: Mapping[str, tuple[str, ...]]  # by column of a sample, the preferred ones first
     ids: tuple[str, ...]
@@ -52,7 +50,6 @@ class Layout:
     others: Mapping[str, str] = field(default_factory=dict)  # patterns by what else a file may be
 
     def other(self, head: str) -> str | None:
-        """Return which other output of the command a file is; None if it is none."""
         head = head.removeprefix("\ufeff").lstrip()
         return next(
             (what for what, pattern in self.others.items() if re.match(pattern, head)), None
@@ -60,8 +57,6 @@ class Layout:
 
 
 class _Header:
-    """The columns of a log from a header on."""
-
     def __init__(self, cells: tuple[str, ...], layout: Layout) -> None:
         parts = [_HEADER_CELL.fullmatch(cell) for cell in cells]
         names = [match[1] if match else cell for match, cell in zip(parts, cells, strict=True)]
@@ -84,7 +79,6 @@ class _Header:
         return "", ""
 
     def facts(self, cells: list[str]) -> dict[str, Any]:
-        """Return what a row says of its GPU and of how its power is measured."""
         used = (place for place in self.columns["power_w"] if self.value(cells, place) is not None)
         is_instant = next(used, None) in self._instant
         facts: dict[str, Any] = {"power": "instant" if is_instant else "average"}
@@ -93,7 +87,6 @@ class _Header:
         return facts
 
     def values(self, cells: list[str]) -> dict[str, float | None]:
-        """Return the values of a row; of several fields of a column, the first that has one."""
         return {
             column: next(
                 (value for at in places if (value := self.value(cells, at)) is not None), None
@@ -116,13 +109,10 @@ def _places(names: list[str], fields: tuple[str, ...]) -> list[int]:
 
 
 class SmiImporter:
-    """Power, utilisation and clocks of GPUs."""
-
     def __init__(self, name: str, description: str, layout: Layout) -> None:
         self.name, self.description, self._layout = name, description, layout
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header has a time and a field of the command, or it is other output."""
         fields = {field for fields in self._layout.fields.values() for field in fields}
         headers = ({cell.split("[")[0].strip() for cell in cells} for cells in headers_in(head))
         named = {*self._layout.ids, "timestamp"}
@@ -130,11 +120,9 @@ class SmiImporter:
         return is_log or self._layout.other(head.decode("utf-8", "replace")) is not None
 
     def lines(self, source: Source) -> Iterator[Line]:
-        """Yield the rows of the log, with the names and units of a CSV log in their header."""
         return source.table(lambda cells: "timestamp" in cells, only_complete=True)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return the readings of each GPU."""
         path, account, rows = source.path, source.account, SampleRows(source.path)
         lines, header, id_column = array("q"), None, ""
         for row in self.lines(source):

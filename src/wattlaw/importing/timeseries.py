@@ -1,4 +1,4 @@
-"""Time series of devices as telemetry, and the windows and runs that are made of them.
+"""Runs from time series of devices: their windows, with the energy of each.
 
 Energies of windows come from the code that computes those of our own measurements, so that they
 have the same verdicts.
@@ -6,7 +6,6 @@ have the same verdicts.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,15 @@ import pyarrow.compute as pc
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
-from wattlaw.common.text import join_names
 from wattlaw.importing.importer import Imported, Mark, Options, Readings
-from wattlaw.importing.reading import MAX_READINGS
+from wattlaw.importing.readings import combined, gpus_of, selected
 from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run, workload_of
-from wattlaw.measure.devices.meter import Facts
 from wattlaw.measure.telemetry.device_energy import MIN_COVERAGE
 from wattlaw.measure.telemetry.energy import energy_of_windows
-from wattlaw.measure.telemetry.plausibility import power_fault
 from wattlaw.store.imports import ImportedRun
 from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
-from wattlaw.store.schema import SAMPLES, TELEMETRY, WINDOWS
+from wattlaw.store.schema import TELEMETRY, WINDOWS
 from wattlaw.study.base import MAX_COUNT
 from wattlaw.study.model import Measure
 
@@ -38,12 +34,8 @@ _MARGIN_NS = 10 * 10**9
 _ACTIVE_UTIL, _ACTIVE_POWER = 0.1, 0.25
 #: The range of power of a GPU that is idle and busy, relative to its greatest power.
 _MIN_RANGE = 0.3
-#: Most notes of one kind.
-_MAX_NOTES = 20
 #: Windows that follow each other may overlap by so much: their times may be whole seconds.
 _MAX_OVER_S = 1.0
-#: How the names of GPUs begin that no two GPUs share.
-UUIDS = ("GPU-", "MIG-")
 #: Shorter pauses do not end an active phase; shorter phases are none.
 _PAUSE_S, _PHASE_S = 10, 10
 #: An interval is a pause if its steps take this many times the usual time, and longer.
@@ -53,98 +45,12 @@ _LONG_FACTOR, _MIN_LONG_S = 10, 1.0
 Floats = npt.NDArray[np.float64]
 
 
-class SampleRows:
-    """Collects the readings of a file by column."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._columns: dict[str, list[Any]] = {name: [] for name in SAMPLES.names}
-        self.facts: dict[tuple[str, str], dict[str, Any]] = {}
-        self.names: set[str] = set()  # of the GPUs
-
-    def __len__(self) -> int:
-        return len(self._columns["t_ns"])
-
-    def add(
-        self, host: str, device: str, kind: str, t_ns: int, values: Mapping[str, float | None]
-    ) -> None:
-        """Add a reading; it has no others than ``values``, columns of ``store.schema.SAMPLES``."""
-        if len(self) >= MAX_READINGS:
-            raise BadInput(f"{self._path}: more than {MAX_READINGS:,} readings")
-        row = {"host": host, "device": device, "kind": kind, "t_ns": t_ns, **values}
-        if row.get("power_w") is not None or row.get("energy_j") is not None:
-            row["power_source"] = "measured"
-        for name, column in self._columns.items():
-            column.append(row.get(name))
-
-    def readings(self, left_out: Sequence[str] = ()) -> Readings:
-        """Return the readings; raise ``BadInput`` if there are none, with what was left out."""
-        if not len(self):
-            why = "; ".join(("no reading with a time and a value", *left_out[:3]))
-            raise BadInput(f"{self._path}: {why}")
-        columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
-        samples = pa.table(columns, schema=SAMPLES)
-        if (fault := power_fault_of(samples)) is not None:
-            raise BadInput(f"{self._path}: {fault}")
-        hardware = next(iter(self.names)) if len(self.names) == 1 else None
-        return Readings(samples, self.facts, hardware)
-
-
-def power_fault_of(samples: pa.Table) -> str | None:
-    """Return why the powers of a device are more than it can draw; None if they can be.
-
-    The median decides: a wrong unit changes all readings, and single ones can be wrong for other
-    reasons; the verdict of an energy says so.
-    """
-    keys = ["kind", "host", "device"]
-    medians = [(name, "approximate_median") for name in ("power_w", "power_limit_w")]
-    for row in samples.group_by(keys).aggregate(medians).to_pylist():
-        for name, _ in medians:
-            median_w = row[f"{name}_approximate_median"]
-            what = f"the median {name} of {row['device'][:100]}"
-            if median_w is not None and (fault := power_fault(what, row["kind"], median_w)):
-                return fault
-    counters = samples.filter(pc.is_valid(samples["energy_j"]))
-    for row in counters.group_by(keys).aggregate([]).to_pylist():
-        is_own = [pc.equal(counters[name], row[name]) for name in keys]
-        own = counters.filter(pc.and_(pc.and_(is_own[0], is_own[1]), is_own[2])).sort_by("t_ns")
-        t_ns, gained_j = own["t_ns"].to_numpy(), np.diff(own["energy_j"].to_numpy())
-        # Without the largest increase, which a wrong reading may have caused.
-        gained_j = np.sort(gained_j[gained_j > 0])[:-1]
-        if len(gained_j) and t_ns[-1] > t_ns[0]:
-            mean_w = float(gained_j.sum() / ((t_ns[-1] - t_ns[0]) * 1e-9))
-            what = f"the increase of energy_j of {row['device'][:100]}"
-            if fault := power_fault(what, row["kind"], mean_w):
-                return fault
-    return None
-
-
 #: The first one whose pattern is in a name: ``val_epoch`` is an evaluation, ``train_step`` a step.
 _PHASES = (
     ("evaluate", re.compile(r"eval|valid|(?<![a-z])(?:val|test(?:ing)?)(?![a-z])", re.IGNORECASE)),
     ("steps", re.compile(r"step|iter(?!at(?:ed|ive))|batch(?!.?size)", re.IGNORECASE)),
     ("train", re.compile(r"epoch|train", re.IGNORECASE)),
 )
-
-
-def describe(kind: str, readings: Readings, options: Options | None = None) -> str:
-    """Return what a time series is: ``nvidia-smi log: 2 GPUs, 1,204 readings over 20 min``."""
-    samples = readings.samples
-    gpus = gpus_of(samples)
-    others = samples.group_by(["host", "device"]).aggregate([]).num_rows - len(gpus)
-    named = ((len(gpus), "GPU"), (others, "other device"))
-    devices = [plural(number, noun) for number, noun in named if number]
-    zone = "" if options is None else f", times in {options.zone_note}"
-    bounds = pc.min_max(samples["t_ns"]).as_py()
-    seconds = (bounds["max"] - bounds["min"]) * 1e-9
-    span = f"{seconds:.3g} s" if seconds < 120 else f"{seconds / 60:.4g} min"
-    return f"{kind}: {', '.join(devices)}, {len(samples):,} readings over {span}{zone}"
-
-
-def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
-    """Return host and device of each GPU."""
-    gpus = samples.filter(pc.field("kind") == "gpu").group_by(["host", "device"]).aggregate([])
-    return [(row["host"], row["device"]) for row in gpus.to_pylist()]
 
 
 def assemble(
@@ -163,8 +69,8 @@ def assemble(
             raise BadInput("windows without a time series: name the file of the readings too")
         return runs, [], []
     path = series[0][0]
-    readings, missing = _with_missing_power(_combined(series))
-    readings, notes = _selected(readings, options)
+    readings, missing = combined(series)
+    readings, notes = selected(readings, options.devices)
     notes = [*missing, *notes]
     if runs:
         runs, how = _attached(path, runs, readings)
@@ -182,7 +88,6 @@ def assemble(
 
 
 def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
-    """Return what of the readings is in no window, and how many windows have no reading."""
     edges = sorted({
         (row["start_ns"], row["start_ns"] + round(row["duration_s"] * 1e9))
         for run in runs for row in run.windows if row.get("start_ns") is not None
@@ -199,115 +104,9 @@ def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
     return notes + ([f"{plural(empty, 'window')} without a reading"] if empty else [])
 
 
-def _combined(series: Sequence[tuple[Path, Readings]]) -> Readings:
-    """Return the readings of several files; a GPU has its power from one of them at a time."""
-    facts: dict[tuple[str, str], Facts] = {}
-    spans: dict[tuple[str, str, str], list[tuple[int, int, Path]]] = {}
-    for path, each in series if len(series) > 1 else ():
-        for column in ("power_w", "energy_j"):
-            known = each.samples.filter(pc.field(column).is_valid())
-            table = known.group_by(["host", "device"]).aggregate([("t_ns", "min_max")])
-            for row in table.to_pylist():
-                first, last = row["t_ns_min_max"]["min"], row["t_ns_min_max"]["max"]
-                own = spans.setdefault((column, row["host"], row["device"]), [])
-                for begin, end, other in own:
-                    if first < end and begin < last:
-                        raise BadInput(
-                            f"{path}: has {column.partition('_')[0]} of device {row['device']} at "
-                            f"the same times as {other}; import files of several machines or GPUs "
-                            "one by one, or log the uuid of GPUs"
-                        )
-                own.append((first, last, path))
-    names = {each.hardware for _, each in series if each.hardware}
-    samples = pa.concat_tables([each.samples for _, each in series])
-    joined = joined_hosts(gpus_of(samples))
-    for _, each in series:
-        for (host, device), known in each.facts.items():
-            key = joined.get(host, host), device
-            facts[key] = {**facts.get(key, {}), **known}
-    hosts = samples["host"].combine_chunks().dictionary_encode()
-    names_of = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
-    place = samples.schema.get_field_index("host")
-    samples = samples.set_column(place, "host", pa.array(names_of, pa.string()).take(hosts.indices))
-    return Readings(samples, facts, next(iter(names)) if len(names) == 1 else None)
-
-
-def _with_missing_power(readings: Readings) -> tuple[Readings, list[str]]:
-    """Mark the GPUs without power in the facts, so that sums that lack them are ``partial``.
-
-    The second GPU of a board has none of its own.
-    """
-    has_power = pc.field("power_w").is_valid() | pc.field("energy_j").is_valid()
-    known = set(gpus_of(readings.samples.filter(has_power)))
-    gpus = gpus_of(readings.samples)
-    if gpus and not known:
-        return readings, ["no reading has the power of a GPU, so windows have no energy"]
-    facts, notes = dict(readings.facts), []
-    for host, device in gpus:
-        own = facts.get((host, device), {})
-        if (host, device) not in known and not {"reporter", "failed"} & own.keys():
-            failed = {"kind": "gpu", "failed": "the readings have no power of it"}
-            facts[host, device] = {**own, **failed}
-            notes.append(f"GPU {device}: no power")
-    return replace(readings, facts=facts), notes[:_MAX_NOTES]
-
-
-def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a name for each host, one name for hosts that have a GPU of the same UUID.
-
-    What names a host may be the pod of an exporter, which is another one after a restart.
-    """
-    joined: dict[str, str] = {}
-    first: dict[str, str] = {}  # by UUID, a host that has it
-
-    def root(host: str) -> str:
-        while joined.setdefault(host, host) != host:
-            host = joined[host]
-        return host
-
-    for host, device in gpus:
-        name = root(host)
-        if device.startswith(UUIDS):
-            joined[name] = root(first.setdefault(device, name))
-    return {host: root(host) for host in joined}
-
-
-def _selected(readings: Readings, options: Options) -> tuple[Readings, list[str]]:
-    """Return the readings of the devices that the user names, and what is left out."""
-    if not options.devices:
-        return readings, []
-    known = pc.unique(readings.samples["device"]).to_pylist()
-    for device in options.devices:
-        if device not in known:
-            raise BadInput(f"--device: no {device!r}; the readings have: {join_names(known)}")
-    samples = readings.samples.filter(
-        pc.is_in(readings.samples["device"], pa.array(options.devices))
-    )
-    facts = {
-        key: _of_part(known, options.devices)
-        for key, known in readings.facts.items() if key[1] in options.devices
-    }  # fmt: skip
-    others = sorted({*known} - {*options.devices})
-    count = len(readings.samples) - len(samples)
-    left_out = f"{plural(count, 'reading')} left out: of {join_names(others)}, not in --device"
-    return replace(readings, samples=samples, facts=facts), [left_out] if others else []
-
-
-def _of_part(facts: Facts, devices: Sequence[str]) -> Facts:
-    """Return the facts of a GPU of a board; its other GPU may not be among the devices."""
-    if facts.get("board") and facts["board"] not in devices:
-        return {**facts, "is_shared": True}
-    if facts.get("reporter") and facts["reporter"] not in devices:
-        return {
-            **facts, "kind": "gpu", "failed": f"GPU {facts['reporter']} has the power of its board"
-        }  # fmt: skip
-    return facts
-
-
 def _attached(
     path: Path, runs: Sequence[ImportedRun], readings: Readings
 ) -> tuple[list[ImportedRun], list[str]]:
-    """Return runs from other files with the energy and the readings of their windows."""
     attached, count = [], 0
     for run in runs:
         timed = [row for row in run.windows if row.get("start_ns") is not None]
@@ -421,14 +220,12 @@ def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool
 
     ``counts`` are the steps, or epochs, of each interval.
     """
-    per_step = sorted(
-        duration_s / count for duration_s, count in zip(durations_s, counts, strict=True)
-    )
-    most_s = _LONG_FACTOR * per_step[(len(per_step) - 1) // 2] if per_step else 0.0
-    return [
-        duration_s > max(most_s * count, _MIN_LONG_S)
-        for duration_s, count in zip(durations_s, counts, strict=True)
-    ]
+    if not len(durations_s):
+        return []
+    lengths_s, steps = np.array(durations_s), np.array(counts)
+    usual_s = np.quantile(lengths_s / steps, 0.5, method="lower")
+    is_pause = lengths_s > np.maximum(_LONG_FACTOR * usual_s * steps, _MIN_LONG_S)
+    return is_pause.tolist()  # type: ignore[no-any-return]
 
 
 def phase_of(name: str) -> str:
@@ -439,7 +236,6 @@ def phase_of(name: str) -> str:
 
 
 def measure_of(windows: Iterable[Mapping[str, Any]]) -> Measure:
-    """Return what was measured, from the phases of the windows."""
     rows = list(windows)
     epochs = {row.get("epoch") for row in rows if row["phase"] == "train"}
     if epochs:

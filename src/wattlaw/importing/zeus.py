@@ -20,8 +20,9 @@ from wattlaw.importing.reading import (
     number,
     positive,
 )
+from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
-from wattlaw.importing.timeseries import SampleRows, describe, measure_of, phase_of
+from wattlaw.importing.timeseries import measure_of, phase_of
 from wattlaw.store.imports import ImportedRun
 
 _COLUMNS = ("start_time", "window_name", "elapsed_time")
@@ -39,17 +40,13 @@ _UNIX_S = 1e9
 
 
 class WindowsImporter:
-    """Time and energy of the windows of a ``ZeusMonitor``."""
-
     name = "zeus"
     description = "window log of ZeusMonitor(log_file=...)"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header is that of a window log."""
         return any({*_COLUMNS} <= names for names in headers_in(head))
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each power limit of the optimizer, and one of all other windows."""
         path, account, maker = source.path, source.account, RunMaker(source.path, options)
         windows: list[_Window] = []
         for line, row in source.rows(_COLUMNS):
@@ -101,7 +98,6 @@ class _Window:
 
     @property
     def rank(self) -> int:
-        """Return which windows count where others are in them: those of the lowest rank."""
         phase = phase_of(self.name)
         if self.limit_w is not None or (phase == "train" and _EPOCH.search(self.name)):
             return 0
@@ -195,11 +191,9 @@ class PowerImporter:
     description = "log of Zeus' old power monitor (Time,Power in mW)"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        """Say whether the header is that of a power log."""
         return {"Time", "Power"} in headers_in(head)
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return the readings of the GPU."""
         rows, gpu = SampleRows(source.path), _GPU_OF_FILE.search(source.path.stem)
         for line in source.table(lambda cells: {*cells} == {"Time", "Power"}, only_complete=True):
             row = dict(zip(line.header, line.cells, strict=True))

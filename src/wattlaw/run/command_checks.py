@@ -60,7 +60,7 @@ def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
     for index, spec in enumerate(study.workloads):
         if spec.command is not None:
             own = {id(run.setting): run.setting for run in runs
-                   if run.shared.workload.name == spec.name}  # fmt: skip
+                   if run.spec.workload.name == spec.name}  # fmt: skip
             sentences += _possible_ranks(index, spec, study)
             sentences += _unused_values(index, spec, study, list(own.values()))
     return sentences

@@ -92,7 +92,7 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
     skipped, specs = dict[str, str](), list[RunSpec]()
     reasons: dict[tuple[object, ...], str | None] = {}  # the repeats of a run share it
     for run in runs:
-        key = id(run.setting), run.nodes, run.shared.workload.name, run.shared.measure.epochs
+        key = id(run.setting), run.nodes, run.spec.workload.name, run.spec.measure.epochs
         if key not in reasons:
             specs.append(run.spec)
             reasons[key] = examination.unsupported_reason(specs[-1])

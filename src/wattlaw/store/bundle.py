@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from wattlaw.common.errors import BadInput, WattlawError
 from wattlaw.common.text import collapse_whitespace, quote
-from wattlaw.store.decoded_size import check_decoded_size
-from wattlaw.store.import_folder import ImportFolder
+from wattlaw.store.decoded_size import ENCODED, PACKED, check_decoded_size, unpacked_bytes
 from wattlaw.store.schema import TABLES, check_runs
+from wattlaw.store.snapshot import ImportFolder
 from wattlaw.store.store import Store
 from wattlaw.store.version import SCHEMA_VERSION
 
@@ -33,11 +33,6 @@ _DOCUMENT = re.compile(r"decision\.json|studies/[A-Za-z0-9_-][A-Za-z0-9._-]*\.ya
 _MAX_MEMBERS = 10_000
 #: Of the manifest, and of all documents together.
 _MAX_MANIFEST_BYTES, _MAX_DOCUMENTS_BYTES = 2**16, 16 * 2**20
-#: The tables may become so large together: this, or so many times the size of the file, up to a
-#: last limit. A member is limited in the same way.
-_UNLIMITED_BYTES, _MAX_RATIO, _MAX_BYTES = 100 * 2**20, 100, 4 * 2**30
-#: So many times the size of its tables they may decode to, within the same limits.
-_MAX_DECODED_RATIO = 1000
 _REPAIR = "copy it again, or write it again with 'wattlaw export STORE bundle'"
 _DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, ValueError, LookupError, RuntimeError,
            EOFError, OverflowError, MemoryError, pa.ArrowException)  # fmt: skip
@@ -63,14 +58,11 @@ class Bundle(Store):
                 copies = {name: folder / name for name in documents}
                 _copy(file, copies, _MAX_DOCUMENTS_BYTES)
                 paths = [imported.table_path(table) for table in TABLES]
-                most_bytes = min(
-                    max(_UNLIMITED_BYTES, _MAX_RATIO * path.stat().st_size), _MAX_BYTES
-                )
+                most_bytes = unpacked_bytes(path.stat().st_size, PACKED)
                 _copy(file, {each.name: each for each in paths}, most_bytes)
-            size = sum(each.stat().st_size for each in paths)
-            most_bytes = min(max(_UNLIMITED_BYTES, _MAX_DECODED_RATIO * size), _MAX_BYTES)
             columns = {name for schema in TABLES.values() for name in schema.names}
-            check_decoded_size(paths, columns, most_bytes)
+            size = sum(each.stat().st_size for each in paths)
+            check_decoded_size(paths, columns, unpacked_bytes(size, ENCODED))
             check_runs(imported.runs)
         except BadInput as error:
             raise self._named(error) from None
@@ -91,7 +83,6 @@ class Bundle(Store):
 
 
 def _reason(error: BaseException) -> str:
-    """Return what is wrong with the file, in terms of the file."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, KeyError):  # of zipfile: its text has the name
@@ -107,7 +98,6 @@ def open_store(path: Path, *, strict: bool = False) -> Store:
 
 
 def _copy(file: zipfile.ZipFile, copies: Mapping[str, Path], most_bytes: int) -> None:
-    """Unpack members; raise ValueError if they are larger than ``most_bytes`` together."""
     left = most_bytes
     for name, path in copies.items():
         with file.open(name) as member, path.open("xb") as copy:
@@ -119,7 +109,6 @@ def _copy(file: zipfile.ZipFile, copies: Mapping[str, Path], most_bytes: int) ->
 
 
 def _checked_names(file: zipfile.ZipFile) -> list[str]:
-    """Return the names of the members; raise ValueError where one is not as a bundle has it."""
     members = file.infolist()
     if len(members) > _MAX_MEMBERS:
         raise ValueError(f"more than {_MAX_MEMBERS:,} members")
@@ -133,8 +122,8 @@ def _checked_names(file: zipfile.ZipFile) -> list[str]:
         # zipfile decompresses others without a limit of memory.
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"its member {quote(name)} is compressed in a way other than deflate")
-        if member.file_size > max(_UNLIMITED_BYTES, _MAX_RATIO * member.compress_size):
-            raise ValueError(f"its member {quote(name)} is compressed more than {_MAX_RATIO} to 1")
+        if member.file_size > unpacked_bytes(member.compress_size, PACKED):
+            raise ValueError(f"its member {quote(name)} is compressed more than {PACKED} to 1")
     names = [member.filename for member in members]
     if len(set(names)) < len(names):
         raise ValueError("two of its members have the same name")

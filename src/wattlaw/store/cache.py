@@ -107,7 +107,6 @@ def by_run(table: pa.Table) -> pa.Table:
 
 
 def _load(path: Path, schema: pa.Schema) -> pa.Table:
-    """Return the table of a cache; it is empty where there is none that can be used."""
     full = schema.append(_KEY)
     try:
         with open_regular(path, follow_links=False) as file:

@@ -14,7 +14,6 @@ _POLL_S = 0.05
 
 
 def decision_path(store: Path) -> Path:
-    """Return the path of the decision of a store."""
     return store / "decision.json"
 
 
@@ -28,7 +27,6 @@ def decision_lock(store: Path) -> Iterator[None]:
 
 
 def write_decision(store: Path, decision: Mapping[str, Any]) -> None:
-    """Replace the decision of a store atomically."""
     write_text(decision_path(store), json.dumps(decision, indent=1, allow_nan=False) + "\n")
 
 

@@ -19,6 +19,13 @@ from wattlaw.common.processes import confine, run_captured
 _MEMORY_BYTES = 2**29
 #: Seconds to decode the files: at least, and for each byte.
 _LEAST_S, _S_PER_BYTE = 60.0, 1e-6
+#: How many times its size a file may have: packed, such as a ZIP file, or encoded, such as Parquet.
+PACKED, ENCODED = 100, 1000
+
+
+def unpacked_bytes(size: int, ratio: int) -> int:
+    """Return how many bytes a file may unpack to: 100 MiB, or more by its size, up to 4 GiB."""
+    return min(max(100 * 2**20, ratio * size), 4 * 2**30)
 
 
 def check_decoded_size(

@@ -2,13 +2,15 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import quote
 from wattlaw.store.numbers import UnclearNumber, read_number
 from wattlaw.study.base import MAX_COUNT
+from wattlaw.study.setting import RECORDED
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
@@ -66,11 +68,10 @@ def _option(value: Any) -> str | int | float | bool:
 
 @dataclass(frozen=True)
 class Field:
-    """One thing that a table can say about a run."""
-
     parse: Callable[[Any], Any]  # raises ValueError
     allowed: str
     number: type[int] | type[float] | None = None  # None: no number
+    dimension: str | None = None  # of ``units.UNITS``; the name of the field ends with its unit
 
     def parse_cell(self, name: str, value: Any, mark: str | None = None) -> Any:
         """Return the value of a cell of the field ``name``; raise ``InvalidCell`` if it is none.
@@ -95,6 +96,7 @@ def in_range(
     kind: type[int] | type[float] = float,
     *,
     above_low: bool = False,
+    dimension: str | None = None,
 ) -> Field:
     """Return a field of finite numbers from ``low``, or above it, to ``high``."""
 
@@ -104,7 +106,7 @@ def in_range(
             raise ValueError
         return kind(number)
 
-    return Field(parse, allowed, kind)
+    return Field(parse, allowed, kind, dimension)
 
 
 def _choice(*names: str) -> Field:
@@ -121,45 +123,47 @@ _TEXT = Field(_text, f"a text of 1 to {MAX_TEXT} characters")
 _COUNT = in_range(1, MAX_COUNT, f"a whole number from 1 to {MAX_COUNT:,}", int)
 _AMOUNT = in_range(1, _MAX_INTEGER, "a whole number >= 1", int)
 _POSITIVE = in_range(0, math.inf, "a number > 0", above_low=True)
-_SHARE = in_range(0, 1, "a share from 0 to 1")
-_PERCENT = in_range(0, 100, "a number from 0 to 100")
+_TIME, _ENERGY, _POWER, _FREQUENCY = (
+    replace(_POSITIVE, dimension=name) for name in ("time", "energy", "power", "frequency")
+)
+_SHARE = in_range(0, 1, "a share from 0 to 1", dimension="share")
 
 #: Parts of the time of a step, or of an epoch.
 STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
+#: What was run: fields of a run's specification, beside ``OPTIONS``.
+SETTING_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})
+THROUGHPUT, TOKENS = "throughput", "tokens_per_sample"
+ENERGIES = tuple(f"{kind}_energy_j" for kind in KINDS)
 FIELDS: Mapping[str, Field] = {
     "gpus": _COUNT,
-    "epoch_time_s": _POSITIVE,
-    "step_time_s": _POSITIVE,
+    "epoch_time_s": _TIME,
+    "step_time_s": _TIME,
+    THROUGHPUT: _POSITIVE,  # of all GPUs or of one: its name says what is counted
+    TOKENS: _POSITIVE,
     "workload": _TEXT,
     "hardware": _TEXT,
     "global_batch": _COUNT,
     "local_batch": _COUNT,
-    "power_limit_w": _POSITIVE,
-    "clock_limit_mhz": _POSITIVE,
+    "power_limit_w": _POWER,
+    "clock_limit_mhz": _FREQUENCY,
     "precision": _choice("fp32", "tf32", "bf16", "fp16"),
-    "dataset_fraction": in_range(0, 1, "a number > 0 and <= 1", above_low=True),
+    "dataset_fraction": in_range(0, 1, "a number > 0 and <= 1", above_low=True, dimension="share"),
     "nodes": _COUNT,
     "repeat": in_range(0, MAX_COUNT, f"a whole number from 0 to {MAX_COUNT:,}", int),
     "epochs": in_range(1, _MAX_EPOCHS, f"a whole number from 1 to {_MAX_EPOCHS:,}", int),
-    "samples": _AMOUNT,
+    "samples": _AMOUNT,  # of an epoch
     "steps": _AMOUNT,
-    "gpu_energy_j": _POSITIVE,
-    "cpu_energy_j": _POSITIVE,
-    "dram_energy_j": _POSITIVE,
-    "module_energy_j": _POSITIVE,
-    "node_energy_j": _POSITIVE,
-    "power_w": _POSITIVE,
-    **dict.fromkeys(STEP_PARTS, in_range(0, math.inf, "a number >= 0")),
+    **dict.fromkeys(ENERGIES, _ENERGY),
+    "power_w": _POWER,  # of all GPUs together
+    **dict.fromkeys(STEP_PARTS, in_range(0, math.inf, "a number >= 0", dimension="time")),
     "energy_source": _choice("counter", "integral", "estimated", "simulated", "replayed"),
     "energy_verdict": _choice("ok", "suspect"),
     "sm_util": _SHARE,
     "mem_util": _SHARE,
-    "sm_util_percent": _PERCENT,
-    "mem_util_percent": _PERCENT,
     "metric_name": _TEXT,
     "metric": Field(_number_or_nan, "a number (NaN if it diverged)", float),
     "loss": Field(_number_or_nan, "a number (NaN if it diverged)", float),
-    "eval_time_s": _POSITIVE,
+    "eval_time_s": _TIME,
 }
 OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")
 

@@ -19,12 +19,10 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import naming, open_regular
 from wattlaw.common.progress import track
 from wattlaw.store.cache import by_run
-from wattlaw.store.import_folder import ImportFolder
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock
-from wattlaw.store.run_rows import row_of, rows_table
-from wattlaw.store.schema import EPOCHS, RUNS, TELEMETRY, find_faults
-from wattlaw.store.snapshot import Snapshot
+from wattlaw.store.schema import EPOCHS, RUNS, TELEMETRY, find_faults, row_of, rows_table
+from wattlaw.store.snapshot import ImportFolder, Snapshot
 from wattlaw.store.store import IMPORTING, Store
 from wattlaw.study.identity import ID_DIGITS, canonical
 
@@ -44,22 +42,17 @@ class ImportedRun:
 
     @property
     def setting(self) -> str:
-        """Return the canonical JSON of what was run, without the number of the repeat."""
         return canonical(self.record.spec.model_copy(update={"repeat": 0}))
 
 
 @dataclass(frozen=True)
 class RejectedRow:
-    """A row that is not imported, and the reason."""
-
     line: int
     reason: str
 
 
 @dataclass(frozen=True)
 class ImportCounts:
-    """The result of an import, as numbers of runs."""
-
     added: int
     unchanged: int
     rejected: tuple[RejectedRow, ...]
@@ -118,7 +111,6 @@ def _lock(folder: Path) -> Iterator[None]:
 
 
 def _refuse_damaged(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> None:
-    """Raise ``BadInput`` where a damaged file hides which runs the store has."""
     run_ids = {run.record.run_id for run in runs}
     if len(run_ids) < len(runs):
         raise BadInput("the import has a run twice")
@@ -140,7 +132,6 @@ def _how_to_remove(store: Store, snapshot: Snapshot, run_id: str) -> str:
 
 
 def _changed_ids(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> set[str]:
-    """Return the ids of runs that a store has with other values."""
     if not runs:
         return set()
     run_ids = pa.array(sorted(run.record.run_id for run in runs), pa.string())
@@ -172,7 +163,6 @@ def _different(stored: pa.Table, imported: pa.Table) -> set[str]:
 
 
 def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
-    """Yield the rows of ``RUNS``; raise ``BadInput`` for a value that does not fit its column."""
     tracked = track(runs, "importing runs", len(runs))
     rows = (row_of(run.record, run.record.state) for run in tracked)
     for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
@@ -180,7 +170,6 @@ def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
 
 
 def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
-    """Yield the windows of the done runs; raise ``BadInput`` for a value that no run has."""
     rows = (row for run in runs if run.record.status == "done" for row in run.windows)
     for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
         table = _table(batch, EPOCHS)
@@ -198,7 +187,6 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
-    """Write the tables into a temporary folder, and move it to its place."""
     runs = sorted(runs, key=lambda run: run.record.run_id)
     names = "\n".join(run.record.run_id for run in runs)
     import_id = hashlib.sha256(names.encode()).hexdigest()[:ID_DIGITS]

@@ -45,7 +45,6 @@ class LiveWriter:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file and wait until it is on disk."""
         self.sync()
         self._file.close()
 
@@ -57,12 +56,10 @@ class LiveWriter:
 
 
 def windows_path(folder: Path, host: str) -> Path:
-    """Return the path of one host's windows of one attempt."""
     return folder / f"windows.{host}.csv"
 
 
 def open_windows(folder: Path, host: str) -> LiveWriter:
-    """Open the stream of one host's windows of one attempt."""
     return LiveWriter(windows_path(folder, host), Window._fields)
 
 

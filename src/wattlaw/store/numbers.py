@@ -93,7 +93,6 @@ def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
 
 
 def _groupings(text: str) -> list[str]:
-    """Return the characters that may separate groups of three digits in a text."""
     if match := _SPACED.fullmatch(text):
         return [match[1]]
     forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from wattlaw.common import processes
 from wattlaw.common.errors import BadInput
-from wattlaw.store.decoded_size import decoded_bytes
+from wattlaw.store.decoded_size import ENCODED, decoded_bytes, unpacked_bytes
 from wattlaw.store.run_folder import REPLACE
 from wattlaw.store.schema import find_faults
 
@@ -28,8 +28,6 @@ _PATTERN = re.compile(r"[\[*?]")
 FOLDER = "parse_filename(parse_dirpath(filename))"
 #: Fewer files are read one by one: that is faster than starting DuckDB.
 _MIN_FILES_FOR_DUCKDB = 50
-#: A file may decode to so many bytes: this, or so many times its size.
-_UNLIMITED_BYTES, _MAX_RATIO = 100 * 2**20, 1000
 #: Parquet's physical and logical type for each Arrow type of a store's tables.
 _KINDS = {
     "string": ("BYTE_ARRAY", "StringType()"),
@@ -43,7 +41,6 @@ OnDamage = Callable[[Path, BadInput], None]
 
 
 def raise_error(_: Path, error: BadInput) -> None:
-    """Raise the error of a damaged file."""
     raise error
 
 
@@ -183,7 +180,7 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
     with pq.ParquetFile(path) as file:  # read_table would import pandas
         _with_schema(schema, file.schema_arrow.empty_table())
         cells = file.metadata.num_rows * len(schema)
-    most_bytes = max(_UNLIMITED_BYTES, _MAX_RATIO * path.stat().st_size)
+    most_bytes = unpacked_bytes(path.stat().st_size, ENCODED)
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     if 8 * cells <= most_bytes:
         with pq.ParquetFile(path, read_dictionary=texts) as file:
@@ -203,7 +200,6 @@ def _with_schema(schema: pa.Schema, table: pa.Table) -> pa.Table:
 
 @contextlib.contextmanager
 def _errors_name_file(path: Path, repair: str = REPLACE) -> Iterator[None]:
-    """Name the file in errors of Arrow."""
     try:
         yield
     except (pa.ArrowException, KeyError, OSError) as error:

@@ -19,7 +19,6 @@ VERDICTS = ("ok", "suspect", "partial", "implausible", "unavailable")
 
 
 def now() -> datetime:
-    """Return the current time, in UTC."""
     return datetime.now(UTC)
 
 
@@ -153,8 +152,6 @@ class Site(_Model):
 
 
 class RunRecord(_Model):
-    """One run of a store."""
-
     run_id: str
     study: str
     spec: RunSpec

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from wattlaw.common.delimited import DELIMITERS, HEADER_LINES, encoding_of
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote, shorten
-from wattlaw.store.decoded_size import check_decoded_size
+from wattlaw.store.decoded_size import ENCODED, check_decoded_size, unpacked_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,9 +28,8 @@ MAX_ROWS = 200_000
 MAX_COLUMNS = 100_000
 #: Most characters of a line, or of a cell of several lines.
 _MAX_CHARACTERS = 10_000_000
-#: Largest uncompressed size of a Parquet file, and most cells that are kept of it.
-_MAX_BYTES, _MAX_CELLS = 500_000_000, 5_000_000
-_BATCH_ROWS = 4096
+#: Most cells that are kept of a Parquet file.
+_MAX_CELLS, _BATCH_ROWS = 5_000_000, 4096
 
 #: A text that a spreadsheet interprets as a formula (OWASP, CSV Injection), or that is one after
 #: apostrophes, such as those that ``store.tables`` writes.
@@ -39,8 +38,6 @@ FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])")
 
 @dataclass(frozen=True)
 class Row:
-    """One row, or the reason why it cannot be read."""
-
     line: int  # line of the file, from 1; row number of a Parquet file
     cells: dict[str, Any]
     fault: str | None = None
@@ -50,8 +47,6 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a table."""
-
     columns: tuple[str, ...]  # all columns of the file
     rows: tuple[Row, ...]
     unit: str = "line"  # what ``Row.line`` counts
@@ -95,52 +90,44 @@ def _reason(error: Exception) -> str:
 
 
 def _csv(path: Path, needed: Collection[str] | None) -> Rows:
-    with _open_text(path, newline="") as file, _long_cells():
-        lines = _Lines(file)
-        first = list(itertools.islice(lines, HEADER_LINES))
-        delimiter, before, columns = _header(first, needed)
-        lines.restart(first)
-        reader = csv.reader(lines, delimiter=delimiter)
-        left_out: list[tuple[int, str]] = []
-        try:
-            for _ in range(before):
+    before = csv.field_size_limit(_MAX_CHARACTERS)
+    try:
+        with _open_text(path, newline="") as file:
+            texts = _lines(file)
+            first = list(itertools.islice(texts, HEADER_LINES))
+            delimiter, above, columns = _header(first, needed)
+            lines = _Lines(itertools.chain(first, texts))
+            reader = csv.reader(lines, delimiter=delimiter)
+            left_out: list[tuple[int, str]] = []
+            try:
+                for _ in range(above):
+                    next(reader, None)
+                    left_out += [(line, "before the header") for line in lines.take()]
                 next(reader, None)
-                left_out += [(line, "before the header") for line in lines.take()]
-            next(reader, None)
-            header = tuple(lines.take())
-            rows = _bounded(path, _csv_rows(reader, lines, columns, needed, left_out))
-        except csv.Error as error:
-            raise ValueError(f"line {reader.line_num:,}: {error}") from None
+                header = tuple(lines.take())
+                rows = _bounded(path, _csv_rows(reader, lines, columns, needed, left_out))
+            except csv.Error as error:
+                raise ValueError(f"line {reader.line_num:,}: {error}") from None
+    finally:
+        csv.field_size_limit(before)
     return Rows(columns, rows, header=header, left_out=tuple(left_out))
 
 
 class _Lines:
-    """The lines of a text file, of which it keeps the numbers of those that are not blank."""
+    """The lines of a file; ``take`` returns those that are not blank since its last call."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = _lines(file)
-        self._again: Iterator[str] = iter(())
-        self.restart([])
-
-    def restart(self, again: list[str]) -> None:
-        """Yield some lines again, before those that follow; the first one is line 1."""
-        self._again, self._number, self._taken = iter(again), 0, dict[int, str]()
+    def __init__(self, lines: Iterable[str]) -> None:
+        self._lines, self._taken = enumerate(lines, 1), dict[int, str]()
 
     def take(self) -> dict[int, str]:
-        """Return the lines since the last call by their numbers."""
         taken, self._taken = self._taken, {}
         return taken
 
     def __iter__(self) -> Iterator[str]:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._again, None)
-        line = next(self._file) if line is None else line
-        self._number += 1
-        if not line.isspace():
-            self._taken[self._number] = line
-        return line
+        for number, line in self._lines:
+            if not line.isspace():
+                self._taken[number] = line
+            yield line
 
 
 def _header(first: list[str], needed: Collection[str] | None) -> tuple[str, int, tuple[str, ...]]:
@@ -232,17 +219,7 @@ def _text(cell: str) -> str:
     return cell.removeprefix("'").strip() if FORMULA.match(cell) else cell.strip()
 
 
-@contextlib.contextmanager
-def _long_cells() -> Iterator[None]:
-    before = csv.field_size_limit(_MAX_CHARACTERS)
-    try:
-        yield
-    finally:
-        csv.field_size_limit(before)
-
-
 def _lines(file: TextIO) -> Iterator[str]:
-    """Yield the lines of a text file; an extremely long line is an error."""
     for number, line in enumerate(iter(lambda: file.readline(_MAX_CHARACTERS + 1), ""), 1):
         if len(line) > _MAX_CHARACTERS:
             raise ValueError(f"line {number:,} has more than {_MAX_CHARACTERS:,} characters")
@@ -252,12 +229,11 @@ def _lines(file: TextIO) -> Iterator[str]:
 def _bounded(path: Path, rows: Iterator[Row]) -> tuple[Row, ...]:
     kept = tuple(itertools.islice(rows, MAX_ROWS + 1))
     if len(kept) > MAX_ROWS:
-        raise _too_many(path)
+        raise _too_many(path, f"more than {MAX_ROWS:,}")
     return kept
 
 
-def _too_many(path: Path, count: int | None = None) -> BadInput:
-    given = f"more than {MAX_ROWS:,}" if count is None else f"{count:,}"
+def _too_many(path: Path, given: str) -> BadInput:
     return BadInput(f"{path}: given {given} rows; allowed: at most {MAX_ROWS:,} in one table")
 
 
@@ -281,7 +257,6 @@ def _json_lines(path: Path, needed: Collection[str] | None) -> Rows:
 def _json_rows(
     file: TextIO, needed: Collection[str] | None, columns: dict[str, None]
 ) -> Iterator[Row]:
-    """Yield rows, and add the columns of each to ``columns``."""
     for line, text in enumerate(_lines(file), 1):
         if not text.strip():
             continue
@@ -309,16 +284,18 @@ def _parquet(path: Path, needed: Collection[str] | None) -> Rows:
             names = tuple(file.schema_arrow.names)
             _check_columns(names, names)
             if file.metadata.num_rows > MAX_ROWS:
-                raise _too_many(path, file.metadata.num_rows)
+                raise _too_many(path, f"{file.metadata.num_rows:,}")
             fields = [f for f in file.schema_arrow if needed is None or f.name in needed]
             for field in fields:
                 if not _is_plain(field.type):
                     column = f"column {quote(field.name)} is {shorten(str(field.type), 60)}"
                     allowed = "numbers, texts, dates, true and false"
                     raise BadInput(f"{path}: {column}; allowed: {allowed}")
-            _check_size(path, file.metadata, len(fields))
+            if (cells := file.metadata.num_rows * len(fields)) > _MAX_CELLS:
+                raise BadInput(f"{path}: {cells:,} cells; allowed: at most {_MAX_CELLS:,}")
         kept = [field.name for field in fields]
-        check_decoded_size([path], kept, _MAX_BYTES, batch_rows=_BATCH_ROWS, texts_once=True)
+        most_bytes = unpacked_bytes(path.stat().st_size, ENCODED)
+        check_decoded_size([path], kept, most_bytes, batch_rows=_BATCH_ROWS, texts_once=True)
         texts = [field.name for field in fields if _is_text(field.type)]
         # Dictionaries keep a long text that many rows share in memory once.
         with pq.ParquetFile(path, read_dictionary=texts) as file:
@@ -374,9 +351,9 @@ def _is_plain(kind: "pa.DataType") -> bool:
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
-    is_date = types.is_timestamp(kind) or types.is_date(kind)
-    return is_number or is_date or types.is_boolean(kind) or types.is_null(kind) or _is_text(kind)
+    of_numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    plain = (*of_numbers, types.is_timestamp, types.is_date, types.is_null)
+    return any(is_kind(kind) for is_kind in plain) or _is_text(kind)
 
 
 def _is_text(kind: "pa.DataType") -> bool:
@@ -384,16 +361,3 @@ def _is_text(kind: "pa.DataType") -> bool:
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def _check_size(path: Path, metadata: Any, columns: int) -> None:
-    """Reject a file that says that it is very large, before any of it is read.
-
-    Row groups are counted, not columns: pyarrow aborts on the metadata of a damaged column.
-    """
-    groups = range(metadata.num_row_groups)
-    total = sum(metadata.row_group(group).total_byte_size for group in groups)
-    if total > _MAX_BYTES:
-        raise BadInput(f"{path}: {total:,} bytes uncompressed; allowed: at most {_MAX_BYTES:,}")
-    if (cells := metadata.num_rows * columns) > _MAX_CELLS:
-        raise BadInput(f"{path}: {cells:,} cells; allowed: at most {_MAX_CELLS:,} in one table")

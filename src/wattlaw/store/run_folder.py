@@ -85,7 +85,6 @@ class RunFolder:
         return record
 
     def write(self, record: RunRecord, *, durable: bool = True) -> None:
-        """Replace the record atomically."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
 
@@ -147,12 +146,10 @@ class RunFolder:
         return pa.concat_tables(tables)
 
     def write_tables(self, epochs: "pa.Table", telemetry: "pa.Table") -> None:
-        """Write the finished tables, each atomically."""
         write_parquet(self.telemetry_path, telemetry)
         write_parquet(self.epochs_path, epochs)
 
     def remove_abandoned(self) -> None:
-        """Remove the temporary files of killed writers."""
         remove_abandoned(self.path)
         for attempt in (self.path / "live").glob("*"):
             remove_abandoned(attempt)
@@ -171,7 +168,6 @@ class RunFolder:
 
 
 def table_fault(path: Path) -> str | None:
-    """Return why a file cannot be a finished Parquet file, by its first and last bytes."""
     try:
         with open_regular(path) as file:
             start = file.read(4)
@@ -211,13 +207,11 @@ class RunLock:
         return True
 
     def release(self) -> None:
-        """Release the lock."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def is_locked(self) -> bool:
-        """Say whether some process has locked the run, without locking it."""
         try:
             file = open_regular(self._path)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,54 @@ import pyarrow.compute as pc
 
 from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.store.cache import by_run, folder_keys, read_through
-from wattlaw.store.import_folder import ImportFolder
-from wattlaw.store.run_folder import REPLACE, RunFolder
-from wattlaw.store.run_rows import row_of, rows_table
-from wattlaw.store.schema import RUNS
+from wattlaw.store.parquet import read_checked
+from wattlaw.store.run_folder import REPLACE, RunFolder, table_fault
+from wattlaw.store.schema import RUNS, TABLES, row_of, rows_table
 
 #: A file and why it is damaged.
 Damage = tuple[Path, WattlawError]
+
+
+#: What to do about a damaged import.
+_REIMPORT = "restore the file, or remove the folder and import again"
+
+
+@dataclass(frozen=True)
+class ImportFolder:
+    """``STORE/imports/<import id>``. Its files never change."""
+
+    path: Path
+
+    @cached_property
+    def runs(self) -> pa.Table:
+        """The runs, with the schema ``RUNS``; a damaged table raises ``BadInput``."""
+        table = read_checked(self.table_path("runs"), RUNS, None, repair=_REIMPORT)
+        ids = table["run_id"]
+        has_nulls = ids.null_count or table["status"].null_count
+        if has_nulls or pc.count_distinct(ids).as_py() < len(ids):
+            fault = "a run has no id, no status, or the id of another"
+            raise BadInput(f"{self.table_path('runs')}: {fault}; {_REIMPORT}")
+        return table
+
+    @cached_property
+    def run_ids(self) -> frozenset[str]:
+        return frozenset(self.runs["run_id"].to_pylist())
+
+    def table_path(self, table: str) -> Path:
+        return self.path / f"{table}.parquet"
+
+    def damage(self) -> BadInput | None:
+        """Return the error of a file whose ends show that it is missing or damaged."""
+        for name in ("epochs", "telemetry"):
+            path = self.table_path(name)
+            if (fault := table_fault(path)) is not None:
+                return BadInput(f"{path}: {fault}; {_REIMPORT}")
+        return None
+
+    def read(self, table: str, *, validate: bool = False) -> pa.Table:
+        """Return the table ``epochs`` or ``telemetry``; damage raises ``BadInput``."""
+        path = self.table_path(table)
+        return read_checked(path, TABLES[table], self.run_ids, validate=validate, repair=_REIMPORT)
 
 
 @dataclass(frozen=True)
@@ -40,13 +82,11 @@ class Snapshot:
         return _marked(self.runs, reasons, {"done", "damaged"})
 
     def done(self) -> list[str]:
-        """Return the ids of the done runs, in order."""
         is_done = pc.equal(self.runs["status"], "done")
         return self.runs["run_id"].filter(is_done).to_pylist()  # type: ignore[no-any-return]
 
 
 def read_snapshot(store: Path) -> Snapshot:
-    """Return the runs of a store."""
     runs = store / "runs"
     keys = folder_keys(runs)
     damage: dict[str, Damage] = {}
@@ -94,7 +134,6 @@ def read_snapshot(store: Path) -> Snapshot:
 
 
 def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) -> pa.Table:
-    """Return the rows that fit the schema; each other one is damage."""
     try:
         return rows_table(rows)
     except (pa.ArrowException, OverflowError) as error:

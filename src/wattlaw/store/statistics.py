@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.store.cache import by_run, read_through
 from wattlaw.store.parquet import check_all, connection, literal, read_all, same_types
-from wattlaw.store.run_rows import rows_table
-from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.store.schema import EPOCHS, TELEMETRY, rows_table
 from wattlaw.store.store import Store
 
 #: Columns of telemetry, and the parts of a statistic's name before and after the statistic.
@@ -212,7 +211,6 @@ def _bin(column: str, bins: int) -> str:
 def _by_run(
     store: Store, run_ids: Sequence[str] | None, name: str, schema: pa.Schema, query: str
 ) -> pd.DataFrame:
-    """Return the result of a query on the samples in windows; that of finished runs is cached."""
     snapshot = store.without_damaged()
     done = set(snapshot.done()).difference(store.damaged)
     if run_ids is not None:

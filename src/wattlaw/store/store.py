@@ -125,11 +125,9 @@ class Store:
         return last is not None and last != before
 
     def folder(self, run_id: str) -> RunFolder:
-        """Return the folder of one run, which may not exist."""
         return RunFolder(self._runs / run_id)
 
     def folders(self, run_ids: Collection[str] | None = None) -> Iterator[RunFolder]:
-        """Yield the folders of all runs, or of some, sorted by run id."""
         if not self._runs.is_dir():
             return
         for path in sorted(self._runs.iterdir()):
@@ -165,7 +163,6 @@ class Store:
             warnings.warn(text, DamagedFileWarning, stacklevel=2)
 
     def snapshot(self) -> "Snapshot":
-        """Return the runs of the store at this moment."""
         from wattlaw.store.snapshot import read_snapshot
 
         _ = self._runs
@@ -262,7 +259,6 @@ class Store:
         return snapshot
 
     def pandas(self, table: str) -> "pd.DataFrame":
-        """Return a table as a pandas frame."""
         frame: pd.DataFrame = self.arrow(table).to_pandas()
         return frame
 
@@ -300,3 +296,24 @@ class Store:
         paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
         files = [path for path in paths if path.is_file()]
         return {str(path.relative_to(self.path)): read_bytes(path) for path in files}
+
+
+def read_stores(stores: Sequence[Store]) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    """Return the tables ``runs`` and ``epochs`` of one or more stores."""
+    import pandas as pd
+
+    tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}
+    for store in stores:
+        snapshot = store.snapshot()
+        epochs = store.arrow("epochs", validate=True, snapshot=snapshot)
+        tables["epochs"].append(epochs.to_pandas())
+        # After the windows, since runs with damaged windows have the status damaged.
+        tables["runs"].append(store.arrow("runs", snapshot=snapshot).to_pandas())
+    runs, epochs = (pd.concat(parts, ignore_index=True) for parts in tables.values())
+    if runs["run_id"].duplicated().any():
+        run_id = runs.loc[runs["run_id"].duplicated(), "run_id"].iloc[0]
+        raise BadInput(
+            f"run {run_id} is in more than one store; set launch.hardware to a label for each "
+            "machine's study"
+        )
+    return runs, epochs

@@ -16,7 +16,6 @@ _REPAIR = f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}
 
 
 def version_path(store: Path) -> Path:
-    """Return the file with a store's schema version."""
     return store / "store.json"
 
 
@@ -83,5 +82,4 @@ def unreadable(path: Path) -> NotPermitted:
 
 
 def write_version(store: Path) -> None:
-    """Write the version of a new store."""
     write_text(version_path(store), json.dumps({_KEY: SCHEMA_VERSION}) + "\n")

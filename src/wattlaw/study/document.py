@@ -112,7 +112,10 @@ def _read(
     except LocatedError as error:
         raise BadInput(f"{_place(path, root, error.location)}: {error}") from None
     except ValidationError as error:
-        problems = _without_parents(error.errors(include_url=False))
+        problems = error.errors(include_url=False)
+        # A problem of a list or mapping may follow from that of one of its items.
+        parents = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
+        problems = [problem for problem in problems if problem["loc"] not in parents]
         first = _problem(problems[0], data, model)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
@@ -202,29 +205,16 @@ def _unsupported_value(value: object, at: Location = ()) -> tuple[Location, str]
                 return at, f"keys that are text (quote the key {key})"
     elif isinstance(value, list):
         children = list(enumerate(value))
-    elif (allowed := _allowed_scalar(value)) is not None:
-        return at, allowed
+    elif isinstance(value, float) and not math.isfinite(value):
+        return at, "a finite number"
+    elif isinstance(value, int) and abs(value) > MAX_INT:
+        return at, "a number of at most 63 bits"
+    elif value is not None and not isinstance(value, str | int | float):
+        return at, "text, a number, true, false or null (quote a date)"
     for key, item in children:
         if (unsupported := _unsupported_value(item, (*at, key))) is not None:
             return unsupported
     return None
-
-
-def _allowed_scalar(scalar: object) -> str | None:
-    """Return what is allowed instead of a scalar that JSON cannot hold; None if it can."""
-    if isinstance(scalar, float) and not math.isfinite(scalar):
-        return "a finite number"
-    if isinstance(scalar, int) and abs(scalar) > MAX_INT:
-        return "a number of at most 63 bits"
-    if scalar is None or isinstance(scalar, str | int | float):
-        return None
-    return "text, a number, true, false or null (quote a date)"
-
-
-def _without_parents(problems: list[ErrorDetails]) -> list[ErrorDetails]:
-    """Leave out problems of a list or mapping that follow from a problem of one of its items."""
-    parents = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
-    return [problem for problem in problems if problem["loc"] not in parents]
 
 
 def _location(details: ErrorDetails) -> Location:

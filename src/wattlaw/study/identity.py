@@ -25,23 +25,7 @@ def canonical(spec: RunSpec) -> str:
 
 
 def run_id(spec: RunSpec) -> str:
-    """Return the first 16 hex digits of the SHA-256 of the canonical form."""
-    return digest(canonical(spec))
-
-
-def digest(text: str) -> str:
-    """Return the run id of a canonical form."""
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_DIGITS]
-
-
-def around_setting(spec: RunSpec) -> tuple[str, str]:
-    """Return the canonical JSON of a run before and after its setting.
-
-    Runs of one workload, sweep and repeat differ in their settings alone.
-    """
-    key = '"setting":'  # only the key of a run: a text has escaped quotes, other keys come later
-    before, _, after = canonical(spec).partition(key + encode_setting(spec.setting))
-    return before + key, after
+    return hashlib.sha256(canonical(spec).encode()).hexdigest()[:ID_DIGITS]
 
 
 def encode(model: BaseModel) -> str:
@@ -50,12 +34,6 @@ def encode(model: BaseModel) -> str:
     fields = _fields(type(model))
     pairs = [f'"{k}":{_json(values[k])}' for k, default in fields if values[k] != default]
     return f"{{{','.join(pairs)}}}"
-
-
-def encode_setting(setting: Setting) -> str:
-    """Return the canonical JSON of a setting; that has the global batch, too."""
-    batch = setting.global_batch
-    return _encode_json(_plain(setting.changed() | ({"global_batch": batch} if batch else {})))
 
 
 @cache
@@ -72,7 +50,8 @@ def _json(value: object) -> str:
     if type(value) is int:  # most values of a large plan
         return str(value)
     if isinstance(value, Setting):
-        return encode_setting(value)
+        batch = value.global_batch
+        value = value.changed() | ({"global_batch": batch} if batch else {})
     return encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
 
 

@@ -49,8 +49,6 @@ def _fault(option: str, value: str | int | bool) -> str | None:
 
 
 class Simulation(Model):
-    """Settings of the launcher ``simulated``."""
-
     hardware: str | None = field(
         None,
         "the name of a cluster, or a file that describes one, or null",
@@ -105,8 +103,6 @@ def parse_time_limit(time: str) -> int:
 
 
 class Slurm(Model):
-    """Settings of the launcher ``slurm``."""
-
     options: dict[str, str | int | bool] = Field(
         default_factory=dict,
         description="a mapping of sbatch's long options without dashes to texts, whole numbers, "

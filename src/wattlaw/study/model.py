@@ -55,7 +55,6 @@ class WorkloadSpec(Model):
     @model_validator(mode="before")
     @classmethod
     def _default_name(cls, given: Any) -> Any:
-        """Name a command after its script where it has no name."""
         if not isinstance(given, dict) or given.get("command") is None:
             return given
         if not isinstance(given["command"], list | tuple):
@@ -140,7 +139,6 @@ class Measure(Model):
     @model_validator(mode="before")
     @classmethod
     def _without_epochs(cls, given: Any) -> Any:
-        """Leave epochs out where steps or seconds are measured."""
         if not isinstance(given, dict) or given.get("steps") is given.get("seconds") is None:
             return given
         return {"epochs": None, "warmup_epochs": 0} | given
@@ -193,8 +191,6 @@ class Train(Model):
 
 
 class Study(Model):
-    """One study file."""
-
     name: Name = Field(
         description="a name of letters, digits, '.', '_' and '-' (at most 100, no '/' or space)"
     )
@@ -283,7 +279,6 @@ class Study(Model):
 
 
 def _setting(given: Any) -> Setting:
-    """Return a setting, or that of a record."""
     if isinstance(given, Setting):
         return given
     try:

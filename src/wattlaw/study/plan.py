@@ -1,7 +1,5 @@
 """Reads a study file and expands it: sweeps multiplied out, duplicates merged, order shuffled."""
 
-import contextlib
-import gc
 import itertools
 import random
 from collections import Counter
@@ -9,54 +7,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.study.document import read_document
-from wattlaw.study.identity import around_setting, digest, encode_setting
-from wattlaw.study.model import Measure, RunSpec, Study, Train, WorkloadSpec
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import Measure, RunSpec, Study
 from wattlaw.study.setting import Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
-MAX_RUNS = 200_000
-
-
-class _Shared(NamedTuple):
-    """What all runs of a workload in a sweep share."""
-
-    workload: WorkloadSpec
-    measure: Measure
-    train: Train
-    launch_kind: str
-    hardware: str | None
+MAX_RUNS = 20_000
+#: How runs are measured, and the settings of a sweep with their nodes.
+_Grid = tuple[Measure, list[tuple[Setting, int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """A run and its id in a store."""
-
     run_id: str
-    setting: Setting
-    nodes: int
-    repeat: int
-    shared: _Shared
+    spec: RunSpec
 
     @property
-    def spec(self) -> RunSpec:
-        """Return the specification; made on demand, since a plan may have 200,000 runs."""
-        shared = self.shared
-        return RunSpec.from_valid(  # in the order of the fields, which is that of its JSON
-            workload=shared.workload, setting=self.setting, repeat=self.repeat,
-            measure=shared.measure, train=shared.train, launch_kind=shared.launch_kind,
-            hardware=shared.hardware, nodes=self.nodes,
-        )  # fmt: skip
+    def setting(self) -> Setting:
+        return self.spec.setting
 
-
-class _Grid(NamedTuple):
-    """How runs are measured, and their settings, each with nodes and canonical JSON."""
-
-    measure: Measure
-    points: list[tuple[Setting, int, str]]
+    @property
+    def nodes(self) -> int:
+        return self.spec.nodes
 
 
 def read_study(path: Path) -> Study:
@@ -64,19 +40,6 @@ def read_study(path: Path) -> Study:
     return read_document(path, Study, "study file")
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause the garbage collector, which would repeatedly scan a million new objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_collector_paused()
 def expand(study: Study) -> list[PlannedRun]:
     """Return the distinct runs of a study, in their order of execution.
 
@@ -87,63 +50,45 @@ def expand(study: Study) -> list[PlannedRun]:
     count = study.repeats * _points_of_workloads(study)
     if count > MAX_RUNS:
         raise BadInput(f"sweeps: given {count:,} runs; allowed: at most {MAX_RUNS:,} in one study")
-    grids = _grids(study)
+    grids: dict[str, list[_Grid]] = {workload.name: [] for workload in study.workloads}
+    for sweep in study.sweeps:
+        epochs = sweep.epochs or study.measure.epochs
+        measure = study.measure.model_copy(update={"epochs": epochs})
+        settings = list(_settings(study, sweep))
+        for name in grids if sweep.workloads is None else {*sweep.workloads}:
+            grids[name].append((measure, settings))
     runs: dict[str, PlannedRun] = {}
     for repeat, workload in itertools.product(range(study.repeats), study.workloads):
-        for grid in grids[workload.name]:
-            shared = _Shared(
-                workload, grid.measure, study.train, study.launch.kind, study.launch.hardware
-            )
-            around: dict[int, tuple[str, str]] = {}
-            for setting, nodes, text in grid.points:
-                if nodes not in around:
-                    spec = PlannedRun("", setting, nodes, repeat, shared).spec
-                    around[nodes] = around_setting(spec)
-                before, after = around[nodes]
-                run_id = digest(before + text + after)
-                if run_id not in runs:
-                    runs[run_id] = PlannedRun(run_id, setting, nodes, repeat, shared)
+        for measure, settings in grids[workload.name]:
+            for setting, nodes in settings:
+                spec = RunSpec(
+                    workload=workload,
+                    setting=setting,
+                    repeat=repeat,
+                    measure=measure,
+                    train=study.train,
+                    launch_kind=study.launch.kind,
+                    hardware=study.launch.hardware,
+                    nodes=nodes,
+                )
+                planned = PlannedRun(run_id(spec), spec)
+                runs.setdefault(planned.run_id, planned)
     ordered = list(runs.values())
     if study.order == "random":
         random.Random(study.order_seed).shuffle(ordered)  # noqa: S311 - an order, not a secret
     return ordered
 
 
-def _nodes(study: Study, sweep: Sweep, setting: Setting) -> tuple[int, ...]:
-    """Return the numbers of nodes on which a setting runs; without a sweep of them, the least."""
-    if sweep.nodes is not None:
-        return sweep.nodes
-    per_node = study.launch.gpus_per_node
-    if study.launch.kind == "local" or per_node is None:
-        return (1,)
-    return (ceil(setting.gpus / per_node),)
-
-
 def _points_of_workloads(study: Study) -> int:
     """Return the number of points of all sweeps and workloads, without expanding them."""
-    shared = sum(_points(sweep) for sweep in study.sweeps if sweep.workloads is None)
-    by_name: Counter[str] = Counter()
+    for_all, by_name = 0, Counter[str]()
     for sweep in study.sweeps:
-        for name in {*(sweep.workloads or ())}:
-            by_name[name] += _points(sweep)
-    return sum(shared + by_name[workload.name] for workload in study.workloads)
-
-
-def _grids(study: Study) -> dict[str, list[_Grid]]:
-    """Return the expanded sweeps of each workload, by name, in the order of the file."""
-    grids: dict[str, list[_Grid]] = {workload.name: [] for workload in study.workloads}
-    for sweep in study.sweeps:
-        epochs = sweep.epochs or study.measure.epochs
-        measure = study.measure.model_copy(update={"epochs": epochs})
-        points = [
-            (setting, nodes, text)
-            for setting in _settings(sweep)
-            for text in (encode_setting(setting),)
-            for nodes in _nodes(study, sweep, setting)
-        ]
-        for name in grids if sweep.workloads is None else {*sweep.workloads}:
-            grids[name].append(_Grid(measure, points))
-    return grids
+        points = prod(len(values) for values in (*_lists(sweep), sweep.nodes or (None,)))
+        if sweep.workloads is None:
+            for_all += points
+        else:
+            by_name.update(dict.fromkeys(sweep.workloads, points))
+    return sum(for_all + by_name[workload.name] for workload in study.workloads)
 
 
 def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
@@ -155,18 +100,15 @@ def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
     )  # fmt: skip
 
 
-def _points(sweep: Sweep) -> int:
-    return prod(len(values) for values in (*_lists(sweep), sweep.nodes or (None,)))
-
-
-def _settings(sweep: Sweep) -> Iterator[Setting]:
+def _settings(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int]]:
+    """Yield the settings of a sweep with their nodes: those of the sweep, else the fewest."""
+    per_node = None if study.launch.kind == "local" else study.launch.gpus_per_node
     for batch, gpus, power, clock, profile, precision, fraction, emulated in itertools.product(
         *_lists(sweep)
     ):
-        local_batch = batch if sweep.local_batch else batch // (emulated or gpus)
-        yield Setting(
+        setting = Setting(
             gpus,
-            local_batch=local_batch,
+            local_batch=batch if sweep.local_batch else batch // (emulated or gpus),
             power_limit_w=power,
             clock_limit_mhz=clock,
             power_profile=profile,
@@ -174,3 +116,5 @@ def _settings(sweep: Sweep) -> Iterator[Setting]:
             dataset_fraction=evaluate_fraction(fraction, gpus),
             emulated_gpus=emulated,
         )
+        for nodes in sweep.nodes or (1 if per_node is None else ceil(gpus / per_node),):
+            yield setting, nodes

@@ -75,7 +75,6 @@ def _work(workload: str) -> Work | None:
 
 
 def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
-    """Return a workload; raise ``BadInput`` if its name is invalid."""
     try:
         return WorkloadSpec(name=name, options=dict(options))
     except ValidationError:
@@ -119,7 +118,6 @@ class Machine:
 
     @property
     def board(self) -> Board:
-        """Return the board of every node."""
         return Board(self.cluster.gpu.name, self.cluster.gpu.memory_gb)
 
     @cached_property
@@ -151,7 +149,6 @@ class Machine:
         return self.gpus_per_node if fills_nodes else -(-gpus // spec.nodes)
 
     def nodes_reason(self, spec: RunSpec) -> str | None:
-        """Return why the GPUs of a run do not fit on its nodes, or None."""
         if self._per_node(spec) <= self.gpus_per_node:
             return None
         needed = f"needs {self._per_node(spec)} GPUs on each of {plural(spec.nodes, 'node')}"

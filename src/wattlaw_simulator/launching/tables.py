@@ -46,24 +46,16 @@ _MOMENTS = 512
 _P95 = 1.6448536269514722
 
 
-# Columns are built from buffers: pa.array and pa.scalar would import pandas.
 def numbers(values: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
     """Return a column of int64 or float64, null where it is not ``valid``."""
-    kind = np.int64 if np.issubdtype(values.dtype, np.integer) else np.float64
-    bits = None if valid is None else _bits(valid)
-    plain = np.ascontiguousarray(values, dtype=kind)
-    arrow_kind = pa.int64() if kind is np.int64 else pa.float64()
-    return pa.Array.from_buffers(arrow_kind, len(plain), [bits, pa.py_buffer(plain)])
+    kind = pa.int64() if np.issubdtype(values.dtype, np.integer) else pa.float64()
+    return pa.array(values, kind, mask=None if valid is None else ~valid)
 
 
 def texts(values: Sequence[str], indices: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
     """Return a column of text: ``values[indices]``, null where it is not ``valid``."""
-    encoded = [value.encode() for value in values]
-    ends = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
-    dictionary = pa.StringArray.from_buffers(
-        len(values), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))
-    )
-    return pa.DictionaryArray.from_arrays(numbers(indices, valid), dictionary).dictionary_decode()
+    chosen = np.array(values, dtype=object)[indices]
+    return pa.array(chosen, pa.string(), mask=None if valid is None else ~valid)
 
 
 def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table:
@@ -73,20 +65,10 @@ def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table
         values = columns.get(field.name)
         if values is None:
             values = pa.nulls(count, field.type)
-        elif isinstance(values, str):
-            values = texts([values], np.zeros(count, dtype=np.int64))
         elif not isinstance(values, pa.Array):
-            column = np.broadcast_to(values, count)
-            if column.dtype == bool:
-                values = pa.Array.from_buffers(pa.bool_(), count, [None, _bits(column)])
-            else:
-                values = numbers(column)
+            values = pa.array(np.broadcast_to(values, count), field.type)
         arrays.append(values)
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _bits(values: Flags) -> pa.Buffer:
-    return pa.py_buffer(np.packbits(values, bitorder="little").tobytes())
 
 
 @dataclass(frozen=True)
@@ -170,13 +152,11 @@ class Windows:
         return replace(cycle, start_share=0.0) if self.measure.is_by_steps else cycle
 
     def of_kind(self, name: str) -> npt.NDArray[Any]:
-        """Return a predicted value of each window."""
         values = [getattr(kind, name) for kind in self.kinds]
         return np.tile(values, len(self.stretch) // len(self.kinds))
 
     @property
     def end_s(self) -> float:
-        """Return the end of the last window."""
         return float(self.start_s[-1] + self.duration_s[-1])
 
 

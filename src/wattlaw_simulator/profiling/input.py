@@ -88,6 +88,5 @@ def _measured(
 
 
 def tensor_bytes(data: Any) -> float:
-    """Return the bytes of the tensors of a batch."""
     leaves = pytree.tree_leaves(data)
     return float(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor)))

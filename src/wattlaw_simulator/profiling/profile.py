@@ -174,7 +174,6 @@ def _copied(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _scaling(once: Trace, twice: Trace, samples: int) -> list[KernelScaling]:
-    """Return the line of each kernel through a batch and its double."""
     if [kernel.name for _, kernel in once.kernels] != [kernel.name for _, kernel in twice.kernels]:
         raise NotAvailable("its operation sequence changes with the batch size")
     scaling = []
@@ -197,16 +196,15 @@ def merge_kernels(kernels: Iterable[KernelScaling]) -> tuple[Kernels, ...]:
     while True:
         rows: dict[tuple[Any, ...], list[KernelScaling]] = defaultdict(list)
         for kernel in kernels:
-            levels = (_log_level(amount, factor) for amount in kernel[1:])
+            levels = [
+                round(math.log(amount) / math.log(factor)) if amount > 0 else None
+                for amount in kernel[1:]
+            ]
             rows[(kernel.phase, *levels)].append(kernel)
         if len(rows) <= _MOST_ROWS:
             break
         factor *= _MERGE_FACTOR
     return tuple(_row(similar) for similar in rows.values())
-
-
-def _log_level(amount: float, factor: float) -> int | None:
-    return round(math.log(amount) / math.log(factor)) if amount > 0 else None
 
 
 def _row(similar: list[KernelScaling]) -> Kernels:
@@ -258,5 +256,4 @@ def work_cv(workload: Workload, model: nn.Module, dataset: Dataset, device: torc
 
 
 def _rounded(amount: float) -> float:
-    """Return a number rounded to seven digits."""
     return float(f"{amount:.{_DIGITS}g}")

@@ -86,11 +86,11 @@ def test_every_prediction_is_finite_and_within_its_bounds(of: SimulatedJob) -> N
     assert all(isfinite(value) and value >= 0 for value in numbers(found))
     assert 0 <= found.train.sm_util <= 1 + 1e-9
     assert 0 <= found.train.mem_util <= 1 + 1e-9
-    limit_w = min(of.power_limit_w or gpu.max_w, gpu.max_w)
+    limit_w = min(of.setting.power_limit_w or gpu.max_w, gpu.max_w)
     assert gpu.idle_w - 1e-9 <= found.train.gpu_power_w <= limit_w * (1 + 1e-9)
     assert gpu.min_clock_mhz - 1e-9 <= found.clock_mhz <= gpu.max_clock_mhz
-    if of.clock_limit_mhz:
-        assert found.clock_mhz <= of.clock_limit_mhz + 1e-9
+    if of.setting.clock_limit_mhz:
+        assert found.clock_mhz <= of.setting.clock_limit_mhz + 1e-9
     assert found.train.gpu_energy_j == pytest.approx(
         of.gpus * found.train.gpu_power_w * found.train.duration_s
     )
@@ -114,7 +114,9 @@ def test_a_lower_cap_or_clock_is_never_faster(of: SimulatedJob, a: float, b: flo
         ("clock_limit_mhz", gpu.min_clock_mhz, gpu.max_clock_mhz),
     ):
         limits = [least + share * (most - least) for share in (low, high)]
-        found = [predicted(replace(of, **{key: one})) for one in limits]
+        found = [
+            predicted(replace(of, setting=replace(of.setting, **{key: one}))) for one in limits
+        ]
         if found[0] is not None and found[1] is not None:
             lower, higher = (one.train.duration_s for one in found if one)
             # Between two of the clocks that are tried, one bisects to within a step's 4096th part.

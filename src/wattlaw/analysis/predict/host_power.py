@@ -66,7 +66,6 @@ class HostPower:
         return np.asarray(watts * np.exp(noise))
 
     def mean_w(self, settings: Sequence[Setting]) -> Floats:
-        """Return the mean power of each setting's runs."""
         return np.asarray(_parts(settings) @ (self.node_w, self.gpu_w))
 
 

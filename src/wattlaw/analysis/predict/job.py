@@ -77,14 +77,12 @@ class Job:
         return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
 
     def shares_cores(self, setting: Setting) -> bool:
-        """Return whether workers share cores, so that they are slower than the model says."""
         return self.node_workers is not None and (
             setting.gpus > self.node_workers * (setting.nodes or 1)
         )
 
     @property
     def settings(self) -> list[Setting]:
-        """Return the setting of each observation."""
         return [item.setting for item in self.observations]
 
     def predict(
@@ -130,7 +128,6 @@ class Job:
         return times + fixed_s, energies
 
     def unit_time_s(self, observation: Observation) -> float:
-        """Return the time of a unit of an observation."""
         if self._per_unit is None:
             return observation.step_time_s
         return observation.step_time_s * self._per_unit / observation.setting.samples
@@ -273,10 +270,16 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     cores, threads = cores_of(str(hardware)), rows["threads_per_worker"].max()
     gradients = rows["gradient_bytes"].dropna()
     watts = rows["power_per_gpu_w"]
-    rest_w = _power_beside_gpus(rows, comparable.energy_is)
+    # The power of what the energy counts beside GPUs; missing if it does not count them.
+    scope = _scope(comparable.energy_is or "")
+    rest_w = ((rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]).astype(float)
+    if scope == ["gpu"] or {"gpu", "module", "node"}.isdisjoint(scope):
+        rest_w = rest_w * np.nan
     if not _knows_gpus(comparable.energy_is, bool((rest_w > 0).any())):
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
     observations = _observations(rows, watts, comparable.unit)
+    pairs = zip(observations, rest_w, strict=True)
+    hosts = [(item.setting, rest) for item, rest in pairs if rest > 0]
     return Job(
         workload=str(rows["workload"].iloc[0]),
         hardware=None if pd.isna(hardware) else str(hardware),
@@ -287,7 +290,7 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         node_workers=None if cores is None or pd.isna(threads) else int(cores // threads),
         gradient_bytes=None if gradients.empty else float(gradients.iloc[0]),
         energy_is=comparable.energy_is,
-        host=_host_power(rest_w, observations),
+        host=HostPower.fit(*map(list, zip(*hosts, strict=True))) if hosts else None,
         warnings=tuple(warnings),
     )
 
@@ -299,21 +302,6 @@ def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
 
 def _scope(energy_is: str) -> list[str]:
     return energy_is.partition(",")[0].split("+")
-
-
-def _power_beside_gpus(rows: pd.DataFrame, energy_is: str | None) -> pd.Series:
-    """Return the power of what an energy counts beside GPUs; missing if it does not count them."""
-    scope = _scope(energy_is or "")
-    watts: pd.Series = (rows["energy_j"] - rows["gpu_energy_j"]) / rows["time_s"]
-    has_rest = scope != ["gpu"] and not {"gpu", "module", "node"}.isdisjoint(scope)
-    return watts.astype(float) if has_rest else watts.astype(float) * np.nan
-
-
-def _host_power(rest_w: pd.Series, observations: Sequence[Observation]) -> HostPower | None:
-    watts = rest_w.to_numpy()
-    known = [index for index, value in enumerate(watts) if value > 0]
-    settings = [observations[index].setting for index in known]
-    return HostPower.fit(settings, watts[known].tolist()) if known else None
 
 
 _SETTING = (

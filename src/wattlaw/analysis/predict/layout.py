@@ -29,7 +29,6 @@ class Reference:
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> "Reference":
-        """Return the reference of some observations."""
         micro = _micro([item.setting for item in observations])
         counts = [item.setting.gradient_accumulation for item in observations]
         part_s = np.array([item.step_time_s for item in observations]) / counts
@@ -71,7 +70,6 @@ class Layout:
 
     @cached_property
     def has_epochs(self) -> bool:
-        """Return whether a time includes the fixed time of an epoch."""
         return bool(np.isfinite(self.epoch_steps).any())
 
     @cached_property
@@ -86,12 +84,10 @@ class Layout:
 
     @cached_property
     def is_placed_everywhere(self) -> bool:
-        """Return whether every placement is known."""
         return bool(self.is_placed.all())
 
     @cached_property
     def has_every_batch(self) -> bool:
-        """Return whether every local batch is known."""
         return bool(self.has_batch.all())
 
     @cached_property
@@ -108,12 +104,10 @@ class Layout:
 
     @cached_property
     def other_precisions(self) -> tuple[int, ...]:
-        """Return the precisions that differ from the reference's first."""
         return tuple(int(index) for index in np.unique(self.precision) if index > 0)
 
     @classmethod
     def of(cls, settings: Sequence[Setting], reference: Reference) -> "Layout":
-        """Return the arrays of some settings, whose times are of steps alone."""
 
         def array(values: Any) -> Floats:
             return np.array(list(values), dtype=float)
@@ -141,13 +135,11 @@ class Layout:
 
     @classmethod
     def of_observations(cls, observations: Sequence[Observation], reference: Reference) -> "Layout":
-        """Return the arrays of observed settings, with the steps of their epochs."""
         steps = [item.epoch_steps or float("inf") for item in observations]
         layout = cls.of([item.setting for item in observations], reference)
         return replace(layout, epoch_steps=np.array(steps))
 
     def only(self, chosen: npt.NDArray[np.bool_ | np.int64]) -> "Layout":
-        """Return the chosen settings."""
         arrays = {
             item.name: getattr(self, item.name)[chosen]
             for item in fields(self)

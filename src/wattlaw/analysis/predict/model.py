@@ -66,7 +66,6 @@ class Step:
 
     @property
     def step_s(self) -> Floats:
-        """Return the time of the step."""
         parts = self.compute_s + self.waiting_s + self.communication_s + self.input_s
         return parts + self.epoch_s
 
@@ -136,14 +135,12 @@ def _share(values: Parameters, name: str) -> Floats:
 
 
 def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:
-    """Return (one^s + other^s)^(1/s)."""
     high, low = np.maximum(one, other), np.minimum(one, other)
     ratio = np.log(np.maximum(low, 1e-300) / high)
     return high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
 
 
 def _precision(values: Parameters, layout: Layout) -> Floats:
-    """Return the speed of each setting's precision relative to the first observed one."""
     speed: Floats = np.ones((1, 1))
     for index in layout.other_precisions:
         speed = np.where(layout.precision == index, values[f"precision_{index}"], speed)

@@ -39,12 +39,10 @@ class Posterior:
 
     @property
     def draws(self) -> int:
-        """Return the number of draws."""
         return len(next(iter(self.values.values())))
 
     @property
     def has_power(self) -> bool:
-        """Return whether any observation has power."""
         return any(item.power_per_gpu_w for item in self.observations)
 
     @property
@@ -207,7 +205,10 @@ def fit(
 def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Priors) -> Posterior:
     reference = Reference.of(observations)
     layout = Layout.of_observations(observations, reference)
-    known = {name: priors.apply(name, prior) for name, prior in _all(reference).items()}
+    every = {name: prior for group in parameters.GROUPS.values() for name, prior in group.items()}
+    for index in range(1, len(reference.precisions)):
+        every[f"precision_{index}"] = parameters.PRECISION
+    known = {name: priors.apply(name, prior) for name, prior in every.items()}
     active = _active(layout, observations)
     names = [name for group in active for name in parameters.GROUPS[group]]
     names += [name for name in known if name.startswith("precision_")]
@@ -245,13 +246,6 @@ def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Flo
         spread = values["allocation"] * ((layout.nodes > 1) | ~layout.is_placed)
         shared = np.hypot(shared, spread * steps.communication_weight)
     return noise, shared
-
-
-def _all(reference: Reference) -> dict[str, parameters.Prior]:
-    known = {name: prior for group in parameters.GROUPS.values() for name, prior in group.items()}
-    return known | {
-        f"precision_{index}": parameters.PRECISION for index in range(1, len(reference.precisions))
-    }
 
 
 def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:

@@ -77,14 +77,11 @@ def sample(log_likelihood: LogLikelihood, size: int, seed: int) -> Floats:
 
 @dataclass(frozen=True)
 class _State:
-    """Particles, and their log densities at both ends of the path, up to constants."""
-
     at: Floats
     posterior: Floats
     start: Floats
 
     def where(self, chosen: npt.NDArray[np.bool_], other: "_State") -> "_State":
-        """Return the chosen particles of this state, and the rest of another."""
         return _State(
             np.where(chosen[:, None], self.at, other.at),
             np.where(chosen, self.posterior, other.posterior),
@@ -117,12 +114,10 @@ class _Mixture:
 
     @property
     def shares(self) -> Floats:
-        """Return the share of each distribution."""
         others = len(self.means) - 1
         return np.array([_PRIOR_SHARE, *[(1 - _PRIOR_SHARE) / others] * others])
 
     def draws(self, dice: np.random.Generator, count: int) -> Floats:
-        """Return ``count`` draws."""
         which = dice.choice(len(self.means), size=count, p=self.shares)
         normals = dice.standard_normal((count, self.means[0].size))
         for index, (mean, root) in enumerate(zip(self.means, self.roots, strict=True)):
@@ -130,7 +125,6 @@ class _Mixture:
         return normals
 
     def log_density(self, rows: Floats) -> Floats:
-        """Return the log density, up to a constant."""
         terms = [
             np.log(share) + np.log(np.diag(inverse)).sum()
             - 0.5 * (((rows - mean) @ inverse) ** 2).sum(1)
@@ -147,7 +141,6 @@ class _Path:
     mixture: _Mixture
 
     def state(self, at: Floats) -> _State:
-        """Return the particles at some points."""
         return _State(at, self.log_posterior(at), self.mixture.log_density(at))
 
 

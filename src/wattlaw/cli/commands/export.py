@@ -8,29 +8,33 @@ import typer
 from wattlaw.api import results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.common import options as opts
-from wattlaw.exporting import Batch
+from wattlaw.common import registry
+from wattlaw.exporting import GROUP, Batch
 
 
 def export(
     store: opts.StoreArgument,
     what: Annotated[
-        str, typer.Argument(metavar="TABLE|FORMAT", help=f"{', '.join(EXPORTS)}; extrap or bundle.")
+        str,
+        typer.Argument(
+            metavar="TABLE|FORMAT", help=f"{', '.join((*EXPORTS, *registry.names(GROUP)))}."
+        ),
     ],
     output: Annotated[
         Path,
         typer.Option(
             "-o",
             "--output",
-            help="A .csv, .parquet or .jsonl file; extrap: .txt, .jsonl; bundle: .zip.",
+            help="A .csv, .parquet or .jsonl file; of a FORMAT, one with its ending.",
         ),
     ],
     raw: opts.RawOption = False,
     batch: Annotated[
-        Batch | None, opts.option("KIND", "Second parameter of extrap: global or local batch.")
+        Batch | None, opts.option("KIND", "Batch that is a second parameter: global or local.")
     ] = None,
     strict: opts.StrictOption = False,
 ) -> int:
-    """Write a table, Extra-P input or an archive of a store to a file."""
+    """Write a table, an archive or another format of a store to a file."""
     exported = results.open(store, strict=strict).export(what, output, raw=raw, batch=batch)
     print(f"{', '.join(map(str, exported.files))}: {exported.rows} rows of {what}")
     return 0

@@ -8,8 +8,11 @@ import typer
 
 from wattlaw.api.imports import read_import
 from wattlaw.cli.common.options import option
+from wattlaw.common import registry
 from wattlaw.common.terminal import print_note
+from wattlaw.importing.importer import GROUP
 
+_FORMATS = ", ".join(registry.names(GROUP))
 #: At most this number of rejected rows is printed; the others are counted.
 _MAX_ROWS = 5
 
@@ -31,7 +34,8 @@ def import_files(
     ] = None,
     store: Annotated[Path, typer.Option(help="Results folder.")] = Path("wattlaw-store"),
     from_format: Annotated[
-        str | None, option("FORMAT", "Format of all files, instead of detecting it.", "--from")
+        str | None,
+        option("FORMAT", f"Format of all files, instead of detecting it: {_FORMATS}.", "--from"),
     ] = None,
     workload: Annotated[
         str | None, typer.Option(help="Name of the workload, if no column contains it.")
@@ -56,11 +60,7 @@ def import_files(
         list[str] | None, option("ID", "A device of a time series that counts; default: all.")
     ] = None,
 ) -> int:
-    """Import measurements of other tools into a store.
-
-    Formats: nvidia-smi, dcgm, amd-smi, zeus, codecarbon, perun, mlperf, slurm, lightning,
-    tensorboard, huggingface, and any table with --map.
-    """
+    """Import measurements of other tools, and any table with --map, into a store."""
     read = read_import(
         files, format=from_format, map=mapping, workload=workload, hardware=hardware, study=study,
         timezone=timezone, windows=window or (), pattern=pattern, devices=device or (),

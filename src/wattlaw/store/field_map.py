@@ -1,21 +1,34 @@
-"""The mapping of a table: which column, product or quotient of columns each field takes.
+"""Which column, product or quotient of columns each field of a table takes.
 
 ``FIELD=COLUMN`` takes the unit that the field names (``step_time_ms``), or else that the column
-names (``time [ms]``), or else that each cell names (``259.97 W``).
+names (``time [ms]``), or else that each cell names (``259.97 W``). Without a mapping, a column is
+the field of its name: ``step_time_ms``.
 """
 
 import csv
 import math
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from wattlaw.common.errors import BadInput
-from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import join_names, quote
-from wattlaw.importing.units import (
-    FIELDS_WITH_UNIT,
+from wattlaw.store.fields import (
+    ENERGIES,
+    FIELDS,
+    MAX_TEXT,
+    OPTION,
+    OPTIONS,
+    THROUGHPUT,
+    TOKENS,
+    Field,
+    InvalidCell,
+    finite_number,
+)
+from wattlaw.store.numbers import UnclearNumber
+from wattlaw.store.units import (
     cells_text,
     factor,
     quantity,
@@ -23,32 +36,19 @@ from wattlaw.importing.units import (
     unit_in_name,
     units_text,
 )
-from wattlaw.store.fields import (
-    FIELDS,
-    MAX_TEXT,
-    OPTION,
-    OPTIONS,
-    Field,
-    InvalidCell,
-    finite_number,
-    in_range,
-)
-from wattlaw.store.numbers import UnclearNumber
 
-#: The field of a rate, in samples, steps or tokens per second, and of what a sample consists.
-THROUGHPUT, TOKENS = "throughput", "tokens_per_sample"
-_RATE = in_range(0, float("inf"), "a number > 0", above_low=True)
-_OTHERS: Mapping[str, Field] = {THROUGHPUT: _RATE, TOKENS: _RATE}
 #: At least one field of each is required.
 REQUIRED = (("gpus",), ("epoch_time_s", "step_time_s", THROUGHPUT))
+_NOT_OF_STEPS = ("epoch_time_s", "epochs", "samples", "steps", "loss", "metric", "eval_time_s")
 _EXCLUSIVE = (
-    *(("step_time_s", name)
-      for name in ("epoch_time_s", "epochs", "samples", "steps", "loss", "metric", "eval_time_s")),
+    *(("step_time_s", name) for name in _NOT_OF_STEPS),
     *((THROUGHPUT, name) for name in ("epoch_time_s", "step_time_s")),
     ("gpu_energy_j", "power_w"),
-    ("sm_util", "sm_util_percent"),
-    ("mem_util", "mem_util_percent"),
-)  # fmt: skip
+)
+#: Fields with a unit, by their name without it: ``step_time``, ``power_limit``, ``sm_util``.
+_WITH_UNIT = {
+    re.sub("_(s|j|w|mhz)$", "", name): name for name, each in FIELDS.items() if each.dimension
+}
 #: Texts for a number that is missing.
 _MISSING = frozenset({"-", "–", "—", "n/a", "na", "#n/a", "null", "none"})
 _FACTORS = re.compile(r"\s*([*/])\s*")
@@ -61,13 +61,29 @@ class Target:
 
     name: str  # as the user writes it
     field: str
-    dimension: str | None = None
+    of_field: Field
     scale: float | None = None  # of the unit in the name
 
     @property
+    def dimension(self) -> str | None:
+        return self.of_field.dimension
+
+    @property
     def names_unit(self) -> bool:
-        """Whether the user chose a unit: ``step_time_ms``, not the field's ``step_time_s``."""
-        return self.scale is not None and self.name != self.field
+        """Whether the user chose a unit: ``step_time_ms``, not the field's ``step_time_s``.
+
+        A share is one even where it is mapped as ``sm_util_percent``, if its column says so.
+        """
+        return self.scale is not None and self.name != self.field and self.dimension != "share"
+
+    def given(self, text: str) -> str:
+        """Return the pair, for messages."""
+        return f"column {quote(text)}" if text == self.name else f"--map {self.name}={text}"
+
+    @property
+    def with_units(self) -> str:
+        base = next(name for name, field in _WITH_UNIT.items() if field == self.field)
+        return units_text(base, self.dimension or "time")
 
 
 @dataclass(frozen=True)
@@ -89,31 +105,30 @@ class FieldMap:
     targets: Mapping[str, Target]
 
     def has(self, name: str) -> bool:
-        """Say whether a field has a column or a constant."""
-        return name in self.columns or name in self.constants
+        return name in self.targets
 
     @property
     def needed(self) -> set[str]:
-        """Return the columns that a table may need: expressions and their parts."""
+        """The columns that a table may need: expressions and their parts."""
         parts = (part for text in self.columns.values() for part in _FACTORS.split(text))
         return {*self.columns.values(), *parts}
 
-    @property
+    @cached_property
     def time_field(self) -> str:
-        """Return the field of the time, where a throughput stands for it the one it becomes."""
+        """The field of the time, where a throughput stands for it the one it becomes."""
         if self.has(THROUGHPUT):
             is_of_epochs = self.rate[0] != "steps" and self.has("samples")
             return "epoch_time_s" if is_of_epochs else "step_time_s"
         return "step_time_s" if self.has("step_time_s") else "epoch_time_s"
 
-    @property
+    @cached_property
     def rate(self) -> tuple[str, bool, float]:
-        """Return what the throughput counts, whether it is of one GPU, and in how many seconds."""
+        """What the throughput counts, whether it is of one GPU, and in how many seconds."""
         target = self.targets[THROUGHPUT]
         known = rate_in_name(target.name) or rate_in_name(self.columns.get(THROUGHPUT, ""))
         if known is None:
             raise BadInput(
-                f"--map {target.name}={self.columns.get(THROUGHPUT, '@')}: the unit of the "
+                f"{target.given(self.columns.get(THROUGHPUT, '@'))}: the unit of the "
                 "throughput is unclear; name it samples_per_s, steps_per_s or tokens_per_s, each "
                 "with _per_gpu if it is of one GPU"
             )
@@ -144,9 +159,9 @@ class FieldMap:
             return _product(target, text, parts, available)
         if text not in available:
             raise _missing(target.name, text, tuple(available))
-        column, parse = available[text], _field(field).parse_cell
+        column, parse = available[text], target.of_field.parse_cell
         if target.dimension is None:
-            no_value = is_blank if _field(field).number is None else _is_missing
+            no_value = is_blank if target.of_field.number is None else _is_missing
             return lambda cells: (
                 None if no_value(cells.get(text)) else parse(field, cells[text], column.mark)
             )
@@ -159,17 +174,10 @@ class FieldMap:
 
 
 def is_blank(cell: Any) -> bool:
-    """Say whether a cell is a missing value."""
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
-def number_of(field: str) -> type[int] | type[float] | None:
-    """Return the kind of numbers that a field takes; None if it takes texts."""
-    return _field(field).number
-
-
 def _is_missing(cell: Any) -> bool:
-    """Say whether a cell of a column of numbers is a missing value."""
     return is_blank(cell) or (isinstance(cell, str) and cell.strip().lower() in _MISSING)
 
 
@@ -179,7 +187,7 @@ def _scale_of(target: Target, column: Column, available: Mapping[str, Column]) -
     The column's unit counts, unless the user names another one for the field.
     """
     dimension, unit = target.dimension or "time", unit_in_name(column.label)
-    given = f"--map {target.name}={column.name}"
+    given = target.given(column.name)
     if (dimension == "time" and rate_in_name(column.label)) or _is_per(target, column.label):
         raise BadInput(f"{given}: the column is {_what(target, column)}")
     if unit is not None and unit.text and not _is_least(column.name, dimension, available):
@@ -189,7 +197,7 @@ def _scale_of(target: Target, column: Column, available: Mapping[str, Column]) -
         if scale is None or math.isnan(scale) or (target.names_unit and target.scale != scale):
             raise BadInput(
                 f"{given}: the column's unit {unit.text} is unclear or another one; allowed: "
-                f"{_with_units(target)}"
+                f"{target.with_units}"
             )
         return scale
     if target.scale is None and not _is_missing(column.first):
@@ -197,7 +205,7 @@ def _scale_of(target: Target, column: Column, available: Mapping[str, Column]) -
             quantity(column.first, target.dimension, None, column.mark)
         except ValueError:
             raise BadInput(
-                f"{given}: the unit of the column is unclear; allowed: {_with_units(target)}"
+                f"{given}: the unit of the column is unclear; allowed: {target.with_units}"
             ) from None
     return target.scale
 
@@ -212,13 +220,12 @@ def _is_least(column: str, dimension: str, available: Mapping[str, Column]) -> b
 
 
 def _is_per(target: Target, label: str) -> bool:
-    """Say whether a column is per something else than the field."""
     unit = unit_in_name(label)
     per = unit.per if unit is not None else frozenset()
     if target.dimension == "time":
         own = {"epoch_time_s": "epoch", "step_time_s": "step"}.get(target.field)
         return bool(per & {"epoch", "step", "sample", "image", "img", "token"} - {own})
-    is_of_run = target.field in ("power_w", *(f"{kind}_energy_j" for kind in KINDS))
+    is_of_run = target.field in ("power_w", *ENERGIES)
     return is_of_run and bool(per - {"epoch", "step"})
 
 
@@ -231,11 +238,6 @@ def _what(target: Target, column: Column) -> str:
         f"per {per}, and {target.field} is a total; multiply it, such as "
         f"{target.name}={column.name}*COLUMN"
     )
-
-
-def _with_units(target: Target) -> str:
-    base = next(name for name, (_, field) in FIELDS_WITH_UNIT.items() if field == target.field)
-    return units_text(base, target.dimension or "time")
 
 
 def _converted(target: Target, cell: Any, scale: float | None, mark: str | None = None) -> float:
@@ -252,7 +254,7 @@ def _product(
 ) -> Getter:
     """Return the value of ``power_w*gpus`` or ``total_ms/epochs``; units of names are converted."""
     factors: list[tuple[bool, str | float, float]] = []
-    given, scale, in_units, constant = f"--map {target.name}={text}", target.scale, 1.0, 1.0
+    given, scale, in_units, constant = target.given(text), target.scale, 1.0, 1.0
     has_unit = False
     for index in range(0, len(parts), 2):
         part, is_divisor = parts[index], index > 0 and parts[index - 1] == "/"
@@ -272,7 +274,7 @@ def _product(
         constant *= (1 / number if is_divisor else number) if number else 1.0
         factors.append((is_divisor, number, 1.0))
     if target.dimension is not None and scale is None and not has_unit:
-        raise BadInput(f"{given}: its unit is unclear; allowed: {_with_units(target)}")
+        raise BadInput(f"{given}: its unit is unclear; allowed: {target.with_units}")
     if has_unit and target.names_unit and scale != 1.0:
         raise BadInput(
             f"{given}: given a unit for the field and one for a column; allowed: one of them"
@@ -282,7 +284,7 @@ def _product(
             f"{given}: the unit of the column is converted already; leave out the number"
         )
     scale = 1.0 if scale is None or has_unit else scale
-    parse = _field(target.field).parse_cell
+    parse = target.of_field.parse_cell
 
     def value(cells: Mapping[str, Any]) -> Any:
         result = scale
@@ -324,7 +326,7 @@ def parse_constants(
     Raises ``BadInput`` if a field is unknown, set twice, has a column and is none of ``mapped``, or
     a value does not fit.
     """
-    fields = _parse(text or "", options)
+    fields = _parse(_pairs(text or ""), options)
     for name, column in fields.columns.items():
         if name not in mapped:
             raise BadInput(f"--map {name}={column}: allowed for this format: {name}=@VALUE")
@@ -332,119 +334,125 @@ def parse_constants(
 
 
 def columns_of(text: str | None) -> Mapping[str, str]:
-    """Return the columns that a mapping assigns to fields."""
-    return {} if text is None else _parse(text, {}).columns
+    return {} if text is None else _parse(_pairs(text), {}).columns
 
 
 def parse_map(text: str, options: Mapping[str, str | None] | None = None) -> FieldMap:
     """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name.
 
-    A field is one of ``store.fields.FIELDS``, one of ``units.FIELDS_WITH_UNIT`` with or without a
-    unit, a rate such as ``samples_per_s``, or ``options.NAME``. ``options`` has more constants by
-    field; None is left out. Raises ``BadInput`` if a field is unknown, set twice, or missing, or a
-    constant does not fit its field.
+    A field is one of ``fields.FIELDS``, with another unit (``step_time_ms``) or without one, a rate
+    such as ``samples_per_s``, or ``options.NAME``. ``options`` has more constants by field; None is
+    left out. Raises ``BadInput`` if a field is unknown, set twice, or missing, or a constant does
+    not fit its field.
     """
-    fields = _parse(text, options or {})
-    mapped = {*fields.columns, *fields.constants}
-    for names in REQUIRED:
-        if mapped.isdisjoint(names):
-            required = ", ".join(" or ".join(each) for each in REQUIRED)
-            raise BadInput(f"--map: {' or '.join(names)} is missing; required: {required}")
-    if "metric" in mapped and "epochs" not in mapped:
-        raise BadInput(
-            "--map: metric needs epochs, the number of epochs after which it was measured, such as "
-            "epochs=@90"
-        )
-    for first, second in _EXCLUSIVE:
-        if {first, second} <= mapped:
-            raise BadInput(f"--map: given both {first} and {second}; allowed: one of them")
-    if THROUGHPUT in mapped:
-        _check_rate(fields, mapped)
+    fields = _parse(_pairs(text), options or {})
+    check_fields(fields, "--map")
     return fields
 
 
-def _check_rate(fields: FieldMap, mapped: set[str]) -> None:
+def map_of_columns(names: Iterable[str], others: Mapping[str, Field]) -> FieldMap:
+    """Return the mapping of columns that are named as fields, or as ``others``.
+
+    Raises ``BadInput`` if a column is none, or two columns are one field.
+    """
+    return _parse([(name, name) for name in names], {}, others)
+
+
+def check_fields(
+    fields: FieldMap, given: str, required: Iterable[Iterable[str]] = REQUIRED
+) -> None:
+    """Raise ``BadInput``, which begins with ``given``, if fields are missing or exclude others."""
+    mapped = {*fields.targets}
+    for names in map(tuple, required):
+        if mapped.isdisjoint(names):
+            all_required = ", ".join(" or ".join(each) for each in required)
+            raise BadInput(f"{given}: {' or '.join(names)} is missing; required: {all_required}")
+    if "metric" in mapped and "epochs" not in mapped:
+        raise BadInput(
+            f"{given}: metric needs epochs, the number of epochs after which it was measured, such "
+            "as epochs=@90"
+        )
+    for first, second in _EXCLUSIVE:
+        if {first, second} <= mapped:
+            raise BadInput(f"{given}: given both {first} and {second}; allowed: one of them")
+    if THROUGHPUT not in mapped:
+        return
     kind = fields.rate[0]
     if kind == "tokens" and TOKENS not in mapped:
         raise BadInput(
-            f"--map: tokens per second need {TOKENS}, those of a sample, such as {TOKENS}=@1024"
+            f"{given}: tokens per second need {TOKENS}, those of a sample, such as {TOKENS}=@1024"
         )
     if kind != "steps" and mapped.isdisjoint({"samples", "global_batch", "local_batch"}):
         raise BadInput(
-            "--map: a throughput needs samples, those of an epoch, or global_batch or local_batch"
+            f"{given}: a throughput needs samples, those of an epoch, or global_batch or "
+            "local_batch"
         )
-    if fields.time_field == "step_time_s":
-        for first, second in _EXCLUSIVE:
-            if first == "step_time_s" and second in mapped:
-                raise BadInput(
-                    f"--map: given {second} with a throughput of steps; allowed: with samples, "
-                    "those of an epoch"
-                )
+    if fields.time_field == "step_time_s" and (of_epochs := mapped.intersection(_NOT_OF_STEPS)):
+        raise BadInput(
+            f"{given}: given {join_names(sorted(of_epochs))} with a throughput of steps; allowed: "
+            "with samples, those of an epoch"
+        )
 
 
-def _parse(text: str, options: Mapping[str, str | None]) -> FieldMap:
-    columns: dict[str, str] = {}
-    constants: dict[str, Any] = {}
-    targets: dict[str, Target] = {}
-    pairs = list[tuple[str, str]]()
-    for part in _parts(text):
+def _pairs(text: str) -> list[tuple[str, str]]:
+    try:
+        (parts,) = csv.reader([text], skipinitialspace=True, strict=True) if text else ([],)
+    except (csv.Error, ValueError):
+        raise BadInput(f"--map {quote(text)}: allowed: field=column,field=@value,...") from None
+    pairs = []
+    for part in filter(str.strip, parts):
         name, equals, source = (each.strip() for each in part.partition("="))
         if not (name and equals and source):
             raise BadInput(f"--map {quote(part)}: allowed: field=column or field=@value")
         pairs.append((name, source))
-    pairs += [(name, f"@{value}") for name, value in options.items() if value is not None]
+    return pairs
+
+
+def _parse(
+    pairs: Sequence[tuple[str, str]],
+    options: Mapping[str, str | None],
+    others: Mapping[str, Field] | None = None,
+) -> FieldMap:
+    columns: dict[str, str] = {}
+    constants: dict[str, Any] = {}
+    targets: dict[str, Target] = {}
+    given = "--map" if others is None else "columns"
+    pairs = [*pairs, *((name, f"@{value}") for name, value in options.items() if value is not None)]
     for name, source in pairs:
-        target = _target(name)
+        target = _target(name, others or {}, given)
         if target.field in targets:
-            raise BadInput(f"--map: {target.field} is given twice")
+            raise BadInput(f"{given}: {target.field} is given twice")
         targets[target.field] = target
-        if not source.startswith("@"):
+        if others is not None or not source.startswith("@"):
             columns[target.field] = source
             continue
         try:
             value: Any = source[1:]
             if target.dimension is not None:
                 value = _converted(target, value, target.scale)
-            constants[target.field] = _field(target.field).parse_cell(target.field, value)
+            constants[target.field] = target.of_field.parse_cell(target.field, value)
         except InvalidCell as error:
             raise BadInput(f"--map: {error}") from None
     return FieldMap(columns, constants, targets)
 
 
-def _target(name: str) -> Target:
-    for base, (dimension, field) in FIELDS_WITH_UNIT.items():
-        if name == field:
-            return Target(name, field, dimension, 1.0)
+def _target(name: str, others: Mapping[str, Field], given: str) -> Target:
+    if name in FIELDS or name in others:
+        of_field = others.get(name) or FIELDS[name]
+        return Target(name, name, of_field, None if of_field.dimension is None else 1.0)
+    for base, field in _WITH_UNIT.items():
         if name == base:
-            return Target(name, field, dimension)
-        if name.startswith(f"{base}_") and name not in FIELDS:
-            scale = factor(name.removeprefix(f"{base}_"), dimension)
-            if scale is not None:
-                return Target(name, field, dimension, scale)
-    if name not in _OTHERS and (match := rate_in_name(name)) is not None:
+            return Target(name, field, FIELDS[field])
+        scale = factor(name.removeprefix(f"{base}_"), FIELDS[field].dimension or "time")
+        if name.startswith(f"{base}_") and scale is not None:
+            return Target(name, field, FIELDS[field], scale)
+    if (match := rate_in_name(name)) is not None:
         kind, is_per_gpu, _ = match
         if name == f"{kind}_per_s" + ("_per_gpu" if is_per_gpu else ""):
-            return Target(name, THROUGHPUT)
-    _field(name)
-    return Target(name, name)
-
-
-def _parts(text: str) -> list[str]:
-    try:
-        (parts,) = csv.reader([text], skipinitialspace=True, strict=True) if text else ([],)
-    except (csv.Error, ValueError):
-        raise BadInput(f"--map {quote(text)}: allowed: field=column,field=@value,...") from None
-    return [part for part in parts if part.strip()]
-
-
-def _field(name: str) -> Field:
+            return Target(name, THROUGHPUT, FIELDS[THROUGHPUT])
     if name.startswith(OPTIONS) and len(name) > len(OPTIONS):
         if len(name) > MAX_TEXT or not name.isprintable():
-            raise BadInput(f"--map {quote(name)}: allowed: a name of up to {MAX_TEXT} characters")
-        return OPTION
-    if name in _OTHERS:
-        return _OTHERS[name]
-    if name not in FIELDS:
-        known = join_names([*FIELDS, THROUGHPUT, TOKENS, f"{OPTIONS}NAME"])
-        raise BadInput(f"--map: no field {quote(name)}; allowed: {known}")
-    return FIELDS[name]
+            raise BadInput(f"{given} {quote(name)}: allowed: a name of up to {MAX_TEXT} characters")
+        return Target(name, name, OPTION)
+    known = join_names([*FIELDS, *others, f"{OPTIONS}NAME"])
+    raise BadInput(f"{given}: no field {quote(name)}; allowed: {known}")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from wattlaw.common.scopes import KINDS
 from wattlaw.store.fields import finite_number
 from wattlaw.store.numbers import read_number
 
@@ -24,7 +23,6 @@ _TIME = {
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86_400.0),
 }
-_PERCENT = ("%", "percent", "pct")
 #: By dimension, the factor of each unit to the unit of wattlaw's fields.
 UNITS: Mapping[str, Mapping[str, float]] = {
     "time": _TIME,
@@ -32,8 +30,7 @@ UNITS: Mapping[str, Mapping[str, float]] = {
                "kWh": 3.6e6, "MWh": 3.6e9, "joule": 1.0, "joules": 1.0},
     "power": {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6, "watt": 1.0, "watts": 1.0},
     "frequency": {"Hz": 1e-6, "kHz": 1e-3, "MHz": 1.0, "GHz": 1e3},
-    "share": {**dict.fromkeys(_PERCENT, 0.01), "share": 1.0, "fraction": 1.0},
-    "percentage": {**dict.fromkeys(_PERCENT, 1.0), "share": 100.0, "fraction": 100.0},
+    "share": {"%": 0.01, "percent": 0.01, "pct": 0.01, "share": 1.0, "fraction": 1.0},
 }  # fmt: skip
 #: The units that messages name, and an example of a cell with one.
 _NAMED: Mapping[str, tuple[tuple[str, ...], str]] = {
@@ -42,17 +39,6 @@ _NAMED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "power": (("mW", "W", "kW", "MW"), "260 W"),
     "frequency": (("Hz", "kHz", "MHz", "GHz"), "1.4 GHz"),
     "share": (("share", "percent"), "97%"),
-    "percentage": (("share",), "97%"),
-}
-_TIMES = ("epoch_time", "step_time", "eval_time", "data_wait", "communication", "rank_wait")
-#: The fields with a unit, without it: dimension, and the field that takes the value.
-FIELDS_WITH_UNIT: Mapping[str, tuple[str, str]] = {
-    **{name: ("time", f"{name}_s") for name in _TIMES},
-    **{f"{kind}_energy": ("energy", f"{kind}_energy_j") for kind in KINDS},
-    **{name: ("power", f"{name}_w") for name in ("power", "power_limit")},
-    "clock_limit": ("frequency", "clock_limit_mhz"),
-    **{name: ("share", name) for name in ("sm_util", "mem_util", "dataset_fraction")},
-    **{name: ("percentage", name) for name in ("sm_util_percent", "mem_util_percent")},
 }
 _LOWER = {
     dimension: {
@@ -103,7 +89,6 @@ class Unit:
 
     @property
     def dimension(self) -> str | None:
-        """The first dimension that has the unit."""
         if self.text in _UNCLEAR:
             return _UNCLEAR[self.text]
         return next((name for name in UNITS if factor(self.text, name) is not None), None)
@@ -148,15 +133,13 @@ def rate_in_name(name: str) -> tuple[str, bool, float] | None:
 
 
 def units_text(base: str, dimension: str) -> str:
-    """Return the names of a field with its units, and cells with a unit, for a message."""
     names, cells = _NAMED[dimension]
-    # The share needs no unit, and the field of percent has a name of its own.
+    # A share needs no unit.
     fields = [base if unit == "share" else f"{base}_{unit}" for unit in names]
     return f"{', '.join(fields)}, or a unit in the column's name or in each cell, such as {cells}"
 
 
 def cells_text(dimension: str) -> str:
-    """Return the forms of a cell without a unit in its column, for a message."""
     names, cells = _NAMED[dimension]
     return f"a number with a unit ({', '.join(names)}), such as {cells}"
 

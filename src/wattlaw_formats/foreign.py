@@ -1,9 +1,9 @@
-"""Files of known tools that are not read: what they are, and what to import instead."""
+"""Files of known tools that are not read: what they are, and what to import instead.
+
+Each is a pattern of the first characters of a file, what it is, and what to do.
+"""
 
 import re
-from pathlib import Path
-
-from wattlaw.common.errors import BadInput
 
 _TABLE = "write a table with a run per row, and name its columns with --map"
 _WANDB = "export the table of runs of the project as CSV, and name its columns with --map"
@@ -12,7 +12,7 @@ _MLFLOW = (
 )
 _HDF5 = "import the .hdf5 file that perun writes for the same application"
 #: The first characters of a file, what it is, and what to do.
-_FORMATS = tuple(
+FOREIGN = tuple(
     (re.compile(pattern, re.DOTALL), what, remedy)
     for pattern, what, remedy in (
         (r'\{\s*"id":\s*"[^"]*",\s*"type":\s*\d+,\s*"metadata":', "perun's JSON export", _HDF5),
@@ -67,12 +67,3 @@ _FORMATS = tuple(
         ),
     )
 )  # fmt: skip
-_SEARCHED = 4096
-
-
-def refuse_foreign(path: Path, head: str) -> None:
-    """Raise ``BadInput`` with what a file is and a remedy, if it is of a tool that is known."""
-    head = head[:_SEARCHED].lstrip("\ufeff \t\r\n")
-    for pattern, what, remedy in _FORMATS:
-        if pattern.match(head):
-            raise BadInput(f"{path}: {what}: this format is not read; {remedy}")

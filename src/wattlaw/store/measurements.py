@@ -1,0 +1,340 @@
+"""Reads a user's table: measurements of an import or a replay, and columns of a comparison.
+
+``fields`` defines the columns, ``field_map`` which column each field takes, in which unit.
+"""
+
+import contextlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import join_names, quote
+from wattlaw.store.field_map import (
+    REQUIRED,
+    Column,
+    FieldMap,
+    Getter,
+    check_fields,
+    is_blank,
+    map_of_columns,
+)
+from wattlaw.store.fields import (
+    MAX_TEXT,
+    OPTIONS,
+    SETTING_FIELDS,
+    STEP_PARTS,
+    THROUGHPUT,
+    TOKENS,
+    Field,
+    InvalidCell,
+    finite_number,
+    global_batch_of,
+)
+from wattlaw.store.numbers import UnclearNumber, decimal_marks, read_number
+from wattlaw.store.rows import Row, Rows, read_rows
+from wattlaw.store.units import is_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The first cell of a row that sums up others; texts that stand for no unit, and for no result.
+_SUMMARIES = frozenset({
+    "total", "totals", "sum", "mean", "average", "avg", "median", "std", "stdev", "std dev",
+    "geomean", "overall", "summe", "gesamt", "mittelwert",
+})  # fmt: skip
+_NO_UNITS = frozenset({"", "-", "–", "—", "#", "1", "count", "number", "name", "text", "n/a"})
+_FAILED = frozenset({
+    "oom", "out of memory", "fail", "failed", "error", "crash", "crashed", "timeout", "dnf",
+    "did not finish",
+})  # fmt: skip
+
+
+#: Common texts for a missing value in any column.
+_MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
+_MAX_INT = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One row: what was run, and what was measured, by the names of ``FIELDS``.
+
+    ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of them cannot
+    be read. ``result`` has the others that the row has, always with the time of an epoch or a step
+    (``Measurements.time_field``), which a throughput becomes, and with ``gpu_energy_j`` where the
+    table has a power. ``fault`` says why the row cannot be used.
+    """
+
+    line: int
+    setting: Mapping[str, Any] | None
+    result: Mapping[str, Any]
+    fault: str | None = None
+    more: tuple[int, ...] = ()  # its other lines, where cells have line breaks
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """The rows of a table, and the account of those that are none."""
+
+    path: Path
+    time_field: str  # ``epoch_time_s`` or ``step_time_s``
+    rows: tuple[Measurement, ...]
+    unit: str  # what ``Measurement.line`` counts: ``line`` or ``row``
+    header: tuple[int, ...]  # lines of names and units
+    left_out: tuple[tuple[int, str], ...]  # lines that are no measurements, and why
+    notes: tuple[str, ...]  # which columns are converted from which unit
+
+    def checked(self) -> "Measurements":
+        """Return the table; raise ``BadInput``, which names the row, if a row has a fault."""
+        for row in self.rows:
+            if row.fault is not None:
+                raise BadInput(f"{self.path}: {self.unit} {row.line}: {row.fault}")
+        if not self.rows:
+            raise BadInput(f"{self.path}: no rows; allowed: one row or more")
+        return self
+
+
+def read_measurements(
+    path: Path,
+    fields: FieldMap | None = None,
+    *,
+    others: Mapping[str, Field] | None = None,
+    required: Iterable[Iterable[str]] = REQUIRED,
+) -> Measurements:
+    """Return the rows of a CSV (``.csv``), JSON-lines (``.jsonl``) or Parquet (``.parquet``) file.
+
+    A unit in a column's name, in the row below the header or in each cell is converted to that of
+    the field. Rows of totals, and of runs without a result such as OOM, are left out; a row with a
+    cell that does not fit its field has a ``fault``.
+
+    Parameters
+    ----------
+    path
+        The file. ``rows.read_rows`` says which ones are refused, and how large they may be.
+    fields
+        The column of each field, as of ``field_map.parse_map``. By default each column is the field
+        of its name, such as ``gpus``, ``step_time_ms``, ``samples_per_s`` or ``options.optimizer``,
+        and every column must be one.
+    others
+        More fields, which columns may have without ``fields``; their values are in ``result``.
+    required
+        Fields of each of which a table without ``fields`` has at least one.
+
+    Raises
+    ------
+    wattlaw.common.errors.BadInput
+        The file is no table, lacks a field or has columns that exclude each other, or the unit of a
+        column is unclear.
+    """
+    table = read_rows(path, None if fields is None else fields.needed)
+    try:
+        if fields is None:
+            fields = map_of_columns(table.columns, others or {})
+            check_fields(fields, "columns", required)
+        units = _units(table)
+        rows = table.rows[bool(units) :]
+        columns = _columns(table.columns, rows, units, fields)
+        getters, notes = fields.getters(columns), fields.conversions(columns)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    left_out, measured = [*table.left_out], []
+    for row in rows:
+        if (why := _why_left_out(row, fields)) is not None:
+            part = f"part of a row that begins on another {table.unit}"
+            left_out += [(row.line, why), *((line, part) for line in row.more)]
+        else:
+            measured.append(_measurement(row, fields, getters))
+    header = (*table.header, *((table.rows[0].line,) if units else ()))
+    return Measurements(
+        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), tuple(notes)
+    )
+
+
+def _units(table: Rows) -> dict[str, str]:
+    cells = table.rows[0].cells if table.rows and table.rows[0].fault is None else {}
+    texts = {name: cell for name, cell in cells.items() if isinstance(cell, str) and cell.strip()}
+    units = {name: cell.strip() for name, cell in texts.items() if is_unit(cell)}
+    others = {cell.strip("[]() ").lower() for name, cell in texts.items() if name not in units}
+    has_numbers = any(not isinstance(cell, str) for cell in cells.values() if cell is not None)
+    return units if units and not has_numbers and others <= _NO_UNITS else {}
+
+
+def _columns(
+    names: Sequence[str], rows: Sequence[Row], units: Mapping[str, str], fields: FieldMap
+) -> dict[str, Column]:
+    """Return the columns; where a column shows no decimal mark, its mark is that of the others."""
+    needed = fields.needed
+    cells = {
+        name: [cell for row in rows if not is_blank(cell := row.cells.get(name))]
+        for name in names
+        if name in needed
+    }
+    kinds = {text: fields.targets[name].of_field.number for name, text in fields.columns.items()}
+    marks = {
+        name: decimal_marks(cells[name], whole=kinds.get(name) is int)
+        for name in cells
+        if kinds.get(name, float) is not None
+    }
+    of_table = set().union(*marks.values())
+    columns = {}
+    for name in names:
+        unit = units.get(name, "").strip("[]()")
+        mark = marks.get(name) or of_table
+        columns[name] = Column(
+            name,
+            f"{name} [{unit}]" if unit else name,
+            next(iter(cells.get(name, ())), None),
+            next(iter(mark)) if len(mark) == 1 else None,
+        )
+    return columns
+
+
+def _why_left_out(row: Row, fields: FieldMap) -> str | None:
+    label = row.label or next((each for each in row.cells.values() if isinstance(each, str)), "")
+    if label.strip(" :.").lower() in _SUMMARIES:
+        return "a row of totals or means"
+    times = (
+        row.cells.get(fields.columns.get(name, "")) for name in (fields.time_field, THROUGHPUT)
+    )
+    if any(isinstance(time, str) and time.strip().lower() in _FAILED for time in times):
+        return "a run without a result, such as OOM"
+    return None
+
+
+def _measurement(row: Row, fields: FieldMap, getters: Mapping[str, Getter]) -> Measurement:
+    setting: dict[str, Any] | None = None
+    result: dict[str, Any] = {}
+
+    def values(*, of_setting: bool) -> dict[str, Any]:
+        names = [name for name in fields.targets if is_of_setting(name) == of_setting]
+        found = {name: getters[name](row.cells) for name in names if name in getters}
+        constants = {name: fields.constants[name] for name in names if name in fields.constants}
+        return constants | {name: value for name, value in found.items() if value is not None}
+
+    try:
+        if row.fault is not None:
+            raise InvalidCell(row.fault)
+        setting = values(of_setting=True)
+        for name in ("gpus", "workload", "repeat"):
+            if name in fields.columns and name not in setting:
+                raise InvalidCell(f"{name} is missing; fill merged cells in every row")
+        result = values(of_setting=False)
+        _complete(result, setting, fields)
+    except InvalidCell as error:
+        return Measurement(row.line, setting, result, str(error), row.more)
+    return Measurement(row.line, setting, result, None, row.more)
+
+
+def is_of_setting(name: str) -> bool:
+    """Say whether a field is part of what was run, not of its result."""
+    return name in SETTING_FIELDS or name.startswith(OPTIONS)
+
+
+def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:
+    """Add the time that a throughput means, and the energy that a power means: E = P t."""
+    time_field = fields.time_field
+    if fields.has(THROUGHPUT):
+        result[time_field] = _time_of_rate(result, setting, fields)
+    time_s = result.get(time_field)
+    if time_s is None:
+        if not fields.has(time_field):
+            return
+        raise InvalidCell(f"{time_field} is missing")
+    if math.fsum(result.get(name) or 0.0 for name in STEP_PARTS) > time_s:
+        raise InvalidCell(f"{', '.join(STEP_PARTS)} add up to more than {time_field}")
+    if "power_w" in result:
+        result["gpu_energy_j"] = result["power_w"] * time_s
+
+
+def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> float:
+    rate = result.get(THROUGHPUT)
+    if rate is None:
+        raise InvalidCell("the throughput is missing")
+    kind, is_per_gpu, seconds = fields.rate
+    rate *= (setting["gpus"] if is_per_gpu else 1) / seconds
+    if kind == "steps":
+        return float(1 / rate)
+    if kind == "tokens":
+        if (tokens := result.get(TOKENS)) is None:
+            raise InvalidCell(f"{TOKENS} is missing")
+        rate /= tokens
+    is_of_epochs = fields.time_field == "epoch_time_s"
+    samples = result.get("samples") if is_of_epochs else global_batch_of(setting)
+    if samples is None:
+        raise InvalidCell(f"{'samples' if is_of_epochs else 'global_batch'} is missing")
+    time_s = samples / rate if rate > 0 else math.inf
+    if not 0 < time_s < math.inf:
+        raise InvalidCell("the throughput gives no finite time > 0")
+    return float(time_s)
+
+
+def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> "pd.DataFrame":
+    """Return some columns of a user's CSV, JSON-lines or Parquet file as a frame.
+
+    Missing values of ``numbers`` are NaN. One of ``others`` whose texts are all numbers becomes
+    numeric. Raises ``BadInput`` as ``rows.read_rows`` does, if a column is missing, or if a cell is
+    not a number or not a label.
+    """
+    import pandas as pd
+
+    table = read_rows(path, {*numbers, *others})
+    for name in (*numbers, *others):
+        if name not in table.columns:
+            raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
+    columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
+    marks = decimal_marks(row.cells.get(name) for row in table.rows for name in numbers)
+    mark = marks.pop() if len(marks) == 1 else None
+    for row in table.rows:
+        where = f"{path}: {table.unit} {row.line}:"
+        if row.fault is not None:
+            raise BadInput(f"{where} {row.fault}")
+        for name, cells in columns.items():
+            value = row.cells.get(name)
+            try:
+                if isinstance(value, str) and name in numbers and not _is_missing(value):
+                    value = read_number(value, mark)
+                parse = finite_number if name in numbers else _label
+                cells.append(None if _is_missing(value) else parse(value))
+            except ValueError as error:
+                allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
+                given = f"{quote(name)} is {quote(value)}"
+                if isinstance(error, UnclearNumber) and str(error):
+                    given += f", which {error}"
+                raise BadInput(f"{where} {given}; allowed: {allowed}") from None
+    data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
+    return pd.DataFrame(data)
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) < 10 and value.strip().lower() in _MISSING
+    return value is None or (isinstance(value, float | Decimal) and math.isnan(value))
+
+
+def _label(value: Any) -> str | int | float | bool:
+    """Return a cell as the label of a group; raise ValueError where it cannot be one."""
+    if isinstance(value, Decimal):
+        value = float(value)
+    if isinstance(value, int) and abs(value) > _MAX_INT:
+        value = str(value)  # raises for too many digits
+    if not isinstance(value, str | int | float) or len(str(value)) > MAX_TEXT:
+        raise ValueError
+    return value
+
+
+def _series(cells: list[Any], *, is_number: bool) -> "pd.Series":
+    import pandas as pd
+
+    if is_number:
+        return pd.Series(cells, dtype=float)
+    types = {type(cell) for cell in cells if cell is not None}
+    if types == {str}:
+        with contextlib.suppress(ValueError):
+            numbers = [None if cell is None else finite_number(cell) for cell in cells]
+            return pd.to_numeric(pd.Series(numbers)).convert_dtypes()
+    elif len(types) > 1 and not types <= {int, float}:
+        cells = [None if cell is None else str(cell) for cell in cells]
+    return pd.Series(cells)

@@ -1,0 +1,103 @@
+"""Units of tables: in names, cells and the row below the header."""
+
+import pytest
+
+from imported import a_file, notes, windows
+from wattlaw.api.imports import read_import
+from wattlaw.common.errors import BadInput
+
+UNITS = [
+    ("step_time_ms=dt", "dt", "250", 0.25),
+    ("step_time_s=dt_ms", "dt_ms", "250", 0.25),
+    ("step_time_s=step_time_ms", "step_time_ms", "250", 0.25),
+    ("step_time_ms=dt_s", "dt_s", "250", "unit s is unclear or another one; allowed: step_time_ns"),
+    ("step_time_s=elapsedMs", "elapsedMs", "250", 0.25),
+    ("step_time_s=step_ms_mean", "step_ms_mean", "250", 0.25),
+    ("step_time=ms/step", "ms/step", "250", 0.25),
+    ("step_time_s=s/it", "s/it", "0.25", 0.25),
+    ("step_time_s=Time per iteration (ms)", "Time per iteration (ms)", "250", 0.25),
+    ("step_time_s=ms_per_epoch", "ms_per_epoch", "250", "per epoch"),
+    ("step_time_s=s/sample", "s/sample", "1", "per sample"),
+    ("step_time_s=samples/s", "samples/s", "256", "a rate; map it to throughput"),
+    ("step_time_s=t_min", "t_min", "0.5", 30.0),
+    ("step_time=t_h", "t_h", "0.5", 1800.0),
+    ("step_time_s=dt_W", "dt_W", "1", "unit W is unclear or another one"),
+    ("step_time=dt", "dt", "250", "step_time_min, step_time_h, step_time_d.*hh:mm:ss"),
+    ("step_time_s=dt_ms/1000", "dt_ms", "250", "converted already"),
+    ("step_time_s=dt_ms*2", "dt_ms", "125", 0.25),
+    ("step_time_ms=dt*2", "dt", "125", 0.25),
+    ("throughput=samples/min", "samples/min", "15360", 0.25),
+    ("steps_per_s=rate", "rate", "4,0", 0.25),
+    ("step_time=dt_ms", "dt_ms", "250", 0.25),
+    ("step_time=time [ms]", "time [ms]", "250", 0.25),
+    ("step_time=dt", "dt", "250 ms", 0.25),
+    ("step_time=dt", "dt", "00:00:00.25", 0.25),
+    ("step_time=dt", "dt", "250", "is unclear"),
+    ("step_time_s=total_ms/count", "total_ms", "2500", 0.25),
+    ("throughput=samples/s", "samples/s", "256", 0.25),
+    ("throughput=img_per_sec", "img_per_sec", "256", 0.25),
+    ("throughput=samples/s/gpu", "samples/s/gpu", "128", 0.25),
+    ("steps_per_s=rate", "rate", "4", 0.25),
+    ("tokens_per_s_per_gpu=rate,tokens_per_sample=@1024", "rate", str(128 * 1024), 0.25),
+    ("throughput=rate", "rate", "4", "unit of the throughput is unclear"),
+    ("tokens_per_s=rate", "rate", "4", "tokens_per_sample"),
+]
+
+
+@pytest.mark.parametrize(("mapping", "column", "cell", "expected"), UNITS)
+def test_units_are_read_where_they_are_written(tmp_path, mapping, column, cell, expected):
+    column, cell = column or "dt_ms", cell or "1"
+    path = a_file(tmp_path / "t.csv", f"n;count;{column}\n2;10;{cell}\n")
+    mapping = f"gpus=n,global_batch=@64,{mapping}"
+    if isinstance(expected, str):
+        with pytest.raises(BadInput, match=expected):
+            read_import(path, map=mapping)
+        return
+    (row,) = windows(read_import(path, map=mapping))
+    assert row["duration_s"] == pytest.approx(expected)
+    assert (row["steps"], row["samples"]) == (1, 64)
+
+
+POWERS = [
+    ("power=p", "259.97 W", 259.97), ("power=p_mW", "259970", 259.97),
+    ("power=p [kW]", "2.5", 2500), ("power_w=p*n", "100.0", 200.0),
+    ("power_w=p*n", "0.1 kW", 200.0), ("power=p_mw", "1", "unclear"),
+    ("power=p*n", "100", "unit is unclear"), ("power_w=p_kWh", "1", "another one"),
+    ("power_w=p_kW", "2.5", 2500), ("power_w=p_mw", "1", "unclear"),
+    ("power_MW=p_mw", "0.0005", 500), ("power_w=power_per_gpu_w", "100", "per gpu"),
+    ("power_w=p_W_per_gpu", "100", "per gpu"), ("power_w=power_per_gpu_w*n", "100.0", 200.0),
+    ("power_w=p_kW_avg", "0.2", 200.0), ("power_w=p_min", "200", 200.0),
+    ("power_w=p/zero", "1", "zero is 0"), ("power_w=p*q", "1", 'no column "q"'),
+]  # fmt: skip
+
+
+def test_the_least_of_a_time_is_not_in_minutes(tmp_path):
+    path = a_file(tmp_path / "t.csv", "n,t_min,t_max\n1,0.2,0.3\n")
+    assert windows(read_import(path, map="gpus=n,epoch_time_s=t_min"))[0]["duration_s"] == 0.2
+    with pytest.raises(BadInput, match="unit of the column is unclear"):
+        read_import(path, map="gpus=n,epoch_time=t_min")
+
+
+def test_units_of_a_row_below_the_header_and_shares_are_converted(tmp_path):
+    path = a_file(tmp_path / "t.csv", "n,t,e,u,util_share\n[-],[ms],[Wh],[%],\n1,250,0.05,97,0.9\n")
+    mapping = "gpus=n,epoch_time_s=t,gpu_energy=e,sm_util=u,mem_util_percent=util_share"
+    read = read_import(path, map=mapping)
+    (row,) = windows(read)
+    found = [row[name] for name in ("duration_s", "gpu_energy_j", "sm_util_mean", "mem_util_mean")]
+    assert found == pytest.approx([0.25, 180, 0.97, 0.9])
+    assert 'epoch_time_s: column "t" is converted from ms' in notes(read)
+
+
+@pytest.mark.parametrize(("mapping", "cell", "expected"), POWERS)
+def test_products_of_columns_and_units_in_cells_are_power(tmp_path, mapping, cell, expected):
+    column = mapping.partition("=")[2].split("*")[0].split("/")[0]
+    path = a_file(tmp_path / "t.csv", f"n,t,zero,{column}\n2,10,0,{cell}\n")
+    mapping = f"gpus=n,epoch_time_s=t,{mapping}"
+    if not isinstance(expected, str):
+        (row,) = windows(read_import(path, map=mapping))
+        assert row["gpu_energy_j"] == pytest.approx(10 * expected)
+    elif "is 0" in expected:
+        assert expected in read_import(path, map=mapping).files[0].rejected[0]
+    else:
+        with pytest.raises(BadInput, match=expected):
+            read_import(path, map=mapping)

@@ -1,0 +1,83 @@
+"""The reader of tables of measurements, whose columns are named as fields."""
+
+from pathlib import Path
+
+import pytest
+
+from wattlaw.common.errors import BadInput
+from wattlaw.store.fields import Field, finite_number
+from wattlaw.store.measurements import read_measurements
+
+
+def a_table(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_columns_that_are_named_as_fields_are_values_in_their_units(tmp_path):
+    table = read_measurements(
+        a_table(
+            tmp_path / "t.csv",
+            "gpus,local_batch,step_time_ms,power_kw,sm_util_percent,options.lr,workload",
+            "2,16,250,0.6,97,0.1,bert",
+            "Total,,500,,,,",
+            "4,16,OOM,,,,bert",
+            "8,,1 s,,,,bert",
+        )
+    )
+    (first, last), left_out = table.rows, dict(table.left_out)
+    assert first.setting == {
+        "gpus": 2, "local_batch": 16, "options.lr": "0.1", "workload": "bert",
+    }  # fmt: skip
+    assert first.result == pytest.approx(
+        {"step_time_s": 0.25, "power_w": 600, "sm_util": 0.97, "gpu_energy_j": 150}
+    )
+    assert (last.line, last.result) == (5, {"step_time_s": 1.0})
+    assert left_out.keys() == {3, 4}
+    assert table.checked().time_field == "step_time_s"
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "time_field", "time_s"),
+    [
+        ("gpus,samples,samples_per_s", "2,1000,50", "epoch_time_s", 20),
+        ("gpus,local_batch,samples_per_s_per_gpu", "2,8,16", "step_time_s", 0.5),
+        ("gpus,steps_per_s", "1,4", "step_time_s", 0.25),
+        ("gpus,global_batch,tokens_per_s,tokens_per_sample", "4,8,1024,64", "step_time_s", 0.5),
+    ],
+)
+def test_a_throughput_becomes_the_time_of_a_step_or_an_epoch(
+    tmp_path, header, row, time_field, time_s
+):
+    (found,) = read_measurements(a_table(tmp_path / "t.csv", header, row)).checked().rows
+    assert found.result[time_field] == pytest.approx(time_s)
+
+
+def test_a_launcher_may_have_fields_of_its_own(tmp_path):
+    path = a_table(tmp_path / "t.csv", "gpus,step_time_s,startup_s", "1,2,30")
+    with pytest.raises(BadInput, match='no field "startup_s"; allowed: gpus, epoch_time_s'):
+        read_measurements(path)
+    startup = {"startup_s": Field(finite_number, "seconds", float)}
+    (row,) = read_measurements(path, others=startup).rows
+    assert row.result["startup_s"] == 30
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("gpus,step_time_s", "1,-2"), "line 2: step_time_s is -2.0; allowed: a number > 0"),
+        (("gpus,step_time_s", "1,2", ",3"), "line 3: gpus is missing"),
+        (("gpus,step_time_s", "1,"), "line 2: step_time_s is missing"),
+        (("gpus,step_time_s,data_wait_s", "1,2,3"), "line 2: data_wait_s, communication_s"),
+        (("gpus,step_time_s",), "no rows"),
+        (("gpus,power_w", "1,2"), "epoch_time_s or step_time_s or throughput is missing"),
+        (("gpus,step_time_s,step_time_ms", "1,2,3"), "step_time_s is given twice"),
+        (("gpus,step_time_s,epoch_time_s", "1,2,3"), "both step_time_s and epoch_time_s"),
+        (("gpus,step_time", "1,2"), 'column "step_time": the unit of the column is unclear'),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_refused_by_line_or_column(tmp_path, lines, message):
+    with pytest.raises(BadInput) as error:
+        read_measurements(a_table(tmp_path / "t.csv", *lines)).checked()
+    assert str(tmp_path / "t.csv") in str(error.value)
+    assert message in str(error.value)

@@ -1,0 +1,215 @@
+"""What every importer must do, for a small file of each format."""
+
+import json
+import os
+import pickle
+import random
+import zlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from import_samples import SAMPLES, Sample
+from soak import mutate
+from wattlaw.api.imports import import_files, read_import
+from wattlaw.cli.main import main
+from wattlaw.common.delimited import encoding_of
+from wattlaw.common.errors import BadInput
+from wattlaw.importing.detection import HEAD_BYTES, importer_of, importers, read_file
+from wattlaw.importing.importer import Options
+from wattlaw.store.field_map import parse_constants
+from wattlaw.store.schema import EPOCHS, TELEMETRY, find_faults
+from wattlaw.store.store import Store
+
+#: Formats that mark the windows of a time series, and formats without a window of their own.
+MARKS, SERIES = {"windows", "log"}, {"nvidia-smi", "zeus-power", "dcgm", "amd-smi", "mlperf-power"}
+#: Formats that are not detected by their content.
+NAMED = {"table", "log"}
+BY_FORMAT = {sample.format: sample for sample in SAMPLES}
+#: Inputs of the fuzzer per format; 0 for the few of a short test.
+INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "0"))
+
+
+def settings_of(sample: Sample, folder: Path) -> tuple[list[Path], dict]:
+    """Return the files and settings with which a sample can be imported."""
+    files, settings = [sample.write(folder)], dict(sample.settings)
+    if sample.format in MARKS:
+        files.append(BY_FORMAT["nvidia-smi"].write(folder))
+    if sample.format == "mlperf-power":
+        files.append(BY_FORMAT["mlperf"].write(folder))
+        settings["map"] = "gpus=@8"
+    return files, settings
+
+
+HOSTILE = (
+    b"",
+    b"\0",
+    b"\0" * 70_000,
+    b"\xff\xfe" * 1000,
+    b"x" * 2_000_000,
+    b"{" * 100_000,
+    pickle.dumps(Path("x")),
+)
+
+
+def assert_one_line(folder, capsys, sample: Sample, path: Path) -> None:
+    arguments = ["import", str(path), "--from", sample.format, "--store", str(folder / "store")]
+    for name, value in sample.settings.items():
+        arguments += [f"--{name}", value]
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1
+    assert path.name in told
+    assert told.strip().isprintable()
+    assert "Traceback" not in told
+    assert not (folder / "store").exists()
+
+
+def rows_in(sample: Sample, content: bytes) -> int | None:
+    """Count the rows of a file without wattlaw; None where that takes a reader of its format."""
+    if sample.count_rows is not None:
+        return sample.count_rows(content)
+    text = content.decode(encoding_of(content[:1024])).replace("\r\n", "\n").replace("\r", "\n")
+    return sum(bool(line.strip()) for line in text.split("\n"))
+
+
+def options_of(sample: Sample) -> Options:
+    """Return the options with which ``wattlaw import`` reads a sample."""
+    mapping, settings = sample.settings.get("map"), sample.settings
+    constants = {} if sample.format == "table" else parse_constants(mapping, {})
+    return Options(
+        "s", mapping=mapping, constants=constants, pattern=settings.get("pattern"),
+        devices=tuple(settings.get("devices", ())),
+    )  # fmt: skip
+
+
+def damaged(dice: random.Random, content: bytes) -> bytes:
+    """Return content with bytes, words, lines or values of JSON changed."""
+    if content[:1] == b"{" and dice.random() < 0.6:
+        tree = mutate.data(dice, json.loads(content), dice.choice([1, 2, 5]))
+        return json.dumps(tree, default=str, skipkeys=True).encode("utf-8", "surrogatepass")
+    how = dice.random()
+    if how < 0.25:
+        for _ in range(dice.choice([1, 3, 30])):
+            at = dice.randrange(len(content))
+            content = content[:at] + bytes([dice.randrange(256)]) + content[at + 1 :]
+        return content
+    if how < 0.35:
+        return content[: dice.randrange(len(content))]
+    if how < 0.45:
+        lines = content.splitlines(keepends=True)
+        dice.shuffle(lines)
+        return b"".join(lines)
+    if how < 0.55:
+        at, size = dice.randrange(len(content)), dice.choice([1, 10, 1000])
+        return content[:at] + dice.randbytes(size) + content[at:]
+    text = mutate.text(dice, content.decode("utf-8", "surrogateescape"), dice.choice([1, 2, 8]))
+    return text.encode("utf-8", "surrogateescape")
+
+
+class ImporterSuite:
+    """The tests; a subclass is parametrized with ``sample``."""
+
+    def test_an_importer_detects_its_own_samples_only(self, tmp_path, sample) -> None:
+        path, options = sample.write(tmp_path), Options("s", mapping=sample.settings.get("map"))
+        head = path.read_bytes()[:HEAD_BYTES]
+        detected = {name for name, each in importers().items() if each.detect(path, head)}
+        assert detected == {sample.format} - NAMED
+        if sample.format not in NAMED:
+            assert importer_of(path, options).name == sample.format
+
+    def test_an_import_gives_valid_runs_and_says_what_the_file_is(
+        self, tmp_path, capsys, sample
+    ) -> None:
+        files, settings = settings_of(sample, tmp_path)
+        read = read_import(files, **settings)
+        assert len(read.runs) == sample.runs
+        assert read.files[0].format == sample.format
+        assert read.files[0].description.isprintable()
+        result = read.write(tmp_path / "store")
+        assert (result.added, result.unchanged, result.rejected) == (sample.runs, 0, 0)
+        assert import_files(files, tmp_path / "store", **settings).unchanged == sample.runs
+        store = Store.existing(tmp_path / "store", strict=True)
+        for name, schema in (("epochs", EPOCHS), ("telemetry", TELEMETRY)):
+            table = store.arrow(name, validate=True)
+            assert table.schema == schema
+            assert not find_faults(table)
+        for row in store.arrow("runs").to_pylist():
+            assert (row["launcher"], row["status"]) == ("imported", "done")
+            assert row["notes"][0].startswith("imported from ")
+            assert row["gpus"] >= 1
+        windows = store.arrow("epochs").to_pylist()
+        assert all((row["energy_source"] == "none") == (row["energy_verdict"] == "unavailable")
+                   for row in windows)  # fmt: skip
+        if store.arrow("telemetry").num_rows == 0:
+            assert all(row["energy_verdict"] != "ok" for row in windows)
+
+    def test_reading_twice_gives_equal_runs(self, tmp_path, sample) -> None:
+        files, settings = settings_of(sample, tmp_path)
+        one, other = read_import(files, **settings), read_import(files, **settings)
+        assert [run.record for run in one.runs] == [run.record for run in other.runs]
+        assert [run.windows for run in one.runs] == [run.windows for run in other.runs]
+        assert [run.telemetry for run in one.runs] == [run.telemetry for run in other.runs]
+
+    def test_a_hostile_file_gives_one_line_and_exit_code_2(self, tmp_path, capsys, sample):
+        path, content = tmp_path / sample.file, sample.content()
+        header = content[: content.find(b"\n") + 1 or 10]
+        for hostile in (*HOSTILE, header):
+            path.write_bytes(hostile)
+            assert_one_line(tmp_path, capsys, sample, path)
+
+    def test_a_missing_file_and_a_folder_are_named(self, tmp_path, sample) -> None:
+        for path in (tmp_path / "none.csv", tmp_path):
+            with pytest.raises(BadInput, match=path.name):
+                read_import(path, format=sample.format, **sample.settings)
+
+    def test_damaged_files_are_read_or_refused(self, tmp_path, sample, monkeypatch) -> None:
+        """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
+        # A file of perun is read by a process of its own.
+        inputs = INPUTS or (10 if sample.format == "perun" else 50)
+        content, refused = sample.content(), 0
+        files, settings = settings_of(sample, tmp_path)
+        dice = random.Random(zlib.crc32(sample.file.encode()))
+        for number in range(inputs):
+            files[0].write_bytes(damaged(dice, content))
+            try:
+                read = read_import(
+                    files, format=None if len(files) > 1 else sample.format, **settings
+                )
+            except BadInput as error:
+                refused += 1
+                assert str(error).isprintable(), number
+                assert len(str(error)) < 1500, number
+                continue
+            for run in read.runs:
+                table = pa.Table.from_pylist(list(run.windows), schema=EPOCHS)
+                assert not find_faults(table), number
+                assert run.record.model_validate_json(run.record.model_dump_json()) == run.record
+        assert 0 < refused < inputs
+
+    def test_each_row_is_read_or_left_out_with_a_reason(self, tmp_path, sample) -> None:
+        """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
+        inputs = INPUTS or (5 if sample.format == "perun" else 30)
+        path, options = sample.write(tmp_path), options_of(sample)
+        importer, content = importers()[sample.format], sample.content()
+        dice, read = random.Random(zlib.crc32(sample.file.encode()) + 1), 0
+        for number in range(inputs):
+            changed = damaged(dice, content) if number else content
+            path.write_bytes(changed)
+            try:
+                imported, account = read_file(path, importer, options)
+            except BadInput:
+                continue
+            read += 1
+            left_out = sum(each.count for each in account.left_out)
+            rejected = len({row.line for row in account.rejected})
+            counted = len(account.headers) + account.rows_read + left_out + rejected
+            assert counted == rows_in(sample, changed)
+            assert all(each.reason and each.first >= 1 for each in account.left_out)
+            texts = account.texts()
+            assert all({*texts} <= {*run.record.notes} for run in imported.runs)
+            if number == 0:
+                assert account.rows_read > 0
+                assert not rejected
+        assert read > 1
