@@ -57,7 +57,6 @@ class Tokens:
         return len(self._wrong) >= _MOST_WRONG
 
     def exchange(self, token: str) -> str | None:
-        """Return the cookie for the token, which is used up; None for a wrong one."""
         if self.token is not None and hmac.compare_digest(token.encode(), self.token.encode()):
             self.token = None
             return self._cookie
@@ -65,7 +64,6 @@ class Tokens:
         return None
 
     def has_cookie(self, header: str) -> bool:
-        """Return whether a header has the cookie."""
         pairs = (part.strip().partition("=") for part in header.split(";"))
         return any(
             name == COOKIE and hmac.compare_digest(value.encode(), self._cookie.encode())
@@ -80,7 +78,6 @@ class Guard:
         self._app, self._tokens = app, tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

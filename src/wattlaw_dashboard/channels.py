@@ -39,7 +39,6 @@ class Channel:
 
     @property
     def has_viewers(self) -> bool:
-        """Whether anybody looks at the page."""
         return bool(self._viewers)
 
     async def fresh(self) -> Parts:

@@ -33,11 +33,9 @@ class Connections:
         self._owned: set[_Protocol] = set()
 
     def add(self, protocol: "_Protocol") -> None:
-        """Add a new connection."""
         self._others[protocol] = asyncio.get_running_loop().time()
 
     def remove(self, protocol: "_Protocol") -> None:
-        """Remove a connection that is closed."""
         self._others.pop(protocol, None)
         self._owned.discard(protocol)
 
@@ -84,7 +82,6 @@ class _Protocol(H11Protocol):
             self._connections.request(self, dict(self.scope["headers"]))
 
     def drop(self) -> None:
-        """Close the connection at once."""
         self._connections.remove(self)
         self.transport.abort()
 

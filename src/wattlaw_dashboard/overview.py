@@ -57,60 +57,42 @@ class RunRow:
     attempt: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Overview:
-    """The state of stores.
-
-    Parameters
-    ----------
-    stores
-        Their paths.
-    counts
-        Runs by status, in the order in which ``status`` lists them.
-    running, failed, ended
-        Active runs; the last runs that failed or are damaged; the last done runs.
-    gpu_hours
-        Of the runs that ended, by their source: measured or imported, never added up. Of each run
-        the last attempt. Simulated and replayed runs use no GPUs.
-    left_s
-        The time until no run is left at the rate of the last runs, None if it is unknown.
-    decisions
-        The state of each decision as a sentence.
-    notes
-        What could not be read.
-    not_needed
-        Planned runs that a decision does without.
-    origin
-        ``simulated`` or ``replayed`` if no run is measured, else empty.
-    sources
-        Runs by source, where there are several.
-    skipped
-        Sentences on the runs that cannot run here, by reason.
-    """
+    """The state of stores, summed up over them."""
 
     stores: tuple[str, ...]
-    counts: dict[str, int]
-    running: tuple[RunRow, ...]
-    failed: tuple[RunRow, ...]
-    ended: tuple[RunRow, ...]
-    gpu_hours: dict[str, float]
-    left_s: float | None
-    decisions: tuple[str, ...]
-    notes: tuple[str, ...]
-    not_needed: int = 0
-    origin: str = ""
-    sources: dict[str, int] = field(default_factory=dict)
-    skipped: tuple[str, ...] = ()
+    states: Counter[str] = field(default_factory=Counter)  # runs by status
+    running: list[RunRow] = field(default_factory=list)  # or queued
+    failed: list[RunRow] = field(default_factory=list)  # or damaged; the last first, not all
+    ended: list[RunRow] = field(default_factory=list)  # done; the last first, not all
+    decisions: list[str] = field(default_factory=list)  # sentences
+    notes: list[str] = field(default_factory=list)  # on what could not be read
+    #: Of the last attempt of runs that ended, by their source: measured or imported, never added
+    #: up. Simulated and replayed runs use no GPUs.
+    gpu_hours: dict[str, float] = field(default_factory=dict)
+    runs_per_s: float = 0.0  # that ended lately
+    left: int = 0
+    not_needed: int = 0  # planned runs that a decision does without
+    launchers: Counter[str] = field(default_factory=Counter)
+    skip_reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The runs by status, in the order in which ``status`` lists them."""
+        return count_statuses(self.states.elements())
 
     @property
     def runs(self) -> int:
-        """The number of runs."""
-        return sum(self.counts.values())
+        return self.states.total()
 
     @property
     def ended_count(self) -> int:
-        """The number of runs that have ended."""
-        return sum(self.counts.get(state, 0) for state in ("done", "failed", "skipped"))
+        return sum(self.states[state] for state in ("done", "failed", "skipped"))
+
+    @property
+    def failed_count(self) -> int:
+        return sum(self.states[state] for state in _FAILED)
 
     @property
     def active(self) -> list[RunRow]:
@@ -118,51 +100,15 @@ class Overview:
         return [row for row in self.running if row.state == "running"]
 
     @property
-    def failed_count(self) -> int:
-        """The number of runs of which ``failed`` has the last ones."""
-        return sum(self.counts.get(state, 0) for state in _FAILED)
+    def left_s(self) -> float | None:
+        """The time until no run is left at the rate of the last runs, None if it is unknown."""
+        is_known = self.left and self.runs_per_s and self.running
+        return self.left / self.runs_per_s if is_known else None
 
-
-def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
-    """Return the state of stores, also of the queues of schedulers.
-
-    A store that cannot be read is a note.
-    """
-    state = _State()
-    for index, path in enumerate(paths):
-        try:
-            state.add(index, path, poller)
-        except (WattlawError, OSError, pa.ArrowException) as error:
-            state.notes.append(one_line(error))
-    running = sorted(state.running, key=lambda row: row.state != "running")
-    is_known = state.left and state.rates and running
-    return Overview(
-        tuple(map(str, paths)), count_statuses(state.counts.elements()),
-        tuple(running[:MOST_ROWS]), tuple(_last(state.failed)), tuple(_last(state.ended)),
-        dict(state.hours), state.left / state.rates if is_known else None, tuple(state.decisions),
-        tuple(state.notes), state.not_needed, origins_label(sorted(state.launchers)),
-        state.sources,
-        tuple(f"{plural(count, 'run')} skipped: {reason}"
-              for reason, count in state.skipped.most_common(_MOST_REASONS)),
-    )  # fmt: skip
-
-
-@dataclass
-class _State:
-    """The sums over stores; GPU-hours by source."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    running: list[RunRow] = field(default_factory=list)
-    failed: list[RunRow] = field(default_factory=list)
-    ended: list[RunRow] = field(default_factory=list)
-    decisions: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    hours: Counter[str] = field(default_factory=Counter)
-    rates: float = 0.0
-    left: int = 0
-    not_needed: int = 0
-    launchers: Counter[str] = field(default_factory=Counter)
-    skipped: Counter[str] = field(default_factory=Counter)
+    @property
+    def origin(self) -> str:
+        """``simulated`` or ``replayed`` if no run is measured, else empty."""
+        return origins_label(sorted(self.launchers))
 
     @property
     def sources(self) -> dict[str, int]:
@@ -172,37 +118,42 @@ class _State:
             counts[source_of(launcher)] += count
         return dict(counts) if len(counts) > 1 else {}
 
+    @property
+    def skipped(self) -> list[str]:
+        most = self.skip_reasons.most_common(_MOST_REASONS)
+        return [f"{plural(count, 'run')} skipped: {reason}" for reason, count in most]
+
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
-        """Add a store."""
         store = Store.existing(path)
         status = poller.status(store)
-        reasons = {run.run_id: (run.state, run.reason) for run in status.not_done}
+        states = {run.run_id: (run.state, run.reason) for run in status.not_done}
         table = store.snapshot().runs.select(_COLUMNS)
-        self.counts.update(status.states)
+
+        def rows(of_states: Sequence[str]) -> list[RunRow]:
+            wanted = [run_id for run_id, (state, _) in states.items() if state in of_states]
+            return _rows(table, index, states, wanted) if wanted else []
+
+        self.states.update(status.states)
         self.notes += status.errors
-        for state in ("running", "queued"):
-            wanted = [run_id for run_id, (own, _) in reasons.items() if own == state]
-            self.running += _rows(table, index, wanted, reasons)
-        wanted = [run_id for run_id, (own, _) in reasons.items() if own in _FAILED]
-        self.failed += _last(_rows(table, index, wanted, reasons))
+        self.running += rows(["running", "queued"])
+        self.failed += _last(rows(_FAILED))
+        unread = [run for run in status.not_done if run.title is None]
         self.failed += [
             RunRow(index, run.run_id, run.run_id, run.state, run.reason)
-            for run in status.not_done if run.title is None  # its record cannot be read
-        ][:MOST_ROWS]  # fmt: skip
-        done = table.filter(pc.equal(table["status"], "done")).sort_by(
-            [("finished_at", "descending")]
-        )
-        self.ended += _rows(done.slice(0, MOST_ROWS), index, None, reasons)
-        self.hours.update(_gpu_hours(table))
-        self.left += sum(status.states.count(state) for state in ("planned", "running", "queued"))
+            for run in unread[:MOST_ROWS]
+        ]
+        done = table.filter(pc.equal(table["status"], "done"))
+        done = done.sort_by([("finished_at", "descending")]).slice(0, MOST_ROWS)
+        self.ended += _rows(done, index, states)
         not_needed = sum(run.is_not_needed for run in status.not_done)
-        self.left -= not_needed
         self.not_needed += not_needed
-        self.skipped.update(
-            reason or "without a reason" for state, reason in reasons.values() if state == "skipped"
+        self.left += sum(status.states.count(state) for state in ("planned", "running", "queued"))
+        self.left -= not_needed
+        self.skip_reasons.update(
+            reason or "without a reason" for state, reason in states.values() if state == "skipped"
         )
         self.launchers.update(table["launcher"].drop_null().to_pylist())
-        self.rates += _rate(table)
+        self._add_times(table)
         try:
             decision = stored_decision(path)
         except BadInput as error:
@@ -210,13 +161,48 @@ class _State:
         else:
             self.decisions += [] if decision is None else [decision_text(decision)]
 
+    def _add_times(self, table: Any) -> None:
+        """Add the GPU-hours of runs that ended, and the rate of those that ended lately."""
+        frame = table.select(["gpus", "started_at", "finished_at", "launcher"]).to_pandas()
+        seconds = (frame["finished_at"] - frame["started_at"]).dt.total_seconds()
+        hours = (frame["gpus"] * seconds.clip(lower=0) / _HOUR_S).dropna()
+        by_source = hours.groupby(frame["launcher"].map(source_of)).sum()
+        for name in _USE_GPUS:
+            if name in by_source.index:
+                hours_so_far = self.gpu_hours.get(name, 0.0)
+                self.gpu_hours[name] = hours_so_far + float(by_source[name])
+        ran = table.filter(pc.not_equal(table["status"], "skipped"))
+        newest = sorted(ran["finished_at"].drop_null().to_pylist())[-_RECENT:]
+        span_s = time.time() - newest[0].timestamp() if newest else 0.0
+        if len(newest) > 1 and span_s > 0:
+            self.runs_per_s += (len(newest) - 1) / span_s
+
+
+def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
+    """Return the state of stores, also of the queues of schedulers.
+
+    A store that cannot be read is a note.
+    """
+    overview = Overview(tuple(map(str, paths)))
+    for index, path in enumerate(paths):
+        try:
+            overview.add(index, path, poller)
+        except (WattlawError, OSError, pa.ArrowException) as error:
+            overview.notes.append(one_line(error))
+    overview.running.sort(key=lambda row: row.state != "running")
+    del overview.running[MOST_ROWS:]
+    overview.failed, overview.ended = _last(overview.failed), _last(overview.ended)
+    return overview
+
 
 def _rows(
-    table: Any, store: int, run_ids: Sequence[str] | None, states: dict[str, tuple[str, str | None]]
+    table: Any,
+    store: int,
+    states: dict[str, tuple[str, str | None]],
+    run_ids: Sequence[str] | None = None,
 ) -> list[RunRow]:
     if run_ids is not None:
-        table = table.filter(pc.is_in(table["run_id"], pc.cast(run_ids, "string"))) if run_ids \
-            else table.slice(0, 0)  # fmt: skip
+        table = table.filter(pc.is_in(table["run_id"], pc.cast(run_ids, "string")))
     rows = []
     for row in table.to_pylist():
         run_id = row["run_id"]
@@ -231,26 +217,6 @@ def _last(rows: Sequence[RunRow]) -> list[RunRow]:
     """Return the rows that ended last, the newest first."""
     oldest = datetime.min.replace(tzinfo=UTC)
     return sorted(rows, key=lambda row: row.finished_at or oldest, reverse=True)[:MOST_ROWS]
-
-
-def _gpu_hours(table: Any) -> dict[str, float]:
-    """Return the GPU-hours of the last attempt of each run that ended, by source."""
-    frame = table.select(["gpus", "started_at", "finished_at", "launcher"]).to_pandas()
-    seconds = (frame["finished_at"] - frame["started_at"]).dt.total_seconds()
-    hours = (frame["gpus"] * seconds.clip(lower=0) / _HOUR_S).dropna()
-    by_source = hours.groupby(frame["launcher"].map(source_of)).sum()
-    return {name: float(by_source[name]) for name in _USE_GPUS if name in by_source.index}
-
-
-def _rate(table: Any) -> float:
-    """Return the runs per second that ended lately, without those that were skipped."""
-    table = table.filter(pc.not_equal(table["status"], "skipped"))
-    ends = table["finished_at"].drop_null().to_pylist()
-    newest = sorted(ends)[-_RECENT:]
-    if len(newest) < 2:
-        return 0.0
-    span_s = time.time() - newest[0].timestamp()
-    return (len(newest) - 1) / span_s if span_s > 0 else 0.0
 
 
 class RunTails:

@@ -4,19 +4,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-import jinja2
 import pandas as pd
 import pyarrow as pa
 
 from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import NoSuchRun, WattlawError, one_line
-from wattlaw.report.pictures import environment
+from wattlaw.report.rendering import environment
 from wattlaw.run.run_status import StatusPoller
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -81,12 +79,11 @@ class Pages:
     def __post_init__(self) -> None:
         self._tails = RunTails(self.paths)
         #: Tables of a done run do not change.
-        self._ended = lru_cache(maxsize=8)(_ended_run)
+        self._ended = lru_cache(maxsize=8)(lambda path, _: ended_run(RunFolder(path)))
         self._energies = Refreshed(partial(read_energies, self.paths))
         self._results = Refreshed(partial(read_results, self.paths))
 
     def overview(self) -> Parts:
-        """Return the parts of the first page."""
         with self._lock:
             state = read_overview(self.paths, self._poller)
             tails = self._tails.poll(state.active)
@@ -95,6 +92,8 @@ class Pages:
         totals = Totals()
         for tail in tails:
             totals.update(tail.totals)
+        folders = (Store(self.paths[row.store]).folder(row.run_id) for row in state.failed[:10])
+        failed = list(zip(state.failed, map(log_tail, folders), strict=False))
         return {
             "summary": _render(
                 "summary", state=state, energies=self._energies.get() or {}, fmt=fmt
@@ -103,13 +102,11 @@ class Pages:
                 "live", charts=timelines(devices, totals, marks), running=state.active
             ),
             "running": _render("runs", rows=state.running, kind="running"),
-            "failed": _render("failed", rows=[(row, self._log(row)) for row in state.failed[:10]],
-                              more=max(0, state.failed_count - 10)),
+            "failed": _render("failed", rows=failed, more=max(0, state.failed_count - 10)),
             "ended": _render("runs", rows=state.ended, kind="ended"),
         }  # fmt: skip
 
     def results(self) -> Parts:
-        """Return the parts of the page of results."""
         return {"results": _render("results", results=self._results.get())}
 
     def run(self, store: int, run_id: str) -> Parts:
@@ -144,17 +141,22 @@ class Pages:
 
     def comparison(self, chosen: Sequence[tuple[int, str]]) -> Parts:
         """Return the parts of the comparison of runs; runs that are not done have no values."""
-        columns: list[pd.Series] = []
         for store, run_id in chosen:
             self._record(store, run_id)
         metrics = {
             store: open_results(self.paths[store]).metrics for store in {each for each, _ in chosen}
         }
+        columns: list[pd.Series] = []
         for store, run_id in chosen:
             rows = metrics[store][metrics[store]["run_id"] == run_id]
             columns.append(rows.iloc[0] if len(rows) else pd.Series(dtype=object))
+
+        def cell(value: Any) -> str:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return fmt.number(value, 4) if is_number else fmt.printable(value, 80)
+
         table = [
-            (title, [_cell(column.get(name)) for column in columns])
+            (title, [cell(column.get(name)) for column in columns])
             for name, title in COMPARED.items()
         ]
         shown = [row for row in table if any(cell != fmt.MISSING for cell in row[1])]
@@ -171,33 +173,14 @@ class Pages:
                 return folder, record
         raise NoSuchRun("there is no such run")
 
-    def _log(self, row: RunRow) -> str:
-        return log_tail(Store(self.paths[row.store]).folder(row.run_id))
-
-
-def _ended_run(path: Path, _: datetime | None) -> tuple[list[Device], Totals, list[Mark]]:
-    return ended_run(RunFolder(path))
-
-
-def _cell(value: Any) -> str:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return fmt.number(value, 4) if is_number else fmt.printable(value, 80)
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    return environment("wattlaw_dashboard")
-
 
 def _render(name: str, **values: Any) -> str:
-    return _environment().get_template(f"{name}.html.j2").render(**values)
+    return environment("wattlaw_dashboard").get_template(f"{name}.html.j2").render(**values)
 
 
 def page(title: str, events: str, parts: Parts, nav: str) -> str:
     """Return a whole page with its parts as they are now."""
-    return _environment().get_template("page.html.j2").render(
-        title=title, events=events, parts=parts, nav=nav, headings=HEADINGS
-    )  # fmt: skip
+    return _render("page", title=title, events=events, parts=parts, nav=nav, headings=HEADINGS)
 
 
 #: The headings of the parts; the summary has its own.

@@ -8,7 +8,8 @@ from wattlaw.api.results import open as open_results
 from wattlaw.common.errors import one_line
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.layouts import MAX_CAVEATS
-from wattlaw.report.pictures import Picture, chart_of, draw_charts
+from wattlaw.report.pictures import chart_of, draw_charts
+from wattlaw.report.sections import Picture
 from wattlaw.report.stores import read_findings
 from wattlaw.report.topics import verdict
 from wattlaw.store.store import Store
@@ -62,7 +63,6 @@ def read_energies(paths: Sequence[Path]) -> dict[str, float] | str:
 
 
 def read_results(paths: Sequence[Path]) -> Results:
-    """Return the results of stores; damaged runs are left out."""
     try:
         results = open_results(*paths)
         if results.metrics.empty:

@@ -39,7 +39,6 @@ class Application:
         self._channels: dict[str, Channel] = {}
 
     def app(self, tokens: Tokens | None) -> Any:
-        """Return the ASGI application."""
         routes = [
             Route("/", self._page),
             Route("/results", self._page),
@@ -160,7 +159,6 @@ def listen_tcp(port: int) -> socket.socket:
 
 
 def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None:
-    """Serve until SIGINT or SIGTERM."""
     config = uvicorn.Config(
         Application(pages).app(tokens), http="h11", ws="none", lifespan="off", access_log=False,
         log_level="critical", server_header=False, timeout_graceful_shutdown=1, proxy_headers=False,

@@ -40,27 +40,19 @@ class Totals:
     step_s: int = 1
     steps: dict[str, dict[int, tuple[float, int, float, float]]] = field(default_factory=dict)
 
-    def add(self, column: str, step: int, value: float) -> None:
-        """Add a sample."""
-        self._merge(column, step, (value, 1, value, value))
+    def add(self, column: str, step: int, new: tuple[float, int, float, float]) -> None:
+        steps = self.steps.setdefault(column, {})
+        old = steps.get(step, (0.0, 0, math.inf, -math.inf))
+        steps[step] = old[0] + new[0], old[1] + new[1], min(old[2], new[2]), max(old[3], new[3])
 
     def update(self, other: "Totals") -> None:
-        """Add the totals of other devices."""
         for column, steps in other.steps.items():
             for step, total in steps.items():
-                self._merge(column, step, total)
+                self.add(column, step, total)
 
     def forget(self, before: int) -> None:
-        """Forget the steps before one."""
         for column, steps in self.steps.items():
             self.steps[column] = {step: each for step, each in steps.items() if step >= before}
-
-    def _merge(self, column: str, step: int, new: tuple[float, int, float, float]) -> None:
-        steps = self.steps.setdefault(column, {})
-        old = steps.get(step)
-        steps[step] = new if old is None else (
-            old[0] + new[0], old[1] + new[1], min(old[2], new[2]), max(old[3], new[3])
-        )  # fmt: skip
 
 
 @dataclass
@@ -76,7 +68,6 @@ class Device:
     _counter: tuple[float, float] | None = None  # time in s, energy in J
 
     def add(self, row: Mapping[str, Any], totals: Totals) -> None:
-        """Add a sample, also to the totals."""
         t_s = _number(row.get("t_ns")) * 1e-9
         if not 0 <= t_s < 2**33:
             return
@@ -91,7 +82,7 @@ class Device:
             if abs(value) < _HIGHEST:  # neither nan nor a value whose sum is not finite
                 total, count = means.get(name, (0.0, 0))
                 means[name] = total + value, count + 1
-                totals.add(self.column(name), step, value)
+                totals.add(self.column(name), step, (value, 1, value, value))
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
         """Return the mean power since the previous reading of the counter, nan if unknown."""
@@ -121,11 +112,9 @@ class Device:
         return {step * self.step_s: mean[0] / mean[1] for step, mean in means if mean is not None}
 
     def last(self, column: str) -> float | None:
-        """Return the newest value, None without any."""
         return next(reversed(self.series(column).values()), None)
 
     def forget(self, before: int) -> None:
-        """Forget the steps before one."""
         for step in [step for step in self.steps if step < before]:
             del self.steps[step]
 
@@ -161,12 +150,14 @@ class RunTail:
             if match is None:
                 continue
             tail = self._files.setdefault(path, _FileTail(path))
+            host = match[2]
             for row in tail.rows():
                 is_changed = True
-                if match[1] == "telemetry":
-                    self._add_sample(match[2], row)
-                else:
-                    self._add_mark(match[2], row)
+                if match[1] == "windows":
+                    self._add_mark(host, row)
+                elif (name := row.get("device", "")) and row.get("kind") in _KINDS:
+                    device = Device(host, name, row["kind"])
+                    self.devices.setdefault((host, name), device).add(row, self.totals)
         newest = max((max(item.steps, default=0) for item in self.devices.values()), default=0)
         kept = STEPS if len(self.devices) <= MOST_DEVICES else _FEW_STEPS
         for device in self.devices.values():
@@ -174,11 +165,6 @@ class RunTail:
         self.totals.forget(newest - STEPS)
         self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
         return is_changed
-
-    def _add_sample(self, host: str, row: Mapping[str, str]) -> None:
-        name, kind = row.get("device", ""), row.get("kind", "")
-        if name and kind in _KINDS:
-            self.devices.setdefault((host, name), Device(host, name, kind)).add(row, self.totals)
 
     def _add_mark(self, host: str, row: Mapping[str, str]) -> None:
         start_s, duration_s = _number(row.get("start_ns")) * 1e-9, _number(row.get("duration_s"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from html import escape
 
 from wattlaw.common.formatting import number, replace_invisible
-from wattlaw.report.theme import COLOURS
+from wattlaw.report.charts import COLOURS
 from wattlaw_dashboard.tails import STEPS, Device, Mark, Totals
 
 #: More devices than this are shown as their mean, least and greatest value.
@@ -72,13 +72,9 @@ def _lines(
 
 
 def _chart(
-    column: str,
-    lines: Mapping[str, Mapping[int, float]],
-    limits: Sequence[float],
-    marks: Sequence[Mark],
-    newest_s: int,
-    span_s: int,
-) -> Timeline:
+    column: str, lines: Mapping[str, Mapping[int, float]], limits: Sequence[float],
+    marks: Sequence[Mark], newest_s: int, span_s: int,
+) -> Timeline:  # fmt: skip
     name, unit = _TITLES[column]
     highest = max((*limits, *(max(line.values()) for line in lines.values())), default=1.0)
     top = 100.0 if unit == "%" else _ceiling(highest)
@@ -146,10 +142,5 @@ def _duration(seconds: float) -> str:
 
 def _ceiling(value: float) -> float:
     """Return the least of 1, 2 or 5 times a power of ten that is not below a value."""
-    power = 1e-3
-    while power < 1e12:
-        for step in (1.0, 2.0, 5.0):
-            if value <= step * power:
-                return step * power
-        power *= 10
-    return value
+    steps = (step * 10.0**power for power in range(-3, 12) for step in (1, 2, 5))
+    return next((step for step in steps if value <= step), value)

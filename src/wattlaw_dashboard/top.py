@@ -19,13 +19,18 @@ from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.run.run_status import StatusPoller
 from wattlaw.store.store import Store
-from wattlaw_dashboard.overview import Overview, RunRow, RunTails, read_overview
+from wattlaw_dashboard.overview import Overview, RunTails, read_overview
 from wattlaw_dashboard.tails import Device, RunTail
 
 #: Steps of a sparkline, and its seconds.
 _BARS, _SPARK_S = " ▁▂▃▄▅▆▇█", 40
 #: Rows of each table: a terminal has few lines.
 _MOST_DEVICES, _MOST_RUNS = 16, 6
+#: Values of a device by their headings.
+_COLUMNS = {
+    "power W": "power_w", "limit W": "power_limit_w", "use %": "sm_util",
+    "clock MHz": "sm_clock_mhz", "°C": "temperature_c", "cores": "cpu_cores",
+}  # fmt: skip
 #: Reading a large store takes at most this share of the time.
 _SHARE = 0.1
 
@@ -67,7 +72,6 @@ class _View:
         self._poller = StatusPoller()
 
     def state(self) -> Group:
-        """Return the present state."""
         begin_s = time.monotonic()
         if self._overview is None or begin_s >= self._due_s:
             self._overview = read_overview(self._paths, self._poller)
@@ -107,20 +111,12 @@ def _devices(tails: list[RunTail]) -> Table | Text:
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for heading in ("device", "host"):
         table.add_column(heading, overflow="fold")
-    for heading in ("power W", "limit W", "use %", "clock MHz", "°C", "cores"):
+    for heading in _COLUMNS:
         table.add_column(heading, justify="right")
     table.add_column(f"power, last {_SPARK_S} s")
     shown = sorted(devices, key=lambda item: (item.host, item.kind != "gpu", item.id))
     for device in shown[:_MOST_DEVICES]:
-        columns = (
-            "power_w",
-            "power_limit_w",
-            "sm_util",
-            "sm_clock_mhz",
-            "temperature_c",
-            "cpu_cores",
-        )
-        values = [fmt.number(device.last(name)) for name in columns]
+        values = [fmt.number(device.last(name)) for name in _COLUMNS.values()]
         origin = f" ({device.origin})" if device.origin else ""
         name, host = escape_invisible(device.id[-24:] + origin), escape_invisible(device.host)
         table.add_row(name, host, *values, _sparkline(device))
@@ -145,7 +141,7 @@ def _sparkline(device: Device) -> str:
 def _runs(overview: Overview) -> Iterator[Table]:
     counts = overview.counts
     active = counts.get("running", 0) + counts.get("queued", 0)
-    groups: tuple[tuple[str, int, tuple[RunRow, ...]], ...] = (
+    groups = (
         ("running and queued", active, overview.running),
         ("failures", overview.failed_count, overview.failed),
         ("done", counts.get("done", 0), overview.ended),

@@ -1,20 +1,71 @@
-"""Published claims of the two studies, tested on these data."""
+"""What the report shows of the two studies: their layouts, claims, exponents and citations."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
+from wattlaw.analysis.laws.series_fits import SeriesFit
+from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
-from wattlaw_papers.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SIMULATED, SUPPORTED, Claim
-from wattlaw_papers.published import SOURCES
+from wattlaw.report.sections import AddedSection, Content, Layout, Parts
+from wattlaw_papers.claims import check_claims
+from wattlaw_papers.claims.verdicts import (
+    CONTRADICTED,
+    NOT_DECIDABLE,
+    SCOPES,
+    SIMULATED,
+    SUPPORTED,
+    Claim,
+)
+from wattlaw_papers.published import SOURCES, Published, published
 
+NAME = "claims"
 _COMMAND = "wattlaw claims STORE --json"
 #: The summary names the supported claims if there are at most this number.
 _MAX_NAMED = 4
 
 
+def _layout(study: str, sections: str, figures: str, reference: int | None = None) -> Layout:
+    source = f"layout, figures and claims of {SOURCES[study].name}"
+    return Layout(
+        tuple(sections.split()), tuple(figures.split()), study, source, reference, SCOPES[study]
+    )
+
+
+LAYOUTS = {
+    "mit-2022": _layout(
+        "mit-2022",
+        "environment utilisation energy caps scaling claims data methods",
+        "epoch_time epoch_time_by_cap epoch_time_by_clock speedup energy energy_speed "
+        "effects_by_cap effects_by_clock utilisation joint variation_by_cap variation_by_clock",
+        reference=2,
+    ),
+    "kit-2025": _layout(
+        "kit-2025",
+        "environment scaling energy batch claims data methods",
+        "epoch_time speedup energy gpu_hours factor strong_scaling constant_local_batch "
+        "growing_data quality",
+    ),
+}
+
+
+def _build(content: Content) -> Parts:
+    """Yield the claims, in a layout those of its study; nothing if none is decided or wanted."""
+    findings, study = content.findings, content.layout.name
+    claims = check_claims(
+        findings.stored, findings.epochs, statistics=findings.statistics,
+        footprint=findings.footprint, energy_scope=content.energy_scope,
+    )  # fmt: skip
+    claims = tuple(claim for claim in claims if study in (None, claim.study))
+    is_decided = {claim.verdict for claim in claims} & {SUPPORTED, CONTRADICTED}
+    if is_decided or study is not None or NAME in content.layout.wanted:
+        yield from claim_sentences(findings, claims)
+        yield from (verdicts(claims, each) for each in SOURCES)
+        yield by_workload(claims)
+
+
 def verdicts(claims: Sequence[Claim], study: str) -> tables.Table | None:
-    """Return the claims of a study with verdict and evidence."""
     columns = [
         tables.text("claim", lambda claim: claim.claim),
         tables.text("verdict here", lambda claim: claim.verdict),
@@ -35,7 +86,6 @@ def verdicts(claims: Sequence[Claim], study: str) -> tables.Table | None:
 
 
 def by_workload(claims: Sequence[Claim]) -> tables.Table | None:
-    """Return the verdict of each workload on each claim."""
     columns = [
         tables.text("claim", lambda row: row[0].claim),
         tables.text("runs of", lambda row: row[1].label),
@@ -65,3 +115,38 @@ def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str
             if 0 < len(named) <= most:
                 text += f" {verdict.capitalize()}: {'; '.join(named)}."
         yield text
+
+
+def _published(fit: SeriesFit) -> Published | None:
+    """Return the published exponent of a fit's workload, cap and clock."""
+    for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
+        if all(getattr(value, name, None) == fit.group.get(name) for name in POWER_SETTINGS):
+            return value
+    return None
+
+
+def _published_beta(fit: SeriesFit) -> str | None:
+    value = _published(fit)
+    if value is None:
+        return None
+    counts = f"N {value.gpus_min} to {value.gpus_max}" if value.gpus_max else "N unknown"
+    return f"{fmt.number(value.value)} ({counts}; {value.source.name}, {value.hardware})"
+
+
+def _beta_in_published_range(fit: SeriesFit) -> float | None:
+    value = _published(fit)
+    if value is None or fit.law is None or not (value.gpus_min and value.gpus_max):
+        return None
+    return fit.law.beta_within(value.gpus_min, value.gpus_max)
+
+
+SECTION = AddedSection(
+    "Published claims on these data",
+    _build,
+    LAYOUTS,
+    law_columns=(
+        tables.number("β in the published range", _beta_in_published_range),
+        tables.text("published β", _published_beta),
+    ),
+    citations=tuple(f"{source.citation}, {source.url}." for source in SOURCES.values()),
+)

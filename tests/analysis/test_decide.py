@@ -15,7 +15,7 @@ from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
-from wattlaw.report.topics.decision import result as decision_result
+from wattlaw.report.topics.decision import sentences as decision_sentences
 from wattlaw.run.choosing import NOT_NEEDED
 
 SETTING = (
@@ -165,8 +165,8 @@ def test_an_energy_budget_is_not_checked_without_energy(write_decide, tmp_path):
     decision = outcome.results.decision
     assert decision["meets"] is None
     assert "no-energy" in {item["code"] for item in decision["warnings"]}
-    [question] = decision_result(outcome.results._findings()).to_frame()["question"]
-    assert "GPU-hours replace energy" in question
+    [sentence] = decision_sentences(outcome.results._findings())
+    assert "GPU-hours replace energy" in sentence
 
 
 def test_the_length_of_a_training_is_that_of_the_sweeps(write_decide, tmp_path):

@@ -17,7 +17,8 @@ from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.main import main
-from wattlaw.report.layouts import Content, Layout, sections
+from wattlaw.report.layouts import sections
+from wattlaw.report.sections import Content, Layout
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.decision import decision_text
 from wattlaw.run.run_status import StatusPoller
@@ -373,7 +374,7 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
     assert any("at local batch 64, 4 GPUs" in line for line in shown_results.sentences)
     assert any(line.startswith("Left out: 6 runs") for line in shown_results.sentences)
     findings = analyse(*tables)
-    [screen] = sections(Content(findings, (), ()), Layout(("advice",)))
+    [screen] = sections(Content(findings, (), Layout(("advice",))))
     assert screen.sentences == text.summary(findings.advice[0])  # none of them is cut
 
 

@@ -8,7 +8,7 @@ from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.report.figures import GALLERY
-from wattlaw.report.topics.decision import result as decision_result
+from wattlaw.report.topics.decision import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
 
 SETTING = (
@@ -80,19 +80,18 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
     run(write_decide(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
     opened = results.open(tmp_path / "store")
-    table = decision_result(opened._findings())
-    frame = table.to_frame()
-    assert list(frame["setting"]) == ["1 GPU on 1 node, batch 32 each"]
-    assert list(frame["runs"]) == ["3"]
+    (sentence,) = decision_sentences(opened._findings())
+    assert "1 GPU on 1 node, batch 32 each: within" in sentence
+    assert "(after 3 runs)" in sentence
     opened.report(tmp_path / "report.html", figures=folder, kinds="svg")
     assert (folder / "decision.svg").exists()
     page = (tmp_path / "report.html").read_text()
     assert 'id="decision"' in page
-    assert f"{table.title} (replayed)" in page
+    assert "3 runs" in page
     before_decision = page.split('id="decision"')[0]
     assert "Its setting is 1 GPU on 1 node, batch 32 each" in before_decision
 
     run(write_decide(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
     plain = results.open(tmp_path / "plain")._findings()
-    assert decision_result(plain) is None
+    assert not list(decision_sentences(plain))
     assert few[0].chart(plain) is None

@@ -26,11 +26,11 @@ from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.report.figures import GALLERY, Figure
+from wattlaw.report.layouts import layout
 from wattlaw.report.page import write_report
 from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
-from wattlaw.report.scripts import explorable
+from wattlaw.report.rendering import explorable
 from wattlaw.study.footprint import Footprint
-from wattlaw_papers.claims import check_claims
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
 FEW = {"schnet": MIT["schnet"]}
@@ -68,8 +68,7 @@ def written(findings: Findings, template: str | None = None, **options: bool) ->
     """Return the page of findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
-        claims = check_claims(findings.stored, findings.epochs)
-        write_report(findings, claims, path, template=template, **options)
+        write_report(findings, path, layout(template), **options)
         return path.read_text(encoding="utf-8")
 
 
@@ -199,7 +198,7 @@ def test_the_panels_of_an_interactive_figure_zoom_and_its_legend_selects():
 
 
 #: Every column of text that a store takes from outside.
-TEXTS = ("study", "workload", "hardware", "metric_name", "launcher", "precision", "git_commit")
+TEXTS = ("study", "workload", "hardware", "metric_name", "launcher", "git_commit")
 OBJECTS = ("options", "train", "software")
 
 
@@ -229,7 +228,7 @@ def test_no_text_of_a_store_becomes_markup():
     assert not any(name.startswith("on") for name in names)
     assert not {"\x00", "\x1b"} & set(text)
     shown = (*TEXTS, "software", "options", "notes", "reason", "run_id", "energy_source")
-    for column in set(shown) - {"precision", "metric_name"}:
+    for column in set(shown) - {"metric_name"}:
         assert f"{column}&lt;/script&gt;" in text, column
     pictures = [one["src"] for one in parsed.of("img")]
     assert len(pictures) > 3
@@ -296,7 +295,7 @@ def test_an_estimate_is_marked_and_a_missing_energy_is_not_zero():
 def test_the_template_of_a_study_keeps_to_its_sections_figures_and_claims(some, study_, other):
     text = written(mit_findings() if study_ == "mit-2022" else kit_findings(), study_)
     shown = set(re.findall(r'id="figure-(\w+)"', text))
-    assert shown == {figure.name for figure in some if study_ in figure.studies}
+    assert shown == {figure.name for figure in some} & {*layout(study_).figures}
     assert "Claims of" in text
     assert f"Claims of {other}" not in text
     assert "layout, figures and claims of" in text

@@ -108,7 +108,7 @@ def test_skipped_runs_are_no_failures_in_the_dashboard(tmp_path):
     path = write(tmp_path, repeats=2, sweeps=[{"gpus": [1, 32, 64], "local_batch": [8]}])
     run(path, tmp_path / "s")
     overview = read_overview([tmp_path / "s"], StatusPoller())
-    assert (overview.failed_count, overview.failed) == (0, ())
+    assert (overview.failed_count, overview.failed) == (0, [])
     assert overview.counts == {"done": 2, "skipped": 4}
     assert sorted(sentence[:38] for sentence in overview.skipped) == [
         "2 runs skipped: needs 32 workers; this", "2 runs skipped: needs 64 workers; this",

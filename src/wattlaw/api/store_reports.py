@@ -101,13 +101,13 @@ class StoreReports(StoreTables):
         import altair as alt
 
         from wattlaw.report.figures import GALLERY
+        from wattlaw.report.layouts import figure_scope
         from wattlaw.report.pictures import chart_of
-        from wattlaw_papers.claims.verdicts import scope_of
 
         if figure not in self.figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(self.figures)}")
         drawn = GALLERY[self.figures.index(figure)]
-        scope = checked_scope(energy_scope) or scope_of(drawn.studies)
+        scope = checked_scope(energy_scope) or figure_scope(figure)
         findings = self._findings(reference=reference, target=target, energy_scope=scope)
         chart = chart_of(drawn, findings)
         if chart is None:
@@ -135,7 +135,7 @@ class StoreReports(StoreTables):
         path
             The page. Its folder is created if necessary.
         template
-            ``mit-2022`` or ``kit-2025`` for the layout of that study.
+            A layout of an add-on, such as ``mit-2022``.
         claims
             Show the published claims even if these runs decide none of them.
         interactive
@@ -158,26 +158,18 @@ class StoreReports(StoreTables):
         from wattlaw.report.layouts import layout
         from wattlaw.report.page import write_report
         from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
-        from wattlaw_papers.claims import check_claims
-        from wattlaw_papers.claims.verdicts import scope_of
 
-        page, chosen = Path(path), layout(template)
+        page, chosen = Path(path), layout(template, ["claims"] if claims else [])
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
         scope, footprint = checked_scope(energy_scope), read_question(asked).footprint
         findings = self._findings(
             footprint=footprint,
             reference=chosen.reference,
             target=finite("target", target),
-            energy_scope=scope or scope_of([chosen.study] if chosen.study else []),
+            energy_scope=scope or chosen.energy_scope,
         )
-        claimed = check_claims(
-            *self._tables, statistics=findings.statistics, footprint=footprint, energy_scope=scope
-        )
-        for_page, for_files = tee(make_charts(findings, chosen.study))
-        write_report(
-            findings, claimed, page, for_page,
-            template=template, all_claims=claims, interactive=interactive,
-        )  # fmt: skip
+        for_page, for_files = tee(make_charts(findings, chosen))
+        write_report(findings, page, chosen, for_page, energy_scope=scope, interactive=interactive)
         files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
         return Report(page, tuple(files))
 

@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-import altair as alt
 import pandas as pd
 
 from wattlaw.analysis.advise.comparison import Comparison
-from wattlaw.report.figures import parts
-from wattlaw.report.layouts import BulletList, Section
+from wattlaw.report import charts
+from wattlaw.report.charts import Spec
 from wattlaw.report.page import write_page
 from wattlaw.report.pictures import draw_charts, lone_chart
-from wattlaw.report.theme import Spec, line_styles
+from wattlaw.report.sections import BulletList, Section
 from wattlaw.report.topics.comparison import SHOWN, label, origin, sentences, table
 
 _MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
@@ -18,38 +17,41 @@ _MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
 
 def figure(comparison: Comparison) -> Spec:
     """Draw the change of each quantity over all settings, and at the first settings."""
-    panels, styles = [], line_styles([""])
-    y = alt.Y("label:N", title=None, sort=None)
+    panels, styles = [], charts.line_styles([""])
+    y = charts.field("label", "nominal", title=None, sort=None)
     for quantity in SHOWN:
         items = [item for item in comparison.changes if item.quantity == quantity][:_MAX_ROWS]
         if not items:
             continue
         unknown = (float("nan"), float("nan"))
-        rows = pd.DataFrame(
-            [
-                (label(comparison, item), item.percent, *(item.percent_ci or unknown), "")
-                for item in items
-            ],
-            columns=["label", "percent", "low", "high", "line"],
-        )
-        values = rows[["percent", "low", "high"]].to_numpy(float).ravel()
-        x = parts.x_axis("percent", "B relative to A (%)", [0.0, *values])
-        layers = [
-            parts.reference_line(0.0, "x"),
-            *parts.error_bars(rows, x, y, styles, horizontal=True),
-            parts.points(rows, x, y, styles, {"label": "setting", "percent": "percent"}),
+        changes = [
+            (label(comparison, item), item.percent, *(item.percent_ci or unknown), "")
+            for item in items
         ]
-        panels.append(parts.panel(layers, quantity, _WIDTH, _ROW_HEIGHT * len(rows)))
-    return parts.concat(panels, 1, [parts.CI_BARS + origin(comparison)], _WIDTH)
+        rows = pd.DataFrame(changes, columns=["label", "percent", "low", "high", "line"])
+        values = rows[["percent", "low", "high"]].to_numpy(float).ravel()
+        x = charts.x_axis("percent", "B relative to A (%)", [0.0, *values])
+        layers = [
+            charts.reference_line(0.0, "x"),
+            *charts.error_bars(rows, x, y, styles, horizontal=True),
+            charts.points(rows, x, y, styles, {"label": "setting", "percent": "percent"}),
+        ]
+        panels.append(charts.panel(layers, quantity, _WIDTH, _ROW_HEIGHT * len(rows)))
+    return charts.figure(panels, 1, [charts.CI_BARS + origin(comparison)], _WIDTH)
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
-    """Write the sentences, the figure, the table and the warnings of a comparison."""
+    """Write a page with the sentences, the figure, the table and the warnings of a comparison."""
     pictures = draw_charts([lone_chart("changes", "Changes of B from A", figure(comparison))])
     warnings = tuple(map(str, comparison.warnings))
     section = Section.of(
-        "comparison", "Comparison", "screen", *sentences(comparison), *pictures, table(comparison),
-        BulletList("Warnings", warnings) if warnings else None,
+        "comparison",
+        "Comparison",
+        "screen",
+        [
+            *sentences(comparison), *pictures, table(comparison),
+            BulletList("Warnings", warnings) if warnings else None,
+        ],
     )  # fmt: skip
     title = f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}"
     write_page(path, title, [section])

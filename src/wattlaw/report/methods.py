@@ -1,27 +1,14 @@
 """How each number is computed: formula, explanation and source; and how to cite them."""
 
 import tomllib
-from dataclasses import dataclass
 from importlib import resources
 
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
-from wattlaw_papers.published import SOURCES
-
-
-@dataclass(frozen=True)
-class Method:
-    """How a quantity is computed: formula as plain text, explanation and source."""
-
-    name: str
-    formula: str
-    text: str
-    source: str
-    kind = "method"
+from wattlaw.report.sections import Method, added_sections
 
 
 def citations(findings: Findings) -> tuple[str, ...]:
-    """Return how to cite these measurements, wattlaw and the two studies."""
     facts = findings.facts
     details = [facts[name] for name in ("Studies", "Hardware", "Ran") if name in facts]
     commit = f"; code at {facts['Git commit']}" if "Git commit" in facts else ""
@@ -32,11 +19,10 @@ def citations(findings: Findings) -> tuple[str, ...]:
         f"{subject}: {'; '.join(details) or 'no run is done'}{commit}. State what the energies "
         "count.",
         f"The tool: wattlaw {__version__}.",
-        *(f"{source.citation}, {source.url}." for source in SOURCES.values()),
+        *(source for added in added_sections().values() for source in added.citations),
     )
 
 
 def read_methods() -> tuple[Method, ...]:
-    """Return the methods in the order of the page."""
     text = resources.files("wattlaw.report").joinpath("templates/methods.toml").read_text("utf-8")
     return tuple(Method(**method) for method in tomllib.loads(text)["methods"])

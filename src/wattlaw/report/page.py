@@ -1,78 +1,67 @@
 """The report: one HTML file that loads nothing from a network, without scripts unless asked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
 from wattlaw.common.files import write_text
-from wattlaw.report import layouts
-from wattlaw.report.layouts import Content, Layout, Section, layout
-from wattlaw.report.pictures import Chart, draw_charts, environment, make_charts
-from wattlaw.report.scripts import Script, page_scripts, policy_hash, template_text
-from wattlaw_papers.claims.verdicts import Claim
-from wattlaw_papers.published import SOURCES
+from wattlaw.report.charts import Spec
+from wattlaw.report.layouts import layout, sections
+from wattlaw.report.pictures import Chart, draw_charts, make_charts
+from wattlaw.report.rendering import render
+from wattlaw.report.sections import Content, Layout, Section
 
 
 def write_report(
     findings: Findings,
-    claims: Sequence[Claim],
     path: Path,
+    shown: Layout | None = None,
     charts: Iterable[Chart] | None = None,
     *,
-    template: str | None = None,
-    all_claims: bool = False,
+    energy_scope: str | None = None,
     interactive: bool = False,
 ) -> None:
-    """Write the page; raise ``BadInput`` if the template is unknown.
+    """Write the page in a layout, by default the default one.
 
-    ``charts`` are ``make_charts`` of the findings and the template's study, if they exist already.
-    ``all_claims`` shows claims even if none is decided, ``interactive`` figures have scripts.
+    ``charts`` are ``make_charts`` of the findings and the layout, if they exist already.
+    ``energy_scope`` is that which the user asked for, and ``interactive`` figures have scripts.
     """
-    chosen = layout(template)
-    claims = [claim for claim in claims if chosen.study in (None, claim.study)]
+    shown = shown or layout(None)
     if charts is None:
-        charts = make_charts(findings, chosen.study)
+        charts = make_charts(findings, shown)
     pictures = draw_charts(charts, interactive=interactive)
-    content = Content(findings, claims, pictures, all_claims or chosen.study is not None)
+    content = Content(findings, pictures, shown, energy_scope)
+    facts = findings.facts
+    # Below the title: number of runs, hardware, dates, version, layout.
+    lead = [f"{sum(findings.statuses.values()):,} runs"]
+    lead += [facts[name] for name in ("Hardware", "Ran") if name in facts]
+    lead.append(f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by wattlaw {__version__}")
+    lead += [shown.source] if shown.source else []
     origin = f" ({findings.sources_label})" if findings.sources_label else ""
-    studies = findings.facts.get("Studies", "")
-    title = f"Time and energy of training{f': {studies}' if studies else ''}{origin}"
+    studies = f": {facts['Studies']}" if "Studies" in facts else ""
     write_page(
-        path, title, layouts.sections(content, chosen),
-        page_scripts(pictures) if interactive else (), origin=origin,
-        lead=_subtitle(findings, chosen),
+        path, f"Time and energy of training{studies}{origin}", sections(content),
+        {picture.name: picture.spec for picture in pictures} if interactive else None,
+        origin=origin, lead=f"{'; '.join(lead)}.",
     )  # fmt: skip
 
 
 def write_page(
-    path: Path, title: str, sections: Sequence[Section], scripts: Sequence[Script] = (), *,
+    path: Path, title: str, sections: Sequence[Section], specs: Mapping[str, Spec] | None = None, *,
     origin: str = "", lead: str = "",
 ) -> None:  # fmt: skip
-    """Write sections as a page that loads nothing and runs no script but these.
+    """Write sections as a page that loads nothing and runs no script but those of ``specs``.
 
     ``origin`` follows the titles of tables, and ``lead`` that of the page.
     """
-    style = template_text("report.css")
-    sources = " ".join(f"'{policy_hash(script.text)}'" for script in scripts if script.runs)
-    page = environment().get_template("report.html.j2").render(
-        style=style, style_hash=policy_hash(style), scripts=scripts, version=__version__,
-        script_policy=f"script-src {sources}; " if sources else "", title=title, origin=origin,
-        lead=lead, sections=sections, numbers=_block_numbers(sections), interactive=bool(scripts),
+    page = render(
+        "report.html.j2", specs, version=__version__, title=title, origin=origin, lead=lead,
+        sections=sections, numbers=_block_numbers(sections), interactive=specs is not None,
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page, durable=False)
-
-
-def _subtitle(findings: Findings, layout: Layout) -> str:
-    """Return the line below the title: number of runs, hardware, dates, version, layout."""
-    facts, runs = findings.facts, sum(findings.statuses.values())
-    parts = [f"{runs:,} runs", *(facts[name] for name in ("Hardware", "Ran") if name in facts)]
-    parts.append(f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by wattlaw {__version__}")
-    if layout.study is not None:
-        parts.append(f"layout, figures and claims of {SOURCES[layout.study].name}")
-    return f"{'; '.join(parts)}."
 
 
 def _block_numbers(shown: Sequence[Section]) -> dict[tuple[str, str], str]:

@@ -10,24 +10,23 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 import vl_convert
-from altair.utils.schemapi import debug_mode
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
 from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.progress import track
-from wattlaw.report.figures import Figure, figures_of
-from wattlaw.report.scripts import page_scripts, policy_hash, template_text
-from wattlaw.report.theme import Spec
+from wattlaw.report import figures
+from wattlaw.report.charts import Spec
+from wattlaw.report.figures import Figure
+from wattlaw.report.rendering import render
+from wattlaw.report.sections import Layout, Picture
 
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
@@ -37,27 +36,8 @@ _PNG_SCALE = 2
 _FOR_PHONES, _PHONE_WIDTH = ("pareto", "scaling"), 265
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
-
-
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _TAG = re.compile("<[^>]*>")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a page: as an image, for a phone too where it is ``narrow``; or as ``spec``."""
-
-    name: str
-    title: str
-    caption: str
-    section: str
-    spec: dict[str, Any] = field(repr=False)
-    address: str = ""
-    narrow: str = ""
-    width: int = 0
-    height: int = 0
-
-    kind = "picture"
 
 
 @dataclass(frozen=True)
@@ -68,34 +48,34 @@ class Chart:
     spec: dict[str, Any]
 
 
-def make_charts(findings: Findings, study: str | None = None) -> Iterator[Chart]:
-    """Yield the figures (of a study, or of the default page) that the findings have data for."""
-    charts = (chart_of(figure, findings) for figure in figures_of(study))
-    return (chart for chart in charts if chart is not None)
+def make_charts(findings: Findings, layout: Layout | None = None) -> Iterator[Chart]:
+    """Yield the figures of a layout that the findings have data for."""
+    names = None if layout is None else layout.figures
+    for figure in figures.GALLERY:
+        is_shown = not figure.is_extra if names is None else figure.name in names
+        if is_shown and (chart := chart_of(figure, findings)) is not None:
+            yield chart
 
 
 def chart_of(figure: Figure, findings: Findings) -> Chart | None:
     """Return a figure of the findings; None where they have no data for it."""
-    with debug_mode(False):  # checking each part takes a fifth of the time; tests do it
-        chart = figure.chart(findings)
-    if chart is None:
+    spec = figure.chart(findings)
+    if spec is None:
         return None
-    spec = _replace_invisible(chart)
+    spec = _replace_invisible(spec)
     if findings.sources_label:  # a figure may be seen without its page
         label = findings.sources_label.capitalize()
         spec["title"]["subtitle"].append(f"{label} values: nothing was measured here.")
     return Chart(figure, spec)
 
 
-def lone_chart(name: str, title: str, drawn: Spec) -> Chart:
+def lone_chart(name: str, title: str, spec: Spec) -> Chart:
     """Return a chart that is no figure of the gallery, with its title."""
-    drawn["title"]["text"] = title
-    figure = Figure(name, title, name, frozenset(), lambda _: drawn, "")
-    return Chart(figure, _replace_invisible(drawn))
+    figure = Figure(name, title, name, lambda _: spec, "")
+    return Chart(figure, _replace_invisible(spec | {"title": spec["title"] | {"text": title}}))
 
 
 def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[Picture, ...]:
-    """Return charts as pictures."""
     if interactive:
         return tuple(_picture(chart, _page_spec(chart)) for chart in charts)
     pictures = []
@@ -124,8 +104,6 @@ def _narrow(spec: dict[str, Any]) -> dict[str, Any]:
     """Return a figure for a phone: panels below each other, and a legend of two columns."""
     panels = deepcopy(spec["concat"])
     for panel in panels:
-        # Labels are placed for the wide figure.
-        panel["layer"] = [layer for layer in panel["layer"] if layer["mark"]["type"] != "text"]
         panel["width"] = _PHONE_WIDTH
         for channel in (part for layer in panel["layer"] for part in layer["encoding"].values()):
             if isinstance(channel, dict) and channel.get("legend"):
@@ -195,7 +173,6 @@ def write_figures(
 
 
 def png(path: Path, spec: dict[str, Any]) -> None:
-    """Write a chart as a PNG file."""
     path.write_bytes(vl_convert.vegalite_to_png(spec, scale=_PNG_SCALE))
 
 
@@ -205,25 +182,7 @@ def _svg(path: Path, spec: dict[str, Any]) -> None:
 
 def _html(path: Path, spec: dict[str, Any]) -> None:
     """Write a page with an interactive figure. Altair's own page would not escape names."""
-    scripts = page_scripts([Picture("figure", "", "", "", spec)])
-    sources = " ".join(f"'{policy_hash(script.text)}'" for script in scripts if script.runs)
-    page = environment().get_template("figure.html.j2")
-    style = template_text("report.css")
-    text = page.render(scripts=scripts, sources=sources, style=style, style_hash=policy_hash(style))
-    path.write_text(text, encoding="utf-8")
-
-
-@cache
-def environment(package: str = "wattlaw.report") -> jinja2.Environment:
-    """Return the templates, which escape every value and replace control characters."""
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=lambda value: replace_invisible(value) if type(value) is str else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    path.write_text(render("figure.html.j2", {"figure": spec}), encoding="utf-8")
 
 
 _WRITERS: dict[str, Callable[[Path, Spec], None]] = {"png": png, "svg": _svg, "html": _html}

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 
-import altair as alt
 import pandas as pd
 
 from wattlaw import __version__
@@ -16,13 +15,10 @@ from wattlaw.analysis.predict.results import LEVEL
 from wattlaw.analysis.proposal import Point, Proposal
 from wattlaw.common import formatting as fmt
 from wattlaw.common.files import replacing, write_text
-from wattlaw.report import tables
-from wattlaw.report.figures import parts
-from wattlaw.report.latex import as_latex
-from wattlaw.report.layouts import Section
+from wattlaw.report import charts, tables
 from wattlaw.report.page import write_page
 from wattlaw.report.pictures import Chart, draw_charts, lone_chart, png
-from wattlaw.report.theme import FAINT, line_styles
+from wattlaw.report.sections import Section
 from wattlaw.report.topics.measured import worker_noun
 
 _AXES = {"time_s": "time of a training (h)", "efficiency": "parallel efficiency (ratio)"}
@@ -31,6 +27,15 @@ _CAPTION = (
     f"all runs, with {100 * LEVEL:.0f} % intervals of a run. The vertical line is at the largest "
     "count that ran. The other dashed line is ideal scaling from the smallest count."
 )
+
+
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}", **{sign: f"\\{sign}" for sign in "&%$#_"}, "\u2212": "$-$",
+        "\u00a0": "~", "\u2013": "--", "\u00b1": r"$\pm$",
+    }
+)  # fmt: skip
 
 
 def _title(proposal: Proposal) -> str:
@@ -59,12 +64,10 @@ def lead(proposal: Proposal) -> str:
 
 
 def _node_hours(proposal: Proposal) -> Quantity:
-    """Return the node-hours of all trainings."""
     return proposal.planned.time_s.times(proposal.campaign.nodes * proposal.campaign.runs / HOUR_S)
 
 
 def _batch(proposal: Proposal) -> str:
-    """Return the batch that all counts have in common."""
     first, last = (proposal.points[at].setting for at in (0, -1))
     if first.local_batch is None:
         return ""
@@ -74,7 +77,6 @@ def _batch(proposal: Proposal) -> str:
 
 
 def scaling_table(proposal: Proposal) -> tables.Table | None:
-    """Return a row for each GPU count."""
     base, noun = proposal.base.setting.gpus, worker_noun(proposal.findings)
     columns = [
         tables.number("nodes", lambda point: point.setting.nodes, 9),
@@ -107,7 +109,6 @@ def _training(proposal: Proposal) -> str:
 
 
 def campaign_table(proposal: Proposal) -> tables.Table | None:
-    """Return what the planned trainings take."""
     point, campaign = proposal.planned, proposal.campaign
     noun = worker_noun(proposal.findings)
     hours = point.gpu_hours.times(campaign.runs)
@@ -174,7 +175,6 @@ def method(proposal: Proposal) -> str:
 
 
 def _rows(points: Sequence[Point]) -> pd.DataFrame:
-    """Return hours and efficiency of points, a row for each."""
     rows = []
     for point in points:
         for name, factor in (("time_s", 1 / HOUR_S), ("efficiency", 1.0)):
@@ -191,7 +191,7 @@ def chart(proposal: Proposal) -> Chart:
     curve = _rows(proposal.curve)
     base, noun = proposal.base, worker_noun(proposal.findings)
     ran["line"] += " runs"
-    styles = line_styles([PREDICTED, *dict.fromkeys(ran["line"])])
+    styles = charts.line_styles([PREDICTED, *dict.fromkeys(ran["line"])])
     most = max(ran["at"])
     panels = []
     for name, title in _AXES.items():
@@ -199,20 +199,21 @@ def chart(proposal: Proposal) -> Chart:
         ideal, is_time = pd.DataFrame({"at": predicted["at"], "mean": 1.0}), name == "time_s"
         if is_time:
             ideal["mean"] = base.time_s.mean / HOUR_S * base.setting.gpus / ideal["at"]
-        x = parts.counts_axis(predicted["at"], f"{noun}s (count)")
-        heights = [*parts.y_values(predicted), *parts.y_values(of_runs, *ideal["mean"])]
-        y = parts.y_axis("mean", title, heights, log=is_time, zero=not is_time)
-        dashed = alt.Chart(ideal).mark_line(strokeDash=[5, 4], color=FAINT).encode(x=x, y=y)
+        x = charts.counts_axis(predicted["at"], f"{noun}s (count)")
+        heights = [*charts.y_values(predicted), *charts.y_values(of_runs, *ideal["mean"])]
+        y = charts.y_axis("mean", title, heights, log=is_time, zero=not is_time)
+        axes = {"x": x, "y": y}
+        dashed = charts.layer(ideal, "line", axes, strokeDash=[5, 4], color=charts.FAINT)
         beyond = predicted[~predicted["at"].isin(of_runs["at"])]
         layers = [
-            dashed, parts.reference_line(most, "x"), parts.band(predicted, x, y, styles),
-            parts.line(predicted, x, y, styles),
+            dashed, charts.reference_line(most, "x"), charts.band(predicted, x, y, styles),
+            charts.line(predicted, x, y, styles),
             *(layer for table in (beyond, of_runs) if len(table)
-              for layer in parts.curve(table, x, y, styles, title, joined=False)),
+              for layer in charts.curve(table, x, y, styles, title, joined=False)),
         ]  # fmt: skip
-        panels.append(parts.panel(layers, "", 400, 260))
+        panels.append(charts.panel(layers, "", 400, 260))
     title = f"Scaling of {proposal.job.workload}"
-    return lone_chart("scaling", title, parts.concat(panels, 2, [_CAPTION], 900))
+    return lone_chart("scaling", title, charts.figure(panels, 2, [_CAPTION], 900))
 
 
 def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
@@ -225,10 +226,10 @@ def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
     if path.suffix.lower() != ".md":
         pictures = draw_charts([drawn])
         sections = (
-            Section.of("summary", "What is asked for", "screen", lead(proposal)),
-            Section.of("scaling", "Scaling", "plain", scaling, *pictures),
-            Section.of("campaign", "Planned campaign", "page", campaign),
-            Section.of("method", "Method", "plain", text),
+            Section.of("summary", "What is asked for", "screen", [lead(proposal)]),
+            Section.of("scaling", "Scaling", "plain", [scaling, *pictures]),
+            Section.of("campaign", "Planned campaign", "page", [campaign]),
+            Section.of("method", "Method", "plain", [text]),
         )
         write_page(path, _title(proposal), sections)
         return [path]
@@ -243,3 +244,22 @@ def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
     ]  # fmt: skip
     write_text(path, "\n\n".join(content) + "\n", durable=False)
     return [path, picture]
+
+
+def as_latex(table: tables.Table | None) -> str:
+    """Return a table with caption and note, for Markdown that becomes a PDF; "" for None."""
+    if table is None:
+        return ""
+
+    def escape(text: str) -> str:
+        return fmt.replace_invisible(text).translate(_LATEX)
+
+    columns = "".join("r" if "n" in name.split() else "l" for name in table.classes)
+    rows = [" & ".join(map(escape, row)) + r" \\" for row in (table.headings, *table.rows)]
+    caption = ". ".join(filter(None, [table.title, table.note]))
+    lines = [
+        r"\begin{table}[htbp]", rf"\caption{{{escape(caption)}}}",
+        rf"\begin{{tabular}}{{{columns}}}", r"\hline", rows[0],
+        r"\hline", *rows[1:], r"\hline", r"\end{tabular}", r"\end{table}",
+    ]  # fmt: skip
+    return "\n".join(lines)

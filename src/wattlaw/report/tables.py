@@ -20,7 +20,6 @@ _LONG_CHARACTERS, _LONGEST_CHARACTERS = 100, 300
 _SHORT_CHARACTERS = 16
 _ENDS = ("_low", "_high")
 
-
 #: A key of the records, or a function of a record.
 Cell = str | Callable[[Any], Any]
 
@@ -32,6 +31,9 @@ class Column:
     heading: str
     cell: Cell
     numeric: bool = True
+
+    def value(self, record: Any) -> Any:
+        return record[self.cell] if isinstance(self.cell, str) else self.cell(record)
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,6 @@ class Table:
         return [[cell.replace("\u00a0", " ") for cell in row] for row in self.rows]
 
     def to_frame(self) -> "pd.DataFrame":
-        """Return the table as text."""
         import pandas as pd
 
         return pd.DataFrame(self.plain_rows, columns=list(self.headings))
@@ -86,24 +87,24 @@ def build(
     if rank is not None and len(records) > max_rows:
         order.sort(key=lambda i: rank(records[i]))
     shown = [records[i] for i in sorted(order[:max_rows])]
-    rows = [[_cell(column, record) for column in columns] for record in shown]
-    kept = [j for j in range(len(columns)) if j == 0 or any(row[j] != fmt.MISSING for row in rows)]
+    kept: list[tuple[Column, list[str]]] = []
+    for column in columns:
+        cells = [fmt.printable(column.value(record)) for record in shown]
+        if column.numeric:
+            cells = [fmt.no_breaks(cell) for cell in cells]
+        if not kept or any(cell != fmt.MISSING for cell in cells):
+            kept.append((column, cells))
     return Table(
         name=name,
         title=title,
-        headings=tuple(fmt.printable(columns[j].heading) for j in kept),
-        classes=tuple(_css_class(columns[j], [row[j] for row in rows]) for j in kept),
-        rows=tuple(tuple(row[j] for j in kept) for row in rows),
+        headings=tuple(fmt.printable(column.heading) for column, _ in kept),
+        classes=tuple(_css_class(column, cells) for column, cells in kept),
+        rows=tuple(zip(*(cells for _, cells in kept), strict=True)),
         note=note,
         omitted=len(records) - len(shown),
         command=command,
         is_open=len(shown) <= max_open_rows,
     )
-
-
-def _cell(column: Column, record: Any) -> str:
-    text = fmt.printable(_value(column.cell)(record))
-    return fmt.no_breaks(text) if column.numeric else text
 
 
 def _css_class(column: Column, cells: list[str]) -> str:
@@ -118,12 +119,10 @@ def _css_class(column: Column, cells: list[str]) -> str:
 
 
 def text(heading: str, cell: Cell) -> Column:
-    """Return a column of text."""
     return Column(heading, cell, numeric=False)
 
 
 def number(heading: str, cell: Cell, digits: int = 3) -> Column:
-    """Return a column of numbers."""
     return _formatted(heading, cell, partial(fmt.number, digits=digits))
 
 
@@ -133,7 +132,6 @@ def limit(name: str) -> Column:
 
 
 def p_value(heading: str, cell: Cell) -> Column:
-    """Return a column of p values."""
     return _formatted(heading, cell, fmt.p_value)
 
 
@@ -147,6 +145,12 @@ def scaled(heading: str, cell: Cell, size: float) -> Column:
     return _formatted(
         heading, cell, lambda value: fmt.number(value / size) if fmt.known(value) else fmt.MISSING
     )
+
+
+def amount(noun: str, key: str, rows: "pd.DataFrame", units: fmt.Units) -> Column:
+    """Return a column of energies or times in the unit of the median of ``rows``."""
+    size, unit = fmt.choose_unit(rows[key], units)
+    return scaled(f"{noun} ({unit})", key, size)
 
 
 def in_unit(
@@ -171,20 +175,15 @@ def interval(
     return Column(heading, lambda row: fmt.interval(row[low] / size, row[high] / size, digits))
 
 
-def estimate(heading: str, key: str, size: float = 1.0) -> Column:
-    """Return a column of numbers with their intervals, in a unit of this size."""
-    return Column(heading, lambda row: with_interval(row, key, size))
+def estimate(heading: str, key: str) -> Column:
+    return Column(heading, lambda row: with_interval(row, key))
 
 
-def with_interval(row: Any, key: str, size: float = 1.0) -> str:
+def with_interval(row: Any, key: str) -> str:
     """Return a number of a row with its interval, from ``<key>_low`` to ``<key>_high``."""
-    return fmt.with_interval(*(row[key + end] / size for end in ("", *_ENDS)))
+    return fmt.with_interval(*(row[key + end] for end in ("", *_ENDS)))
 
 
 def _formatted(heading: str, cell: Cell, text_of: Callable[[Any], str]) -> Column:
-    value = _value(cell)
+    value = itemgetter(cell) if isinstance(cell, str) else cell
     return Column(heading, lambda record: text_of(value(record)))
-
-
-def _value(cell: Cell) -> Callable[[Any], Any]:
-    return itemgetter(cell) if isinstance(cell, str) else cell

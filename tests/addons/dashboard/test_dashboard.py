@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import http.client
+import itertools
 import os
 import random
 import re
@@ -187,7 +188,7 @@ def made_store(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
 def test_pages_are_accessible_and_fit_into_a_phone(browser, tmp_path, width, scheme):
     store = made_store(tmp_path / "store")
     with served(store) as url:
@@ -347,8 +348,8 @@ def open_sockets(url: str) -> tuple[tuple[str, int], Callable[[], int]]:
     return (host, int(port)), count
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
-def test_strangers_connections_are_bounded_and_the_owner_stays(tmp_path, sent):
+def test_strangers_connections_are_bounded_and_the_owner_stays(tmp_path):
+    sent = itertools.cycle([b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
     with served(made_store(tmp_path / "store")) as url, contextlib.ExitStack() as stack:
         pair = cookie(url)
         address, count = open_sockets(url)
@@ -357,7 +358,7 @@ def test_strangers_connections_are_bounded_and_the_owner_stays(tmp_path, sent):
         for _ in range(600):
             line = stack.enter_context(socket.create_connection(address, 30))
             with contextlib.suppress(OSError):
-                line.sendall(sent)
+                line.sendall(next(sent))
         assert get(url, "/", cookie=pair).status == 200
         assert count() <= MOST_OTHERS + 2
         assert events.fp is not None

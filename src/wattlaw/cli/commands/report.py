@@ -32,7 +32,7 @@ def report(
     ] = False,
     template: Annotated[
         str | None,
-        option("NAME", "mit-2022 or kit-2025: layout of a study; proposal: for compute time."),
+        option("NAME", "A layout, such as mit-2022 or kit-2025; proposal: for compute time."),
     ] = None,
     nodes: Annotated[
         int | None, option("N", "Proposal: nodes of a training. Required there.", min=1)

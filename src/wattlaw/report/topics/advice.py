@@ -14,9 +14,30 @@ from wattlaw.study.footprint import Footprint
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 
-_MAX_TIES = 2
-_MAX_CANDIDATES = 3
+_MAX_TIES, _MAX_CANDIDATES = 2, 3
 _MAX_REASON = 60
+#: Warnings that are said in full.
+_IN_FULL = {
+    OTHER_BATCH: "the batch that ran differs from the declared one",
+    NO_SCOPE: "energies of the requested scope are missing",
+}
+#: Warnings that are said in brackets beside the answer, the most serious first.
+_CAVEATS = {
+    "quality-falls": "quality is lower at this batch",
+    "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
+    "work-unknown": "the runs may have done different work",
+    "only-the-mean-meets": "only the mean meets the constraints",
+    "energy-estimated": "energies are estimated from CPU use, not measured",
+    "no-energy": "energy is not known",
+    "electricity-not-counted": "electricity is not counted",
+}
+#: Warnings that the other one makes superfluous.
+_IMPLIED = {
+    "energy-simulated": "simulated", "energy-replayed": "replayed",
+    "quality-not-measured": "batch-quality-unknown",
+}  # fmt: skip
+#: Warnings that a caveat on the data says, with the number of runs.
+_IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
@@ -27,40 +48,28 @@ def summary(advice: Advice) -> tuple[str, ...]:
     """
     option, known = advice.recommended, _caveats(advice)
     caveats = f" ({'; '.join(known)})" if known else ""
+    lines = []
     if option is None:
-        lines = [f"Nothing to recommend for {advice.workload}{caveats}: {advice.reason}"]
+        lines += [f"Nothing to recommend for {advice.workload}{caveats}: {advice.reason}"]
         if (nearest := advice.nearest) is not None:
-            known_by = ""
-            if nearest.is_predicted:
-                beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
-                known_by = f" (predicted{beyond})"
+            beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
+            known_by = f" (predicted{beyond})" if nearest.is_predicted else ""
             lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
             lines += _epochs_differ(advice, nearest)
-        return (
-            *lines,
-            *_with_any_batch(advice),
-            *_both_scalings(advice),
-            *_basis(advice),
-            *_always_shown(advice),
-        )
-    if advice.clearly_best:
-        head = f"Run {advice.workload} on {advice.label(option)}, for the lowest {advice.goal}"
-        lines = [f"{head}{caveats}."]
+        lines += [*_with_any_batch(advice), *_both_scalings(advice), *_basis(advice)]
     else:
-        head = f"No setting is clearly best for {advice.workload}, for the lowest {advice.goal}"
-        lines = [f"{head}{caveats}.", _candidates(advice, option)]
-    return (
-        *lines, _takes(advice, option), *_epochs_differ(advice, option), *_saves(advice, option),
-        *_with_any_batch(advice), *_both_scalings(advice),
-        *([_sure(advice)] if advice.clearly_best else []), *_basis(advice), _next(advice),
-        *_always_shown(advice),
-    )  # fmt: skip
-
-
-def _always_shown(advice: Advice) -> list[str]:
-    """Return the warnings about another batch than declared, and a scope that is missing."""
-    codes = (OTHER_BATCH, NO_SCOPE)
-    return [f"Warning: {item}" for item in advice.warnings if item.code in codes]
+        goal = f"for the lowest {advice.goal}{caveats}."
+        if advice.clearly_best:
+            lines += [f"Run {advice.workload} on {advice.label(option)}, {goal}"]
+        else:
+            lines += [f"No setting is clearly best for {advice.workload}, {goal}"]
+            lines += [_candidates(advice, option)]
+        lines += [_takes(advice, option), *_epochs_differ(advice, option), *_saves(advice, option)]
+        lines += [*_with_any_batch(advice), *_both_scalings(advice)]
+        lines += [_sure(advice)] if advice.clearly_best else []
+        lines += [*_basis(advice), _next(advice)]
+    lines += [f"Warning: {item}" for item in advice.warnings if item.code in _IN_FULL]
+    return tuple(lines)
 
 
 def brief(advice: Advice) -> str:
@@ -70,23 +79,21 @@ def brief(advice: Advice) -> str:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
     parts = [advice.label(option), changes(advice, ("energy", "time"), intervals=False)]
     if not advice.clearly_best:
-        ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
         first = advice.label(option)
         first += "" if advice.probability is None else f" ({percent(advice.probability)})"
+        ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
         others = [f"{_difference(advice, tie.option)} ({percent(tie.probability)})" for tie in ties]
         parts = [" or ".join([first, *others])]
     elif advice.probability is not None:
         parts.append(f"{percent(advice.probability)} sure")
-    elif _is_only(advice):
-        parts.append("the only setting that is compared")
     else:
-        parts.append("probability unknown")
+        alone = "the only setting that is compared"
+        parts.append(alone if _is_only(advice) else "probability unknown")
     parts.append("" if option.source == MEASURED else option.source)
     codes = {warning.code for warning in advice.warnings}
-    parts += [text for code, text in _BRIEF_WARNINGS.items() if code in codes]
+    parts += [text for code, text in _IN_FULL.items() if code in codes]
     if advice.any_batch is not None:
-        label = advice.label(advice.any_batch)
-        parts.append(f"or, if quality allows, {label} (--any-batch)")
+        parts.append(f"or, if quality allows, {advice.label(advice.any_batch)} (--any-batch)")
     elif "batch-quality-unknown" in codes:
         parts.append("larger batches are left out (--any-batch)")
     if "epochs-differ" in codes:
@@ -108,13 +115,11 @@ def details(advice: Advice) -> tuple[str, ...]:
 def _caveats(advice: Advice) -> list[str]:
     """Return what a reader must know before following the advice, the most serious first."""
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
-    source = "" if option is None else option.source
+    caveats = []
     if option is not None and option.is_predicted:
-        of = " and ".join(advice.rests_on.runs)
-        source = f"predicted from {of} runs"
-    elif source not in ("", MEASURED):
-        source += ", not measured here"
-    caveats = [] if source in ("", MEASURED) else [source]
+        caveats.append(f"predicted from {' and '.join(advice.rests_on.runs)} runs")
+    elif option is not None and option.source != MEASURED:
+        caveats.append(f"{option.source}, not measured here")
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if advice.unit == "step" and "batch-unknown" in codes:
         caveats.append("the batch is unknown, and may differ")
@@ -127,35 +132,21 @@ def _caveats(advice: Advice) -> list[str]:
     return caveats
 
 
-_BRIEF_WARNINGS = {
-    OTHER_BATCH: "the batch that ran differs from the declared one",
-    NO_SCOPE: "energies of the requested scope are missing",
-}
-_CAVEATS = {
-    "quality-falls": "quality is lower at this batch",
-    "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
-    "work-unknown": "the runs may have done different work",
-    "only-the-mean-meets": "only the mean meets the constraints",
-    "energy-estimated": "energies are estimated from CPU use, not measured",
-    "no-energy": "energy is not known",
-    "electricity-not-counted": "electricity is not counted",
-}
-
-
 def _takes(advice: Advice, option: Option) -> str:
     """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit.
 
     GPU-hours are GPU-seconds where the length of a training is unknown. The
     relative interval of GPU-hours is that of time, and that of carbon is that of energy.
     """
-    cost, carbon = option.cost, option.co2_kg
+    carbon = option.co2_kg
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     amounts = [
-        fmt.duration_text(option.train_time_s), fmt.energy_text(option.train_energy_j),
+        fmt.duration_text(option.train_time_s),
+        fmt.energy_text(option.train_energy_j),
         fmt.estimate_text(*hours(advice, option)),
-        fmt.estimate_text(cost, currency),
+        fmt.estimate_text(option.cost, currency),
         fmt.estimate_text(carbon and carbon.mean, "kg CO2e"),
-    ]  # fmt: skip
+    ]
     count = option.amount.mean
     subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
     return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
@@ -174,8 +165,9 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
         text = advice.label(option)
         savings, nearest = advice.any_batch_savings, advice.nearest
         if savings is not None and (nearest is None or option.setting != nearest.setting):
-            text += f", {_listed(advice, savings, ('energy', 'time'), intervals=False)} against "
-            text += "the nearest setting" if advice.recommended is None else "this setting"
+            base = "the nearest setting" if advice.recommended is None else "this setting"
+            saved = _listed(advice, savings, ("energy", "time"), intervals=False)
+            text += f", {saved} against {base}"
         meets = advice.any_batch_meets
         if meets and not meets.startswith("only"):  # as the recommended setting does
             meets = f"it {meets}" if advice.recommended is None else ""
@@ -185,17 +177,20 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
 def _saves(advice: Advice, option: Option) -> Iterator[str]:
     base, named = advice.baseline, "the baseline"
     # The line on larger batches names the best of them.
-    faster = [item for item in advice.faster_left_out
-              if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
+    faster = [
+        item
+        for item in advice.faster_left_out
+        if advice.any_batch is None or item.reason != UNKNOWN_BATCH
+    ]
     if base is not None and not advice.baseline_is_named:
         that = " that is compared" if advice.faster_left_out or advice.left_out else ""
         named = f"the fastest {base.source} setting{that}"
-    listed = "; ".join(f"{advice.label(item.option)} ({item.reason})" for item in faster)
     if base is not None and option.setting != base.setting:
         yield f"{changes(advice)} against {advice.label(base)} ({named})."
     elif advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
         yield f"It is {named}, so it saves nothing."
     if faster:
+        listed = "; ".join(f"{advice.label(item.option)} ({item.reason})" for item in faster)
         yield f"Faster, but left out: {listed}."
 
 
@@ -250,10 +245,12 @@ def _candidates(advice: Advice, option: Option) -> str:
     within = f"to be within {percent(advice.tolerance)} of the best"
     groups = []
     for name, is_better in (("probably better", True), ("others", False)):
-        ties = sorted((tie for tie in advice.ties if tie.is_better == is_better),
-                      key=lambda tie: -tie.probability)  # fmt: skip
-        shown = [f"{_difference(advice, tie.option)} ({percent(tie.probability)})"
-                 for tie in ties[:_MAX_CANDIDATES]]  # fmt: skip
+        ties = [tie for tie in advice.ties if tie.is_better == is_better]
+        ties.sort(key=lambda tie: -tie.probability)
+        shown = [
+            f"{_difference(advice, tie.option)} ({percent(tie.probability)})"
+            for tie in ties[:_MAX_CANDIDATES]
+        ]
         shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
         groups += [f"; {name}: {' and '.join(shown)}"] if shown else []
     return f"{lowest} ({percent(advice.probability)} {within}){''.join(groups)}."
@@ -271,22 +268,18 @@ def _sure(advice: Advice) -> str:
     sure = f"{percent(advice.probability)} sure"
     if advice.spread_from == "model":
         sure += ", if runs vary as the model assumes (too few repeats),"
-    return (
-        f"{f'In the simulation, {sure}' if advice.simulated else sure} to be within "
-        f"{percent(advice.tolerance)} of the best of {_settings(advice)}; {_ties(advice)}."
-    )
-
-
-def _ties(advice: Advice) -> str:
-    if not advice.ties:
-        return "no other setting ties with it"
-    parts = []
+    if advice.simulated:
+        sure = f"In the simulation, {sure}"
+    groups = []
     for name, is_better in (("probably better:", True), ("tied with", False)):
         if ties := [tie for tie in advice.ties if tie.is_better == is_better]:
             shown = [_difference(advice, tie.option) for tie in ties[:_MAX_TIES]]
             more = f", and {len(ties) - len(shown)} more" if len(ties) > len(shown) else ""
-            parts.append(f"{name} {' and '.join(shown)}{more}")
-    return "; ".join(parts)
+            groups.append(f"{name} {' and '.join(shown)}{more}")
+    return (
+        f"{sure} to be within {percent(advice.tolerance)} of the best of {_settings(advice)}; "
+        f"{'; '.join(groups) or 'no other setting ties with it'}."
+    )
 
 
 def _difference(advice: Advice, option: Option) -> str:
@@ -395,12 +388,3 @@ def merge_warnings(advices: Sequence[Advice]) -> list[str]:
             more = f" So too for {fmt.plural(len(others), 'other workload')}." if others else ""
             lines += [f"{first}: {text}{more}" for text in shown]
     return lines
-
-
-#: Warnings that the other one makes superfluous.
-_IMPLIED = {
-    "energy-simulated": "simulated", "energy-replayed": "replayed",
-    "quality-not-measured": "batch-quality-unknown",
-}  # fmt: skip
-#: Warnings that a caveat on the data says, with the number of runs.
-_IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)

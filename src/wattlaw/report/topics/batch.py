@@ -1,13 +1,31 @@
-"""Batch effects: quality against global batch, and the cost of reaching a target quality."""
+"""Batch effects: quality against global batch, time and energy at a constant batch, and targets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
 from wattlaw.analysis.metrics.groups import differing_options
 from wattlaw.common import formatting as fmt
-from wattlaw.report import tables
+from wattlaw.report import charts, tables
+from wattlaw.report.charts import Spec
+from wattlaw.report.facets import (
+    LINE_COLUMNS,
+    MAX_PANELS,
+    Quantity,
+    against_workers,
+    facet,
+    fixed_dataset,
+    panel_size,
+    row_labels,
+    shorten_middle,
+    unique_labels,
+    without_limits,
+)
+from wattlaw.report.topics.energy import counted_note, energy_quantity
 from wattlaw.report.topics.measured import setting_columns, with_labels
+from wattlaw.report.topics.scaling import TIME
 
 #: Explains B_crit where a sentence first names it.
 _CRITICAL = (
@@ -16,7 +34,6 @@ _CRITICAL = (
 
 
 def means(findings: Findings) -> tables.Table | None:
-    """Return the quality of each batch, and its difference from the best."""
     rows = [
         {"label": _label(findings, quality), **row}
         for quality in findings.quality
@@ -39,13 +56,9 @@ def means(findings: Findings) -> tables.Table | None:
 
 
 def targets(findings: Findings) -> tables.Table | None:
-    """Return epochs, time and energy to the target of each setting."""
-    targets = findings.targets
-    if targets is None:
+    if findings.targets is None:
         return None
-    rows = with_labels(targets.settings, findings.varying_settings)
-    seconds, time_unit = fmt.choose_unit(rows["time_to_target_s"], fmt.TIME_UNITS)
-    size, unit = fmt.choose_unit(rows["energy_to_target_j"], fmt.ENERGY_UNITS)
+    rows = with_labels(findings.targets.settings, findings.varying_settings)
     columns = [
         *setting_columns(findings.varying_settings),
         tables.Column(
@@ -54,14 +67,14 @@ def targets(findings: Findings) -> tables.Table | None:
         ),
         tables.estimate("epochs", "epochs"),
         tables.number("statistical efficiency", "statistical_efficiency"),
-        tables.scaled(f"time ({time_unit})", "time_to_target_s", seconds),
-        tables.scaled(f"energy ({unit})", "energy_to_target_j", size),
+        tables.amount("time", "time_to_target_s", rows, fmt.TIME_UNITS),
+        tables.amount("energy", "energy_to_target_j", rows, fmt.ENERGY_UNITS),
         tables.text("energy is", "energy_is"),
         tables.text("why not", "why"),
     ]
     return tables.build(
         "targets",
-        f"Time and energy to {fmt.number(targets.target, 6)}",
+        f"Time and energy to {fmt.number(findings.targets.target, 6)}",
         columns,
         rows.to_dict("records"),
         note="Epochs to the target (statistical efficiency) times seconds and joules per epoch "
@@ -104,3 +117,67 @@ def _label(findings: Findings, row: BatchQuality) -> str:
     if findings.runs["epochs_trained"].nunique() > 1:
         settings["epochs_trained"] = row.group.get("epochs_trained")
     return fmt.group_label(settings)
+
+
+def constant_batch(findings: Findings, rule: str) -> Spec | None:
+    """Draw time and energy per unit against workers at constant global or local batch."""
+    rows = without_limits(fixed_dataset(findings.series))
+    rows = rows[rows["rule"] == rule]
+    if rows.empty:
+        return None
+    quantities = [Quantity("time_s", TIME, log=True)]
+    notes = [charts.SD_BARS]
+    if rows["energy_j"].notna().any():
+        quantities.append(energy_quantity(rows))
+        notes.append(counted_note(findings))
+    return against_workers(facet(rows), quantities, notes)
+
+
+def growing_data(findings: Findings) -> Spec | None:
+    """Draw time per unit against workers where the data set grows with them."""
+    rows = findings.series[findings.series["fraction_per_gpu"].notna()]
+    if rows.empty:
+        return None
+    columns = [name for name in LINE_COLUMNS if name != "dataset_fraction"]
+    facets = facet(without_limits(rows), line_by=columns)
+    notes = ["Samples per epoch are in proportion to workers.", charts.SD_BARS]
+    return against_workers(facets, [Quantity("time_s", TIME)], notes)
+
+
+def quality(findings: Findings) -> Spec | None:
+    """Draw quality after the last epoch against global batch, and where it starts to fall."""
+    several = [row for row in findings.quality if len(row.means) > 1]
+    rows = [row for row in several if len(row.means) > 2] or several
+    if not rows:
+        return None
+    shown = rows[:MAX_PANELS]
+    width, height, columns = panel_size(len(shown))
+    panels = []
+    for name, row in zip(_names(rows), shown, strict=False):
+        mean, sd = row.means["mean"], row.means["sd"]
+        table = row.means.assign(
+            low=mean - sd, high=mean + sd, at=row.means["global_batch"], gpus=row.means["n"],
+            line="",
+        )  # fmt: skip
+        metric = shorten_middle(str(row.group["metric_name"] or "metric"), 16)
+        unit = "share" if mean.between(0, 1).all() else "metric's own unit"
+        y = charts.y_axis("mean", f"{metric} ({unit})", charts.y_values(table))
+        x = charts.counts_axis(table["at"], "global batch (samples per step)")
+        layers = []
+        if row.falls_beyond is not None:
+            layers.append(charts.reference_line(row.falls_beyond, "x"))
+        layers += charts.curve(table, x, y, charts.line_styles([""]), "mean")
+        verdict = f"falls beyond {row.falls_beyond}" if row.verdict == FALLS else row.verdict
+        panels.append(charts.panel(layers, name, width, height, verdict))
+    falls = any(row.verdict == FALLS for row in shown)
+    dashed = "The dashed line marks the largest batch before the metric falls." if falls else ""
+    notes = [charts.SD_BARS, dashed, charts.not_shown(len(rows) - len(shown), "group")]
+    return charts.figure(panels, columns, notes, columns * (width + 60))
+
+
+def _names(rows: Sequence[BatchQuality]) -> list[str]:
+    groups = pd.DataFrame([row.group for row in rows])
+    differing = [str(name) for name in groups if groups[name].nunique(dropna=False) > 1]
+    names = row_labels(groups, differing)
+    short = unique_labels(names, 36)
+    return [short[name] for name in names]

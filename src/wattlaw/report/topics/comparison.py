@@ -1,4 +1,4 @@
-"""A comparison of two sides: its sentences and its table."""
+"""A comparison of two sides: its sentences, and its table."""
 
 from functools import partial
 
@@ -26,23 +26,36 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
 
 def table(comparison: Comparison) -> tables.Table | None:
     """Return a row per setting and quantity; those over all settings are the first."""
-    shown = [item for item in _shown(comparison) if item.setting or comparison.settings > 1]
+
+    def quantity(item: Change) -> str:
+        per = item.unit.partition(" per ")[2]
+        return f"{item.quantity} per {per}" if per else item.quantity
+
+    def amount(item: Change, value: float | None) -> str:
+        if value is None:
+            return fmt.MISSING
+        base = item.unit.partition(" per ")[0]
+        size, unit = fmt.choose_unit([value], _UNITS.get(base, ((base, 1.0, 0.0),)))
+        return f"{fmt.number(value / size)} {unit}"
+
     pooled = comparison.pooled.values()
     scatter = "settings" if OVER_SETTINGS in {item.interval for item in pooled} else "repeats"
     return tables.build(
-        "comparison", f"B relative to A{origin(comparison)}",
+        "comparison",
+        f"B relative to A{origin(comparison)}",
         [
-            tables.text("setting", partial(label, comparison)), tables.text("quantity", _quantity),
-            tables.Column("A", lambda item: _amount(item, item.a)),
-            tables.Column("B", lambda item: _amount(item, item.b)),
+            tables.text("setting", partial(label, comparison)),
+            tables.text("quantity", quantity),
+            tables.Column("A", lambda item: amount(item, item.a)),
+            tables.Column("B", lambda item: amount(item, item.b)),
             tables.Column("B relative to A", str),
             tables.text("runs", lambda item: f"{item.n_a}, {item.n_b}"),
         ],
-        shown,
+        [item for item in _shown(comparison) if item.setting or comparison.settings > 1],
         note="A, B: geometric means. In brackets: 95 % intervals by Welch's t on logarithms, over "
         f"repeats; those of all settings over {scatter}.",
         command="wattlaw compare --json",
-    )  # fmt: skip
+    )
 
 
 def origin(comparison: Comparison) -> str:
@@ -61,20 +74,8 @@ def label(comparison: Comparison, item: Change) -> str:
         return "all settings"
     settings = [other.setting for other in comparison.changes if other.setting]
     differing = {
-        name: value for name, value in item.setting.items()
+        name: value
+        for name, value in item.setting.items()
         if any(other.get(name) != value for other in settings)
-    }  # fmt: skip
+    }
     return fmt.printable(fmt.group_label(differing or item.setting), 80)
-
-
-def _amount(item: Change, value: float | None) -> str:
-    if value is None:
-        return fmt.MISSING
-    base = item.unit.partition(" per ")[0]
-    size, unit = fmt.choose_unit([value], _UNITS.get(base, ((base, 1.0, 0.0),)))
-    return f"{fmt.number(value / size)} {unit}"
-
-
-def _quantity(item: Change) -> str:
-    per = item.unit.partition(" per ")[2]
-    return f"{item.quantity} per {per}" if per else item.quantity

@@ -1,21 +1,23 @@
-"""Decisions of studies with ``decide`` as text: the state in a line, a table, sentences."""
+"""Decisions of studies with ``decide``: their state in a line, and their course as a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from wattlaw.analysis.decide.decision import LIKELY
 from wattlaw.common import formatting as fmt
-from wattlaw.report import tables
-from wattlaw.report.topics.measured import worker_noun
+from wattlaw.report import charts
+from wattlaw.report.facets import shorten_middle, unique_labels
 from wattlaw.report.topics.prediction import label
 from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
     from wattlaw.analysis.decide.decision import Decision
     from wattlaw.analysis.findings import Findings
+    from wattlaw.report.charts import Spec
 
 _GOALS = {
     "energy": "least energy", "time": "least time", "gpu_hours": "fewest GPU-hours",
@@ -30,6 +32,12 @@ _CONSTRAINTS: dict[str, Callable[[Any], str]] = {
     "max_global_batch": lambda value: f"global batch at most {fmt.number(value, 9)}",
     "target": lambda value: f"to {fmt.number(value)} of the metric",
 }
+_WIDTH, _HEIGHT = 400, 240
+#: Leading settings with a colour of their own, and decisions with panels.
+_MAX_SETTINGS, _MAX_DECISIONS = 6, 3
+_OTHERS = "other settings"
+#: The GPU-hours are on a logarithmic axis where the last are more than this multiple of the first.
+_WIDE = 20.0
 
 
 def decision_text(decision: Decision) -> str:
@@ -37,40 +45,30 @@ def decision_text(decision: Decision) -> str:
     if decision.setting is None or decision.probability is None or decision.expected_regret is None:
         text = "decision: no setting is known yet"
     else:
-        unclear = "" if decision.clearly_best else "no setting is clearly best; leading: "
+        unclear = others = ""
+        if not decision.clearly_best:
+            unclear = "no setting is clearly best; leading: "
+            shown = [f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
+                     for item in decision.others]  # fmt: skip
+            others = f" ({'; '.join(shown)})" if shown else ""
         text = (
             f"decision: {unclear}{label(decision.setting, decision.worker)}: within "
             f"{100 * decision.tolerance:g} % of the best with probability "
-            f"{decision.probability:.2f}{_others(decision)}, expected regret "
+            f"{decision.probability:.2f}{others}, expected regret "
             f"{fmt.percent(decision.expected_regret, 2)}"
         )
         if decision.meets is not None and decision.meets < LIKELY:
             text += f", meets the constraints with probability {decision.meets:.2f}"
     if decision.gpu_hours_saved is not None:
-        text += f"; {_spent(decision)} spent, {_not_spent(decision)} for all other runs"
+        # Hours of other runs are predicted, so they are not added to those that were spent.
+        origin = "" if decision.origin == MEASURED else f"{decision.origin} "
+        text += (
+            f"; {fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours spent, "
+            f"{fmt.number(decision.gpu_hours_saved)} (predicted) for all other runs"
+        )
     return (
         text if decision.stopped_because is None else f"{text}; stops: {decision.stopped_because}"
     )
-
-
-def _others(decision: Decision) -> str:
-    """Return the other candidates with their probabilities where no setting is clearly best."""
-    if decision.clearly_best or not decision.others:
-        return ""
-    shown = (f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
-             for item in decision.others)  # fmt: skip
-    return f" ({'; '.join(shown)})"
-
-
-def _spent(decision: Decision) -> str:
-    """Return the GPU-hours of the runs that ended, with their origin if that is no measurement."""
-    origin = "" if decision.origin == MEASURED else f"{decision.origin} "
-    return f"{fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours"
-
-
-def _not_spent(decision: Decision) -> str:
-    """Return the GPU-hours of the other runs, which are predicted and not added to those spent."""
-    return f"{fmt.number(decision.gpu_hours_saved)} (predicted)"
 
 
 def goal_text(decision: Decision) -> str:
@@ -85,75 +83,86 @@ def goal_text(decision: Decision) -> str:
     return ", ".join([text + instead, *constraints])
 
 
-def result(findings: Findings) -> tables.Table | None:
-    """Return what each decision is, how sure it is, and what it used and saved."""
-    unit = f"{worker_noun(findings)}-hours"
-    columns = [
-        tables.text("study", attrgetter("study")),
-        tables.text("workload", attrgetter("workload")),
-        tables.text("question", goal_text),
-        tables.text("setting", _setting),
-        tables.Column("probability", lambda row: fmt.percent(row.probability, 2)),
-        tables.Column("meets the constraints", lambda row: fmt.percent(row.meets, 2)),
-        tables.Column("expected regret", lambda row: fmt.percent(row.expected_regret, 2)),
-        tables.number("runs", attrgetter("runs")),
-        tables.number(unit, attrgetter("gpu_hours_spent")),
-        tables.Column("of all other runs, predicted", _saved),
-        tables.text("measuring", _progress),
-    ]
-    title = "Decisions of studies with decide"
-    origins = {item.origin for item in findings.decisions} - {MEASURED}
-    if origins and not findings.sources_label:  # which the page adds to every title
-        title += f" ({' and '.join(sorted(origins))})"
-    note = (
-        "Probability: that the setting is within the tolerance of the best. Predicted: "
-        f"{unit} of the runs of the study that were not made."
-    )
-    return tables.build("decision", title, columns, findings.decisions, note=note)
-
-
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield each decision, with what it used of the GPU-hours of all runs."""
+    """Yield question and state of each decision, with what they rest on."""
     for item in findings.decisions:
-        if item.setting is None or item.gpu_hours_grid is None:
-            continue
-        origin = "" if item.origin == MEASURED else f" ({item.origin})"
-        is_likely = item.meets is None or item.meets >= LIKELY
-        missed = (
-            "" if is_likely else f" (it meets the constraints with probability {item.meets:.2f})"
-        )
-        yield (
-            f"{item.study}{origin}: {goal_text(item)}: {_setting(item)}, within "
-            f"{fmt.percent(item.tolerance)} of the best with probability "
-            f"{fmt.number(item.probability, 2)}{_others(item)}{missed}, after "
-            f"{fmt.plural(item.runs, 'run')} and {_spent(item)}; all other runs would take "
-            f"{_not_spent(item)}."
-        )
+        origin = ""
+        if item.origin != MEASURED and not findings.sources_label:  # which the page's title has
+            origin = f" ({item.origin})"
+        state = decision_text(item).removeprefix("decision: ")
+        runs = fmt.plural(item.runs, "run")
+        yield f"{item.study}{origin}: {goal_text(item)}: {state} (after {runs})."
 
 
 def in_brief(findings: Findings) -> Iterator[str]:
     """Yield the setting of each decision, for readers of an advice that may name another one."""
     for item in findings.decisions:
         if item.setting is not None:
+            unclear = "" if item.clearly_best else " (leading, not clearly best)"
             yield (
                 f"The study {item.study} asks for {goal_text(item)}. Its setting is "
-                f"{_setting(item)} (see Decision)."
+                f"{label(item.setting, item.worker)}{unclear} (see Decision)."
             )
 
 
-def _setting(decision: Decision) -> str | None:
-    """Return the leading setting, marked where it is not clearly the best."""
-    if decision.setting is None:
+def course(findings: Findings) -> Spec | None:
+    """Draw the expected regret and the probability after each run, by leading setting."""
+    tables = [(item, table) for item in findings.decisions if len(table := _table(item))]
+    if not tables:
         return None
-    unclear = "" if decision.clearly_best else " (leading, not clearly best)"
-    return label(decision.setting, decision.worker) + unclear
+    shown = tables[:_MAX_DECISIONS]
+    leading = pd.concat([table["setting"] for _, table in shown])
+    final = [table["setting"].iloc[-1] for _, table in shown]
+    named = list(dict.fromkeys([*final, *leading.value_counts().index]))[:_MAX_SETTINGS]
+    labels = unique_labels(named)
+    lines = [*labels.values(), *([_OTHERS] if set(leading) - set(named) else [])]
+    styles = charts.line_styles(lines, 2 * _WIDTH)
+    panels = []
+    for item, table in shown:
+        rows = table.assign(line=table["setting"].map(labels).fillna(_OTHERS))
+        title = shorten_middle(f"{item.study}: {goal_text(item)}", 60)
+        subtitle = "" if item.origin == "measured" else item.origin
+        panels += [
+            charts.panel(layers, title, _WIDTH, _HEIGHT, subtitle)
+            for layers in (
+                _layers(rows, item, "regret", "expected regret (%)", item.tolerance, styles),
+                _layers(rows, item, "probability", "probability (%)", item.confidence, styles),
+            )
+        ]
+    notes = [
+        "Colours are leading settings.",
+        "Dashed lines are the tolerance and the confidence at which measuring stops.",
+        charts.not_shown(len(tables) - len(shown), "decision"),
+    ]
+    return charts.figure(panels, 2, notes, 2 * (_WIDTH + 60))
 
 
-def _saved(decision: Decision) -> str | None:
-    saved = decision.gpu_hours_saved
-    return None if saved is None else fmt.number(saved)
+def _table(decision: Decision) -> pd.DataFrame:
+    """Return hours, regret and probability in percent, and leading setting of each row."""
+    rows = [
+        (row.gpu_hours_spent, 100 * regret, 100 * probability, label(setting, decision.worker))
+        for row in decision.course
+        if (setting := row.setting) is not None
+        and (regret := row.expected_regret) is not None
+        and (probability := row.probability) is not None
+    ]
+    return pd.DataFrame(rows, columns=["hours", "regret", "probability", "setting"])
 
 
-def _progress(decision: Decision) -> str:
-    reason = decision.stopped_because
-    return f"stopped: {reason}" if reason is not None else "runs are needed"
+def _layers(
+    rows: pd.DataFrame, item: Decision, column: str, title: str, share: float, styles: charts.Styles
+) -> list[Spec]:
+    hours, unit, level = rows["hours"], f"{item.worker}-hours", 100 * share
+    is_wide = hours.min() > 0 and hours.max() > _WIDE * hours.min()
+    x = charts.x_axis("hours", f"spent ({unit})", hours, log=bool(is_wide), zero=True)
+    is_log = column == "regret" and rows["regret"].min() > 0
+    values = [*rows[column], level] if column == "regret" else [0.0, 100.0]
+    y = charts.y_axis(column, title, values, log=bool(is_log), zero=True)
+    style = {"color": charts.FAINT, "strokeWidth": 1.2, "interpolate": "step-after"}
+    return [
+        charts.reference_line(level),
+        charts.layer(rows, "line", {"x": x, "y": y}, **style),
+        charts.points(
+            rows, x, y, styles, {"line": "leading setting", "hours": unit, column: title}
+        ),
+    ]

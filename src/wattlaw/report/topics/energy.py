@@ -1,15 +1,33 @@
-"""Energy against GPU-hours, what their factor depends on, and the totals with carbon and cost."""
+"""Energy against workers, speed and GPU-hours: its factor, and totals with carbon and cost."""
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.laws.energy_laws import GROUP_COLUMNS
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
-from wattlaw.analysis.metrics.metrics import missing_energy
+from wattlaw.analysis.metrics.metrics import HOUR_S, missing_energy
 from wattlaw.common import formatting as fmt
-from wattlaw.report import tables
-from wattlaw.report.topics.measured import suspect_note, unit_name, worker_noun
+from wattlaw.report import charts, tables
+from wattlaw.report.charts import Spec
+from wattlaw.report.facets import (
+    LINE_COLUMNS,
+    MAX_LINES,
+    Facets,
+    Quantity,
+    against_workers,
+    facet,
+    fixed_dataset,
+    shorten_middle,
+    unit_name,
+    without_limits,
+)
+from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
+from wattlaw.report.topics.scaling import reference_label, relative_facets
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
@@ -19,30 +37,49 @@ _TERMS = {
     "log_samples": "elasticity of samples per GPU-hour",
     "log_steps": "elasticity of steps per GPU-hour",
 }
+_WIDTH, _HEIGHT = 400, 290
+#: With more settings, only every nth is drawn.
+_MAX_POINTS = 600
+#: What energies of these sources are not.
+_ORIGINS = {
+    "estimated": "Estimated means busy cores times assumed watts: not a measurement.",
+    "simulated": "Simulated means from a model of a device: not a measurement.",
+    "replayed": "Replayed means from a table: not a measurement of these runs.",
+}
 
 
 def factors(findings: Findings) -> tables.Table | None:
     """Return the factor between energy and GPU-hours, and whether they are proportional."""
-    noun = worker_noun(findings)
+    noun, laws = worker_noun(findings), _laws(findings)
+
+    def proportional(row: dict[str, Any]) -> str:
+        low, high = row["exponent_low"], row["exponent_high"]
+        if not (fmt.known(low) and fmt.known(high)):
+            return fmt.MISSING
+        if low >= 1 - _MARGIN and high <= 1 + _MARGIN:
+            return "yes"
+        return "cannot tell" if low <= 1 <= high else "no"
+
     columns = [
-        *_group_columns(findings),
+        tables.text("workload", "workload"),
+        tables.text("hardware", "hardware"),
+        *(tables.limit(kind) for kind in LIMITS if findings.energy_laws[kind].notna().any()),
+        tables.text("power profile", "power_profile"),
         tables.text("energy is", "energy_is"),
         tables.Column(f"factor (W per {noun})", lambda row: tables.with_interval(row, "factor_w")),
         tables.number("R²", "r2_origin", 4),
-        tables.text("proportional", _proportional),
+        tables.text("proportional", proportional),
         tables.estimate("exponent", "exponent"),
         tables.text("best form", "best"),
         tables.number("settings", "n"),
-        tables.interval(
-            f"{noun}-hours per {unit_name(_laws(findings))}", "hours", ends=("_min", "_max")
-        ),
+        tables.interval(f"{noun}-hours per {unit_name(laws)}", "hours", ends=("_min", "_max")),
         tables.text("note", "note"),
     ]
     return tables.build(
         "factors",
         f"Energy factor by workload and hardware: E = factor · {noun}-hours",
         columns,
-        _laws(findings).to_dict("records"),
+        laws.to_dict("records"),
         note=f"The factor is the mean power of a {noun} (and its share of the host, where that is "
         "counted) while training. Proportional: yes if the 95 % interval of the exponent is within "
         f"{_MARGIN:g} of 1; no if it does not contain 1; else undecided (cannot tell)."
@@ -51,12 +88,16 @@ def factors(findings: Findings) -> tables.Table | None:
 
 
 def factor_terms(findings: Findings) -> tables.Table | None:
-    """Return the terms of the regression of the factor."""
     model = findings.factor_model
     if model is None:
         return None
+
+    def term(row: dict[str, Any]) -> str:
+        level = _LEVEL.fullmatch(row["term"])
+        return f"{level[1]} {level[2]}" if level else _TERMS.get(row["term"], row["term"])
+
     columns = [
-        tables.text("term", lambda row: _term(row["term"])),
+        tables.text("term", term),
         tables.number("estimate", "estimate"),
         tables.number("SE", "se", 2),
         tables.interval("95 % interval", "", ends=("low", "high")),
@@ -76,16 +117,14 @@ def factor_terms(findings: Findings) -> tables.Table | None:
 def totals(findings: Findings) -> tables.Table | None:
     """Return the totals of the done runs by workload, hardware, source and kind of energy."""
     totals, currency = findings.totals, findings.footprint and findings.footprint.currency
-    size, unit = fmt.choose_unit(totals["energy_j"], fmt.ENERGY_UNITS)
-    totals = totals.assign(energy_is=totals["energy_is"].fillna("not measured"))
     columns = [
         tables.text("workload", "workload"),
         tables.text("hardware", "hardware"),
         tables.text("values are", "source"),
         tables.number("runs", "runs", 9),
         tables.number(f"{worker_noun(findings)}-hours", "gpu_hours"),
-        tables.scaled(f"energy ({unit})", "energy_j", size),
-        tables.text("energy is", "energy_is"),
+        tables.amount("energy", "energy_j", totals, fmt.ENERGY_UNITS),
+        tables.text("energy is", lambda row: row["energy_is"] or "not measured"),
     ]
     if "co2_kg" in totals:
         columns.append(tables.number("kg CO2e", "co2_kg"))
@@ -95,7 +134,7 @@ def totals(findings: Findings) -> tables.Table | None:
         "totals",
         "Totals of the training windows, by source",
         columns,
-        totals.to_dict("records"),
+        totals.assign(energy_is=totals["energy_is"].fillna("")).to_dict("records"),
         note="Training windows after warm-up of the runs that are done. Not included: warm-up, "
         "interrupted windows, evaluation, failed runs and idle time.",
     )
@@ -117,24 +156,22 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
             why = "the table has none."
         yield f"Energy is not known: {fmt.full_stop(missing_energy(findings.runs) or why)}"
         return
-    text = f"Energies include: {findings.energy}."
-    if "estimated" in findings.energy:
-        text += " Estimated means busy cores times assumed watts: not a measurement."
-    if "simulated" in findings.energy:
-        text += " Simulated means from a model of a device: not a measurement."
-    if "replayed" in findings.energy:
-        text += " Replayed means from a table: not a measurement of these runs."
-    yield text
+    caveats = [text for origin, text in _ORIGINS.items() if origin in findings.energy]
+    yield " ".join([f"Energies include: {findings.energy}.", *caveats])
     noun = worker_noun(findings)
     drifts = findings.factor_drift["verdict"].value_counts()
     if len(drifts):
         counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
         yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
     for row in _laws(findings).to_dict("records"):
+        limits = [
+            fmt.setting_label(kind, row[kind]) for kind in POWER_SETTINGS if fmt.known(row[kind])
+        ]
+        name = ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
         factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
         hours = fmt.interval(row["hours_min"], row["hours_max"])
         yield (
-            f"{_group(row)}: {factor} W per {noun}; energy grows with {noun}-hours to the power "
+            f"{name}: {factor} W per {noun}; energy grows with {noun}-hours to the power "
             f"{power} ({hours} {noun}-hours per {row['unit']}, R² "
             f"{fmt.number(row['r2_log_log'], 4)})."
         )
@@ -144,42 +181,154 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
 
 
 def _laws(findings: Findings) -> Any:
-    laws = findings.energy_laws
-    return laws[laws["reason"].isna()]
+    return findings.energy_laws[findings.energy_laws["reason"].isna()]
 
 
-def _group(row: dict[Any, Any]) -> str:
-    """Return workload, hardware and limits of a law."""
-    limits = [fmt.setting_label(kind, row[kind]) for kind in POWER_SETTINGS
-              if fmt.known(row[kind])]  # fmt: skip
-    return ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
+def energy_figure(findings: Findings) -> Spec | None:
+    """Draw energy per unit against workers; lines join only energies that count the same."""
+    rows = without_limits(fixed_dataset(findings.series))
+    rows = rows[rows["energy_j"].notna()]
+    if rows.empty:
+        return None
+    facets = facet(rows, line_by=(*LINE_COLUMNS, "energy_is"))
+    notes = [counted_note(findings), charts.SD_BARS]
+    return against_workers(facets, [energy_quantity(facets.rows)], notes)
 
 
-def _group_columns(findings: Findings) -> list[tables.Column]:
-    """Return the columns of workload, hardware and each limit of any energy law."""
-    laws = findings.energy_laws
+def energy_quantity(rows: pd.DataFrame) -> Quantity:
+    """Return the energy of a unit of work in the unit of energy that suits rows."""
+    size, unit = joule_scale(rows)
+    return Quantity("energy_j", f"energy per {{unit}} ({unit})", 1 / size)
+
+
+def counted_note(findings: Findings) -> str:
+    return f"Counted: {shorten_middle(str(findings.energy), 110)}."
+
+
+def energy_speed(findings: Findings) -> Spec | None:
+    """Draw normalised energy against normalised speed, with larger points for more workers."""
+    facets, table = relative_facets(findings)
+    table = table[table["energy_ratio"].notna()]
+    if table.empty:
+        return None
+    counts = sorted({int(count) for count in table["gpus"]})
+    styles = facets.styles
+    styles["size"] = charts.field(
+        "gpus", scale={"type": "log", "domain": [counts[0], counts[-1] + 1], "range": [15, 220]},
+        legend={"title": "workers", "orient": "bottom", "direction": "horizontal",
+                "values": counts[:: -(-len(counts) // 6)], "format": "d"},
+    )  # fmt: skip
+
+    def layers(rows: pd.DataFrame) -> list[Spec]:
+        reference = reference_label(rows)
+        speeds, energies = (
+            [*rows[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel(), 1.0]
+            for name in ("speedup", "energy_ratio")
+        )
+        x = charts.x_axis("speedup", f"speed (ratio to {reference})", speeds, log=True)
+        y = charts.y_axis("energy_ratio", f"energy (ratio to {reference})", energies)
+        joined = {"x": x, "y": y, "order": charts.field("gpus")}
+        joined |= {name: styles[name] for name in ("color", "strokeDash")}
+        tooltip = {"line": "line", "gpus": "workers"}
+        return [
+            charts.reference_line(1.0),
+            *charts.error_bars(rows, x, y, styles, "energy_ratio_low", "energy_ratio_high"),
+            *charts.error_bars(rows, x, y, styles, "speedup_low", "speedup_high", horizontal=True),
+            charts.layer(rows, "line", joined, strokeWidth=1.2),
+            charts.points(rows, x, y, styles, tooltip, None),
+        ]
+
+    notes = ["Larger points have more workers.", charts.CI_BARS, counted_note(findings)]
+    return facets.draw(table, layers, notes)
+
+
+def gpu_hours(findings: Findings) -> Spec | None:
+    """Draw energy against GPU-hours of a unit, with each group's line through the origin."""
+    facets = _settings(findings)
+    if facets is None:
+        return None
+    size, unit = joule_scale(facets.rows)
+    table = _with_sd(facets.rows, "energy_j", size)
+    table = table.rename(columns={"gpu_hours": "at"})
+    lines = _law_lines(findings, facets, size)
+    styles = charts.line_styles(facets.lines, 600)
+    noun, of = worker_noun(findings), unit_name(facets.rows)
+    x = charts.x_axis("at", f"{noun}-hours per {of} (h)", table["at"], log=True)
+    heights = [*charts.y_values(table), *lines["mean"]]
+    y = charts.y_axis("mean", f"energy per {of} ({unit})", heights, log=True)
+    notes = ["Each point is a setting.", charts.SD_BARS]
+    laws = []
+    if len(lines):
+        laws = [charts.band(lines, x, y, styles), charts.line(lines, x, y, styles)]
+        notes.append(f"Lines are energy = mean power x {noun}-hours, with their 95 % bands.")
+    notes += [counted_note(findings), facets.omitted]
+    chart = charts.panel([*laws, *_points(table, x, y, styles)], "", 540, 340)
+    return charts.figure([chart], 1, notes, 600)
+
+
+def factor(findings: Findings) -> Spec | None:
+    """Draw mean power per GPU against samples and against optimizer steps per GPU-hour."""
+    facets = _settings(findings)
+    if facets is None:
+        return None
+    table = _with_sd(facets.rows, "energy_per_gpu_hour_j", HOUR_S)
+    styles = charts.line_styles(facets.lines, 2 * _WIDTH)
+    noun = worker_noun(findings)
+    panels = []
+    for rate in ("samples", "steps"):
+        rows = table.rename(columns={f"{rate}_per_gpu_hour": "at"})
+        rows = rows[rows["at"] > 0]
+        if len(rows):
+            x = charts.x_axis("at", f"{rate} per {noun}-hour (1/h)", rows["at"], log=True)
+            y = charts.y_axis("mean", f"mean power per {noun} (W)", charts.y_values(rows))
+            panels.append(charts.panel(_points(rows, x, y, styles), "", _WIDTH, _HEIGHT))
+    if not panels:
+        return None
+    notes = ["Each point is a setting.", charts.SD_BARS, counted_note(findings)]
+    if findings.factor_model is not None:
+        for term in findings.factor_model.terms.to_dict("records"):
+            if (rate := str(term["term"]).removeprefix("log_")) in ("samples", "steps"):
+                text = fmt.with_interval(term["estimate"], term["low"], term["high"], 2)
+                notes.append(f"Elasticity with {rate}: {text}.")
+    return charts.figure(panels, 2, [*notes, facets.omitted], 2 * _WIDTH)
+
+
+def _settings(findings: Findings) -> Facets | None:
+    """Return the settings with energy, without limits if there are any, as for the laws."""
+    cells = findings.settings
+    cells = cells[cells["energy_j"].notna() & cells["energy_is"].notna()]
+    unlimited = cells[cells[list(POWER_SETTINGS)].isna().all(axis=1)]
+    rows = cells if unlimited.empty else unlimited
+    if rows.empty:
+        return None
+    rows = rows.iloc[:: -(-len(rows) // _MAX_POINTS)]
+    return facet(rows, (), GROUP_COLUMNS, most=2 * MAX_LINES)
+
+
+def _with_sd(rows: pd.DataFrame, column: str, size: float) -> pd.DataFrame:
+    mean, sd = rows[column] / size, rows[f"{column}_sd"] / size
+    return rows.assign(mean=mean, low=mean - sd, high=mean + sd)
+
+
+def _points(table: pd.DataFrame, x: Spec, y: Spec, styles: charts.Styles) -> list[Spec]:
+    tooltip = {"line": "line", "gpus": "workers", "global_batch": "global batch"}
     return [
-        tables.text("workload", "workload"),
-        tables.text("hardware", "hardware"),
-        *(tables.limit(kind) for kind in LIMITS if laws[kind].notna().any()),
-        *(
-            [tables.text("power profile", "power_profile")]
-            if laws["power_profile"].notna().any()
-            else []
-        ),
-    ]
+        *charts.error_bars(table, x, y, styles), charts.points(table, x, y, styles, tooltip, 40)
+    ]  # fmt: skip
 
 
-def _term(name: str) -> str:
-    if level := _LEVEL.fullmatch(name):
-        return f"{level[1]} {level[2]}"
-    return _TERMS.get(name, name)
+def _law_lines(findings: Findings, facets: Facets, size: float) -> pd.DataFrame:
+    """Return E = factor x 3600 h over the measured hours of each group that is shown."""
 
+    def key(row: dict[Any, Any]) -> tuple[str, ...]:
+        return tuple("" if pd.isna(row[name]) else str(row[name]) for name in GROUP_COLUMNS)
 
-def _proportional(row: dict[str, Any]) -> str:
-    low, high = row["exponent_low"], row["exponent_high"]
-    if not (fmt.known(low) and fmt.known(high)):
-        return fmt.MISSING
-    if low >= 1 - _MARGIN and high <= 1 + _MARGIN:
-        return "yes"
-    return "cannot tell" if low <= 1 <= high else "no"
+    names = {key(row): row["line"] for row in facets.rows.to_dict("records")}
+    columns = {"mean": "factor_w", "low": "factor_w_low", "high": "factor_w_high"}
+    lines = [pd.DataFrame(columns=["at", *columns, "line"])]
+    for law in _laws(findings).to_dict("records"):
+        if name := names.get(key(law)):
+            at = np.geomspace(law["hours_min"], law["hours_max"], 9)
+            ends = {end: law[column] * HOUR_S * at / size for end, column in columns.items()}
+            lines.append(pd.DataFrame({"at": at, **ends, "line": name}))
+    return pd.concat(lines[1:] or lines)

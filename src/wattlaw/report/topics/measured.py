@@ -1,8 +1,8 @@
-"""Measurements by setting: repeats as mean with interval."""
+"""Measurements by setting: repeats as mean with interval; and the columns that name a setting."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +14,12 @@ from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics.metrics import BASES
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
+from wattlaw.report.facets import unit_name
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
 
-_COMMAND = "wattlaw export STORE settings -o settings.csv"
 _MAX_REASONS = 3
-
-
-def unit_name(rows: pd.DataFrame) -> str:
-    """Return the unit of work of rows, such as ``epoch``; ``unit`` where they have several."""
-    names = rows["unit"].dropna().unique()
-    return str(names[0]) if len(names) == 1 else "unit"
 
 
 def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
@@ -35,7 +29,6 @@ def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
 
 
 def settings(findings: Findings) -> tables.Table | None:
-    """Return time, speed, energy and quality of each setting."""
     cells = with_labels(findings.settings, findings.varying_settings)
     (size, unit), of = joule_scale(cells), unit_name(cells)
     seconds, time_unit = fmt.choose_unit(cells["time_s"], fmt.TIME_UNITS)
@@ -51,7 +44,7 @@ def settings(findings: Findings) -> tables.Table | None:
         tables.scaled(f"{unit} per {of}", "energy_j", size),
         tables.text("energy is", lambda row: row["energy_is"] or "not available"),
         tables.number("metric", "metric", 4),
-    ]  # fmt: skip
+    ]
     return tables.build(
         "settings",
         "Measurements by setting (mean over repeats)",
@@ -59,25 +52,14 @@ def settings(findings: Findings) -> tables.Table | None:
         cells.to_dict("records"),
         note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
-        command=_COMMAND,
+        command="wattlaw export STORE settings -o settings.csv",
         rank=limit_count,
     )
 
 
 def facts(findings: Findings) -> tables.Table | None:
-    """Return hardware, software and settings of the runs."""
     columns = [tables.text("item", itemgetter(0)), tables.text("value", itemgetter(1))]
     return tables.build("facts", "Environment", columns, findings.facts.items())
-
-
-def utilisation_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the range of the mean utilisations over settings."""
-    for name, column in (("SM", "sm_util_mean"), ("Memory", "mem_util_mean")):
-        shares = findings.settings[column].dropna()
-        if len(shares):
-            low, high = fmt.percent(shares.min(), 2), fmt.percent(shares.max(), 2)
-            text = low if low == high else f"{low} to {high}"
-            yield f"{name} utilisation is {text} (means of settings)."
 
 
 def interruption_note(findings: Findings) -> str:
@@ -91,33 +73,34 @@ def interruption_note(findings: Findings) -> str:
 
 def setting_columns(differing: Sequence[str]) -> list[tables.Column]:
     """Return the columns that name the setting of a row of ``with_labels``."""
-    others = (name for name in differing if name != "workload")
+    others = {
+        name.removesuffix("_w").removesuffix("_mhz").replace("_", " "): name
+        for name in differing
+        if name != "workload"
+    }
     return [
         tables.text("workload", "workload"),
-        *(tables.text(name.removesuffix("_w").removesuffix("_mhz").replace("_", " "), name)
-          for name in others),
+        *(tables.text(heading, name) for heading, name in others.items()),
         tables.number("N", "gpus"),
         tables.number("global batch", "global_batch", 9),
-    ]  # fmt: skip
+    ]
 
 
 def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
     """Return rows whose settings that differ are text: caps with unit, options cut short."""
+
+    def label(name: str, value: Any, options: dict[str, str]) -> str:
+        if name in JSON_COLUMNS:
+            return fmt.setting_label("options", options[value]) if value in options else fmt.MISSING
+        if name in LIMITS:
+            return f"{value:g} {fmt.LIMIT_UNITS[name]}" if fmt.known(value) else "none"
+        return value if isinstance(value, str) else fmt.number(value)
+
     labels = {}
     for name in differing:
-        if name in JSON_COLUMNS:
-            cut = differing_options(rows[name])
-            labels[name] = rows[name].map(lambda value, cut=cut: fmt.setting_label(
-                "options", cut[value]) if isinstance(value, str) else fmt.MISSING)  # fmt: skip
-        elif name in LIMITS:
-            unit = fmt.LIMIT_UNITS[name]
-            labels[name] = rows[name].map(
-                lambda value, unit=unit: f"{value:g} {unit}" if fmt.known(value) else "none"
-            )
-        elif name != "workload":
-            labels[name] = rows[name].map(
-                lambda value: value if isinstance(value, str) else fmt.number(value)
-            )
+        if name != "workload":
+            options = differing_options(rows[name]) if name in JSON_COLUMNS else {}
+            labels[name] = [label(name, value, options) for value in rows[name]]
     limits = rows[[name for name in LIMITS if name in rows]]
     return rows.assign(**labels, _limits=limits.notna().sum(axis=1))
 
@@ -128,7 +111,6 @@ def limit_count(row: dict[str, Any]) -> int:
 
 
 def worker_noun(findings: Findings) -> str:
-    """Return the noun for the workers of the runs: GPU or worker."""
     return comparable_runs.worker_noun(findings.runs)
 
 

@@ -1,70 +1,73 @@
-"""Predictions of settings as text: a table, and what it rests on."""
+"""Predictions of settings: a table, what it rests on, how well it holds, and their figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from wattlaw.analysis.advise.option import Quantity
 from wattlaw.common import formatting as fmt
-from wattlaw.report import tables
+from wattlaw.report import charts, tables
+from wattlaw.report.facets import MAX_PANELS, panel_size, unique_labels
 from wattlaw.report.topics.measured import worker_noun
+from wattlaw.report.topics.scaling import TIME
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
     from wattlaw.analysis.predict.job import Job, Predictions
-    from wattlaw.analysis.predict.overview import Check
+    from wattlaw.analysis.predict.overview import Check, Overview
     from wattlaw.analysis.predict.results import Prediction
+    from wattlaw.report.charts import Spec
     from wattlaw.study.setting import Setting
 
-#: The times of a prediction; the first that all rows have is shown.
+#: The times of a prediction, by what they are of; the first that all rows have is shown.
 _TIMES = {
-    "train_time_s": "training", "epoch_time_s": "epoch", "time_per_sample_s": "sample",
-    "step_time_s": "step",
+    "training": "train_time_s", "epoch": "epoch_time_s", "sample": "time_per_sample_s",
+    "step": "step_time_s",
 }  # fmt: skip
 _MOST_LISTED = 6
 #: Settings that have a column only where rows differ.
-_SETTINGS = {
-    "hardware": tables.text("hardware", attrgetter("hardware")),
-    "nodes": tables.number("nodes", attrgetter("setting.nodes")),
-    "local_batch": tables.number("batch each", attrgetter("setting.local_batch")),
-    "precision": tables.text("precision", attrgetter("setting.precision")),
-    "power_limit_w": tables.text(
-        "cap", lambda row: fmt.limit_label("power_limit_w", row.setting.power_limit_w)
-    ),
-    "clock_limit_mhz": tables.text(
+_SETTINGS = (
+    tables.text("hardware", attrgetter("hardware")),
+    tables.number("nodes", attrgetter("setting.nodes")),
+    tables.number("batch each", attrgetter("setting.local_batch")),
+    tables.text("precision", attrgetter("setting.precision")),
+    tables.text("cap", lambda row: fmt.limit_label("power_limit_w", row.setting.power_limit_w)),
+    tables.text(
         "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)
     ),
-}
+)
+_LINE = "predicted"
+_PARTS = ("compute", "communication", "input", "waiting")
 
 
 def table(predictions: Predictions) -> tables.Table | None:
-    """Return the predictions with their 90 % intervals."""
     rows = predictions.rows
-    time = next(
-        (name for name in _TIMES if all(getattr(row, name) is not None for row in rows)),
-        "step_time_s",
-    )
-    differing = [
-        name
-        for name in _SETTINGS
-        if len({row.hardware if name == "hardware" else getattr(row.setting, name) for row in rows})
-        > 1
-    ]
+    of = next((of for of, name in _TIMES.items()
+               if all(getattr(row, name) is not None for row in rows)), "step")  # fmt: skip
+    differing = [each for each in _SETTINGS if len({each.value(row) for row in rows}) > 1]
+
+    def quantity(row: Prediction, name: str) -> Quantity | None:
+        value = getattr(row, name)
+        return None if value is None else Quantity(value, *getattr(row, f"{name}_ci"))
+
     columns = [
         tables.number("GPUs", attrgetter("setting.gpus")),
-        *(_SETTINGS[name] for name in differing),
-        tables.Column("time", lambda row: fmt.duration_text(_quantity(row, time))),
-        tables.Column("W per GPU",
-                      lambda row: fmt.estimate_text(_quantity(row, "power_per_gpu_w"))),
-        tables.Column("energy per sample",
-                      lambda row: fmt.energy_text(_quantity(row, "energy_per_sample_j"))),
+        *differing,
+        tables.Column("time", lambda row: fmt.duration_text(quantity(row, _TIMES[of]))),
+        tables.Column("W per GPU", lambda row: fmt.estimate_text(quantity(row, "power_per_gpu_w"))),
+        tables.Column(
+            "energy per sample", lambda row: fmt.energy_text(quantity(row, "energy_per_sample_j"))
+        ),
         tables.Column("P(faster)", lambda row: fmt.percent(row.p_faster, 2)),
         tables.text("bottleneck", attrgetter("bottleneck")),
-    ]  # fmt: skip
-    title = f"Predicted time of one {_TIMES[time]}, with 90 % intervals"
+    ]
+    title = f"Predicted time of one {of}, with 90 % intervals"
     return tables.build("predictions", title, columns, rows)
 
 
@@ -88,6 +91,27 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
                 f"intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
             )
     return tuple(texts)
+
+
+def _listed(values: tuple[int, ...]) -> str:
+    if len(values) > _MOST_LISTED:
+        return f"{values[0]} to {values[-1]}"
+    return ", ".join(map(str, values))
+
+
+def label(setting: Setting, worker: str = "GPU") -> str:
+    """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
+    parts = [fmt.plural(setting.gpus, worker)]
+    if setting.nodes is not None:
+        parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
+    if setting.local_batch is not None:
+        parts.append(f"batch {fmt.number(setting.local_batch)} each")
+    if setting.precision not in (None, "fp32"):
+        parts.append(str(setting.precision))
+    for name in fmt.LIMIT_UNITS:
+        value = getattr(setting, name)
+        parts += [] if value is None else [fmt.limit_label(name, value)]
+    return ", ".join(parts)
 
 
 def check(findings: Findings) -> tables.Table | None:
@@ -132,27 +156,100 @@ def sentences(findings: Findings) -> Iterator[str]:
         )
 
 
-def _quantity(row: Prediction, name: str) -> Quantity | None:
-    value, bounds = getattr(row, name), getattr(row, f"{name}_ci")
-    return None if value is None else Quantity(value, *bounds)
+def curves(findings: Findings) -> Spec | None:
+    """Draw the predicted time of a unit against GPUs with its 90 % interval, and the runs."""
+    notes = [
+        "Line and band are the prediction with its 90 % interval, from all runs of the job.",
+        "Points are runs at the same batch and limits.",
+        "The dashed line is at the most GPUs of a run.",
+    ]
+    return _panels(findings, _curve_layers, notes)
 
 
-def _listed(values: tuple[int, ...]) -> str:
-    if len(values) > _MOST_LISTED:
-        return f"{values[0]} to {values[-1]}"
-    return ", ".join(map(str, values))
+def step_parts(findings: Findings) -> Spec | None:
+    """Draw the share of compute, communication, input and waiting in a step, by GPU count."""
+    notes = [
+        "Shares are medians of the prediction, at the batch and limits of most runs.",
+        "Communication is the part that the backward pass does not hide.",
+        "Ranks wait for the slowest.",
+    ]
+    return _panels(findings, _bar_layers, notes)
 
 
-def label(setting: Setting, worker: str = "GPU") -> str:
-    """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
-    parts = [fmt.plural(setting.gpus, worker)]
-    if setting.nodes is not None:
-        parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
-    if setting.local_batch is not None:
-        parts.append(f"batch {fmt.number(setting.local_batch)} each")
-    if setting.precision not in (None, "fp32"):
-        parts.append(str(setting.precision))
-    for name in fmt.LIMIT_UNITS:
-        value = getattr(setting, name)
-        parts += [] if value is None else [fmt.limit_label(name, value)]
-    return ", ".join(parts)
+def _panels(
+    findings: Findings, layers_of: Callable[[Overview], Sequence[Spec]], notes: list[str]
+) -> Spec | None:
+    overviews = [item for item in findings.predictions if len(item.curve) > 1]
+    if not overviews:
+        return None
+    shown = overviews[:MAX_PANELS]
+    several = len({item.job.hardware for item in shown}) > 1
+    titles = [
+        f"{item.job.workload}, {item.job.hardware}" if several else item.job.workload
+        for item in shown
+    ]
+    names = unique_labels(titles, 36)
+    width, height, columns = panel_size(len(shown))
+    panels = []
+    for title, item in zip(titles, shown, strict=True):
+        first = item.curve[0].setting
+        if first.local_batch is None:
+            batch = "batch not known"
+        elif len({row.setting.local_batch for row in item.curve}) == 1:
+            batch = f"batch {first.local_batch:g} each"
+        else:
+            batch = f"batch {first.global_batch:g} in all"
+        panels.append(charts.panel(layers_of(item), names[title], width, height, batch))
+    notes = [*notes, charts.not_shown(len(overviews) - len(shown), "job")]
+    return charts.figure(panels, columns, notes, columns * (width + 70))
+
+
+def _curve_layers(overview: Overview) -> list[Spec]:
+    unit = overview.job.unit
+    name = _TIMES["training" if unit == "run" else unit]
+    rows = [
+        (row.setting.gpus, getattr(row, name), *getattr(row, f"{name}_ci"), _LINE)
+        for row in overview.curve
+    ]
+    curve = pd.DataFrame(rows, columns=["at", "mean", "low", "high", "line"])
+    measured = [(item.setting.gpus, overview.job.unit_time_s(item)) for item in overview.measured]
+    runs = pd.DataFrame(measured, columns=["at", "mean"])
+    x = charts.counts_axis(curve["at"])
+    values = [*charts.y_values(curve), *runs["mean"]]
+    y = charts.y_axis("mean", TIME.format(unit=unit), values, log=True)
+    styles = charts.line_styles([_LINE], points=False)
+    most = max(item.gpus for item in overview.job.settings)
+    return [
+        charts.reference_line(most, "x"),
+        charts.band(curve, x, y, styles),
+        charts.line(curve, x, y, styles, 1.8),
+        charts.layer(runs, "point", {"x": x, "y": y}, color=charts.INK, size=34, opacity=1),
+    ]
+
+
+def _bar_layers(overview: Overview) -> list[Spec]:
+    rows = []
+    for row in overview.curve:
+        seconds = {name.removesuffix("_s"): value for name, value in asdict(row.components).items()}
+        gpus, total = str(row.setting.gpus), sum(seconds.values())
+        rows += [
+            {"gpus": gpus, "part": name, "share": 100 * seconds[name] / total, "order": i}
+            for i, name in enumerate(_PARTS)
+        ]
+    table = pd.DataFrame(rows)
+    axis = {
+        "labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": charts.CHARACTER_WIDTH
+    }  # fmt: skip
+    counts = list(dict.fromkeys(table["gpus"]))
+    part = charts.field("part", "nominal")
+    encoding: Spec = {
+        "x": charts.field("gpus", "nominal", sort=counts, title=charts.WORKERS, axis=axis),
+        "y": charts.field("share", title="share of a step (%)", scale={"domain": [0, 100]}),
+        "color": part | {
+            "scale": {"domain": list(_PARTS), "range": charts.COLOURS[:4]},
+            "legend": {"title": None, "orient": "bottom", "columns": 4},
+        },
+        "order": charts.field("order"),
+        "tooltip": [part, charts.field("share", title="share (%)")],
+    }  # fmt: skip
+    return [charts.layer(table, "bar", encoding)]

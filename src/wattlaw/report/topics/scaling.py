@@ -6,19 +6,34 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
-from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS, Limit, other_limit
 from wattlaw.common import formatting as fmt
-from wattlaw.report import tables
+from wattlaw.report import charts, tables
+from wattlaw.report.facets import (
+    LINE_COLUMNS,
+    PANEL_COLUMNS,
+    Facets,
+    dodge,
+    facet,
+    fixed_dataset,
+    mean_and_sd,
+    without_limits,
+)
+from wattlaw.report.sections import added_sections
 from wattlaw.report.topics.measured import worker_noun
-from wattlaw_papers.published import Published, published
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
+    from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits
+    from wattlaw.report.charts import Spec
 
-_COMMAND = "wattlaw export STORE fits -o fits.csv"
+#: The title of an axis.
+TIME = "time per {unit} (s)"
+#: More runs than this are drawn as their means.
+MAX_POINTS = 500
 _FROM_MEANS = (
     "* from the means of the counts: repeats of a count share deviations from the law (lack of "
     "fit); else from runs."
@@ -27,67 +42,6 @@ _ONE_NODE = (
     "A law of runs on one node does not hold on several, where communication takes another "
     "network; predict knows nodes."
 )
-
-
-def laws(fits: SeriesFits) -> tables.Table | None:
-    """Return the power law, the selected law and the breakpoint of each series, for a terminal."""
-    rows = [fit for fit in fits.rows if fit.law]
-    notes = [_FROM_MEANS] if any(_beta_interval(fit).endswith("*") for fit in rows) else []
-    notes += [_ONE_NODE] if any(fit.nodes == (1, 1) for fit in rows) else []
-    return tables.build(
-        "laws", "t = α N^−β", _COLUMNS, rows, note=" ".join(notes), max_rows=len(rows)
-    )
-
-
-def exponents(findings: Findings) -> tables.Table | None:
-    """Return law, selected law, breakpoint and the published exponent of each series."""
-    columns = [
-        *_COLUMNS,
-        tables.Column("its holdout error", _holdout_error),
-        tables.text("residuals", _residual_warnings),
-        tables.number("β in the published range", _beta_in_published_range),
-        tables.text("published β", _published_beta),
-    ]
-    return tables.build(
-        "exponents",
-        "Power laws t = α N^−β, by series",
-        columns,
-        [fit for fit in findings.fits.rows if fit.law],
-        note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
-        "its nodes only. Holdout error: of the selected law at the largest N, when fitted to the "
-        f"others. A published β holds for its range of N. SE and interval: {_FROM_MEANS}",
-        command=_COMMAND,
-        rank=_limit_count,
-    )
-
-
-def _published(fit: SeriesFit) -> Published | None:
-    """Return the published exponent of a fit's workload, cap and clock."""
-    for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
-        if all(getattr(value, name, None) == fit.group.get(name) for name in POWER_SETTINGS):
-            return value
-    return None
-
-
-def _published_beta(fit: SeriesFit) -> str | None:
-    value = _published(fit)
-    if value is None:
-        return None
-    counts = f"N {value.gpus_min} to {value.gpus_max}" if value.gpus_max else "N unknown"
-    return f"{fmt.number(value.value)} ({counts}; {value.source.name}, {value.hardware})"
-
-
-def _beta_in_published_range(fit: SeriesFit) -> float | None:
-    value = _published(fit)
-    if value is None or fit.law is None or not (value.gpus_min and value.gpus_max):
-        return None
-    return fit.law.beta_within(value.gpus_min, value.gpus_max)
-
-
-def _nodes(fit: SeriesFit) -> str | None:
-    if fit.nodes is None:
-        return None
-    return "–".join(map(str, dict.fromkeys(fit.nodes)))
 
 
 def _beta_interval(fit: SeriesFit) -> str:
@@ -102,6 +56,10 @@ def _breakpoint(fit: SeriesFit) -> str:
     if point is None:
         return "not testable" if fit.breakpoint_p is None else "none"
     return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"
+
+
+def _nodes(fit: SeriesFit) -> str | None:
+    return "–".join(map(str, dict.fromkeys(fit.nodes))) if fit.nodes else None
 
 
 _COLUMNS = (
@@ -119,6 +77,48 @@ _COLUMNS = (
     tables.text("selected law", lambda fit: fit.selection.best.law if fit.selection else None),
     tables.text("breakpoint", _breakpoint),
 )
+
+
+def laws(fits: SeriesFits) -> tables.Table | None:
+    """Return the power law, the selected law and the breakpoint of each series, for a terminal."""
+    rows = [fit for fit in fits.rows if fit.law]
+    notes = [_FROM_MEANS] if any(_beta_interval(fit).endswith("*") for fit in rows) else []
+    notes += [_ONE_NODE] if any(fit.nodes == (1, 1) for fit in rows) else []
+    return tables.build(
+        "laws", "t = α N^−β", _COLUMNS, rows, note=" ".join(notes), max_rows=len(rows)
+    )
+
+
+def exponents(findings: Findings) -> tables.Table | None:
+    """Return law, selected law, breakpoint, and columns of add-ons, of each series."""
+
+    def holdout_error(fit: SeriesFit) -> str:
+        error = fit.selection.to_dict()["holdout_error"] if fit.selection else None
+        if error is None:
+            return fmt.MISSING
+        return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)
+
+    def residual_warnings(fit: SeriesFit) -> str:
+        text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
+        fits_well = "consistent with the law" in text or "too few runs" in text
+        return fmt.MISSING if fits_well else text
+
+    return tables.build(
+        "exponents",
+        "Power laws t = α N^−β, by series",
+        [
+            *_COLUMNS,
+            tables.Column("its holdout error", holdout_error),
+            tables.text("residuals", residual_warnings),
+            *(column for added in added_sections().values() for column in added.law_columns),
+        ],
+        [fit for fit in findings.fits.rows if fit.law],
+        note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
+        "its nodes only. Holdout error: of the selected law at the largest N, when fitted to the "
+        f"others. A published β holds for its range of N. SE and interval: {_FROM_MEANS}",
+        command="wattlaw export STORE fits -o fits.csv",
+        rank=lambda fit: sum(fmt.known(fit.group.get(name)) for name in POWER_SETTINGS),
+    )
 
 
 def speedups(findings: Findings) -> tables.Table | None:
@@ -153,12 +153,12 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
     noun = worker_noun(findings)
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
-    if not findings.fits.laws:
-        yield _speedup_without_law(findings, noun)
-    refusals = Counter(fit.refusal for fit in findings.fits.rows if not fit.law)
     if findings.fits.laws:
+        refusals = Counter(fit.refusal for fit in findings.fits.rows if not fit.law)
         for reason, count in refusals.most_common():
             yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
+    else:
+        yield _speedup_without_law(findings, noun)
     selections = [fit.selection.table for fit in findings.fits.rows if fit.selection]
     by_law = [table.set_index("law")["holdout_error"] for table in selections]
     errors = pd.Series([row["power"] for row in by_law], dtype=float).abs().dropna()
@@ -207,26 +207,25 @@ def _law(fit: SeriesFit, noun: str) -> str:
             f"{name}: t = {fmt.number(law.alpha)} s per {fit.unit} · "
             f"N^−{fmt.number(law.beta)} ({measured})."
         )
+    doubling = f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by"
     if (point := fit.breakpoint) is not None:
         # The single exponent fits neither side.
         before, after = (f"{2**-beta:.2f}" for beta in (point.beta_before, point.beta_after))
         return (
-            f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by {before} up to "
-            f"{point.at:g} {noun}s, and by {after} beyond ({measured}). The power law over all "
-            f"counts (β = {fmt.number(law.beta)}) fits neither side."
+            f"{doubling} {before} up to {point.at:g} {noun}s, and by {after} beyond ({measured}). "
+            f"The power law over all counts (β = {fmt.number(law.beta)}) fits neither side."
         )
-    sentence = (
-        f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by {2**-law.beta:.2f} "
-        f"(β = {fmt.number(law.beta)}, 95 % interval {bounds}; {measured})"
+    none = "; over this range, no speedup is shown" if low <= 0 <= high else ""
+    return (
+        f"{doubling} {2**-law.beta:.2f} (β = {fmt.number(law.beta)}, 95 % interval {bounds}; "
+        f"{measured}){none}."
     )
-    if low <= 0 <= high:
-        sentence += "; over this range, no speedup is shown"
-    return sentence + "."
 
 
 def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
     """Return the largest speedup of a fit's series."""
-    table = relative_rows(findings, fit)
+    names = rows_of_group(findings.series, fit.group)["series"].unique()
+    table = findings.speedups[findings.speedups["series"].isin(names)]
     if table.empty:
         return ""
     fastest = table.iloc[int(table["speedup"].argmax())]
@@ -238,10 +237,6 @@ def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
         f"on {fastest['reference']}: a parallel efficiency of "
         f"{fmt.number(fastest['efficiency'], 2)}."
     )
-
-
-def _limit_count(fit: SeriesFit) -> int:
-    return sum(fmt.known(fit.group.get(name)) for name in POWER_SETTINGS)
 
 
 def main_fits(findings: Findings) -> list[SeriesFit]:
@@ -267,7 +262,7 @@ def main_fits(findings: Findings) -> list[SeriesFit]:
 def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
     """Return the rows of ``findings.series`` that a fit was made of."""
     if "fraction_per_gpu" not in group:
-        rows = rows[rows["fraction_per_gpu"].isna()]
+        rows = fixed_dataset(rows)
     for name, value in group.items():
         column = "batch" if name in ("global_batch", "local_batch") else name
         rows = rows[rows[column].isna() if value is None else rows[column] == value]
@@ -276,20 +271,101 @@ def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def relative_rows(findings: Findings, fit: SeriesFit) -> pd.DataFrame:
-    """Return the speedups of a fit's series."""
-    names = rows_of_group(findings.series, fit.group)["series"].unique()
-    return findings.speedups[findings.speedups["series"].isin(names)]
+def epoch_time(findings: Findings) -> Spec | None:
+    """Draw the time of a unit against workers, log-log, without caps and clocks, with laws."""
+    return _epoch_times(findings, facet(without_limits(fixed_dataset(findings.series))))
 
 
-def _residual_warnings(fit: SeriesFit) -> str:
-    text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
-    return fmt.MISSING if "consistent with the law" in text or "too few runs" in text else text
+def epoch_time_by_limit(findings: Findings, limit: Limit) -> Spec | None:
+    """Draw seconds per epoch against workers by cap or clock, a panel per family."""
+    return _epoch_times(findings, facets_by_limit(findings.series, limit))
 
 
-def _holdout_error(fit: SeriesFit) -> str:
-    """Return the signed holdout error of the selected law."""
-    error = fit.selection.to_dict()["holdout_error"] if fit.selection else None
-    if error is None:
-        return fmt.MISSING
-    return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)
+def facets_by_limit(series: pd.DataFrame, limit: Limit) -> Facets:
+    """Return series that differ in one limit alone, a panel per family and a line per limit."""
+    rows = fixed_dataset(series)
+    rows = rows[rows[other_limit(limit)].isna()]
+    limits = rows.groupby("family")[limit].transform(lambda values: values.nunique(dropna=False))
+    columns = [name for name in LINE_COLUMNS if name != limit]
+    return facet(rows[limits > 1], [*PANEL_COLUMNS, *columns], [limit], one_panel=False)
+
+
+def _epoch_times(findings: Findings, facets: Facets) -> Spec | None:
+    if facets.rows.empty:
+        return None
+    laws = _law_lines(findings, facets)
+    single = len(facets.rows) <= MAX_POINTS
+    if single:
+        points = facets.rows[["panel", "line", "gpus"]].assign(mean=facets.rows["time_s"])
+        points = points.assign(low=np.nan, high=np.nan)
+    else:
+        points = mean_and_sd(facets.rows, "time_s")
+    styles = facets.styles
+
+    def layers(rows: pd.DataFrame) -> list[Spec]:
+        lines = facets.panel_rows(rows["panel"].iloc[0], laws)
+        title = facets.in_unit(TIME, rows)
+        values = charts.y_values(rows) + charts.y_values(lines)
+        x, y = charts.counts_axis(rows["gpus"]), charts.y_axis("mean", title, values, log=True)
+        without_law = rows[~rows["line"].isin(lines["line"])]
+        means = without_law.groupby(["line", "at"], sort=False)["mean"].mean().reset_index()
+        bands = [
+            charts.band(lines, x, y, styles, f"{kind}low", f"{kind}high", opacity)
+            for kind, opacity in (("prediction_", 0.1), ("", 0.25))
+            if len(lines)
+        ]
+        curves = [charts.line(table, x, y, styles) for table in (lines, means) if len(table)]
+        return [*bands, *curves, *charts.curve(rows, x, y, styles, title, joined=False)]
+
+    notes = [
+        "Points are runs." if single else charts.SD_BARS,
+        "Lines are t = \u03b1 N^\u2212\u03b2 with 95 % bands, lighter for a single run."
+        if len(laws)
+        else "Lines join means: a law needs three worker counts.",
+    ]
+    return facets.draw(dodge(points, facets.lines, facets.size[0]), layers, notes)
+
+
+def _law_lines(findings: Findings, facets: Facets) -> pd.DataFrame:
+    """Return the laws of the rows that are shown, over their own range, with panel and line."""
+    lines = [pd.DataFrame(columns=["at", "mean", "low", "high", "panel", "line"])]
+    for group, law in findings.fits.laws:
+        rows = rows_of_group(facets.rows, group)
+        if len(rows):
+            table = law.predict(np.geomspace(law.x_min, law.x_max, 17)).rename(columns={"x": "at"})
+            lines.append(table.assign(panel=rows["panel"].iloc[0], line=rows["line"].iloc[0]))
+    return pd.concat(lines[1:] or lines, ignore_index=True)
+
+
+def speedup_figure(findings: Findings) -> Spec | None:
+    """Draw speedup relative to the reference count, with intervals and the ideal line."""
+    facets, table = relative_facets(findings)
+    if table.empty:
+        return None
+    table = table.rename(columns={"speedup": "mean", "speedup_low": "low", "speedup_high": "high"})
+
+    def layers(rows: pd.DataFrame) -> list[Spec]:
+        ends = rows.groupby("reference")["gpus"].max().reset_index()
+        ideal = pd.concat([ends.assign(gpus=ends["reference"]), ends])
+        ideal = ideal.assign(at=ideal["gpus"], mean=ideal["gpus"] / ideal["reference"])
+        title = f"speedup (ratio to {reference_label(rows)})"
+        x = charts.counts_axis(rows["gpus"])
+        y = charts.y_axis("mean", title, [*charts.y_values(rows), *ideal["mean"]], log=True)
+        by_reference = {"x": x, "y": y, "detail": charts.field("reference", "nominal")}
+        dashed = charts.layer(ideal, "line", by_reference, strokeDash=[5, 4], color=charts.FAINT)
+        return [dashed, *charts.curve(rows, x, y, facets.styles, "speedup")]
+
+    table = dodge(table, facets.lines, facets.size[0])
+    return facets.draw(table, layers, ["The dashed line is ideal.", charts.CI_BARS])
+
+
+def relative_facets(findings: Findings) -> tuple[Facets, pd.DataFrame]:
+    """Return the series without limits, and their rows of ``findings.speedups``."""
+    facets = facet(without_limits(fixed_dataset(findings.series)))
+    names = facets.rows[["series", "panel", "line"]].drop_duplicates("series")
+    return facets, findings.speedups.merge(names, on="series")
+
+
+def reference_label(table: pd.DataFrame) -> str:
+    counts = sorted(table["reference"].unique())
+    return "first point" if len(counts) > 1 else fmt.plural(int(counts[0]), "worker")

@@ -1,14 +1,23 @@
-"""The first screen: what to run in sentences, a table of it, and caveats."""
+"""The first screen: what to run in sentences, a table and a figure of it, and caveats."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pandas as pd
+
+from wattlaw.analysis.laws.limit_effects import LIMITS
+from wattlaw.analysis.metrics.comparable_runs import comparable_runs
+from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
 from wattlaw.common import formatting as fmt
-from wattlaw.report import tables
+from wattlaw.report import charts, tables
+from wattlaw.report.charts import COLOURS, FAINT
+from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.data_quality import caveat_sentences
+from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.question import Question
 from wattlaw.study.sources import MEASURED
 
@@ -16,17 +25,29 @@ if TYPE_CHECKING:
     from wattlaw.analysis.advise.advice import Advice
     from wattlaw.analysis.advise.option import Option
     from wattlaw.analysis.findings import Findings
+    from wattlaw.report.charts import Spec
 
 #: Workloads of which the recommendation is a sentence, and rows of the table of one workload.
 _MAX_LINES = 4
 MAX_ROWS = 8
 #: The role of a setting that is recommended only if the quality at its batch is acceptable.
 LARGER_BATCH = "larger batch, quality unknown"
-_COMMAND = "wattlaw advise STORE --workload W"
-
-
 #: The role of the recommended setting where it is only one of several candidates.
 UNCLEAR = "lowest mean, not clearly best"
+_COMMAND = "wattlaw advise STORE --workload W"
+_LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _BEST = (
+    "a batch left out", "a setting", "Pareto front", "predicted", "baseline", "recommended",
+)  # fmt: skip
+#: Colour, shape and size of each kind of point, in the order in which they are drawn.
+_KINDS: dict[str, tuple[str, str, int]] = {
+    _LEFT_OUT: (FAINT, "triangle-down", 26), _SETTING: (COLOURS[4], "circle", 26),
+    _PREDICTED: (COLOURS[3], "cross", 46),
+    _BASE: (COLOURS[2], "triangle-up", 200), LARGER_BATCH: (COLOURS[5], "diamond", 160),
+    _BEST: (COLOURS[1], "diamond", 220), UNCLEAR: (COLOURS[1], "diamond", 220),
+    _FRONT: (COLOURS[0], "square", 46),
+}  # fmt: skip
+#: Settings that are drawn of a workload, and workloads.
+_MAX_SETTINGS, _MAX_PANELS = 150, 6
 
 
 class _Row(NamedTuple):
@@ -58,14 +79,41 @@ def table(findings: Findings) -> tables.Table | None:
     if len(advices) == 1:
         return settings(advices[0])
     rows = [_Row(advice, advice.recommended, ()) for advice in advices if advice.recommended]
+
+    def run_on(row: _Row) -> str:
+        label = row.advice.label(row.option)
+        return label if row.advice.clearly_best else f"{label} ({UNCLEAR})"
+
+    def change(row: _Row) -> str:
+        changes = fmt.no_breaks(text.changes(row.advice, ("energy", "time")))
+        return changes.replace(",\u00a0", ", ") or "is the baseline"
+
+    def probability(row: _Row) -> str | None:
+        if row.advice.probability is None:
+            return None
+        ties = sum(not tie.is_better for tie in row.advice.ties)
+        tied = f" ({fmt.plural(ties, 'tie')})" if ties else ""
+        return text.percent(row.advice.probability) + tied
+
+    def next_run(row: _Row) -> str:
+        run = row.advice.next_measurement
+        if run is None:
+            return "nothing: certain enough"
+        is_same = run.option.setting == row.option.setting
+        what = "this setting" if is_same else row.advice.label(run.option)
+        return f"{what} again" if run.is_repeat else what
+
     columns = [
         tables.text("workload", lambda row: row.advice.workload),
-        tables.text("run on", _run_on),
-        tables.text(LARGER_BATCH, _any_batch),
+        tables.text("run on", run_on),
+        tables.text(
+            LARGER_BATCH,
+            lambda row: row.advice.any_batch and row.advice.label(row.advice.any_batch),
+        ),
         *_amounts(rows),
-        tables.text("against the baseline", _change),
-        tables.Column("sure", _probability),
-        tables.text("measure next", _next),
+        tables.text("against the baseline", change),
+        tables.Column("sure", probability),
+        tables.text("measure next", next_run),
         tables.text("known by", lambda row: _known_by(row.option)),
     ]
     note = (
@@ -134,39 +182,130 @@ def _amounts(rows: list[_Row]) -> list[tables.Column]:
     ]  # fmt: skip
 
 
-def _run_on(row: _Row) -> str:
-    label = row.advice.label(row.option)
-    return label if row.advice.clearly_best else f"{label} ({UNCLEAR})"
-
-
-def _any_batch(row: _Row) -> str | None:
-    option = row.advice.any_batch
-    return None if option is None else row.advice.label(option)
-
-
-def _change(row: _Row) -> str:
-    changes = fmt.no_breaks(text.changes(row.advice, ("energy", "time")))
-    return changes.replace(",\u00a0", ", ") or "is the baseline"
-
-
-def _probability(row: _Row) -> str | None:
-    if row.advice.probability is None:
-        return None
-    ties = sum(not tie.is_better for tie in row.advice.ties)
-    return text.percent(row.advice.probability) + (f" ({fmt.plural(ties, 'tie')})" if ties else "")
-
-
-def _next(row: _Row) -> str:
-    run = row.advice.next_measurement
-    if run is None:
-        return "nothing: certain enough"
-    is_same = run.option.setting == row.option.setting
-    what = "this setting" if is_same else row.advice.label(run.option)
-    return f"{what} again" if run.is_repeat else what
-
-
 def _known_by(option: Option) -> str:
     if option.is_predicted:
         return "prediction" + (", beyond the runs" if option.extrapolates else "")
     source = "" if option.source == MEASURED else f"{option.source} "
     return fmt.plural(option.repeats, f"{source}run")
+
+
+def pareto(findings: Findings) -> Spec | None:
+    """Draw energy (without any, GPU-hours) against time of all settings, and what to run."""
+    advices = [advice for advice in findings.advice if advice.pareto]
+    if not advices:
+        return None
+    shown = advices[:_MAX_PANELS]
+    names = unique_labels([advice.workload for advice in shown], 36)
+    energies = [option.energy_j.mean for advice in shown for option in advice.pareto
+                if option.energy_j]  # fmt: skip
+    several = len({advice.unit for advice in shown}) > 1
+    joules, unit = (1.0, "J") if several else fmt.choose_unit(energies, fmt.JOULE_UNITS)
+    width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
+    of_workloads = [_points(findings, advice, joules) for advice in shown]
+    present = set(pd.concat(of_workloads)["line"])
+    kinds = {kind: look for kind, look in _KINDS.items() if kind in present}
+    panels = []
+    for advice, points in zip(shown, of_workloads, strict=True):
+        spent = f"energy per {advice.unit} ({unit})"
+        if not _has_energy(advice):
+            hours = "hours per {} (h)" if _hour_s(advice) > 1 else "seconds per {} (s)"
+            spent = f"{advice.worker}-{hours.format(advice.unit)}"
+        best = advice.recommended
+        subtitle = shorten_middle(advice.label(best) if best else "nothing recommended")
+        title = names[advice.workload] if len(shown) > 1 else ""
+        layers = _layers(points, kinds, spent, advice.unit)
+        panels.append(charts.panel(layers, title, width, height, subtitle if title else ""))
+    notes = [
+        "Bars and shaded boxes are 95 % intervals.",
+        charts.not_shown(len(advices) - len(shown), "workload"),
+    ]
+    return charts.figure(panels, columns, notes, columns * (width + 60))
+
+
+def _has_energy(advice: Advice) -> bool:
+    return any(option.energy_j for option in advice.pareto)
+
+
+def _hour_s(advice: Advice) -> float:
+    """Return the seconds in the unit of GPU-time: an hour, or a second of samples and steps."""
+    return 1.0 if advice.unit in ("sample", "step") else HOUR_S
+
+
+def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
+    """Return time and energy (or GPU-hours) of settings, in the order of their importance."""
+    runs = comparable_runs(findings.runs, advice.workload).rows
+    spent = runs["time_s"] * runs["gpus"] / _hour_s(advice)
+    if _has_energy(advice):
+        spent = runs["energy_j"] / joules
+    runs = runs.assign(time=runs["time_s"], energy=spent).dropna(subset="energy")
+    means = runs.groupby(list(SETTINGS), dropna=False)[["time", "energy"]].mean().reset_index()
+    means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
+    settings: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
+    is_left_out = means["global_batch"].isin(advice.batches_left_out)
+    means = means[["time", "energy"]].assign(
+        setting=[fmt.group_label(setting) for setting in settings],
+        line=is_left_out.map({True: _LEFT_OUT, False: _SETTING}),
+    )
+    best, base = advice.recommended, advice.baseline
+    chosen = [(best, _BEST if advice.clearly_best else UNCLEAR)] if best else []
+    chosen += [(base, _BASE)] if base and base != best else []
+    chosen += [(advice.any_batch, LARGER_BATCH)] if advice.any_batch else []
+    front = sorted(advice.pareto, key=lambda option: option.time_s.mean)
+    chosen += [(option, _PREDICTED if option.is_predicted else _FRONT) for option in front]
+    rows = []
+    for option, kind in chosen:
+        quantity = option.time_s.times(option.gpus / _hour_s(advice))
+        if _has_energy(advice):
+            if option.energy_j is None:
+                continue
+            quantity = option.energy_j.times(1 / joules)
+        row: dict[str, Any] = {"line": kind, "setting": advice.label(option)}
+        for name, value in (("time", option.time_s), ("energy", quantity)):
+            low, high = (math.nan if end is None else end for end in (value.low, value.high))
+            row |= {name: value.mean, f"{name}_low": low, f"{name}_high": high}
+        rows.append(row)
+    return pd.concat([means, pd.DataFrame(rows)], ignore_index=True)
+
+
+def _layers(
+    table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]], spent: str, of: str
+) -> list[Spec]:
+    """Return the layers of a panel; ``kinds`` are those of the legend."""
+    times, energies = (
+        table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
+        for name in ("time", "energy")
+    )
+    x = charts.x_axis("time", TIME.format(unit=of), times, log=True)
+    y = charts.y_axis("energy", spent, energies, log=True)
+    legend = {"title": None, "orient": "bottom", "columns": 5}
+    colour, shape = (
+        charts.field(
+            "line", "nominal", legend=legend,
+            scale={"domain": list(kinds), "range": [look[at] for look in kinds.values()]},
+        )
+        for at in (0, 1)
+    )  # fmt: skip
+    styles = {"color": colour, "shape": shape}
+    front = table[table["line"].isin([_FRONT, _PREDICTED])].sort_values("time")
+    predicted = table[table["line"] == _PREDICTED]
+    certain = table[table["line"].isin([_FRONT, _BASE, LARGER_BATCH])]
+    tooltip = {"line": "is", "setting": "setting", "time": "time (s)", "energy": spent}
+    layers = []
+    if len(predicted):
+        box = {
+            "x": x | {"field": "time_low"}, "x2": {"field": "time_high"},
+            "y": y | {"field": "energy_low"}, "y2": {"field": "energy_high"}, "color": colour,
+        }  # fmt: skip
+        layers.append(charts.layer(predicted, "rect", box, opacity=0.1))
+    joined = {"x": x, "y": y, "color": colour}
+    return [
+        *layers,
+        charts.layer(front.assign(line=_FRONT), "line", joined, strokeWidth=1.4),
+        *charts.error_bars(certain, x, y, styles, "energy_low", "energy_high"),
+        *charts.error_bars(certain, x, y, styles, "time_low", "time_high", horizontal=True),
+        *(
+            charts.points(rows, x, y, styles, tooltip, size)
+            for kind, (_, _, size) in _KINDS.items()
+            if len(rows := table[table["line"] == kind])
+        ),
+    ]

@@ -1,44 +1,53 @@
-"""The scripts of an interactive page: Vega, the figures, and tables that can be sorted.
+"""Pages from templates: their style, and the scripts of an interactive one.
 
-They are in the page itself, and its policy names their hashes, so that no other script runs. Vega
-interprets the expressions of a figure, because the policy does not allow ``eval``.
+Scripts are in the page itself, and its policy names their hashes, so that no other script runs.
+They are Vega, and the page's own, which draws the figures and sorts tables. Vega interprets the
+expressions of a figure, because the policy does not allow ``eval``.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
 
+import jinja2
 import vl_convert
 from altair.utils._importers import vl_version_for_vl_convert
+
+from wattlaw.common.formatting import replace_invisible
 
 #: Dragging moves a panel's axes and the wheel with the shift key zooms; else the page scrolls.
 _ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
 _FAINT = 0.08
 
 
-@dataclass(frozen=True)
-class Script:
-    """A script of a page, or data as JSON, which do not run."""
-
-    text: str
-    name: str = ""
-    runs: bool = True
-
-
-def page_scripts(pictures: Iterable[Any]) -> tuple[Script, ...]:
-    """Return the figures as data, Vega, and the page's own script."""
-    specs = {picture.name: explorable(picture.spec) for picture in pictures}
-    return (
-        Script(script_safe_json(specs), "figures", runs=False),
-        Script(_vega()),
-        Script(template_text("report.js")),
+@cache
+def environment(package: str = "wattlaw.report") -> jinja2.Environment:
+    """Return the templates, which escape every value and replace control characters."""
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader(package),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=lambda value: replace_invisible(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+
+
+def render(template: str, specs: Mapping[str, dict[str, Any]] | None = None, **values: Any) -> str:
+    """Return a page; where there are ``specs`` by name, its scripts draw these figures."""
+    style, scripts, data = _template_text("report.css"), [], ""
+    if specs is not None:
+        scripts = [_vega(), _template_text("report.js")]
+        data = script_safe_json({name: explorable(spec) for name, spec in specs.items()})
+    return environment().get_template(template).render(
+        style=style, style_hash=_policy_hash(style), scripts=scripts, data=data,
+        script_hashes=" ".join(f"'{_policy_hash(script)}'" for script in scripts), **values,
+    )  # fmt: skip
 
 
 def explorable(spec: dict[str, Any]) -> dict[str, Any]:
@@ -75,14 +84,13 @@ def script_safe_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-def policy_hash(text: str) -> str:
+def _policy_hash(text: str) -> str:
     """Return the hash by which a page's policy allows this style sheet or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @cache
-def template_text(name: str) -> str:
-    """Return a file of the templates."""
+def _template_text(name: str) -> str:
     return resources.files("wattlaw.report").joinpath("templates", name).read_text("utf-8")
 
 

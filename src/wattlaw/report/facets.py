@@ -1,6 +1,6 @@
-"""Panels and lines of a figure: no more than a reader can distinguish."""
+"""Panels and lines of a figure: no more than a reader can distinguish, with names that differ."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,10 +8,17 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
-from wattlaw.common.formatting import plural
-from wattlaw.report.figures.labels import row_labels, unique_labels
-from wattlaw.report.theme import MARGIN, PAGE_WIDTH, line_styles
-from wattlaw.report.topics.measured import unit_name
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
+from wattlaw.common.formatting import (
+    known,
+    limit_label,
+    plural,
+    replace_invisible,
+    setting_label,
+)
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.report import charts
+from wattlaw.report.charts import Spec
 
 #: Settings that make panels if a single one cannot contain all lines.
 PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher", "unit")
@@ -23,7 +30,11 @@ LINE_COLUMNS = (
 #: Lines of a single panel, lines of each of several panels, and panels.
 MAX_LINES, MAX_LINES_EACH, MAX_PANELS = 7, 5, 9
 PUBLISHED_COUNTS = (2, 128)
+#: Characters of a name in a legend or in the title of a panel.
+MAX_LENGTH = 44
 _SIZES = {1: (540, 320, 1), 2: (390, 260, 2), 3: (255, 210, 3), 4: (390, 220, 2)}
+#: Width of panels side by side, height of a single row, and of one of several rows.
+_ROW_WIDTH, _ROW_HEIGHT, _ROWS_HEIGHT = 400, 260, 200
 
 
 @dataclass(frozen=True)
@@ -41,18 +52,11 @@ class Facets:
         return panel_size(len(self.panels))
 
     @property
-    def width(self) -> int:
-        """Width of all columns together."""
+    def styles(self) -> dict[str, Spec]:
         width, _, columns = self.size
-        return min(PAGE_WIDTH, columns * (width + 70))
-
-    @property
-    def styles(self) -> dict[str, Any]:
-        """Colours, shapes and dashes of the lines."""
-        return line_styles(self.lines, self.width)
+        return charts.line_styles(self.lines, min(charts.PAGE_WIDTH, columns * (width + 70)))
 
     def panel_rows(self, panel: str, table: pd.DataFrame | None = None) -> pd.DataFrame:
-        """Return the rows of a panel."""
         table = self.rows if table is None else table
         return table[table["panel"] == panel]
 
@@ -60,6 +64,28 @@ class Facets:
         """Return a title with the unit of work of the panels of ``table`` for ``{unit}``."""
         rows = self.rows[self.rows["panel"].isin(table["panel"])] if "{unit}" in title else None
         return title if rows is None else title.format(unit=unit_name(rows))
+
+    def draw(
+        self,
+        table: pd.DataFrame,
+        layers: Callable[[pd.DataFrame], Iterable[Spec]],
+        notes: Sequence[str],
+        size: tuple[int, int, int] | None = None,
+    ) -> Spec:
+        """Return a figure with a panel of ``layers`` for each panel's rows of ``table``."""
+        width, height, columns = size or self.size
+        panels = [
+            charts.panel(layers(rows), name, width, height)
+            for name in self.panels
+            if len(rows := self.panel_rows(name, table))
+        ]
+        return charts.figure(panels, columns, [*notes, self.omitted], columns * (width + 70))
+
+
+def unit_name(rows: pd.DataFrame) -> str:
+    """Return the unit of work of rows, such as ``epoch``; ``unit`` where they have several."""
+    names = rows["unit"].dropna().unique()
+    return str(names[0]) if len(names) == 1 else "unit"
 
 
 def compared_counts(counts: Iterable[int]) -> tuple[int, int]:
@@ -72,7 +98,6 @@ def compared_counts(counts: Iterable[int]) -> tuple[int, int]:
 
 
 def panel_size(panels: int) -> tuple[int, int, int]:
-    """Return width, height and number of columns for so many panels."""
     return _SIZES.get(panels, (255, 210, 3))
 
 
@@ -108,13 +133,19 @@ def facet(
         series = series.sort_values(inside, kind="stable", key=_sort_key, na_position="first")
     panels = list(dict.fromkeys(panel))
     series = series[series["panel"].isin(panels[:MAX_PANELS])]
-    kept, hidden = _longest_lines(series, most)
+    # At most so many lines in a panel, and twice that in total: the longest ones.
+    lines = series.groupby(["panel", "line"], sort=False)["counts"].max().reset_index()
+    longest = lines.sort_values("counts", ascending=False, kind="stable")
+    first = longest[longest.groupby("panel").cumcount() < most]["line"]
+    chosen = set(list(dict.fromkeys(first))[: 2 * most])
+    kept = [name for name in dict.fromkeys(lines["line"]) if name in chosen]
     panel_names, line_names = unique_labels(panels[:MAX_PANELS]), unique_labels(kept)
     series = series[series["line"].isin(kept)]
     rows = rows.assign(
         panel=codes.map(series["panel"].map(panel_names)),
         line=codes.map(series["line"].map(line_names)),
     )
+    hidden = int((~lines["line"].isin(kept)).sum())
     more = ((len(panels[MAX_PANELS:]), "more panel"), (hidden, "more line"))
     omitted = [plural(count, noun) for count, noun in more if count]
     return Facets(
@@ -129,16 +160,6 @@ def _sort_key(column: pd.Series) -> pd.Series:
     if column.name in LIMITS:
         return -column
     return column if pd.api.types.is_numeric_dtype(column) else column.astype("string")
-
-
-def _longest_lines(series: pd.DataFrame, most: int) -> tuple[list[str], int]:
-    """Return the lines to draw, at most so many in a panel and twice that in total."""
-    lines = series.groupby(["panel", "line"], sort=False)["counts"].max().reset_index()
-    longest = lines.sort_values("counts", ascending=False, kind="stable")
-    first = longest[longest.groupby("panel").cumcount() < most]["line"]
-    kept = set(list(dict.fromkeys(first))[: 2 * most])
-    shown = [name for name in dict.fromkeys(lines["line"]) if name in kept]
-    return shown, int((~lines["line"].isin(kept)).sum())
 
 
 def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]) -> list[str]:
@@ -178,7 +199,91 @@ def dodge(table: pd.DataFrame, lines: Sequence[str], width: int) -> pd.DataFrame
     """Add ``at``: the worker count moved by a few pixels, so that no line hides another."""
     if table.empty:
         return table.assign(at=table["gpus"])
-    pixel = np.log(table["gpus"].max() / table["gpus"].min() * MARGIN**2) / width
+    pixel = np.log(table["gpus"].max() / table["gpus"].min() * charts.MARGIN**2) / width
     step = min(4.0, 22.0 / max(1, len(lines))) * pixel
     shift = {name: (i - (len(lines) - 1) / 2) * step for i, name in enumerate(lines)}
     return table.assign(at=table["gpus"] * np.exp(table["line"].map(shift).astype(float)))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A column, the title of its axis, a factor on its values, and whether the axis is log.
+
+    ``{unit}`` in the title becomes the unit of work of the panel.
+    """
+
+    column: str
+    title: str
+    factor: float = 1.0
+    log: bool = False
+
+
+def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Sequence[str]) -> Spec:
+    """Return the means of a quantity against workers; several of them next to each other."""
+    width, height, columns = facets.size
+    if len(quantities) > 1:
+        height = _ROW_HEIGHT if len(facets.panels) == 1 else _ROWS_HEIGHT
+        width, columns = _ROW_WIDTH, len(quantities)
+    styles = charts.line_styles(facets.lines, min(columns * (width + 70), charts.PAGE_WIDTH))
+    panels = []
+    for name in facets.panels:
+        for quantity in quantities:
+            rows = facets.panel_rows(name)
+            table = mean_and_sd(rows, quantity.column, quantity.factor)
+            if table.empty:
+                continue
+            table, title = dodge(table, facets.lines, width), facets.in_unit(quantity.title, rows)
+            y = charts.y_axis(
+                "mean", title, charts.y_values(table), log=quantity.log, zero=True
+            )  # fmt: skip
+            layers = charts.curve(table, charts.counts_axis(table["gpus"]), y, styles, title)
+            panels.append(charts.panel(layers, name, width, height))
+    return charts.figure(panels, columns, [*notes, facets.omitted], columns * (width + 70))
+
+
+def shorten_middle(text: str, most: int = MAX_LENGTH) -> str:
+    """Return a name on one line without invisible characters, cut in the middle if it is long."""
+    text = collapse_whitespace(replace_invisible(text))
+    if len(text) <= most:
+        return text
+    end = (most - 1) // 3
+    return f"{text[: most - 1 - end]}\u2026{text[-end:]}"
+
+
+def unique_labels(names: Iterable[str], most: int = MAX_LENGTH) -> dict[str, str]:
+    """Return the short form of each name; equal short forms get a number."""
+    labels: dict[str, str] = {}
+    for name in dict.fromkeys(names):
+        label, i = shorten_middle(name, most), 1
+        while label in labels.values():
+            i += 1
+            label = shorten_middle(name, most - 5) + f" ({i})"
+        labels[name] = label
+    return labels
+
+
+def row_labels(rows: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
+    """Return the name of each row by its values of ``columns``, which are settings.
+
+    ``rule`` and ``batch`` are one name; a missing limit is ``uncapped`` or ``free clock``.
+    """
+    shown = rows[list(columns)]
+    for name in JSON_COLUMNS:
+        if name in columns:
+            shown = shown.assign(**{name: shown[name].map(differing_options(shown[name]))})
+
+    def label(row: dict[Any, Any], name: str) -> str:
+        value, rule = row[name], row.get("rule")
+        if name == "rule" or (name == "batch" and rule not in ("global_batch", "local_batch")):
+            return ""
+        if name in LIMITS:
+            return limit_label(name, value)
+        if name == "fraction_per_gpu":
+            return "data grows with N" if known(value) else ""
+        return setting_label(str(rule) if name == "batch" else name, value)
+
+    labels = [
+        ", ".join(filter(None, (label(row, name) for name in columns)))
+        for row in shown.to_dict("records")
+    ]
+    return pd.Series(labels, index=rows.index, dtype=object)

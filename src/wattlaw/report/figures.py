@@ -8,20 +8,18 @@ from typing import Any
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.limit_effects import Limit
 from wattlaw.common.formatting import LIMIT_NAMES
-from wattlaw.report.figures import (
-    advice,
+from wattlaw.report.charts import Spec
+from wattlaw.report.topics import (
     batch,
+    caps,
     decision,
     energy,
-    limits,
     prediction,
     scaling,
     utilisation,
+    verdict,
 )
-from wattlaw.report.theme import Spec
 
-_MIT, _KIT, _OURS = frozenset({"mit-2022"}), frozenset({"kit-2025"}), frozenset[str]()
-_BOTH = _MIT | _KIT
 _LIMITS: tuple[tuple[str, Limit], ...] = (("cap", "power_limit_w"), ("clock", "clock_limit_mhz"))
 
 
@@ -29,21 +27,19 @@ _LIMITS: tuple[tuple[str, Limit], ...] = (("cap", "power_limit_w"), ("clock", "c
 class Figure:
     """A chart with the text around it.
 
-    ``draw`` returns None if the findings have no data for it. ``studies`` are those that show
-    this figure; with ``is_of_studies`` no other page does, because another figure has the same
-    data. ``caption`` explains it, in sentences of plain text.
+    ``draw`` returns None if the findings have no data for it. ``caption`` explains it, in sentences
+    of plain text. The default page leaves out a figure with ``is_extra``, because another one has
+    the same data.
     """
 
     name: str
     title: str
     section: str
-    studies: frozenset[str]
     draw: Callable[[Findings], Spec | None]
     caption: str
-    is_of_studies: bool = False
+    is_extra: bool = False
 
     def chart(self, findings: Findings) -> Spec | None:
-        """Return the chart with its title."""
         chart = self.draw(findings)
         if chart is not None:
             chart["title"]["text"] = self.title
@@ -56,18 +52,18 @@ def _by_limit(
     """Yield a figure by power cap and one by SM clock."""
     for short, limit in _LIMITS:
         by = f"{title} by {LIMIT_NAMES[limit]}"
-        yield Figure(f"{name}_by_{short}", by, section, _MIT, partial(draw, limit=limit), caption)
+        yield Figure(f"{name}_by_{short}", by, section, partial(draw, limit=limit), caption)
 
 
 GALLERY: tuple[Figure, ...] = (
     Figure(
-        "pareto", "Settings by time and energy", "advice", _OURS, advice.pareto,
+        "pareto", "Settings by time and energy", "advice", verdict.pareto,
         "Each point is the mean time of a setting and its mean energy or, without energies, its "
         "GPU-hours. Lower left is better: no setting is better in both than one on the Pareto "
         "front.",
     ),
     Figure(
-        "epoch_time", "Training time", "scaling", _BOTH, scaling.epoch_time,
+        "epoch_time", "Training time", "scaling", scaling.epoch_time,
         "The axes are logarithmic, so a power law is a straight line. Runs with caps and clocks "
         "are left out. Points of different lines are shifted by a few pixels.",
     ),
@@ -76,53 +72,53 @@ GALLERY: tuple[Figure, ...] = (
         "A limit that changes alpha shifts a line; a limit that changes beta tilts it.",
     ),
     Figure(
-        "speedup", "Speedup", "scaling", _BOTH, scaling.speedup,
+        "speedup", "Speedup", "scaling", scaling.speedup_figure,
         "The speedup is the ratio of geometric mean times to the reference count of workers.",
     ),
     Figure(
-        "predictions", "Predicted training time", "prediction", _OURS, prediction.curves,
+        "predictions", "Predicted training time", "prediction", prediction.curves,
         "The model of a step knows nodes and batches, so it predicts beyond the runs, where a law "
         "of N alone does not hold.",
     ),
     Figure(
-        "step_parts", "What a step consists of", "prediction", _OURS, prediction.step_parts,
+        "step_parts", "What a step consists of", "prediction", prediction.step_parts,
         "The larger the share that is not compute, the less more GPUs help.",
     ),
     Figure(
-        "decision", "The course of the decision", "decision", _OURS, decision.course,
+        "decision", "The course of the decision", "decision", decision.course,
         "After each run, the expected regret of the leading setting is shown, and the probability "
         "that it is within the tolerance of the best.",
     ),
     Figure(
-        "energy", "Training energy", "energy", _BOTH, energy.energy,
+        "energy", "Training energy", "energy", energy.energy_figure,
         "The mean training energy is drawn against the workers.",
     ),
     Figure(
-        "energy_speed", "Energy against speed", "energy", _MIT, energy.energy_speed,
+        "energy_speed", "Energy against speed", "energy", energy.energy_speed,
         "Both are relative to the reference count of workers: right is faster, down is less "
-        "energy.", is_of_studies=True,
+        "energy.", is_extra=True,
     ),
     Figure(
-        "gpu_hours", "Energy against GPU-hours", "energy", _KIT, energy.gpu_hours,
+        "gpu_hours", "Energy against GPU-hours", "energy", energy.gpu_hours,
         "The axes are logarithmic: energy in proportion to GPU-hours is a line of slope 1.",
     ),
     Figure(
-        "factor", "Power per GPU against samples and steps", "energy", _KIT, energy.factor,
+        "factor", "Power per GPU against samples and steps", "energy", energy.factor,
         "Energy per GPU-hour is a mean power: all counted energy, divided by the GPUs.",
-        is_of_studies=True,
+        is_extra=True,
     ),
     *_by_limit(
-        "effects", "Speed and energy", "caps", limits.effects,
+        "effects", "Speed and energy", "caps", caps.effects_figure,
         "Shown are 2 and 128 workers, as in Frey et al. 2022, where both were run under limits; "
         "else the smallest and the largest count.",
     ),
     Figure(
-        "utilisation", "GPU utilisation", "utilisation", _MIT, utilisation.utilisation,
+        "utilisation", "GPU utilisation", "utilisation", utilisation.mean,
         "SM utilisation is the share of time with a kernel on the GPU, memory utilisation that in "
         "which device memory was read or written.",
     ),
     Figure(
-        "joint", "Joint utilisation", "utilisation", _MIT, utilisation.joint,
+        "joint", "Joint utilisation", "utilisation", utilisation.joint,
         "Colours show where the samples of both utilisations lie, at 2 and 128 workers, as in "
         "Frey et al. 2022, where both ran; else at the smallest and the largest count.",
     ),
@@ -131,31 +127,23 @@ GALLERY: tuple[Figure, ...] = (
         "The larger the variation, the less evenly the GPUs are used.",
     ),
     Figure(
-        "strong_scaling", "Strong scaling: constant global batch", "batch", _KIT,
+        "strong_scaling", "Strong scaling: constant global batch", "batch",
         partial(batch.constant_batch, rule="global_batch"),
         "More workers share the same global batch, so each has less work in a step.",
-        is_of_studies=True,
+        is_extra=True,
     ),
     Figure(
-        "constant_local_batch", "Constant local batch", "batch", _KIT,
+        "constant_local_batch", "Constant local batch", "batch",
         partial(batch.constant_batch, rule="local_batch"),
-        "The global batch grows with the workers, so an epoch has fewer steps.",
-        is_of_studies=True,
+        "The global batch grows with the workers, so an epoch has fewer steps.", is_extra=True,
     ),
     Figure(
-        "growing_data", "A data set that grows with N", "batch", _KIT, batch.growing_data,
+        "growing_data", "A data set that grows with N", "batch", batch.growing_data,
         "The number of samples grows with the workers (weak scaling): a horizontal line is ideal.",
     ),
     Figure(
-        "quality", "Quality against global batch", "batch", _KIT, batch.quality,
+        "quality", "Quality against global batch", "batch", batch.quality,
         "Points show the metric of the last evaluation. Above each panel is the verdict of the "
         "comparison with the best batch.",
     ),
 )  # fmt: skip
-
-
-def figures_of(study: str | None) -> tuple[Figure, ...]:
-    """Return the figures of a study, or of the default page for None."""
-    if study is None:
-        return tuple(figure for figure in GALLERY if not figure.is_of_studies)
-    return tuple(figure for figure in GALLERY if study in figure.studies)

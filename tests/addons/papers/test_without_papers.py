@@ -1,0 +1,46 @@
+"""Without the add-on of the studies, the report works and has the core's layouts only."""
+
+import re
+
+import pytest
+
+from made_stores import write_store
+from made_tables import study
+from without_addon import wattlaw_without
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return write_store(tmp_path_factory.mktemp("without") / "store", *study(counts=(1, 2))).path
+
+
+def test_the_report_has_all_sections_but_the_claims_and_cites_no_study(store, tmp_path):
+    page = tmp_path / "page.html"
+    written = wattlaw_without("wattlaw_papers", "report", store, "-o", page)
+    assert (written.returncode, written.stderr) == (0, "")
+    text = page.read_text(encoding="utf-8")
+    sections = re.findall(r'(?:class="section"|class="line") id="(\w+)"', text)
+    assert {"scaling", "energy", "data", "methods"} <= {*sections}
+    assert "claims" not in sections
+    assert 'id="figure-speedup"' in text
+    assert "published β</th>" not in text
+    assert "arxiv.org/abs/2201.12423." not in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [(("--template", "mit-2022"), "allowed: proposal"), (("--claims",), "claims")],
+)
+def test_what_the_add_on_has_is_refused_with_what_is_there(store, tmp_path, asked, words):
+    page = tmp_path / "page.html"
+    refused = wattlaw_without("wattlaw_papers", "report", store, "-o", page, *asked)
+    assert refused.returncode == 2
+    (line,) = refused.stderr.splitlines()
+    assert words in line
+    assert not page.exists()
+
+
+def test_the_dashboard_needs_no_study(store):
+    shown = wattlaw_without("wattlaw_papers", "top", store, "--once")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "runs ended" in shown.stdout

@@ -1,0 +1,562 @@
+"""The sections of the page: their sentences, the most important first, and their tables."""
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wattlaw.analysis.advise.footprint import Footprint
+
+from made_studies import MIT, Caps, kit, mit
+from made_tables import frames, run_row, study, window_row
+from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.analysis.laws.batch_effects import NO_FALL
+from wattlaw.analysis.laws.limit_effects import LIMITS
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.common import formatting
+from wattlaw.report import tables
+from wattlaw.report.layouts import MAX_CAVEATS, MAX_SENTENCES, layout, sections
+from wattlaw.report.methods import read_methods
+from wattlaw.report.sections import BulletList, Content, Layout
+from wattlaw.report.tables import MAX_ROWS, Column, Table
+from wattlaw.report.topics import (
+    batch,
+    caps,
+    data_quality,
+    decision,
+    energy,
+    measured,
+    scaling,
+    utilisation,
+    verdict,
+)
+from wattlaw.report.topics.advice import merge_warnings, summary
+from wattlaw_papers import published as reference
+from wattlaw_papers import section as claims
+from wattlaw_papers.claims import check_claims
+from wattlaw_papers.claims.verdicts import NOT_DECIDABLE
+
+COUNTS = (2, 4, 8, 16, 32, 64, 128)
+
+
+@cache
+def mit_findings() -> Findings:
+    models = {name: MIT[name] for name in ("resnet50", "schnet", "dimenet")}
+    made = mit(models=models, counts=COUNTS, caps=Caps(), repeats=2)
+    return analyse(made.runs, made.epochs, reference=2)
+
+
+@cache
+def kit_findings() -> Findings:
+    made = kit(repeats=3)
+    footprint = Footprint(pue=1.5, grid_g_per_kwh=400.0, price_per_kwh=0.2, currency="EUR")
+    return analyse(made.runs, made.epochs, footprint=footprint, target=0.7)
+
+
+@cache
+def small_findings() -> Findings:
+    return analyse(*study())
+
+
+def text_of(findings: Findings, name: str) -> str:
+    """Return the sentences of a section, and the items of its lists."""
+    texts: list[str] = []
+    for section in sections(Content(findings, (), Layout((name,)))):
+        texts += section.sentences
+        for block in section.blocks:
+            texts += block.items if isinstance(block, BulletList) else ()
+    return " ".join(texts)
+
+
+def column(table: Table | None, heading: str) -> list[str]:
+    """Return the cells of a column."""
+    assert table is not None
+    at = table.headings.index(heading)
+    return [row[at].replace("\u00a0", " ") for row in table.rows]
+
+
+def test_exponents_have_the_published_one_of_the_same_workload_and_limit():
+    table = scaling.exponents(mit_findings())
+    shown = dict(zip(column(table, "series"), column(table, "published β"), strict=True))
+    for value in reference.published("mit-2022", "beta", "resnet50"):
+        limits_ = [formatting.setting_label(name, getattr(value, name)) for name in LIMITS]
+        series = ", ".join(filter(None, ["resnet50", "local batch 256", *limits_]))
+        if series in shown:
+            where = f"N unknown; Frey et al. 2022, {value.hardware}"
+            assert shown[series] == f"{value.value:g} ({where})"
+    assert sum("Frey" in cell for cell in shown.values()) > 6
+    assert "published β" not in scaling.exponents(small_findings()).headings
+
+
+def test_a_published_exponent_is_compared_over_its_own_range_of_counts():
+    """DimeNet's fit ends at 416 GPUs; runs on 424 do not count."""
+    made = mit(models={"dimenet": MIT["dimenet"]}, counts=(2, 16, 128, 256, 424), repeats=2)
+    gpus = made.epochs["run_id"].map(made.runs.set_index("run_id")["gpus"])
+    epochs = made.epochs.assign(duration_s=made.epochs["duration_s"].where(gpus < 424, 1e4))
+    table = scaling.exponents(analyse(made.runs, epochs))
+    free = column(table, "series").index("dimenet, local batch 128")
+    assert column(table, "published β")[free].startswith("0.82 (N 2 to 416;")
+    over_all, over_range = (float(column(table, name)[free])
+                            for name in ("β", "β in the published range"))  # fmt: skip
+    assert over_range == pytest.approx(MIT["dimenet"].beta, abs=0.03)
+    assert over_all < over_range - 0.2
+
+
+def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():
+    findings = kit_findings()
+    assert "power cap" not in energy.factors(findings).headings
+    laws = findings.energy_laws
+    capped = pd.concat(
+        [laws, laws.assign(power_limit_w=200.0, exponent_low=1.1, exponent_high=1.2)]
+    )
+    table = energy.factors(replace(findings, energy_laws=capped))
+    assert set(column(table, "power cap")) == {"uncapped", "200 W"}
+    said = zip(column(table, "power cap"), column(table, "proportional"), strict=True)
+    assert {answer for cap, answer in said if cap == "200 W"} == {"no"}
+
+
+def test_the_table_of_several_workloads_has_savings_and_certainty():
+    findings = mit_findings()
+    table = verdict.table(findings)
+    assert column(table, "workload") == [one.workload for one in findings.advice]
+    for row, advice in zip(table.plain_rows, findings.advice, strict=True):
+        option = advice.recommended
+        assert row[table.headings.index("run on")] == advice.label(option)
+        if option != advice.baseline:
+            change = formatting.change(1 + advice.savings.energy.mean)
+            assert row[table.headings.index("against the baseline")].startswith(change)
+    assert set(column(table, "known by")) == {"2 runs"}
+
+
+def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
+    runs = [run_row("a")]
+    whole = [window_row("a", 1), window_row("a", 2)]
+    assert "interrupted" not in measured.settings(analyse(*frames(runs, whole))).note
+    cut = [
+        window_row("a", 3, interrupted=True),
+        window_row("a", 3, from_step=5, interrupted=True),
+    ]
+    note = measured.settings(analyse(*frames(runs, [*whole, *cut]))).note
+    assert "Left out: 2 training windows" in note
+
+
+def test_energy_factors_are_by_model_and_hardware():
+    table = energy.factors(kit_findings())
+    assert column(table, "hardware") == ["A100", "H100"]
+    for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
+        assert float(cell.split(" (")[0]) == pytest.approx(watts, rel=0.05)
+    assert energy.factors(analyse(*study(source="none"))) is None
+
+
+def test_a_column_of_amounts_has_the_unit_of_its_median():
+    units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
+    assert formatting.choose_unit([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
+    assert formatting.choose_unit([], units) == (1.0, "s")
+    headings = verdict.table(small_findings()).headings
+    assert not any("GPU" in heading for heading in headings)
+    assert "worker-hours of training" in headings
+
+
+def test_the_effect_of_limits_has_the_test_of_equivalence():
+    table = caps.comparisons(mit_findings())
+    assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
+    assert len(table.rows) == 6
+    assert "a difference that is not significant does not" in table.note
+    effects = caps.effects(mit_findings())
+    at = column(effects, "limit").index("100 W")
+    assert column(effects, "time: median")[at] in ("+59 %", "+60 %", "+61 %")
+
+
+def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
+    table = measured.settings(mit_findings())
+    total = len(mit_findings().settings)
+    assert len(table.rows) == MAX_ROWS
+    assert table.omitted == total - MAX_ROWS
+    assert table.command.startswith("wattlaw export STORE")
+    free = [row for row in table.rows if row[1] == row[2] == "none"]
+    assert len(free) == 3 * len(COUNTS)  # settings without limits are the last to be left out
+    assert not table.is_open
+
+
+def test_batches_have_verdicts_and_a_target_has_its_table():
+    table = batch.means(kit_findings())
+    assert {"worse", "holds"} <= set(column(table, "verdict"))
+    reached = batch.targets(kit_findings())
+    assert reached.title == "Time and energy to 0.7"
+    assert batch.targets(mit_findings()) is None
+
+
+def test_totals_are_energy_times_the_factors_given():
+    findings = kit_findings()
+    table = energy.totals(findings)
+    assert {"kg CO2e", "cost (EUR)"} <= set(table.headings)
+    first = findings.totals.iloc[0]
+    kilograms = first["energy_j"] / 3.6e6 * 1.5 * 0.4
+    assert float(column(table, "kg CO2e")[0].replace(",", "")) == pytest.approx(kilograms, rel=0.01)
+    assert "lower bound" in energy.counted(findings)[0]
+    assert "kg CO2e" not in energy.totals(mit_findings()).headings
+
+
+def test_claims_have_their_evidence():
+    found = check_claims(mit_findings().stored, mit_findings().epochs)
+    table = claims.verdicts(found, "mit-2022")
+    assert len(table.rows) == sum(one.study == "mit-2022" for one in found)
+    assert all(column(table, "evidence"))
+    assert claims.by_workload(found) is not None
+
+
+def test_energies_are_counted_by_source_and_verdict():
+    table = data_quality.verdicts(small_findings())
+    assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
+    assert data_quality.reasons(small_findings()) is None
+
+
+def test_each_series_has_its_law_breakpoint_and_alternatives():
+    findings = mit_findings()
+    assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
+    marked = sum(
+        cell.endswith("*") for cell in column(scaling.exponents(findings), "95 % interval")
+    )
+    assert marked == sum(law.trusted.interval == "repeats" for _, law in findings.fits.laws)
+    chosen = [row.selection.to_dict() for row in findings.fits.rows if row.law]
+    assert column(scaling.exponents(findings), "selected law") == [row["law"] for row in chosen]
+    errors = [row["holdout_error"] for row in chosen]
+    signs = [cell[0] for cell in column(scaling.exponents(findings), "its holdout error")]
+    assert signs == ["+" if error > 0 else "−" for error in errors]
+    assert measured.facts(findings) is not None
+
+
+def test_without_runs_there_are_no_tables():
+    empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
+    makers = (
+        scaling.exponents, scaling.speedups, measured.settings, energy.factors, caps.effects,
+        caps.comparisons, batch.means, verdict.table, energy.totals,
+        data_quality.verdicts, data_quality.reasons,
+    )  # fmt: skip
+    assert [one.__name__ for one in makers if one(empty) is not None] == []
+
+
+def test_a_long_table_keeps_the_rows_of_the_lowest_rank():
+    columns = [Column("a", lambda row: str(row[0])), Column("b", lambda _: "–")]
+    rows = [(i, i % 3) for i in range(10)]
+    table = tables.build("t", "T", columns, rows, max_rows=4, rank=lambda row: row[1])
+    assert table.rows == (("0",), ("3",), ("6",), ("9",))  # and column b, which has nothing, is not
+    assert table.omitted == 6
+    assert tables.build("t", "T", columns, []) is None
+
+
+@given(st.floats(-1e300, 1e300), st.integers(2, 6))
+def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
+    back = float(formatting.number(value, digits).replace("−", "-").replace(",", ""))
+    assert back == pytest.approx(value, rel=0.51 * 10 ** (1 - digits), abs=0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (formatting.number(None), "–"),
+        (formatting.number(0.0), "0"),
+        (formatting.number(12345.6), "12,346"),
+        (formatting.number(-0.0123), "−0.0123"),
+        (formatting.number(2.5e10), "2.50e10"),
+        (formatting.interval(1, None), "–"),
+        (formatting.interval(0.5, float("inf")), "–"),
+        (formatting.with_interval(2, 1, 3), "2 (1 to 3)"),
+        (formatting.with_interval(2, None, None), "2"),
+        (formatting.p_value(0.0004), "< 0.001"),
+        (formatting.p_value(0.0234), "0.023"),
+        (formatting.change(0.85), "−15 %"),
+        (formatting.change(1.5), "+50 %"),
+        (formatting.change(1.0), "±0 %"),
+        (formatting.percent(0.5), "50 %"),
+        (formatting.sentence("a word"), "A word."),
+        (formatting.printable("x" * 10, 4), "xxx…"),
+        (formatting.replace_invisible("a\x00b\ud800"), "a\ufffdb\ufffd"),
+        (formatting.plural(1, "run"), "1 run"),
+        (formatting.number(999.7), "1,000"),
+        (formatting.duration_text(18720.0), "5.2 h"),
+        (formatting.energy_text(3.6e6), "1 kWh"),
+        (formatting.estimate_text(None), "–"),
+        (formatting.limit_label("power_limit_w", 200.0), "200 W"),
+        (formatting.limit_label("clock_limit_mhz", None), "free clock"),
+        (formatting.setting_label("local_batch", 256.0), "local batch 256"),
+        (formatting.setting_label("options", '{"width": 3}'), "width 3"),
+        (formatting.setting_label("threads_per_worker", float("nan")), ""),
+        (formatting.group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
+        (formatting.choose_unit([5e6, 3e6, None], formatting.JOULE_UNITS)[1], "MJ"),
+    ],
+)
+def test_numbers_as_text(text, expected):
+    assert text == expected
+
+
+def test_a_footprint_without_energy_has_no_cost():
+    findings = replace(analyse(*study(source="none")), footprint=Footprint(pue=1.1))
+    assert energy.totals(findings) is not None
+
+
+def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
+    runs = [run_row("fine"), *(run_row(f"warm{i}") for i in range(4)),
+            run_row("broken", status="failed", reason="no memory")]  # fmt: skip
+    windows = [window_row("fine", 1), *(window_row(f"warm{i}", 0, warmup=True) for i in range(4))]
+    table = data_quality.reasons(analyse(*frames(runs, windows)))
+    assert table.rows == (
+        ("done, not timed", "all training windows are warm-up", "4", "warm0, warm1, warm2, …"),
+        ("failed", "no memory", "1", "broken"),
+    )
+    assert data_quality.reasons(small_findings()) is None
+
+
+def test_methods_define_efficiency_where_the_data_set_grows():
+    (method,) = [one for one in read_methods() if one.name.startswith("Speedup")]
+    assert "grows with N" in method.formula
+    assert "parallel efficiency is T(R)/T(N)" in method.text
+
+
+def test_sections_come_in_the_order_of_their_importance():
+    findings = mit_findings()
+    shown = sections(Content(findings, (), layout(None)))
+    expected = [name for name in layout(None).sections if name != "decision"]
+    assert [section.name for section in shown] == expected
+    assert shown[0].state == "screen"
+    assert {section.state for section in shown[1:]} == {"folded"}
+
+
+@pytest.mark.parametrize(("launcher", "label"), [("simulated", ""), ("local", " (simulated)")])
+def test_the_title_of_decisions_does_not_repeat_the_source_that_the_page_adds(launcher, label):
+    runs, epochs = study()
+    made = Decision("s", "digits-cnn", "simulated", {"minimize": "energy"}, None, None, None,
+                    None, 0.02, 0.9, 0.0, None, 0, None)  # fmt: skip
+    findings = analyse(runs.assign(launcher=launcher), epochs, decisions=[made])
+    (sentence,) = decision.sentences(findings)
+    assert sentence.startswith(f"s{label}: least energy")
+
+
+@pytest.mark.parametrize(
+    ("shares", "text"), [((0.9991, 1.0), "100 %"), ((0.5, 0.75), "50 % to 75 %")]
+)
+def test_the_range_of_the_utilisation_is_one_number_if_its_ends_are_shown_alike(shares, text):
+    settings = pd.DataFrame({"sm_util_mean": shares, "mem_util_mean": None})
+    sentences = [*utilisation.sentences(replace(mit_findings(), settings=settings))]
+    assert sentences == [f"SM utilisation is {text} (means of settings)."]
+
+
+def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
+    findings = analyse(*study(counts=(1, 2)))
+    found = check_claims(findings.stored, findings.epochs)
+    assert {claim.verdict for claim in found} == {NOT_DECIDABLE}
+    assert not sections(Content(findings, (), Layout(("claims",))))
+    wanted = Layout(("claims",), wanted=frozenset({"claims"}))
+    (shown,) = sections(Content(findings, (), wanted))
+    assert len(shown.blocks[0].rows) == sum(one.study == "mit-2022" for one in found)
+
+
+def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
+    single = small_findings()
+    (screen,) = sections(Content(single, (), Layout(("advice",))))
+    said = summary(single.advice[0])
+    assert screen.sentences[: len(said)] == said
+    (table,) = [block for block in screen.blocks if isinstance(block, Table)]
+    assert table.rows[0][1].startswith("recommended")
+    assert len(table.rows) <= verdict.MAX_ROWS
+    (screen,) = sections(Content(mit_findings(), (), Layout(("advice",))))
+    assert isinstance(screen.blocks[0], Table)
+    assert [row[0] for row in screen.blocks[0].rows] == ["dimenet", "resnet50", "schnet"]
+
+
+def test_caveats_of_the_screen_and_of_the_data_are_different():
+    many = replace(small_findings(), cautions=tuple(Caution("a", f"note {i}.") for i in range(9)))
+    screen, data = (text_of(many, name) for name in ("advice", "data"))
+    assert len(verdict.caveats(many)) > MAX_CAVEATS
+    assert all(text in screen for text in verdict.caveats(many)[:MAX_CAVEATS])
+    assert all(text in data for text in verdict.caveats(many)[MAX_CAVEATS : MAX_CAVEATS + 2])
+    assert not any(text in screen for text in verdict.caveats(many)[MAX_CAVEATS:])
+
+
+def test_a_recommendation_has_its_interval():
+    text = " ".join(summary(mit_findings().advice[1]))
+    assert "Run resnet50 on 2 GPUs, 200 W, free clock, batch 512 (256 each)" in text
+    assert re.search(r"\d (min|h) \(\d+\.?\d* to \d+\.?\d*\), \d+\.?\d* kWh", text)
+
+
+def test_a_law_has_its_interval_range_runs_and_speedup():
+    findings = mit_findings()
+    text = text_of(findings, "scaling")
+    found = re.search(
+        r"resnet50, local batch 256: doubling the GPUs multiplies the time per epoch by 0\.56 "
+        r"\(β = (0\.\d+), 95 % interval (0\.\d+) to (0\.\d+); 2 to 128 GPUs, 14 runs\)",
+        text,
+    )
+    assert found
+    beta, low, high = map(float, found.groups())
+    assert low < beta < high
+    assert low < 0.83 < high  # what is true of the made study
+    table = findings.speedups.query("gpus == 128 and series == 'resnet50, local batch 256'")
+    assert f"The fastest, on 128 GPUs, is {table['speedup'].iloc[0]:.3g} (" in text
+
+
+def test_a_breakpoint_is_in_the_summary():
+    text = text_of(mit_findings(), "scaling")
+    assert "schnet, local batch 128: the curve flattens beyond 64" in text
+    headline = next(line for line in scaling.scaling_sentences(mit_findings()) if "schnet" in line)
+    bend = next(fit.breakpoint for fit in scaling.main_fits(mit_findings()) if fit.breakpoint)
+    for beta in (bend.beta_before, bend.beta_after):
+        assert f"{2**-beta:.2f}" in headline
+    assert f"up to {bend.at:g} GPUs" in headline
+    assert "resnet50, local batch 256: the curve" not in text
+
+
+def test_the_effect_of_caps_is_summarised_over_all_workloads():
+    text = text_of(mit_findings(), "caps")
+    assert "Exponent β under each power cap: the same within 0.05 in 3 of 3 series" in text
+    found = re.search(
+        r"100 W relative to uncapped: time \+(\d+) % to \+(\d+) %, energy −(\d+) %", text
+    )
+    assert all(58 <= int(value) <= 62 for value in found.groups()[:2])  # 1.6 in the made study
+    assert 18 <= int(found[3]) <= 22  # 1.6 x 0.5
+
+
+def test_energy_has_its_scope_and_its_factor():
+    text = text_of(mit_findings(), "energy")
+    assert text.startswith("Energies include: gpu, counter.")
+    law = mit_findings().energy_laws.set_index("workload").loc["resnet50"]
+    assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
+
+
+def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
+    text = text_of(kit_findings(), "batch")
+    assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
+    rows = [row for row in kit_findings().quality if row.verdict == NO_FALL]
+    assert rows
+    assert all(row.sentence in text for row in rows[:2])
+
+
+def test_claims_are_counted_and_contradicted_ones_are_named():
+    findings = mit_findings()
+    found = check_claims(findings.stored, findings.epochs)
+    text = text_of(findings, "claims")
+    own = [claim for claim in found if claim.study == "mit-2022"]
+    supported = sum(claim.verdict == "supported" for claim in own)
+    assert f"Of {len(own)} claims of Frey et al. 2022: {supported} supported" in text
+    for claim in found:
+        alike = [one for one in found if (one.study, one.verdict) == (claim.study, claim.verdict)]
+        named = {"contradicted": True, "supported": len(alike) <= 4}.get(claim.verdict, False)
+        assert (claim.claim.rstrip(".") in text) == named
+
+
+def test_the_summary_has_no_value_that_was_not_measured():
+    findings = analyse(*study(source="none"))
+    text = " ".join(text_of(findings, name) for name in ("advice", "scaling", "energy", "caps"))
+    assert "Energy is not known" in text
+    assert "kWh" not in text
+    assert "energy −" not in text
+    assert "nan" not in text.lower()
+
+
+def test_an_exponent_that_may_be_zero_shows_no_speedup():
+    assert "no speedup is shown" in text_of(analyse(*study(beta=0.0)), "scaling")
+
+
+def test_two_counts_of_workers_give_no_law():
+    text = text_of(analyse(*study(counts=(1, 2))), "scaling")
+    assert "a law needs three worker counts" in text
+
+
+def test_without_a_done_run_there_is_no_result():
+    findings = analyse(*frames([run_row("a", status="planned")], []))
+    names = [section.name for section in sections(Content(findings, (), layout(None)))]
+    assert names[0] == "advice"
+    assert not {"scaling", "energy", "caps", "batch"} & set(names)
+    assert "no result yet" in text_of(findings, "advice")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"status": "failed"}, "3 failed of 27 runs: not in any result."),
+        ({"notes": ["the clock was locked"]}, "the clock was locked (3 runs)"),
+        ({"launcher": "simulated"}, "Some runs are simulated"),
+    ],
+)
+def test_caveats_are_in_the_summary(change, words):
+    runs, epochs = study()
+    for name, value in change.items():
+        runs[name] = [value if i < 3 else one for i, one in enumerate(runs[name])]
+    assert words in text_of(analyse(runs, epochs), "advice")
+
+
+def test_settings_that_were_run_once_and_suspect_energies_are_counted():
+    runs, epochs = study()
+    epochs.loc[epochs["run_id"] == runs["run_id"][0], "energy_verdict"] = "suspect"
+    once = runs["repeat"] == 0
+    findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
+    text = " ".join(verdict.caveats(findings))
+    assert "The energy of 1 run is suspect" in text
+    assert "9 of 9 settings were run once" in text
+    assert "count different things" in text
+
+
+def test_the_summary_has_the_stored_reasons_for_suspect_energies_only():
+    runs, epochs = study()
+    of_run = epochs["run_id"] == runs["run_id"][0]
+    epochs.loc[of_run, "energy_verdict"] = "suspect"
+    epochs.loc[of_run, "energy_reason"] = "measured elsewhere, not checked here"
+    text = text_of(analyse(runs, epochs), "advice")
+    assert "The energy of 1 run is suspect: measured elsewhere, not checked here." in text
+    assert "disagree" not in text
+
+
+def test_energy_laws_are_quoted_with_their_cap():
+    findings = mit_findings()
+    law = findings.energy_laws.iloc[:1]
+    many = pd.concat([law.assign(power_limit_w=100.0 + i, factor_w=90.0 + i) for i in range(6)])
+    text = text_of(replace(findings, energy_laws=many), "energy")
+    assert text.count("energy grows with") == 6
+    assert "V100-32GB, 102 W: 92 (" in text
+
+
+def test_the_drift_of_the_factor_is_summarised_by_verdict():
+    findings = mit_findings()
+    drift = findings.factor_drift.iloc[:3].assign(verdict=["falls", "cannot tell", "falls"])
+    text = text_of(replace(findings, factor_drift=drift), "energy")
+    assert "falls in 2, cannot tell in 1 of 3 series" in text
+
+
+def test_a_section_has_a_limited_number_of_sentences():
+    notes = tuple(f"note {i}" for i in range(MAX_CAVEATS + MAX_SENTENCES + 4))
+    findings = replace(small_findings(), cautions=tuple(Caution("a", note) for note in notes))
+    (data,) = sections(Content(findings, (), Layout(("data",))))
+    assert len(data.sentences) == MAX_SENTENCES + 1
+
+
+def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
+    _, first, second = mit_findings().advice
+
+    def merged(*of_second: Caution) -> list[str]:
+        of_first = (Caution("one", "x"), Caution("two", "y"), Caution("two", "z"))
+        return merge_warnings(
+            [replace(first, warnings=of_first), replace(second, warnings=of_second)]
+        )
+
+    assert merged(Caution("one", "x"))[0] == "x"
+    assert merged(Caution("one", "x"))[1:] == ["resnet50: y", "resnet50: z"]
+    other = merged(Caution("one", "w"))[0]
+    assert other.startswith("resnet50: x")
+    assert "1 other workload" in other
+
+
+def test_a_warning_that_another_includes_is_not_a_caveat():
+    advice = mit_findings().advice[0]
+    both = Caution("energy-simulated", "energies"), Caution("simulated", "all")
+    assert merge_warnings([replace(advice, warnings=both)]) == ["all"]
+    assert merge_warnings([replace(advice, warnings=both[:1])]) == ["energies"]
+
+
+def test_without_a_law_of_energy_there_is_no_factor():
+    findings = mit_findings()
+    none = replace(findings, energy_laws=findings.energy_laws.assign(reason="too few settings"))
+    assert "W per GPU;" not in text_of(none, "energy")
