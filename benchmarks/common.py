@@ -79,7 +79,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     """Return a function that trains ``digits-cnn`` for some steps, on a GPU if torch has one."""
     import torch
 
-    from wattlaw.run.training.ranks import to_device
+    from wattlaw.running.training.ranks import to_device
     from wattlaw.study.model import WorkloadSpec
     from wattlaw.workloads import catalogue
     from wattlaw.workloads.data_loading import Loader, LoaderOptions

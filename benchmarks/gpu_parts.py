@@ -38,7 +38,7 @@ from wattlaw.common import machine, processes
 from wattlaw.common.files import write_text
 from wattlaw.measure.telemetry import sampler
 from wattlaw.measure.telemetry.energy import energy_of_windows
-from wattlaw.run.selftest import median_interval, paired_slowdowns
+from wattlaw.running.selftest import median_interval, paired_slowdowns
 from wattlaw.store.live import read_live
 from wattlaw.store.record import SamplerReport
 from wattlaw.store.schema import SAMPLES, WINDOWS

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from common import write_results
-from wattlaw.run.instrumentation import instrumented_environment
-from wattlaw.run.selftest import median_interval
+from wattlaw.running.instrumentation import instrumented_environment
+from wattlaw.running.selftest import median_interval
 
 STEP_S = 0.001
 

@@ -203,7 +203,7 @@ def _loops(role: str, case: Case) -> Iterator[tuple[dict[str, Loop], dict[str, A
         model, loops = reference(case)
         yield loops, _facts(model)
         return
-    from wattlaw.run.training.ranks import process_group
+    from wattlaw.running.training.ranks import process_group
 
     single_rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     with tempfile.TemporaryDirectory() as name:
@@ -228,8 +228,8 @@ def _facts(model: Any) -> dict[str, Any]:
 
 def _ours(case: Case, ranks: Any) -> tuple[Any, dict[str, Loop], float | None]:
     """Return our model, our loop with everything an epoch does, and its operations per sample."""
-    from wattlaw.run.training import flops
-    from wattlaw.run.training.loop import Training
+    from wattlaw.running.training import flops
+    from wattlaw.running.training.loop import Training
     from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
     from wattlaw.study.setting import Setting
     from wattlaw.workloads import catalogue

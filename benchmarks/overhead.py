@@ -19,7 +19,7 @@ from pathlib import Path
 from common import cores_used, end_tree, training_block, write_results
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry import sampler
-from wattlaw.run.selftest import median_interval, paired_slowdowns
+from wattlaw.running.selftest import median_interval, paired_slowdowns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from fake_nvml import FakeGpus

@@ -23,8 +23,8 @@ from scipy.stats import t as student
 from common import write_results
 from wattlaw.api.progress import LineProgress
 from wattlaw.common import machine
-from wattlaw.run.campaign import Campaign
-from wattlaw.run.local import LocalLauncher
+from wattlaw.running.campaign import Campaign
+from wattlaw.running.local import LocalLauncher
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand

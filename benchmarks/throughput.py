@@ -18,7 +18,7 @@ from typing import Any
 from common import write_results
 from loop_process import Case, LoopError, LoopProcess, open_pair
 from wattlaw.common import machine
-from wattlaw.run.selftest import median_interval
+from wattlaw.running.selftest import median_interval
 
 PACKAGES = ("torchvision", "transformers", "accelerate", "torch-geometric", "nvidia-physicsnemo")
 #: Differences between the two sides other than the loop, by workload.

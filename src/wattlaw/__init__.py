@@ -6,21 +6,21 @@ if TYPE_CHECKING:
     from wattlaw.api.imports import import_files
     from wattlaw.api.results import open
     from wattlaw.api.studies import load_study, run
-    from wattlaw.run.tracker import Track
-    from wattlaw.run.tracking import track
+    from wattlaw.running.tracker import Track
+    from wattlaw.running.tracking import track
 
     __version__: str
 
 __all__ = ["Track", "__version__", "fit", "import_files", "load_study", "open", "run", "track"]
 
 _MODULES = {
-    "Track": "run.tracker",
+    "Track": "running.tracker",
     "fit": "api.fits",
     "import_files": "api.imports",
     "load_study": "api.studies",
     "open": "api.results",
     "run": "api.studies",
-    "track": "run.tracking",
+    "track": "running.tracking",
 }
 
 

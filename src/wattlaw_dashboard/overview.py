@@ -17,8 +17,8 @@ from wattlaw.common.files import open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.report.topics.decision import decision_text
-from wattlaw.run.planning import count_statuses
-from wattlaw.run.run_status import TITLE_COLUMNS, StatusPoller, run_title
+from wattlaw.running.planning import count_statuses
+from wattlaw.running.run_status import TITLE_COLUMNS, StatusPoller, run_title
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.sources import MEASURED, origins_label, source_of

@@ -15,7 +15,7 @@ from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import NoSuchRun, WattlawError, one_line
 from wattlaw.report.rendering import environment
-from wattlaw.run.run_status import StatusPoller
+from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

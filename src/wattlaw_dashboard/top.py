@@ -17,7 +17,7 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
-from wattlaw.run.run_status import StatusPoller
+from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
 from wattlaw_dashboard.overview import Overview, RunTails, read_overview
 from wattlaw_dashboard.tails import Device, RunTail

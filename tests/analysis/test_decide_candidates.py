@@ -10,8 +10,8 @@ from wattlaw.analysis.decide.candidates import setting_of
 from wattlaw.api import results
 from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
-from wattlaw.run.launcher import Ended
-from wattlaw.run.replay import ReplayLauncher
+from wattlaw.running.launcher import Ended
+from wattlaw.running.replay import ReplayLauncher
 
 
 def test_a_setting_that_cannot_run_is_not_decided_for(write_decide, tmp_path):

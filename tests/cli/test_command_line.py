@@ -76,7 +76,9 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_help(name):
 
 
 def test_the_front_end_of_a_run_never_imports_torch():
-    modules = loaded_by("import wattlaw.cli.commands.run, wattlaw.run.local, wattlaw.run.finish")
+    modules = loaded_by(
+        "import wattlaw.cli.commands.run, wattlaw.running.local, wattlaw.running.finish"
+    )
     assert "torch" not in modules
     assert "pandas" not in modules
 

@@ -70,7 +70,7 @@ def test_a_seed_makes_the_same_input_again(tmp_path: Path) -> None:
     [
         (["/usr/bin/python", "-m", "wattlaw", "run", "s.yaml"], "owner"),
         (["/usr/bin/python", "-P", "-m", "wattlaw.measure.limits.watchdog", "/x"], "watchdog"),
-        (["/usr/bin/python", "-m", "wattlaw.run.training.agent", "/x"], "agent"),
+        (["/usr/bin/python", "-m", "wattlaw.running.training.agent", "/x"], "agent"),
         (["sudo", "-n", "nvidia-smi", "-i", "GPU-0"], "sudo"),
         (["sleep", "120"], "command"),
     ],

@@ -131,7 +131,7 @@ def test_an_exception_in_a_thread_is_reported_and_the_command_continues(run_with
     ("module", "at", "arguments"),
     [
         ("wattlaw_site", "wattlaw_site.hooks", ["show"]),
-        ("wattlaw.run.recording", "wattlaw.run.finish", ["RUN", "a reason"]),
+        ("wattlaw.running.recording", "wattlaw.running.finish", ["RUN", "a reason"]),
     ],
 )
 def test_our_other_processes_end_in_one_line_too(faults, tmp_path, store, module, at, arguments):

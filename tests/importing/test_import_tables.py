@@ -20,7 +20,7 @@ from made_studies import mit
 from wattlaw.api.results import open as open_store
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, DamagedFileWarning
-from wattlaw.run.run_status import store_status
+from wattlaw.running.run_status import store_status
 from wattlaw.store.imports import ImportedRun, write_runs
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import RUNS, TABLES, row_of

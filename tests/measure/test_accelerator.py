@@ -11,7 +11,7 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.intel import IntelMeter, select_gpus
 from wattlaw.measure.devices.inventory import gpu_environment, visible_gpu_ids
 from wattlaw.measure.devices.meter import Target
-from wattlaw.run.training.ranks import (
+from wattlaw.running.training.ranks import (
     BACKENDS,
     available_device,
     check_kernels,

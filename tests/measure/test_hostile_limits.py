@@ -26,7 +26,7 @@ from wattlaw.measure.devices.nvidia.limiter import NvidiaSmiLimiter
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
-from wattlaw.run.local import LocalLauncher
+from wattlaw.running.local import LocalLauncher
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting

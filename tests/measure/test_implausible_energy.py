@@ -29,7 +29,7 @@ from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
 from wattlaw.measure.limits.requests import Limits, report_applied_limits
 from wattlaw.measure.telemetry import plausibility, sampler
 from wattlaw.measure.telemetry.energy import energy_of_windows
-from wattlaw.run.finish import _not_enforced
+from wattlaw.running.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store

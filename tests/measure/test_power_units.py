@@ -8,7 +8,7 @@ import pytest
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.telemetry.plausibility import MAX_DEVICE_W, energy_fault, power_fault
-from wattlaw.run.replay import read_replay_table
+from wattlaw.running.replay import read_replay_table
 
 
 def a_file(path: Path, *lines: str) -> Path:

@@ -20,7 +20,7 @@ from wattlaw.measure.devices.inventory import counted
 from wattlaw.measure.devices.meter import Device
 from wattlaw.measure.telemetry.energy import energy_of_windows
 from wattlaw.report.topics import data_quality
-from wattlaw.run.summary import WindowEnergy
+from wattlaw.running.summary import WindowEnergy
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
 

@@ -12,9 +12,9 @@ from wattlaw.measure.devices.inventory import gpu_environment, visible_devices, 
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.devices.nvidia.driver import NvidiaGpu, select_gpus
 from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
-from wattlaw.run import local
-from wattlaw.run.local import LocalLauncher
-from wattlaw.run.training.environment import MIG_INSTANCES, take_device
+from wattlaw.running import local
+from wattlaw.running.local import LocalLauncher
+from wattlaw.running.training.environment import MIG_INSTANCES, take_device
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import expand

@@ -21,7 +21,7 @@ from wattlaw.report.layouts import sections
 from wattlaw.report.sections import Content, Layout
 from wattlaw.report.topics import advice as text
 from wattlaw.report.topics.decision import decision_text
-from wattlaw.run.run_status import StatusPoller
+from wattlaw.running.run_status import StatusPoller
 from wattlaw.study.setting import Setting
 from wattlaw_dashboard.overview import read_overview
 from wattlaw_dashboard.pages import Pages

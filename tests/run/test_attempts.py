@@ -7,9 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from wattlaw.common.errors import BadInput
-from wattlaw.run.finish import failure_reason, finish, merged_windows, missing_windows
-from wattlaw.run.training import failures
-from wattlaw.run.training.environment import DISK_FULL
+from wattlaw.running.finish import failure_reason, finish, merged_windows, missing_windows
+from wattlaw.running.training import failures
+from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder

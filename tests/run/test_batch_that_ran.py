@@ -22,8 +22,8 @@ from made_tables import frames, run_row, window_row
 from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.run.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
-from wattlaw.run.steps import batch_that_ran
+from wattlaw.running.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
+from wattlaw.running.steps import batch_that_ran
 from wattlaw.store.store import Store
 from wattlaw.study.not_as_declared import OTHER_BATCH
 

@@ -10,10 +10,10 @@ import yaml
 
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.run.node_setup import permission_problem
-from wattlaw.run.planning import skipped_text
-from wattlaw.run.run_status import StatusPoller
-from wattlaw.run.slurm.commands import parse_gres
+from wattlaw.running.node_setup import permission_problem
+from wattlaw.running.planning import skipped_text
+from wattlaw.running.run_status import StatusPoller
+from wattlaw.running.slurm.commands import parse_gres
 from wattlaw.store.store import Store
 from wattlaw_dashboard.overview import read_overview
 from wattlaw_dashboard.pages import Pages

@@ -24,8 +24,8 @@ from conftest import (
 )
 from launchers import ScriptedLauncher, execute
 from wattlaw.common.errors import NotAvailable
-from wattlaw.run.launcher import Ended
-from wattlaw.run.training.environment import AGENT_PID
+from wattlaw.running.launcher import Ended
+from wattlaw.running.training.environment import AGENT_PID
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 
@@ -57,7 +57,7 @@ def test_after_a_killed_worker_or_launcher_no_process_remains_and_the_run_is_rep
     store = tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: in_training(store), "training")
-        worker = processes_of(store, "wattlaw.run.training.worker")[1]
+        worker = processes_of(store, "wattlaw.running.training.worker")[1]
         worker.send_signal(signal.SIGKILL)
         output, _ = campaign.communicate(timeout=60)
     assert campaign.returncode == 1, output
@@ -201,7 +201,7 @@ def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(tmp_path
     store = tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: len([*tmp_path.glob("began*")]) == 2, "two runs at once")
-        agents = processes_of(store, "wattlaw.run.training.agent")
+        agents = processes_of(store, "wattlaw.running.training.agent")
         assert len({psutil.Process(a.pid).ppid() for a in agents}) == 1
         campaign.send_signal(signal.SIGTERM)
         output, _ = campaign.communicate(timeout=30)
@@ -269,7 +269,7 @@ def test_a_run_whose_launcher_died_before_it_made_the_live_folder_is_repeated(tm
 def test_a_worker_whose_agent_has_ended_ends_itself(tmp_path):
     agent = subprocess.Popen([sys.executable, "-c", "pass"])
     agent.wait()
-    line = [sys.executable, "-m", "wattlaw.run.training.worker", str(tmp_path), "1"]
+    line = [sys.executable, "-m", "wattlaw.running.training.worker", str(tmp_path), "1"]
     gone = os.environ | {AGENT_PID: str(agent.pid)}
     assert subprocess.run(line, env=gone, check=False).returncode == -signal.SIGKILL
 

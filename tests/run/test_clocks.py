@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from agents import agent, environment, free_port, record_of, several
 from ranks import spec_of
-from wattlaw.run.finish import finish
-from wattlaw.run.training.clocks import ROUNDS, Clocks, Endpoint, Round, offset_of
-from wattlaw.run.training.environment import HOST
+from wattlaw.running.finish import finish
+from wattlaw.running.training.clocks import ROUNDS, Clocks, Endpoint, Round, offset_of
+from wattlaw.running.training.environment import HOST
 from wattlaw.store.record import ClockReport
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
@@ -59,7 +59,7 @@ def test_rounds_in_which_a_clock_was_set_back_are_ignored():
 NODE = """
 import sys
 from pathlib import Path
-from wattlaw.run.training import clocks
+from wattlaw.running.training import clocks
 if len(sys.argv) > 5:
     clocks.TIMEOUT_S["begin"] = clocks.TIMEOUT_S["end"] = float(sys.argv[5])
 ahead_ns = int(sys.argv[4])

@@ -16,8 +16,8 @@ from conftest import processes_of, records, started, wait_for, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.main import main
 from wattlaw.measure.limits.state_folder import VARIABLE
-from wattlaw.run.training.agent import first_error
-from wattlaw.run.training.environment import AGENT_PID
+from wattlaw.running.training.agent import first_error
+from wattlaw.running.training.environment import AGENT_PID
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
@@ -204,7 +204,7 @@ def test_a_command_that_fails_has_its_first_error_as_the_reason(place, runs):
 
 
 def test_a_missing_program_named_by_a_setting_has_the_exit_code_of_a_shell():
-    line = [sys.executable, "-m", "wattlaw.run.training.command_rank", "fp32", "x"]
+    line = [sys.executable, "-m", "wattlaw.running.training.command_rank", "fp32", "x"]
     environ = os.environ | {AGENT_PID: str(os.getpid())}
     found = subprocess.run(line, capture_output=True, text=True, check=False, env=environ)
     assert found.returncode == 127

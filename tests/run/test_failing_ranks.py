@@ -13,9 +13,9 @@ from conftest import environment, records, wattlaw
 from fake_nvml import FakeGpus
 from limiting import Place
 from ranks import spec_of
-from wattlaw.run.slurm.submission import interrupted
-from wattlaw.run.training import failures
-from wattlaw.run.training.environment import HOST, WARNS
+from wattlaw.running.slurm.submission import interrupted
+from wattlaw.running.training import failures
+from wattlaw.running.training.environment import HOST, WARNS
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from wattlaw.run.instrumentation.hook._wattlaw import steps as hook
-from wattlaw.run.instrumentation.records import StepsFolder
+from wattlaw.running.instrumentation.hook._wattlaw import steps as hook
+from wattlaw.running.instrumentation.records import StepsFolder
 
 
 class Cuda:

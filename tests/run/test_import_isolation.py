@@ -13,9 +13,9 @@ from conftest import PLUGIN, study_of
 from fake_nvml import FakeGpus
 from hostile import BEFORE_US, Hostile
 from wattlaw.measure.limits.state_folder import VARIABLE
-from wattlaw.run.planning import git_commit
-from wattlaw.run.selftest import run_checks
-from wattlaw.run.slurm.submission import write_script
+from wattlaw.running.planning import git_commit
+from wattlaw.running.selftest import run_checks
+from wattlaw.running.slurm.submission import write_script
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch

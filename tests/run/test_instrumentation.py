@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import paths
-from wattlaw.run.instrumentation import instrumented_environment
-from wattlaw.run.instrumentation.records import ProcessSteps, StepsFolder
-from wattlaw.run.instrumentation.summary import summarise
+from wattlaw.running.instrumentation import instrumented_environment
+from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
+from wattlaw.running.instrumentation.summary import summarise
 
 SCRIPTS = paths.SCRIPTS
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

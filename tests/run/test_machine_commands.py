@@ -8,8 +8,8 @@ import pytest
 from conftest import wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.main import main
-from wattlaw.run import selftest
-from wattlaw.run.selftest import median_interval, run_checks, slowdown_check
+from wattlaw.running import selftest
+from wattlaw.running.selftest import median_interval, run_checks, slowdown_check
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.examples import EXAMPLES
 from wattlaw.hardware import library
-from wattlaw.run.boards import Board, memory_warnings, named_board, too_large_reason
-from wattlaw.run.planning import plan_study
+from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
+from wattlaw.running.planning import plan_study
 from wattlaw.store.store import Store
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.plan import expand, read_study

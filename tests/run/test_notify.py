@@ -12,9 +12,9 @@ from conftest import records, wait_for
 from conftest import wattlaw as command
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.limits.guard import RESTORE_HINT
-from wattlaw.run import notify
-from wattlaw.run.campaign import Outcome
-from wattlaw.run.notify import Notifications, command_words
+from wattlaw.running import notify
+from wattlaw.running.campaign import Outcome
+from wattlaw.running.notify import Notifications, command_words
 
 STUDY = {
     "name": "events",

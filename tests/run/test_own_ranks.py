@@ -13,9 +13,9 @@ import paths
 from conftest import wattlaw
 from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput
-from wattlaw.run.instrumentation.observer import wrong_ranks
-from wattlaw.run.instrumentation.records import ProcessSteps
-from wattlaw.run.training.rank_starters import find_rank_starter
+from wattlaw.running.instrumentation.observer import wrong_ranks
+from wattlaw.running.instrumentation.records import ProcessSteps
+from wattlaw.running.training.rank_starters import find_rank_starter
 from wattlaw.store.store import Store
 
 SCRIPTS = paths.SCRIPTS

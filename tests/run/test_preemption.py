@@ -17,10 +17,10 @@ import torch
 from agents import HERE, PLUGIN, agent, record_of
 from conftest import wait_for
 from ranks import losses, spec_of, trained
-from wattlaw.run.finish import finish
-from wattlaw.run.training.agent import WORKER
-from wattlaw.run.training.environment import WARNS
-from wattlaw.run.training.preemption import steps_between
+from wattlaw.running.finish import finish
+from wattlaw.running.training.agent import WORKER
+from wattlaw.running.training.environment import WARNS
+from wattlaw.running.training.preemption import steps_between
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
@@ -249,7 +249,7 @@ def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_pa
 ENDS = """
 import os, signal
 
-from wattlaw.run.training import preemption
+from wattlaw.running.training import preemption
 
 class AtExit:
     def __del__(self):  # after Python has removed its handlers

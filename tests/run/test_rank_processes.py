@@ -12,8 +12,8 @@ import pytest
 from test_worker_imports import BLOCKER
 
 from conftest import records, wait_for, wattlaw
-from wattlaw.run.training import rank_processes
-from wattlaw.run.training.rank_processes import run_launcher, run_ranks
+from wattlaw.running.training import rank_processes
+from wattlaw.running.training.rank_processes import run_launcher, run_ranks
 
 #: What torchrun gives one rank of two on a single node; torch's own documentation lists them.
 SAME = {
@@ -100,7 +100,7 @@ time.sleep(60)
 """
     agent = f"""
 import sys
-from wattlaw.run.training.rank_processes import EndedBySignal, run_launcher, run_ranks
+from wattlaw.running.training.rank_processes import EndedBySignal, run_launcher, run_ranks
 try:
     run_ranks([sys.executable, "-c", {rank!r}, sys.argv[1]], 2)
 except EndedBySignal as error:

@@ -14,7 +14,7 @@ from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
-from wattlaw.run.replay import TIMES, read_replay_table
+from wattlaw.running.replay import TIMES, read_replay_table
 from wattlaw.workloads import catalogue
 
 TABLE = """\

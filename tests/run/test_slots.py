@@ -12,8 +12,8 @@ from conftest import study_of, wait_for
 from wattlaw.api.studies import run
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import NotAvailable
-from wattlaw.run import slots
-from wattlaw.run.local import LocalLauncher
+from wattlaw.running import slots
+from wattlaw.running.local import LocalLauncher
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
@@ -21,7 +21,7 @@ from wattlaw.study.plan import expand
 #: Occupies one of the named slots, as a user and in a network namespace of its own where asked.
 HOLDER = """
 import ctypes, os, sys, time
-from wattlaw.run import slots
+from wattlaw.running import slots
 uid, namespace, *names = sys.argv[1:]
 if namespace:
     ctypes.CDLL(None).unshare(int(namespace))
@@ -61,7 +61,7 @@ def test_a_slot_has_one_owner_and_is_released_when_it_is_killed(hold):
     assert slots.acquire(TWO, 1) is None
     (holder,) = slots.holders(TWO)  # not this process
     assert holder.startswith(f"process {owner.pid} of user {machine_lock.user_name(os.getuid())}, ")
-    assert "wattlaw.run import slots" in holder  # its command, on one line
+    assert "wattlaw.running import slots" in holder  # its command, on one line
     owner.kill()
     wait_for(lambda: slots.acquire(["GPU-a"], 1), "the slot of the killed process")
     lease.release()

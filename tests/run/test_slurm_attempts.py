@@ -13,9 +13,9 @@ import pytest
 from test_slurm_words import command, launch_of, queue_line, record_of
 
 from wattlaw.common.errors import BadInput, NotAvailable
-from wattlaw.run.launcher import ResourcesBusy
-from wattlaw.run.slurm import SlurmLauncher
-from wattlaw.run.slurm.submission import (
+from wattlaw.running.launcher import ResourcesBusy
+from wattlaw.running.slurm import SlurmLauncher
+from wattlaw.running.slurm.submission import (
     INTERRUPTED,
     MAX_INTERRUPTIONS,
     NO_FOLDER,
@@ -23,7 +23,7 @@ from wattlaw.run.slurm.submission import (
     read_submission,
     store_tag,
 )
-from wattlaw.run.training.environment import DISK_FULL
+from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.record import Interruption, Site, now
 from wattlaw.store.store import Store
 

@@ -15,12 +15,12 @@ from pydantic import ValidationError
 from conftest import study_of
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, NotAvailable
-from wattlaw.run.launcher import ResourcesBusy
-from wattlaw.run.slurm import SlurmLauncher, commands
-from wattlaw.run.slurm.attempt import queue_message
-from wattlaw.run.slurm.commands import Account, Job, Unreachable
-from wattlaw.run.slurm.launcher import energy_accounts, record_energies
-from wattlaw.run.slurm.submission import (
+from wattlaw.running.launcher import ResourcesBusy
+from wattlaw.running.slurm import SlurmLauncher, commands
+from wattlaw.running.slurm.attempt import queue_message
+from wattlaw.running.slurm.commands import Account, Job, Unreachable
+from wattlaw.running.slurm.launcher import energy_accounts, record_energies
+from wattlaw.running.slurm.submission import (
     MAX_INTERRUPTIONS,
     SETUP_FAILED,
     existing_tag,
@@ -79,7 +79,7 @@ def test_a_job_requests_nodes_workers_and_time_and_can_be_requeued(tmp_path):
         *("--open-mode=append", f"--output={tmp_path}/r/log.txt", f"--chdir={Path.cwd()}"),
     ):
         assert expected in words
-    driver = [sys.executable, "-P", "-m", "wattlaw.run.slurm.driver", str(tmp_path / "r")]
+    driver = [sys.executable, "-P", "-m", "wattlaw.running.slurm.driver", str(tmp_path / "r")]
     assert words[-6:] == [str(tmp_path / "r" / "job.sh"), *driver]
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ranks import spec_of
-from wattlaw.run.training.environment import RENDEZVOUS_FILE
-from wattlaw.run.training.loop import Training
-from wattlaw.run.training.ranks import process_group
+from wattlaw.running.training.environment import RENDEZVOUS_FILE
+from wattlaw.running.training.loop import Training
+from wattlaw.running.training.ranks import process_group
 from wattlaw.workloads.data_loading import InMemory
 
 LOADING_S, SLOWER_S, STEPS = 0.01, 0.1, 8

@@ -20,9 +20,9 @@ from conftest import study_of
 from ranks import spec_of, trained, windows_of
 from wattlaw.cli.main import main
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
-from wattlaw.run.finish import finish, merged_windows, missing_windows
-from wattlaw.run.planning import gpu_hours
-from wattlaw.run.steps import MOST_FACTOR, StepPlan, steadiness_notes
+from wattlaw.running.finish import finish, merged_windows, missing_windows
+from wattlaw.running.planning import gpu_hours
+from wattlaw.running.steps import MOST_FACTOR, StepPlan, steadiness_notes
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS

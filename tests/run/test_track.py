@@ -11,8 +11,8 @@ import wattlaw
 from conftest import environment
 from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.run.job_step import first_number
-from wattlaw.run.tracking import _LOCAL_RANKS, _WORLDS, is_first_of_host
+from wattlaw.running.job_step import first_number
+from wattlaw.running.tracking import _LOCAL_RANKS, _WORLDS, is_first_of_host
 from wattlaw.store.store import Store
 
 

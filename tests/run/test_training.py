@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from conftest import study_of
-from wattlaw.run.campaign import Campaign
-from wattlaw.run.local import LocalLauncher
-from wattlaw.run.planning import Planned
+from wattlaw.running.campaign import Campaign
+from wattlaw.running.local import LocalLauncher
+from wattlaw.running.planning import Planned
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study, Train
 from wattlaw.study.plan import expand

@@ -18,9 +18,9 @@ ENDS_S = 40.0
 _ROLES = {
     "wattlaw.measure.limits.watchdog": "watchdog",
     "wattlaw.measure.telemetry.sampler": "sampler",
-    "wattlaw.run.training.agent": "agent",
-    "wattlaw.run.training.worker": "rank",
-    "wattlaw.run.training.command_rank": "rank",
+    "wattlaw.running.training.agent": "agent",
+    "wattlaw.running.training.worker": "rank",
+    "wattlaw.running.training.command_rank": "rank",
     "nvidia-smi": "nvidia-smi",
     "sudo": "sudo",
 }

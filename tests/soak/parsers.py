@@ -21,7 +21,7 @@ _START_NS = 1_700_000_000_000_000_000
 def live_run(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Finish the attempt of a run from its live files."""
     from wattlaw.common.errors import WattlawError
-    from wattlaw.run.finish import failure_reason, finish
+    from wattlaw.running.finish import failure_reason, finish
     from wattlaw.store.run_folder import RunFolder
 
     folder = RunFolder(sandbox.inputs / "live" / RUN_ID)
@@ -62,10 +62,10 @@ def windows(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 
 def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read what Slurm's commands print."""
-    from wattlaw.run.slurm import commands
-    from wattlaw.run.slurm.attempt import queue_message
-    from wattlaw.run.slurm.launcher import energy_accounts
-    from wattlaw.run.slurm.submission import run_id_of
+    from wattlaw.running.slurm import commands
+    from wattlaw.running.slurm.attempt import queue_message
+    from wattlaw.running.slurm.launcher import energy_accounts
+    from wattlaw.running.slurm.submission import run_id_of
 
     text = options["text"]
     jobs = commands.parse_jobs(text)
@@ -83,8 +83,8 @@ def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
 def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Ask Slurm's commands, which are scripts that print something else."""
     from wattlaw.common.errors import WattlawError
-    from wattlaw.run.slurm import commands
-    from wattlaw.run.slurm.launcher import record_energies
+    from wattlaw.running.slurm import commands
+    from wattlaw.running.slurm.launcher import record_energies
     from wattlaw.store.store import Store
 
     for name in ("squeue", "sacct", "sbatch", "scontrol", "srun", "scancel"):

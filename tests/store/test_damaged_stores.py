@@ -17,8 +17,8 @@ from test_store import ID, a_store, record
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.devices.meter import Facts as DeviceFacts
-from wattlaw.run.finish import finish
-from wattlaw.run.training import failures
+from wattlaw.running.finish import finish
+from wattlaw.running.training import failures
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder, RunLock

@@ -13,8 +13,8 @@ from agents import HERE, agent, record_of
 from conftest import wait_for
 from ranks import spec_of
 from wattlaw.cli.main import main
-from wattlaw.run.finish import failure_reason
-from wattlaw.run.training.environment import DISK_FULL
+from wattlaw.running.finish import failure_reason
+from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import study_of
 from wattlaw.cli.main import main
-from wattlaw.run.planning import GpuHours, gpu_hours
+from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store

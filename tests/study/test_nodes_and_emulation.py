@@ -12,7 +12,7 @@ from conftest import study_of
 from wattlaw.api.progress import title
 from wattlaw.api.studies import load_study
 from wattlaw.cli.main import main
-from wattlaw.run.local import LocalLauncher
+from wattlaw.running.local import LocalLauncher
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from conftest import study_of
-from wattlaw.run.planning import plan_study
+from wattlaw.running.planning import plan_study
 from wattlaw.study.command import LogProgress
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec

@@ -8,7 +8,7 @@ import pytest
 from wattlaw import examples
 from wattlaw.cli.main import main
 from wattlaw.common.formatting import plural
-from wattlaw.run.planning import plan_study
+from wattlaw.running.planning import plan_study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import Setting
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from wattlaw.run.node_setup import Rendezvous
+from wattlaw.running.node_setup import Rendezvous
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
@@ -51,7 +51,7 @@ def agent(
 ) -> "subprocess.Popen[bytes]":
     """Start a node agent, by default of a single node; what it prints is added to the run's log."""
     more = more if options else Rendezvous().environment | more
-    line = [sys.executable, "-m", "wattlaw.run.training.agent", str(folder.path), str(attempt)]
+    line = [sys.executable, "-m", "wattlaw.running.training.agent", str(folder.path), str(attempt)]
     line += ["--workers", str(workers), "--parent-pid", str(os.getpid()), *options]
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.log_path.open("ab") as log:

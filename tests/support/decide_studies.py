@@ -3,8 +3,8 @@
 from conftest import records
 from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
-from wattlaw.run.campaign import Campaign
-from wattlaw.run.choosing import Selection
+from wattlaw.running.campaign import Campaign
+from wattlaw.running.choosing import Selection
 from wattlaw.store.store import Store
 
 QUESTION = {"minimize": "gpu_hours"}

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from wattlaw.run import slots
-from wattlaw.run.campaign import Campaign, Outcome
-from wattlaw.run.launcher import Ended, Launcher
-from wattlaw.run.slots import SlotLease
+from wattlaw.running import slots
+from wattlaw.running.campaign import Campaign, Outcome
+from wattlaw.running.launcher import Ended, Launcher
+from wattlaw.running.slots import SlotLease
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder

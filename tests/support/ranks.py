@@ -152,9 +152,9 @@ def _rank(
     import torch
 
     from wattlaw.common import registry
-    from wattlaw.run.training import environment, failures, flops
-    from wattlaw.run.training.loop import Training
-    from wattlaw.run.training.ranks import process_group
+    from wattlaw.running.training import environment, failures, flops
+    from wattlaw.running.training.loop import Training
+    from wattlaw.running.training.ranks import process_group
     from wattlaw.store.live import open_windows
     from wattlaw.workloads import catalogue
 

@@ -8,7 +8,7 @@ os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK":
 import torch
 import torch._dynamo
 
-import wattlaw.run.training.loop
+import wattlaw.running.training.loop
 from wattlaw_papers.workloads.torchvision_import import import_torchvision
 
 torch.set_num_threads(1)

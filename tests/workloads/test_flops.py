@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from wattlaw.run.training.flops import flops_per_sample
+from wattlaw.running.training.flops import flops_per_sample
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.data_loading import InMemory

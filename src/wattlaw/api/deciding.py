@@ -14,8 +14,8 @@ from wattlaw.api.question import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
 from wattlaw.report.topics.decision import decision_text
-from wattlaw.run.choosing import Choice
-from wattlaw.run.early_stop import StepTime
+from wattlaw.running.choosing import Choice
+from wattlaw.running.early_stop import StepTime
 from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store, read_stores

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.run.campaign import Observer
-from wattlaw.run.run_status import run_title
+from wattlaw.running.campaign import Observer
+from wattlaw.running.run_status import run_title
 from wattlaw.store.record import RunRecord
 
 _REPEAT_NOTE_S = 60.0

@@ -12,13 +12,13 @@ from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import plural
 from wattlaw.report.notebook import as_html
-from wattlaw.run import planning
-from wattlaw.run.campaign import Campaign, Observer, Receiver
-from wattlaw.run.choosing import Selection
-from wattlaw.run.launcher import GROUP, Launcher
-from wattlaw.run.notify import Notifications, command_words
-from wattlaw.run.planning import GpuHours, gpu_hours
-from wattlaw.run.stop import CANCELLED
+from wattlaw.running import planning
+from wattlaw.running.campaign import Campaign, Observer, Receiver
+from wattlaw.running.choosing import Selection
+from wattlaw.running.launcher import GROUP, Launcher
+from wattlaw.running.notify import Notifications, command_words
+from wattlaw.running.planning import GpuHours, gpu_hours
+from wattlaw.running.stop import CANCELLED
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import RECORDED
@@ -359,7 +359,7 @@ def run(
         The folder of results. It is created if necessary.
     progress
         A function that takes a line of text, such as ``print``, or an object with the methods of
-        ``wattlaw.run.campaign.Observer``. Without it nothing is shown.
+        ``wattlaw.running.campaign.Observer``. Without it nothing is shown.
     openmetrics
         A ``.prom`` file that always has the state of the study as OpenMetrics text.
     notify

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from wattlaw.run.tracker import EVALUATE, TRAIN, Track
-from wattlaw.run.tracking import track
+from wattlaw.running.tracker import EVALUATE, TRAIN, Track
+from wattlaw.running.tracking import track
 
 _MAX_EPOCHS = 100_000
 _PRECISIONS = {"16": "fp16", "bf16": "bf16"}

@@ -14,7 +14,7 @@ from typing import Any
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
 from wattlaw.common.scopes import PARTS
-from wattlaw.run.campaign import Receiver
+from wattlaw.running.campaign import Receiver
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.sources import MEASURED, origin_of

@@ -14,9 +14,9 @@ from typing import Self
 from wattlaw.common import processes
 from wattlaw.common.errors import NotAvailable, one_line
 from wattlaw.measure.limits.requests import check_range
-from wattlaw.run.boards import memory_warnings, too_large_reason
-from wattlaw.run.launcher import Allocation, Ended, Launcher
-from wattlaw.run.node_setup import requested_limits
+from wattlaw.running.boards import memory_warnings, too_large_reason
+from wattlaw.running.launcher import Allocation, Ended, Launcher
+from wattlaw.running.node_setup import requested_limits
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch

@@ -14,7 +14,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.hardware import library
 from wattlaw.hardware.cluster import Cluster
 from wattlaw.measure.devices.limiter import LimitState
-from wattlaw.run.boards import Board
+from wattlaw.running.boards import Board
 from wattlaw.study.launching import Launch, Simulation
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue

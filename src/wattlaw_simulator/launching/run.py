@@ -10,8 +10,8 @@ from wattlaw.common import machine as this_machine
 from wattlaw.common.errors import WattlawError
 from wattlaw.common.files import write_parquet
 from wattlaw.measure.limits.requests import check_range
-from wattlaw.run.launcher import Ended
-from wattlaw.run.node_setup import log_head, requested_limits
+from wattlaw.running.launcher import Ended
+from wattlaw.running.node_setup import log_head, requested_limits
 from wattlaw.store.record import (
     DeviceReport,
     Facts,

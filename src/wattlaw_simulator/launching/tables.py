@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from wattlaw.run.launcher import VIRTUAL_BEGIN_NS
+from wattlaw.running.launcher import VIRTUAL_BEGIN_NS
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure

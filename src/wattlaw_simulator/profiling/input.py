@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from wattlaw.run.training.flops import first_batch
+from wattlaw.running.training.flops import first_batch
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.workload import Dataset, RealInput, Workload

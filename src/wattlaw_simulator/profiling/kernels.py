@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from wattlaw.run.training.flops import TRANSFORMS
+from wattlaw.running.training.flops import TRANSFORMS
 
 _aten = torch.ops.aten
 

@@ -15,8 +15,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from wattlaw.common import machine
 from wattlaw.common.errors import NotAvailable, one_line
-from wattlaw.run.training.flops import first_batch, has_uniform_samples, representative_samples
-from wattlaw.run.training.ranks import to_device
+from wattlaw.running.training.flops import first_batch, has_uniform_samples, representative_samples
+from wattlaw.running.training.ranks import to_device
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import Kernels, Phase, WorkloadProfile

@@ -15,7 +15,7 @@ from test_dashboard import made_store
 from conftest import wattlaw as command
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.run import run_status
+from wattlaw.running import run_status
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import Site
 from wattlaw.store.run_folder import RunFolder

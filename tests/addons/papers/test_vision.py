@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from wattlaw.run.training.flops import flops_per_sample
+from wattlaw.running.training.flops import flops_per_sample
 from wattlaw.workloads.data_loading import InMemory
 from wattlaw.workloads.workload import Seeds
 from wattlaw_papers.workloads.torchvision_import import import_torchvision

@@ -26,8 +26,8 @@ from ranks import spec_of, start, windows_of
 from reduced import WORKLOADS
 from wattlaw.cli.main import main
 from wattlaw.common import processes
-from wattlaw.run.planning import plan_study
-from wattlaw.run.training import failures
+from wattlaw.running.planning import plan_study
+from wattlaw.running.training import failures
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 

@@ -15,7 +15,7 @@ from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
 from wattlaw.hardware import library
-from wattlaw.run.planning import plan_study
+from wattlaw.running.planning import plan_study
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY

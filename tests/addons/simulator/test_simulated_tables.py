@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from made_jobs import job as made_job
 from made_jobs import profile
 from wattlaw.hardware import library
-from wattlaw.run.launcher import VIRTUAL_BEGIN_NS
+from wattlaw.running.launcher import VIRTUAL_BEGIN_NS
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure, WorkloadSpec

@@ -14,7 +14,7 @@ import sys
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.run.slurm import node, submission
+from wattlaw.running.slurm import node, submission
 print(submission.limit_comment(Limits(250.0)))
 try:
     verify_prolog_limits(Limits(250.0), sys.argv[1:], "7", 0)

@@ -5,7 +5,7 @@ import sys
 from wattlaw.cli.common.options import StoreArgument
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.terminal import print_note
-from wattlaw.run import run_status
+from wattlaw.running import run_status
 from wattlaw.store.store import Store
 
 

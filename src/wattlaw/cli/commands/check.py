@@ -5,7 +5,7 @@ import sys
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
 from wattlaw.common.formatting import percent, plural
-from wattlaw.run.planning import skipped_text
+from wattlaw.running.planning import skipped_text
 from wattlaw.workloads import catalogue
 
 

@@ -25,7 +25,7 @@ from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.restore import restore_stale
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.measure.limits.state_folder import StateFolder
-from wattlaw.run.node_setup import lease_boards
+from wattlaw.running.node_setup import lease_boards
 
 app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 

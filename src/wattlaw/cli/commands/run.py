@@ -14,7 +14,7 @@ from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption,
 from wattlaw.cli.common.progress import observer_for
 from wattlaw.common.formatting import number, plural
 from wattlaw.report import tables
-from wattlaw.run.planning import GpuHours, skipped_text
+from wattlaw.running.planning import GpuHours, skipped_text
 from wattlaw.study.sources import MEASURED, origin_of
 
 #: The columns of the table of runs, with their headings.

@@ -18,7 +18,7 @@ def selftest(as_json: JsonOption = False) -> int:
 
     The checks take less than a minute. The exit code is 1 if a verdict is poor.
     """
-    from wattlaw.run.selftest import run_checks
+    from wattlaw.running.selftest import run_checks
 
     console = Console(stderr=True)
     columns = (bars.BarColumn(), bars.TaskProgressColumn(), bars.TextColumn("{task.description}"))

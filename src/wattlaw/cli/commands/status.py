@@ -6,7 +6,7 @@ from collections import Counter
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import JsonOption, StoreArgument
 from wattlaw.common import formatting as fmt
-from wattlaw.run import planning, run_status
+from wattlaw.running import planning, run_status
 from wattlaw.store.store import Store
 from wattlaw.study.not_as_declared import OTHER_BATCH, UNCOOPERATIVE, uncooperative_text
 

@@ -11,7 +11,7 @@ from wattlaw.cli.common.console import Console
 from wattlaw.common import progress as work
 from wattlaw.common.terminal import escaped_output
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.run.campaign import Observer
+from wattlaw.running.campaign import Observer
 from wattlaw.store.record import RunRecord
 
 

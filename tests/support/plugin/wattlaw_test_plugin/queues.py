@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw.common.errors import NotAvailable
-from wattlaw.run.launcher import Launcher
+from wattlaw.running.launcher import Launcher
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch

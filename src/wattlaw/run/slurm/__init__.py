@@ -1,5 +1,0 @@
-"""The launcher ``slurm``: it submits runs as jobs and watches them; each job drives its own run."""
-
-from wattlaw.run.slurm.launcher import SlurmLauncher
-
-__all__ = ["SlurmLauncher"]

@@ -1,0 +1,325 @@
+"""Measures any command: its time, its energy, its use of the machine."""
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from pydantic import JsonValue
+
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.common.isolation import user_environment
+from wattlaw.common.terminal import escape_invisible
+from wattlaw.measure.devices.inventory import visible_devices
+from wattlaw.measure.limits.guard import LimitLease
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.running.command_processes import CommandProcesses
+from wattlaw.running.finish import write_limits
+from wattlaw.running.instrumentation import instrumented_environment
+from wattlaw.running.instrumentation.observer import RUN, StepObserver
+from wattlaw.running.instrumentation.progress import ProgressReader, progress_pattern
+from wattlaw.running.instrumentation.summary import MeasuredPart, StepSummary
+from wattlaw.running.job_step import JobStep
+from wattlaw.running.node_setup import lease_boards, restore_stale_limits
+from wattlaw.running.recording import Recording
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.study.base import PowerProfile
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.setting import Setting
+
+WORKLOAD, KIND = "command", "measure"
+#: Exit codes of a shell: of a command that a signal ended, that cannot be executed, that is absent.
+_SIGNALLED, _CANNOT_RUN, _ABSENT = 128, 126, 127
+_FORWARDED = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
+    *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+)
+#: Those that stop a command from outside.
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How often steps and output are read.
+_POLL_S = 0.1
+#: A second Ctrl-C within this time is the first one, from the terminal and from a parent process.
+_SAME_KEY_S = 0.1
+_PIECE_BYTES = 64 * 1024
+_NO_FOLDER = "the command has removed the folder of its recorded steps, so they are unknown"
+
+
+class CommandUnusable(BadInput):
+    """A command that is absent or not executable; the exit code is that of a shell."""
+
+    def __init__(self, command: str) -> None:
+        is_absent = shutil.which(command, os.F_OK) is None and not Path(command).is_dir()
+        reason = "no such command" if is_absent else "not an executable file"
+        super().__init__(f"measure: {reason}: {command!a}")
+        self.exit_code = _ABSENT if is_absent else _CANNOT_RUN
+
+
+@dataclass(frozen=True)
+class MeasuredCommand:
+    """The exit code, the run and the training steps of a measured command."""
+
+    exit_code: int
+    record: RunRecord | None  # of several tasks of one srun, only the first has it
+    folder: RunFolder | None
+    steps: StepSummary | None
+
+
+def measure(
+    command: Sequence[str],
+    store: Path,
+    *,
+    limits: Limits,
+    prior_clocks_are_default: bool = False,
+    sample_hz: float = 10.0,
+    assume_cpu_w: float | None = None,
+    part: MeasuredPart,
+    instrument: bool = True,
+    pattern: str | None = None,
+) -> MeasuredCommand:
+    """Run a command with a sampler, and store it as a run.
+
+    The command has the input and output of this process, and gets its signals. It runs to its end,
+    or until every rank has the steps of a limited ``part``; then the exit code is 0. PyTorch
+    scripts record their steps if ``instrument`` is true; those of others are seen by a pattern for
+    lines of their output (``instrumentation.progress``). Raises ``BadInput`` if the command cannot
+    be used (``CommandUnusable``), the pattern is invalid, or nothing would see the steps, and
+    ``NotAvailable``, before the command starts, if the store or the limits cannot be written.
+    """
+    if not command:
+        raise BadInput("measure: a command is required")
+    if shutil.which(command[0]) is None:
+        raise CommandUnusable(command[0])
+    progress = _reader(part, pattern, instrument=instrument)
+    restore_stale_limits()
+    devices, step = visible_devices(), JobStep.of_environment()
+    boards = list(dict.fromkeys(devices.values()))
+    nodes = 1 if step is None else step.nodes
+    # With other limits it is another run, not a repeat. Bytes that are not UTF-8 become escapes.
+    words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
+    options: dict[str, JsonValue] = {"command": [*words]}
+    options |= {name: value for name, value in vars(part).items() if value is not None}
+    spec = RunSpec(
+        workload=WorkloadSpec(name=WORKLOAD, options=options),
+        setting=Setting(
+            gpus=max(1, len(devices)) * nodes,
+            power_limit_w=limits.power_limit_w,
+            clock_limit_mhz=limits.clock_limit_mhz,
+            power_profile=cast(PowerProfile | None, limits.power_profile),
+        ),
+        repeat=0,
+        measure=Measure(
+            epochs=1,
+            warmup_epochs=0,
+            sample_hz=sample_hz,
+            evaluate=False,
+            assume_cpu_w=assume_cpu_w,
+        ),
+        launch_kind=KIND,
+        nodes=nodes,
+    )
+    recording = Recording(Store(store), spec, step=step)
+    lease = None
+    if not limits.are_none and (step is None or step.local_task == 0):
+        lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
+    try:
+        applied = lease.apply(limits) if lease is not None else ()
+        environment = user_environment()
+        try:
+            recording.begin()
+        except NotAvailable as error:
+            if step is None or step.task == 0:
+                raise
+            print(f"wattlaw: {error}", file=sys.stderr)
+            observer = StepObserver(Path(os.devnull), part, progress)
+            ended = _run(command, environment, observer)
+            return MeasuredCommand(_exit_code(ended.code), None, None, None)
+        if applied:
+            write_limits(recording.live, recording.host, applied)
+        observer = StepObserver(recording.live / "steps", part, progress)
+        if instrument:
+            environment = instrumented_environment(environment, observer.folder)
+        start_ns, start_s = time.time_ns(), time.perf_counter()
+        ended = _run(command, environment, observer)
+        duration_s = ended.at_s - start_s
+    finally:
+        notes = _release(lease)
+    recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
+    steps = observer.summary()
+    recording.facts = recording.facts.model_validate(steps.facts())
+    for window in observer.window_columns(steps):
+        if nodes > 1 and window.get("samples") is not None:
+            window["samples"] //= nodes  # every node writes its own part
+        recording.window(**window)
+    notes = (*notes, *ended.notes, *steps.notes)
+    if instrument and not observer.folder.is_dir():
+        notes = (*notes, _NO_FOLDER)
+    record = recording.end(_reason(ended.code), notes, interrupted=ended.interrupted)
+    return MeasuredCommand(_exit_code(ended.code), record, recording.folder, steps)
+
+
+def _reader(part: MeasuredPart, pattern: str | None, *, instrument: bool) -> ProgressReader | None:
+    """Return the reader of the output; None without a pattern."""
+    if pattern is None:
+        if part.is_limited and not instrument:
+            raise BadInput("measure: a number of steps or seconds needs a progress pattern")
+        return None
+    compiled = progress_pattern(pattern)
+    if part.is_limited and "step" not in compiled.groupindex:
+        raise BadInput("measure: the progress pattern needs a group step, to count steps")
+    return ProgressReader(compiled)
+
+
+def _exit_code(code: int) -> int:
+    """Return a shell's exit code for a code in Popen's convention."""
+    return code if code >= 0 else _SIGNALLED - code
+
+
+def _release(lease: LimitLease | None) -> tuple[str, ...]:
+    """Restore the limits; print an error and return it as a note."""
+    try:
+        if lease is not None:
+            lease.release()
+    except NotAvailable as error:
+        print(f"wattlaw: {error}", file=sys.stderr)
+        return (str(error),)
+    return ()
+
+
+@dataclass(frozen=True)
+class _Ended:
+    """The end of a command.
+
+    ``code``, in Popen's convention, is 0 if it was ended because it has its steps. ``at_s`` is of
+    ``perf_counter``. ``interrupted`` says whether a user stopped it.
+    """
+
+    code: int
+    at_s: float
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepObserver) -> _Ended:
+    """Run a command and forward signals to it; a signal that stops it ends all its processes."""
+    output = None if observer.progress is None else subprocess.PIPE
+    if output is not None:
+        environment = {"PYTHONUNBUFFERED": "1", **environment}  # lines come when they are printed
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+    stops: list[tuple[int, float]] = []
+    processes = CommandProcesses()
+
+    def forward(number: int, _: object) -> None:
+        if process is None:
+            early.append(number)
+            return
+        if process.poll() is None and (number in early or not _came_from_terminal(number)):
+            process.send_signal(number)
+        if number in _STOPS:
+            stops.append((number, time.monotonic()))
+            processes.end(all_at_once=False)
+        if number == signal.SIGINT and stops[-1][1] - stops[0][1] > _SAME_KEY_S:
+            processes.kill()  # the second Ctrl-C
+
+    handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {n: signal.signal(n, forward) for n in handled}
+    try:
+        with processes:
+            try:
+                process = subprocess.Popen(list(command), env=environment, stdout=output)
+            except OSError as error:
+                print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+                return _Ended(_CANNOT_RUN, time.perf_counter())
+            processes.started(process)
+            for number in early:  # the terminal has not sent it to the command
+                forward(number, None)
+            early.clear()
+            if observer.progress is None and not observer.part.is_limited:
+                code = process.wait()
+            else:
+                code = 0 if _watch(process, observer, processes) else process.wait()
+            processes.wait_for_end()
+            at_s = time.perf_counter()
+            notes = _end_notes(processes, signal.Signals(stops[0][0]).name if stops else None)
+        return _Ended(code, at_s, bool(stops), notes)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end_notes(processes: CommandProcesses, stop: str | None) -> tuple[str, ...]:
+    """Print and return a note on the processes after the end of the command."""
+    remaining = processes.remaining()
+    note = None
+    if processes.was_killed:
+        why = "reached its steps" if stop is None else f"got {stop}"
+        note = f"the command did not end within 30 s after it {why}, and was killed"
+    elif remaining is not None:
+        note = f"processes of the command still run: {remaining}"
+    if note is None:
+        return ()
+    print(f"wattlaw: {escape_invisible(note)}", file=sys.stderr)
+    return (note,)
+
+
+def _watch(
+    process: "subprocess.Popen[bytes]", observer: StepObserver, processes: CommandProcesses
+) -> bool:
+    """Watch a command to its end; say whether it was ended because it has its steps."""
+    has_steps = False
+    with selectors.DefaultSelector() as output:
+        if process.stdout is not None:
+            output.register(process.stdout, selectors.EVENT_READ)
+        while process.poll() is None:
+            _pass_on(output, observer, _POLL_S)
+            if not has_steps and observer.is_complete():
+                has_steps = True
+                processes.end(all_at_once=True)  # in a thread: its output is read while it ends
+        while _pass_on(output, observer, 0.0):
+            pass
+    return has_steps
+
+
+def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: float) -> bool:
+    """Wait for output of the command; write it to this process's output and search it."""
+    if not output.get_map():
+        time.sleep(wait_s)
+        return False
+    for key, _ in output.select(wait_s):
+        piece = os.read(key.fd, _PIECE_BYTES)
+        try:
+            observer.take_output(piece)
+        except BrokenPipeError:
+            piece = b""  # the reader has gone, and the command learns it when it writes
+        if not piece:
+            output.unregister(key.fileobj)
+            key.fileobj.close()  # type: ignore[union-attr]
+        return bool(piece)
+    return False
+
+
+def _came_from_terminal(number: int) -> bool:
+    """Say whether a key of the terminal sent a signal, which the command then gets directly."""
+    if number not in (signal.SIGINT, signal.SIGQUIT):
+        return False
+    with contextlib.suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
+
+
+def _reason(code: int) -> str | None:
+    if code < 0:
+        return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"exit code {code}" if code else None

@@ -1,0 +1,145 @@
+"""The training steps of one command, while it runs and afterwards: what its caller needs."""
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wattlaw.running.instrumentation.progress import ProgressReader
+from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
+from wattlaw.running.instrumentation.summary import (
+    TRAINING_FACTS,
+    MeasuredPart,
+    StepSummary,
+    summarise,
+)
+
+#: The phase of the window that is a process from its start to its end.
+RUN = "run"
+#: Ends the message about a command that starts ranks.
+REMEDY = (
+    "wattlaw starts the command once per GPU; write the command of one rank, without torchrun, "
+    "accelerate launch, mpirun, srun or torch.multiprocessing.spawn, or use launch_with"
+)
+_STDOUT = 1
+_NOT_TOGETHER = (
+    "several processes trained at the same time, but none has joined a process group: each trains "
+    "a model of its own, and more of them are no speedup; wrap the model in "
+    "DistributedDataParallel, or start one process on one GPU"
+)
+_NOT_RECORDED = (
+    "no optimizer step was recorded; that takes PyTorch >= 2.0 in a Python that reads PYTHONPATH, "
+    "or a progress pattern for the output"
+)
+_NO_END = (
+    "the records stop before the process ended, since it was killed or could not write; later "
+    "steps are not counted"
+)
+_TOO_FAR = "lines of the output are too many steps apart; the times between them are unknown"
+#: What the output cannot show.
+_OF_PROCESSES = (
+    *TRAINING_FACTS, "instrumented", "world_size", "workers_work_together", "steps_by_samples",
+)  # fmt: skip
+
+
+@dataclass
+class StepObserver:
+    """Sees the steps of a command: those that its processes record, or that its output shows.
+
+    ``folder`` is that of ``instrumented_environment``. With ``progress``, a reader that gets the
+    command's output, its steps are taken, not the recorded ones.
+    """
+
+    folder: Path
+    part: MeasuredPart
+    progress: ProgressReader | None = None
+
+    def __post_init__(self) -> None:
+        self._recorded = StepsFolder(self.folder)
+
+    def take_output(self, piece: bytes) -> None:
+        if self.progress is not None:
+            self.progress.feed(piece, time.time())
+        while piece:
+            piece = piece[os.write(_STDOUT, piece) :]
+
+    def is_complete(self) -> bool:
+        """Say whether every rank has the steps of the limit, so that the command can be ended."""
+        if not self.part.is_limited:
+            return False
+        processes = [self.progress.process()] if self.progress else self._recorded.read()
+        return self.part.is_complete(processes)
+
+    def wrong_ranks(self, launched: int) -> str | None:
+        return wrong_ranks(self._recorded.read(), launched)
+
+    def summary(self) -> StepSummary:
+        processes = self._recorded.read()
+        summary = summarise(processes, self.part)
+        notes = [*summary.notes, *self._recorded.problems()]
+        if not self.part.is_limited:  # with a limit, they are ended before their end
+            notes += [
+                f"steps of {p.host}, process {p.pid}: {_NO_END}"
+                for p in processes
+                if not p.is_ended
+            ]
+        if summary.workers_work_together is False:
+            notes.append(_NOT_TOGETHER)
+        if self.progress is not None:
+            notes += [self.progress.problem] if self.progress.problem else []
+            if not self.progress.marks:
+                notes.append("no line of the output matches the progress pattern")
+            shown = summarise([self.progress.process()], self.part)
+            notes += [_TOO_FAR] if self.progress.has_gaps else []
+            summary = replace(
+                shown,
+                **{name: getattr(summary, name) for name in _OF_PROCESSES},
+                steps=self.progress.total_steps(),
+                samples_seen=self.progress.total_samples(),
+            )
+            notes += shown.notes
+        elif self.part.is_limited and not summary.instrumented:
+            notes.append(_NOT_RECORDED)
+        return replace(summary, notes=tuple(dict.fromkeys(notes)))
+
+    def window_columns(self, summary: StepSummary) -> list[dict[str, Any]]:
+        windows = [dict(window) for window in summary.windows]
+        if self.progress is not None:
+            windows += self.progress.epoch_windows()
+            if windows:
+                last = {name: self.progress.last(name) for name in ("loss", "metric")}
+                windows[-1] |= last
+        return windows
+
+
+def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
+    """Return how training processes differ from the ranks that were launched, or None.
+
+    A command that starts ranks itself trains as a job of another size, or several times. Processes
+    without a process group, each with a model of its own, are not judged here.
+    """
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for process in processes:
+        if not process.steps:
+            continue
+        # What the process group says counts more than a variable that a script may set.
+        has_group = (process.world_size or 1) > 1
+        size = process.world_size if has_group else process.env_world_size
+        if size is not None and size != launched:
+            one = "one rank alone" if size == 1 else f"one of {size} ranks"
+            return (
+                f"process {process.pid} on {process.host} trained as {one}, but {launched} "
+                f"{'was' if launched == 1 else 'were'} launched; {REMEDY}"
+            )
+        if process.launched_rank is not None and process.rank is not None:
+            ranks[process.launched_rank].add(process.rank)
+    for launched_rank, own in sorted(ranks.items()):
+        if len(own) > 1:
+            return (
+                f"rank {launched_rank} of the {launched} that were launched has started {len(own)} "
+                f"ranks of its own; {REMEDY}"
+            )
+    return None

@@ -1,0 +1,186 @@
+"""Progress that a program prints: steps, samples or epochs, from the lines of its output."""
+
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from wattlaw.common.errors import BadInput
+from wattlaw.running.instrumentation.records import ProcessSteps
+from wattlaw.running.steps import Floats
+from wattlaw.study.command import LogProgress
+
+_MOST_LINE_BYTES = 4096
+_MAX_MARKS, _MAX_COUNT = 10**7, 2**53
+#: Steps between lines, in all: each takes memory, and a line costs its writer nothing.
+_MAX_BETWEEN = 10**7
+#: Longest search in the lines of one piece of output; a longer one ends the search for progress.
+_MATCH_S = 0.5
+
+
+class _TooSlow(Exception):
+    """The pattern took too long on a line."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One line that shows progress, with the time at which it was read."""
+
+    time_s: float
+    epoch: int | None = None
+    step: int | None = None
+    samples: int | None = None
+    loss: float | None = None
+    metric: float | None = None
+
+
+def progress_pattern(text: str) -> re.Pattern[str]:
+    """Return the pattern of ``--progress``; ``BadInput`` where it breaks the rules of a study's."""
+    try:
+        return re.compile(LogProgress(pattern=text).pattern)
+    except ValidationError as error:
+        raise BadInput(f"progress: {error.errors()[0]['msg']}") from None
+
+
+@dataclass
+class ProgressReader:
+    r"""Searches the output of a program, piece by piece, for a pattern.
+
+    A line ends with ``\n`` or ``\r``. Only the first 4096 bytes of a line are searched. A pattern
+    that takes too long is given up; that takes the main thread, whose timer (SIGALRM) it uses.
+    """
+
+    pattern: re.Pattern[str]
+    marks: list[Mark] = field(default_factory=list)
+    problem: str | None = None
+    has_gaps: bool = False  # lines are so many steps apart that the times between are unknown
+    _rest: bytes = b""
+
+    def feed(self, piece: bytes, time_s: float) -> None:
+        """Search the lines that a piece of output completes, which was read at ``time_s``."""
+        lines = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
+        self._rest = lines.pop()[:_MOST_LINE_BYTES]
+        if self.problem is not None or not lines:
+            return
+        try:
+            with _time_limit(_MATCH_S):
+                for line in lines:
+                    match = self.pattern.search(line[:_MOST_LINE_BYTES].decode("utf-8", "replace"))
+                    mark = None if match is None else _mark(match, time_s)
+                    if mark is not None and len(self.marks) < _MAX_MARKS:
+                        self.marks.append(mark)
+        except _TooSlow:
+            self.problem = f"the pattern took longer than {_MATCH_S} s on the output"
+
+    def process(self) -> ProcessSteps:
+        """Return the steps as those of one process.
+
+        The time between two lines is shared by their steps alike. ``samples`` are counted from the
+        start, as steps are. Where the number of steps goes back, as at the start of an epoch that
+        counts anew, the steps in between are unknown: they are one step of unknown end (NaN). So
+        are those between lines after ``_MAX_BETWEEN`` such steps in all.
+        """
+        between = 0
+        ends: list[Floats] = [np.empty(0)]
+        samples: list[Floats] = [np.empty(0)]
+        before: Mark | None = None
+        for mark in self._step_marks():
+            count = 1 if before is None else (mark.step or 0) - (before.step or 0)
+            if before is None:
+                ends.append(np.array([mark.time_s]))
+                samples.append(np.array([np.nan]))
+            elif count < 0 or between + count > _MAX_BETWEEN:
+                self.has_gaps = self.has_gaps or count > 0
+                ends.append(np.array([np.nan, mark.time_s]))
+                samples.append(np.array([np.nan, np.nan]))
+            elif count:
+                between += count
+                ends.append(np.linspace(before.time_s, mark.time_s, count + 1)[1:])
+                is_known = None not in (before.samples, mark.samples)
+                between_lines = (mark.samples or 0) - (before.samples or 0)
+                per_step = between_lines / count if is_known and between_lines >= 0 else np.nan
+                samples.append(np.full(count, per_step))
+            if count:
+                before = mark
+        return ProcessSteps("", 0, np.concatenate(ends), np.concatenate(samples))
+
+    def total_steps(self) -> int | None:
+        """Return the number of steps; None where it goes back. The first may have the number 0."""
+        numbers = [mark.step or 0 for mark in self._step_marks()]
+        if not numbers or numbers != sorted(numbers):
+            return None
+        return max(numbers[-1], numbers[-1] - numbers[0] + 1)
+
+    def total_samples(self) -> int | None:
+        numbers = [mark.samples for mark in self.marks if mark.samples is not None]
+        return numbers[-1] if numbers and numbers == sorted(numbers) else None
+
+    def epoch_windows(self) -> list[dict[str, Any]]:
+        """Return the windows between lines with an epoch, for a pattern without steps.
+
+        The first is warm-up where there are several: it may contain the start of the program.
+        """
+        if "step" in self.pattern.groupindex:
+            return []
+        marks = [
+            mark
+            for i, mark in enumerate(self.marks)
+            if not i or mark.epoch != self.marks[i - 1].epoch
+        ]
+        return [
+            {
+                "epoch": number,
+                "phase": "train",
+                "warmup": number == 0 and len(marks) > 2,
+                "start_ns": int(begin.time_s * 1e9),
+                "duration_s": end.time_s - begin.time_s,
+            }
+            for number, (begin, end) in enumerate(pairwise(marks))
+        ]
+
+    def _step_marks(self) -> list[Mark]:
+        return [mark for mark in self.marks if mark.step is not None]
+
+    def last(self, name: str) -> float | None:
+        values = (getattr(mark, name) for mark in reversed(self.marks))
+        return next((value for value in values if value is not None), None)
+
+
+def _mark(match: re.Match[str], time_s: float) -> Mark | None:
+    """Return the mark of a line; None if its step or epoch is no number."""
+    values: dict[str, float] = {}
+    for name, text in match.groupdict().items():
+        try:
+            value = float((text or "").replace(",", "")[:40])
+        except ValueError:
+            continue
+        if name in ("loss", "metric") or 0 <= value < _MAX_COUNT:
+            values[name] = value if name in ("loss", "metric") else int(value)
+    if not {"step", "epoch"} & values.keys():
+        return None
+    return Mark(time_s, **values)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _time_limit(limit_s: float) -> Iterator[None]:
+    """Interrupt a search that takes too long; Python's engine checks for signals."""
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("the main thread searches, since only it gets signals")
+
+    def stop(_number: int, _frame: object) -> None:
+        raise _TooSlow
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,329 @@
+"""Reads what training processes have recorded of their optimizer steps."""
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wattlaw.common.files import open_regular
+from wattlaw.running.steps import Floats, Mask
+
+_NAME = re.compile(r"steps\..+\.jsonl")
+_MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
+_MAX_NUMBER, _MAX_OPTIMIZERS = 2**62, 10_000
+#: Steps whose records are lost, and gaps of such steps, of all processes together: each step takes
+#: memory and each gap a window, while a record costs its writer nothing. Lines are at most 8 MiB,
+#: so that a damaged one loses less.
+_MAX_LOST_STEPS, _MAX_GAPS = 2 * 10**6, 1000
+#: A hundred years: no process counts more. Samples of one step.
+_MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
+_TEXTS = ("host", "backend", "parallelism", "precision")
+_NUMBERS = (
+    "pid", "rank", "world_size", "env_world_size", "local_world_size",
+    "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
+)  # fmt: skip
+#: Counts of steps that read several loaders, and of steps of any optimizer that got batches.
+_MIXED = ("several_loaders", "fed_steps")
+#: Optimizers step on batches in turn if so many times the steps of the main one got batches.
+_ALTERNATE = 1.5
+#: Steps from which the mean number of batches per step shows gradient accumulation.
+_ENOUGH_STEPS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingFacts:
+    """What a process shows of the training; None where it has not shown a value.
+
+    ``backend`` is that of the process group that it has joined. ``parallelism`` is ``none``,
+    ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``, ``precision`` that of the
+    computation (``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp64``). ``gradient_accumulation`` counts
+    batches per step.
+    """
+
+    backend: str | None = None
+    parallelism: str | None = None
+    precision: str | None = None
+    parameters: int | None = None
+    gradient_bytes: int | None = None
+    gradient_accumulation: int | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class ProcessSteps(TrainingFacts):
+    """One training process; a value that it has not shown is None.
+
+    Times are seconds since 1970. ``step_end_s`` is NaN where lost; on CUDA it is when the GPU ended
+    the step. Of optimizers that step side by side, it is of the one with the most steps. Samples
+    and waits for the data loader are those of this process, NaN if unknown. ``is_mixed`` states
+    that they are not those of a batch: most steps take batches of several loaders, of which one
+    counts, or optimizers take batches in turn. ``evaluated`` states
+    whether an evaluation lies between the step before and this one. ``rank`` is of the process
+    group or, without one, of the launcher; ``env_world_size`` and ``local_world_size`` are of its
+    environment variables. ``launched_rank`` is the rank of wattlaw from which the process descends.
+    """
+
+    host: str
+    pid: int
+    step_end_s: Floats
+    samples_per_step: Floats
+    rank: int | None = None
+    world_size: int | None = None
+    env_world_size: int | None = None
+    local_world_size: int | None = None
+    launched_rank: int | None = None
+    is_ended: bool = False
+    problems: tuple[str, ...] = ()
+    evaluated: Mask | None = None
+    data_wait_s: Floats | None = None
+    is_mixed: bool = False
+
+    @property
+    def steps(self) -> int:
+        return len(self.step_end_s)
+
+
+class StepsFolder:
+    """The records of a command's processes, which can be read while they grow.
+
+    Torn and invalid lines are left out. The processes run the user's script: nothing in the
+    files is trusted, and sizes are limited.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: dict[str, _File] = {}
+        self._lost = _LostSteps()
+
+    def read(self) -> list[ProcessSteps]:
+        """Return all training processes so far, by host and pid."""
+        with contextlib.suppress(OSError):
+            for name in sorted(os.listdir(self._folder))[: 2 * _MAX_FILES]:  # noqa: PTH208
+                if _NAME.fullmatch(name) and len(self._files) < _MAX_FILES:
+                    self._files.setdefault(name, _File(self._folder / name, self._lost))
+        for file in self._files.values():
+            file.read_new_lines()
+        processes = [file.process() for file in self._files.values()]
+        known = [process for process in processes if process is not None]
+        return sorted(known, key=lambda process: (process.host, process.pid))
+
+    def problems(self) -> list[str]:
+        """Return a note for each file without a process, as of one that met a full disk."""
+        return [
+            f"{name} is incomplete: its process could not write all records"
+            for name, file in sorted(self._files.items())
+            if file.process() is None
+        ]
+
+
+@dataclass
+class _LostSteps:
+    """The number of steps without a record, and of gaps, of all files together."""
+
+    count: int = 0
+    gaps: int = 0
+
+    def add(self, steps: int) -> None:
+        """Count lost steps; an exception means that a record claims too many."""
+        if not 0 <= steps <= _MAX_LOST_STEPS - self.count or self.gaps + (steps > 0) > _MAX_GAPS:
+            raise ValueError
+        self.count += steps
+        self.gaps += steps > 0
+
+
+@dataclass
+class _Optimizer:
+    ends_us: list[Floats] = field(default_factory=list)
+    samples: list[Floats] = field(default_factory=list)
+    waits_s: list[Floats] = field(default_factory=list)
+    evaluated: list[Mask] = field(default_factory=list)
+    steps: int = 0
+    end_us: float = 0.0  # of the last step
+    device_us: list[Floats] = field(default_factory=list)
+    device_steps: int = 0  # with a duration; -1 after a gap
+    device_end_us: float = 0.0  # since the first step
+    first_us: float = np.nan  # of the first step, by the GPU
+
+    def ends(self) -> Floats:
+        """Return the ends of all steps in microseconds; by the GPU as far as it has said."""
+        ends_us = np.concatenate([np.empty(0), *self.ends_us])
+        count = min(self.device_steps, len(ends_us) - 1)
+        if count < 1:
+            return ends_us
+        by_device = self.first_us + np.cumsum(np.concatenate([[0.0], *self.device_us]))[: count + 1]
+        rest = by_device[-1] + ends_us[count + 1 :] - ends_us[count]
+        return np.concatenate([by_device, rest])
+
+
+class _File:
+    """The file of one process."""
+
+    def __init__(self, path: Path, lost: _LostSteps) -> None:
+        self._path, self._offset, self._lost = path, 0, lost
+        self._facts: dict[str, Any] = {}
+        self._problems: list[str] = []
+        self._optimizers: dict[int, _Optimizer] = {}
+        self._base_ns: int | None = None
+        self._is_ended = False
+
+    def read_new_lines(self) -> None:
+        try:
+            with open_regular(self._path, follow_links=False) as file:
+                file.seek(self._offset)
+                content = file.read(_MAX_FILE_BYTES - self._offset)
+        except OSError as error:
+            self._problem(f"cannot be read: {error.strerror}")
+            return
+        whole = content[: content.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                self._take(json.loads(line) if len(line) <= _MAX_LINE_BYTES else None)
+            except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
+                self._problem("a line cannot be read")
+
+    def _problem(self, text: str) -> None:
+        if text not in self._problems and len(self._problems) < 20:
+            self._problems.append(text)
+
+    def _take(self, record: Any) -> None:
+        """Take a record; an exception means that it is invalid."""
+        kind = record["type"]
+        if kind == "steps":
+            self._take_steps(record)
+        elif kind == "device":
+            self._take_device(record)
+        elif kind in ("process", "facts"):
+            for name in _TEXTS:
+                if isinstance(value := record.get(name), str):
+                    self._facts[name] = value[:200]
+            for name in _NUMBERS:
+                if record.get(name) is not None:
+                    number = _integer(record[name])
+                    before = self._facts.get(name, 0) if name == "peak_memory_bytes" else 0
+                    self._facts[name] = max(number, before)
+            if kind == "process":
+                self._base_ns = _integer(record["base_ns"])
+            else:
+                self._facts["batches"] = _integer(record["batches"])
+                for name in _MIXED:
+                    self._facts[name] = _integer(record.get(name, 0))
+                self._facts["batches_at_step"] = max(
+                    (own.steps for own in self._optimizers.values()), default=0
+                )
+        elif kind == "problem":
+            self._problem(f"{record['part']}: {record['error']}"[:400])
+        elif kind == "end":
+            self._is_ended = True
+
+    def _take_steps(self, record: dict[str, Any]) -> None:
+        own = self._optimizer(record)
+        ends_us = np.cumsum(_numbers(record["us"]))
+        samples = record["samples"]
+        counts = samples if isinstance(samples, list) else [samples] * len(ends_us)
+        counted = np.array([np.nan if n is None else _integer(n) for n in counts], float)
+        waits_us = _numbers(record["waits_us"])
+        evaluations = [_integer(number) for number in record.get("evaluations", [])]
+        lost = _integer(record["first"]) - own.steps
+        lengths = {len(ends_us), len(counted), len(waits_us)}
+        is_in_time = own.end_us <= ends_us[0] and ends_us[-1] <= _MAX_US >= waits_us.max()
+        if len(lengths) > 1 or not is_in_time or np.nan_to_num(counted).max() > _MAX_SAMPLES:
+            raise ValueError
+        self._lost.add(lost)
+        if lost:
+            self._problem(f"the times of {lost} steps are lost")
+        own.end_us = float(ends_us[-1])
+        own.ends_us += [np.full(lost, np.nan), ends_us]
+        own.samples += [np.full(lost, np.nan), counted]
+        waits_s = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
+        own.waits_s += [np.full(lost, np.nan), waits_s]
+        numbers = np.arange(own.steps, own.steps + lost + len(ends_us))
+        own.evaluated.append(np.isin(numbers, evaluations))
+        own.steps += lost + len(ends_us)
+
+    def _take_device(self, record: dict[str, Any]) -> None:
+        own = self._optimizer(record)
+        durations_us = np.array(record["us"], dtype=float)
+        low, high = float(record["low_us"]), float(record["high_us"])
+        is_valid = (
+            bool((durations_us >= 0).all())
+            and bool(own.device_end_us + durations_us.sum() <= _MAX_US)
+            and all(abs(bound) <= _MAX_US for bound in (low, high))
+        )
+        if own.device_steps < 0 or record["first"] != own.device_steps + 1 or not is_valid:
+            own.device_steps = -1
+            self._problem("the times of the GPU have a gap; those of the host are used")
+            return
+        own.device_us.append(durations_us)
+        own.device_end_us += float(durations_us.sum())
+        own.device_steps += len(durations_us)
+        own.first_us = (low + high) / 2 if low <= high else low
+
+    def _optimizer(self, record: dict[str, Any]) -> _Optimizer:
+        index = _integer(record["optimizer"])
+        if len(self._optimizers) >= _MAX_OPTIMIZERS:
+            raise ValueError
+        return self._optimizers.setdefault(index, _Optimizer())
+
+    def process(self) -> ProcessSteps | None:
+        facts = dict(self._facts)
+        if self._base_ns is None or not {"host", "pid"} <= facts.keys():
+            return None
+        ends_us, samples, waits_s, evaluated = _main_steps(self._optimizers)
+        batches, at_step = facts.pop("batches", 0), facts.pop("batches_at_step", 0)
+        per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
+        is_one = len(ends_us) == max((own.steps for own in self._optimizers.values()), default=0)
+        several, fed = (facts.pop(name, 0) for name in _MIXED)
+        return ProcessSteps(
+            step_end_s=self._base_ns / 1e9 + ends_us / 1e6,
+            samples_per_step=samples,
+            data_wait_s=waits_s,
+            evaluated=evaluated,
+            gradient_accumulation=per_step if per_step > 1 else None,
+            is_mixed=2 * several > at_step or (is_one and fed > _ALTERNATE * at_step),
+            is_ended=self._is_ended,
+            problems=tuple(self._problems),
+            **facts,
+        )
+
+
+def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats, Floats, Mask]:
+    """Return end, samples, waits for them and evaluations of the steps of a process.
+
+    Of optimizers that step side by side, as of a GAN, the one with the most steps counts, the first
+    of equals. Optimizers that follow each other add up.
+    """
+    chosen: list[tuple[Floats, _Optimizer]] = []
+    until_us = -np.inf  # the last step of those that step side by side
+    for own in sorted(optimizers.values(), key=lambda own: own.ends()[0] if own.steps else np.inf):
+        ends_us = own.ends()
+        if not own.steps or np.isnan(ends_us).all():
+            continue
+        if np.nanmin(ends_us) > until_us:
+            chosen.append((ends_us, own))
+        elif len(ends_us) > len(chosen[-1][0]):
+            chosen[-1] = (ends_us, own)
+        until_us = max(until_us, float(np.nanmax(ends_us)))
+    return (
+        np.concatenate([np.empty(0), *(ends_us for ends_us, _ in chosen)]),
+        np.concatenate([np.empty(0), *(part for _, own in chosen for part in own.samples)]),
+        np.concatenate([np.empty(0), *(part for _, own in chosen for part in own.waits_s)]),
+        np.concatenate([np.empty(0, bool), *(part for _, own in chosen for part in own.evaluated)]),
+    )
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < _MAX_NUMBER:
+        raise ValueError
+    return value
+
+
+def _numbers(values: Any) -> Floats:
+    if type(values) is not list or not values:
+        raise ValueError
+    return np.array([_integer(value) for value in values], dtype=float)

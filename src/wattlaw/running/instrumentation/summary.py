@@ -1,0 +1,233 @@
+"""From the steps of processes to the steps of a job: its steady state, as windows."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, get_args
+
+import numpy as np
+
+from wattlaw.running.instrumentation.records import ProcessSteps, TrainingFacts
+from wattlaw.running.steps import (
+    Floats,
+    contains_pause,
+    drift,
+    step_time_columns,
+    total_samples,
+    windows_of_runs,
+)
+from wattlaw.store.record import Parallelism
+
+#: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
+WARMUP_STEPS = 20
+_WARMUP_SHARE = 0.1
+#: Fewer measured steps may all be at the end of an epoch, where batches are smaller.
+_ENOUGH_STEPS = 10
+#: Kinds of parallelism in which several ranks compute the same samples.
+_SHARED_SAMPLES = ("tensor", "pipeline")
+TRAINING_FACTS = tuple(field.name for field in fields(TrainingFacts))
+
+
+@dataclass(frozen=True)
+class MeasuredPart:
+    """Which steps of a training are measured: those after the warm-up, up to a limit.
+
+    ``steps`` or ``seconds``, counted from the end of the warm-up, is the limit. The first step
+    always is warm-up, since its start is unknown. Without ``warmup_steps`` 20 steps are, or a tenth
+    of all if these are fewer and there is no limit.
+    """
+
+    warmup_steps: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+
+    @property
+    def is_limited(self) -> bool:
+        return self.steps is not None or self.seconds is not None
+
+    def bounds(self, step_end_s: Floats) -> tuple[int, int]:
+        """Return how many steps are warm-up, and with how many the measured part ends."""
+        count = len(step_end_s)
+        warmup = self.warmup_steps
+        if warmup is None:
+            share = int(count * _WARMUP_SHARE)
+            warmup = WARMUP_STEPS if self.is_limited else min(WARMUP_STEPS, share)
+        warmup = max(1, warmup)
+        end = count
+        if self.steps is not None:
+            end = min(count, warmup + self.steps)
+        elif self.seconds is not None and warmup <= count:
+            over = np.flatnonzero(step_end_s >= step_end_s[warmup - 1] + self.seconds)
+            end = min(count, int(over[0]) + 1) if len(over) else count
+        return min(warmup, count), max(end, min(warmup, count))
+
+    def is_complete(self, processes: Sequence[ProcessSteps]) -> bool:
+        """Say whether every rank has the steps of the limit, so that the training can be ended.
+
+        The ranks are the processes that take steps; the launcher's environment variables may say
+        that more are to come.
+        """
+        training = [process for process in processes if process.steps]
+        expected = 1  # processes that are to be seen here
+        for process in training:
+            world_size = process.world_size or process.env_world_size or 1
+            expected = max(expected, min(world_size, process.local_world_size or world_size))
+        for process in training:
+            warmup, end = self.bounds(process.step_end_s)
+            measured_s = process.step_end_s[end - 1] - process.step_end_s[warmup - 1]
+            if self.steps is not None:
+                has_all = end - warmup >= self.steps
+            else:
+                has_all = self.seconds is not None and bool(measured_s >= self.seconds)
+            if not has_all:
+                return False
+        return len(training) >= expected
+
+
+@dataclass(frozen=True)
+class StepSummary(TrainingFacts):
+    """The steps of a job: those of one rank, never the sum over ranks; unknown values are None.
+
+    The measured steps are those after the warm-up, without pauses: steps that took far longer than
+    the others, such as with an evaluation or a checkpoint. ``samples_measured`` and
+    ``samples_seen`` are of all ranks together. ``drift`` is the relative change of the step time
+    within the measured part, where it is clear. ``windows`` are columns of the warm-up and the
+    measured windows. A window has no pause; it begins with the end of the step before its first
+    one. ``workers_work_together`` is False if several processes trained at the same time and none
+    has joined a process group. The peak memory is the largest of the ranks. ``steps_by_samples``
+    states how many measured steps had a number of samples, of all ranks; it is empty where these
+    are unknown or mixed.
+    """
+
+    instrumented: bool = False
+    steps: int | None = None
+    steps_measured: int | None = None
+    samples_measured: int | None = None
+    step_time_mean_s: float | None = None
+    step_time_p50_s: float | None = None
+    step_time_p95_s: float | None = None
+    step_time_cv: float | None = None
+    world_size: int | None = None
+    samples_seen: int | None = None
+    pauses: int | None = None
+    pause_s: float | None = None
+    drift: float | None = None
+    windows: tuple[dict[str, Any], ...] = ()
+    workers_work_together: bool | None = None
+    notes: tuple[str, ...] = ()
+    steps_by_samples: Mapping[int, int] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        names = ("instrumented", "world_size", "backend", "parameters", "gradient_bytes")
+        known = {name: getattr(self, name) for name in names}
+        parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
+        return known | {"parallelism": parallelism, "workers_cooperate": self.workers_work_together}
+
+
+def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:
+    part = part or MeasuredPart()
+    notes = [f"steps of {p.host}, process {p.pid}: {why}" for p in processes for why in p.problems]
+    training = [process for process in processes if process.steps]
+    if not training:
+        return StepSummary(notes=tuple(notes))
+    first = min(training, key=lambda p: (p.rank or 0, -p.steps))
+    begin_s, end_s = np.nanmin(first.step_end_s), np.nanmax(first.step_end_s)
+    ranks = [
+        process
+        for process in training
+        if (np.nanmin(process.step_end_s) <= end_s and begin_s <= np.nanmax(process.step_end_s))
+        or (  # the launcher has started both as ranks of one job
+            None not in (process.rank, first.rank)
+            and process.rank != first.rank
+            and process.env_world_size == first.env_world_size is not None
+        )
+    ]
+    if len(ranks) < len(training):
+        notes.append(
+            f"{len(training) - len(ranks)} of {len(training)} training processes ran at another "
+            "time; their steps are not counted"
+        )
+    has_joined = any((process.world_size or 1) > 1 for process in ranks)
+    together = has_joined if has_joined or len(ranks) > 1 else None
+    members = ranks if together else [first]
+    is_complete = len(members) == (first.world_size or 1)
+    if first.parallelism in _SHARED_SAMPLES or not is_complete:
+        samples = np.full(first.steps, np.nan)
+    else:
+        samples = _sum_over_ranks(members, first.steps, "samples_per_step")
+    waits_s = _sum_over_ranks(members, first.steps, "data_wait_s") / len(members)
+    common = min(process.steps for process in members)  # a killed rank may lack the last ones
+    peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
+    facts = {name: getattr(first, name) for name in TRAINING_FACTS}
+    batches: Mapping[int, int] = {}
+    if not any(process.is_mixed for process in members):
+        models = len(ranks) if together is False else 1  # each has samples of its own
+        begin, end = part.bounds(first.step_end_s)
+        measured = models * samples[begin if end - begin >= _ENOUGH_STEPS else 0 : end]
+        batches = Counter(int(count) for count in measured[np.isfinite(measured)])
+    return StepSummary(
+        instrumented=True,
+        steps=first.steps,
+        world_size=first.world_size or 1,
+        samples_seen=total_samples(samples[:common]),
+        **facts | {"peak_memory_bytes": max(peaks, default=None)},
+        workers_work_together=together,
+        **_measured(first, samples, waits_s, part, notes),
+        notes=tuple(dict.fromkeys(notes)),
+        steps_by_samples=batches,
+    )
+
+
+def _measured(
+    process: ProcessSteps, samples: Floats, waits_s: Floats, part: MeasuredPart, notes: list[str]
+) -> dict[str, Any]:
+    """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
+    step_end_s, evaluated = process.step_end_s, process.evaluated
+    warmup, end = part.bounds(step_end_s)
+    durations_s = np.diff(step_end_s)  # durations_s[i] is of step i + 1
+    steady_s = durations_s[warmup - 1 : end - 1]
+    known_s = steady_s[np.isfinite(steady_s)]
+    is_known = np.isfinite(durations_s[: warmup - 1])
+    windows = windows_of_runs(is_known, 1, step_end_s, samples, waits_s, warmup=True)
+    if not len(known_s):
+        notes.append(f"all of {len(step_end_s)} steps are warm-up; a run of more steps is needed")
+        return {"windows": tuple(windows)}
+    if part.steps is not None and end - warmup < part.steps:
+        notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
+    is_pause = contains_pause(steady_s, None if evaluated is None else evaluated[warmup:end])
+    pause_s = float(steady_s[is_pause].sum())
+    if is_pause.any():
+        # Trainers fetch batches ahead, and a pause often begins an epoch: a batch that was fetched
+        # in a step with a pause may belong to the next one. So each step gets the mean.
+        samples = samples.copy()
+        samples[warmup:end] = samples[warmup:end].mean()
+        notes.append(
+            f"{int(is_pause.sum())} of {len(steady_s)} steps contain a pause, {pause_s:.1f} s in "
+            "all, such as an evaluation or a checkpoint; they are left out"
+        )
+    is_steady = np.isfinite(steady_s) & ~is_pause
+    change = drift(steady_s[is_steady])
+    if change is not None:
+        notes.append(f"the step time changes by {change:+.0%} within the measured steps")
+    measured = windows_of_runs(is_steady, warmup, step_end_s, samples, waits_s, warmup=False)
+    counts = [window["samples"] for window in measured]
+    return {
+        "windows": (*windows, *measured),
+        "steps_measured": int(is_steady.sum()),
+        "samples_measured": None if None in counts else sum(n or 0 for n in counts),
+        **step_time_columns(steady_s[is_steady]),
+        "pauses": int(is_pause.sum()),
+        "pause_s": pause_s,
+        "drift": change,
+    }
+
+
+def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
+    """Return the sum of a value of each step over all ranks; unknown where one rank's is."""
+    total = np.zeros(steps)
+    for process in ranks:
+        own, values = np.full(steps, np.nan), getattr(process, name)
+        if values is not None:
+            own[: len(values)] = values[:steps]
+        total += own
+    return total

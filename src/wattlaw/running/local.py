@@ -1,0 +1,390 @@
+"""The launcher ``local``: runs are child processes of this process."""
+
+import importlib.util
+import math
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from wattlaw.common import processes
+from wattlaw.common.errors import NotAvailable
+from wattlaw.common.files import naming, open_regular
+from wattlaw.common.formatting import plural
+from wattlaw.common.isolation import isolated_environment, isolated_python
+from wattlaw.measure.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
+from wattlaw.measure.devices.limiter import LimitState
+from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
+from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.running import slots
+from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
+from wattlaw.running.finish import failure_reason, write_limits
+from wattlaw.running.launcher import Allocation, Ended, Launcher
+from wattlaw.running.node_setup import (
+    Rendezvous,
+    limit_states,
+    log_head,
+    permission_problem,
+    range_reason,
+    requested_limits,
+    restore_stale_limits,
+    unsupported_limits_reason,
+    worker_environment,
+)
+from wattlaw.running.slots import SlotLease
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec, Study
+from wattlaw.workloads import catalogue
+
+_GRACE_S = 5.0
+#: To try a study out without GPUs, a few workers may share a core.
+_WORKERS_PER_CORE = 2
+#: How often a message of who uses this machine is made anew.
+_MESSAGE_S = 10.0
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+#: torch's UUIDs of AMD and Intel GPUs differ from wattlaw's ids; its order is the same.
+_PROBE = """import torch
+gpu = torch.cuda if torch.cuda.is_available() else torch.xpu
+has_uuid = gpu is torch.cuda and not torch.version.hip
+print("TORCH", torch.__version__, *(torch.cuda.get_arch_list() if has_uuid else ()))
+for index in range(gpu.device_count() if gpu.is_available() else 0):
+    found = gpu.get_device_properties(index)
+    print("GPU", found.uuid if has_uuid else "-", found.total_memory,
+          *((found.major, found.minor) if has_uuid else ("-", "-")), found.name)
+"""
+_PROBE_TIMEOUT_S = 120
+
+
+class LocalLauncher(Launcher):
+    """Gives each worker its own GPU or, on a machine without GPUs, a share of the cores.
+
+    Without GPUs a machine has as many workers as cores, and every worker gets
+    ``cores / gpus_per_node`` threads, so that runs with one and with several workers are
+    comparable. All launchers on this machine share its slots, so that at most ``max_parallel``
+    runs of all studies are active.
+
+    ``gpus`` are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if
+    torch is not installed. If torch cannot use the visible ``boards``, a run is metered and limited
+    on all of them. ``board_of`` has the board of each MIG instance.
+    """
+
+    is_of_machine = True
+
+    def __init__(
+        self,
+        launch: Launch,
+        gpus: list[str],
+        boards: list[str],
+        torch: "Torch | None" = None,
+        board_of: Mapping[str, str] | None = None,
+    ) -> None:
+        self._launch = launch
+        self._gpus, self._boards, self._board_of = gpus, boards, board_of or {}
+        self._torch = torch or Torch()
+        labelled = named_board(launch.hardware or "")
+        self._hardware = self._torch.hardware or ((labelled,) if labelled else ())
+        self._printed: set[str] = set()
+        self._range_reasons: dict[Limits, str | None] = {}
+        #: The slots that were occupied at the last attempt to start a run.
+        self._occupied: Sequence[str] = ()
+        self._message: str | None = None
+        self._message_s = -math.inf
+
+    @classmethod
+    def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - it is for all stores
+        restore_stale_limits()
+        return cls._of_devices(launch)
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Self:
+        try:
+            return cls._of_devices(launch)
+        except NotAvailable:  # the start says so
+            gpus = visible_gpu_ids()
+            return cls(launch, gpus, gpus)
+
+    @classmethod
+    def _of_devices(cls, launch: Launch) -> Self:
+        gpus, board_of, torch = _devices()
+        boards = list(dict.fromkeys(board_of.values()))
+        return cls(launch, gpus, boards, torch, board_of)
+
+    @cached_property
+    def capacity(self) -> int:
+        available = len(self._gpus) or processes.cores()
+        requested = self._launch.gpus_per_node
+        return min(requested, available) if requested and self._gpus else requested or available
+
+    @cached_property
+    def threads(self) -> int:
+        return self._launch.threads_per_worker or max(1, processes.cores() // self.capacity)
+
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
+        setting = spec.setting
+        if spec.nodes > 1:
+            return f"needs {spec.nodes} nodes; this machine is one (use slurm or simulated)"
+        if setting.gpus > self.capacity:
+            unit = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
+            return f"needs {setting.gpus} workers; this machine has {self.capacity} {unit}"
+        limits = requested_limits(setting)
+        reason = unsupported_limits_reason(
+            limits, self._boards, prior_clocks_are_default=self._launch.prior_clocks == "default"
+        )
+        if reason is None and not limits.are_none:
+            if limits not in self._range_reasons:
+                self._range_reasons[limits] = range_reason(limits, self._limit_states, self._boards)
+            reason = self._range_reasons[limits]
+        return reason or too_large_reason(spec, self._hardware)
+
+    @cached_property
+    def _limit_states(self) -> list[LimitState]:
+        return limit_states(self._boards)
+
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+        requested, gpus = self._launch.gpus_per_node, len(self._gpus)
+        if requested and gpus and requested > gpus:
+            yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
+        elif requested and not gpus and requested > _WORKERS_PER_CORE * processes.cores():
+            yield (
+                f"launch.gpus_per_node is {requested}; this machine has no GPU that torch can use, "
+                f"and {plural(processes.cores(), 'core')}, which its workers share"
+            )
+        yield from memory_warnings(specs, self._hardware)
+        has_limits = any(not requested_limits(spec.setting).are_none for spec in specs)
+        problem = permission_problem(self._boards) if has_limits and self._boards else None
+        if problem is not None:
+            yield f"runs with power or clock limits or a power profile will be skipped: {problem}"
+
+    def missing(self, study: Study) -> list[str]:
+        any_of_ours = any(map(catalogue.is_registered, study.workloads))
+        found = list(self._torch.no_kernels) if any_of_ours else []
+        for workload in study.workloads:
+            try:
+                catalogue.check_installed(workload)
+            except NotAvailable as error:
+                found.append(str(error))
+        return found
+
+    def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
+        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker.
+
+        A slot is a board: runs on MIG instances of one board would each record all its energy.
+        """
+        self._occupied = ()
+        runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
+        run = slots.acquire(runs, 1)
+        if run is None:
+            self._occupied = runs
+            return None
+        names = (self._gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
+        instances: dict[str, list[str]] = defaultdict(list)
+        for name in names:
+            instances[self._board_of.get(name, name)].append(name)
+        boards_held, workers = SlotLease(), list[str]()
+        for board, own in instances.items():
+            slot = None
+            if len(workers) < spec.setting.gpus and (slot := slots.acquire([board], 1)):
+                boards_held |= slot
+                workers += own
+        if len(workers) < spec.setting.gpus:
+            self._occupied = list(instances)
+            boards_held.release()
+            run.release()
+            return None
+        allocation = LocalAllocation(run, boards_held, workers[: spec.setting.gpus])
+        if not requested_limits(spec.setting).are_none:
+            boards = list(boards_held) if self._gpus else self._boards
+            try:
+                allocation.lease = acquire(boards)
+            except NotAvailable as error:
+                allocation.error = error
+                return allocation
+            if allocation.lease is None:
+                line = f"wattlaw: waiting: {lock_conflict(boards)}"
+                if line not in self._printed:
+                    print(line, file=sys.stderr)
+                self._printed.add(line)
+                allocation.release()
+                return None
+        return allocation
+
+    def status_message(self) -> str | None:
+        """Return who else uses this machine, if a run waits for that."""
+        if time.monotonic() > self._message_s + _MESSAGE_S:
+            self._message_s = time.monotonic()
+            holders = slots.holders(self._occupied) if self._occupied else []
+            text = f"waiting: another wattlaw run uses this machine: {'; '.join(holders)}"
+            self._message = text if holders else None
+        return self._message if self._occupied else None
+
+    def start(
+        self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
+    ) -> "LocalAttempt":
+        """Start a run's node agent in its own session, and so in its own process group.
+
+        Raises ``NotAvailable`` if the run's limits cannot be set.
+        """
+        if allocation.error is not None:
+            raise allocation.error
+        if allocation.lease is not None:
+            applied = allocation.lease.apply(requested_limits(record.spec.setting))
+            write_limits(folder.live(record.attempts), socket.gethostname(), applied)
+        rendezvous = allocation.rendezvous = Rendezvous()
+        environment = isolated_environment() | rendezvous.environment
+        gpus = record.spec.setting.gpus
+        sharing = gpus if self._launch.max_parallel == 1 else self.capacity
+        environment |= worker_environment(self.threads, sharing)
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if self._gpus:
+            environment |= gpu_environment(allocation.workers)
+        line = isolated_python("-m", "wattlaw.running.training.agent")
+        line += [str(folder.path.resolve()), str(record.attempts)]
+        line += ["--workers", str(gpus), "--parent-pid", str(os.getpid())]
+        with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
+            log.write(log_head(record).encode())
+            log.flush()
+            process = subprocess.Popen(
+                line,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return LocalAttempt(process, record, folder, allocation, self._launch.timeout_s)
+
+
+@dataclass
+class LocalAllocation(Allocation):
+    """The resources of one run."""
+
+    run: SlotLease
+    boards: SlotLease
+    workers: list[str]  # the GPU or MIG instance of each
+    lease: LimitLease | None = None
+    rendezvous: Rendezvous | None = None
+    #: Why limits cannot be set on the boards, so that the run is skipped.
+    error: NotAvailable | None = None
+    #: Why limits could not be restored.
+    restore_error: str | None = None
+
+    def release(self) -> None:
+        try:
+            if self.lease is not None:
+                self.lease.release()
+        except NotAvailable as error:
+            self.restore_error = str(error)
+            print(f"wattlaw: {error}", file=sys.stderr)
+        finally:
+            self.lease = None
+            if self.rendezvous is not None:
+                self.rendezvous.close()
+            self.boards.release()
+            self.run.release()
+
+
+@dataclass
+class LocalAttempt:
+    """The process tree under one node agent."""
+
+    _process: subprocess.Popen[bytes]
+    _record: RunRecord
+    _folder: RunFolder
+    _allocation: LocalAllocation
+    _timeout_s: float | None
+    _begun_s: float = field(default_factory=time.monotonic)
+    _ended: Ended | None = None
+
+    def poll(self) -> Ended | None:
+        if self._ended is None:
+            code = self._process.poll()
+            limit = self._timeout_s
+            if code is not None:
+                reason = failure_reason(self._folder, self._record.attempts, code) if code else None
+                self._allocation.release()
+                error = self._allocation.restore_error
+                self._ended = Ended(reason, (error,) if error else ())
+            elif limit is not None and time.monotonic() - self._begun_s > limit:
+                self.stop()
+                self._ended = Ended(f"time limit of {limit:g} s reached (launch.timeout_s)")
+        return self._ended
+
+    def stop(self) -> None:
+        """Terminate the agent with all its descendants, and kill them after 5 s."""
+        if self._ended is None:
+            try:
+                processes.terminate(processes.process_tree(self._process.pid), _GRACE_S)
+                self._process.wait()
+            finally:
+                self._ended = Ended("stopped")
+                self._allocation.release()
+
+
+class Torch(NamedTuple):
+    """The GPUs that torch can use, as it reports them."""
+
+    uuids: tuple[str, ...] = ()
+    hardware: tuple[Board, ...] = ()
+    no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
+
+
+def _devices() -> tuple[list[str], dict[str, str], Torch]:
+    """Return the devices that torch can use, the board of each visible one, and torch's report."""
+    devices = visible_devices()
+    if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
+        return list(devices), devices, Torch()
+    if not devices and not any(map(os.path.exists, _GPU_DRIVERS)):
+        return [], devices, Torch()
+    torch = _probe_torch(tuple(sorted(isolated_environment().items())))
+    return _usable(list(devices), torch.uuids), devices, torch
+
+
+def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
+    if "-" in uuids:
+        return visible[: len(uuids)]
+    gpus = [f"GPU-{uuid}" for uuid in uuids]
+    instances = [device for device in visible if device.startswith("MIG-")]
+    # Without a list CUDA shows a process GPUs, or else one MIG instance; a run gets a list.
+    return gpus if {*gpus} <= {*visible} or not (gpus and instances) else instances
+
+
+@cache
+def _probe_torch(environment: tuple[tuple[str, str], ...]) -> Torch:
+    """Import torch in a child process, so that this one stays small.
+
+    A UUID is the same in every process.
+    """
+    line = isolated_python("-c", _PROBE)
+    try:
+        probe = processes.run_captured(line, _PROBE_TIMEOUT_S, dict(environment))
+        probe.check_returncode()
+    except (subprocess.SubprocessError, OSError) as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None
+    version, architectures = "", list[str]()
+    uuids, hardware, no_kernels = list[str](), list[Board](), dict[str, None]()
+    for row in probe.stdout.splitlines():
+        kind, *words = row.split() or [""]
+        if kind == "TORCH":
+            version, *architectures = words
+        elif kind == "GPU":
+            uuid, memory_bytes, major, minor, *name = words
+            capability = (int(major), int(minor)) if major != "-" else None
+            board = Board(" ".join(name), int(memory_bytes) / 1e9, capability)
+            uuids.append(uuid)
+            hardware.append(board)
+            if reason := capability and no_kernels_reason(
+                board.name, capability, version, architectures
+            ):
+                no_kernels[reason] = None
+    return Torch(tuple(uuids), tuple(hardware), tuple(no_kernels))

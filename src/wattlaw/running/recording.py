@@ -1,0 +1,226 @@
+"""A run that is recorded where it executes: a measured command, or a tracked part of a program."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from wattlaw.common import crash, machine
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import open_regular, write_text
+from wattlaw.common.isolation import isolated_environment, isolated_python
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.telemetry.sampler_process import SamplerProcess
+from wattlaw.running.job_step import JobStep, missing_hosts
+from wattlaw.running.steps import other_batch
+from wattlaw.running.training.environment import ATTEMPT, RUN_FOLDER, host_name
+from wattlaw.running.training.failures import first_failure, write_failure
+from wattlaw.store.live import LiveWriter, open_windows, write_window
+from wattlaw.store.record import Facts, RunRecord, now
+from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.store import Store
+from wattlaw.study.identity import run_id
+from wattlaw.study.model import Measure, RunSpec
+
+#: The last reading must lie after the end of the last window: counters refresh every 0.1 s.
+_AFTER_S = 0.15
+_NO_FACTS = Facts()
+_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
+
+
+class Recording:
+    """One run with a sampler, from ``begin`` to ``end``.
+
+    Every recording of the same setting is a new repeat: the first that the store does not have.
+    The tasks of one ``srun`` record one run: the first task stores it, and the first of each host
+    writes its windows and samples.
+    """
+
+    def __init__(
+        self, store: Store, spec: RunSpec, facts: Facts = _NO_FACTS, step: JobStep | None = None
+    ) -> None:
+        self._store, self._spec, self.measure, self._step = store, spec, spec.measure, step
+        self._what = f"{spec.launch_kind}.{spec.workload.name}"
+        #: What the program has stated about itself.
+        self.facts = facts
+        self._target = Target(os.getpid(), 1 / self.measure.sample_hz, self.measure.assume_cpu_w)
+        self.host = socket.gethostname()
+        self._sampler: SamplerProcess | None = None
+        self._windows: LiveWriter | None = None
+        self._lock: RunLock | None = None
+
+    def begin(self) -> None:
+        if self._step is not None and self._step.task > 0:
+            self.folder, self._lock = self._step.join(self._store, self._what), None
+            self.live = self.folder.live(1)
+        else:
+            self._create()
+        if self._step is None or self._step.local_task == 0:
+            self._windows = open_windows(self.live, self.host)
+            with open_regular(self.folder.log_path, append=True) as log:
+                self._sampler = SamplerProcess(self.live, self.host, self._target, log=log)
+            self._sampler.wait_until_ready()
+
+    def _create(self) -> None:
+        self._store.create()
+        self.folder, self._lock, spec = self._next_repeat()
+        name, run_id = spec.workload.name, self.folder.run_id
+        record = RunRecord(run_id=run_id, study=name, spec=spec, seed=0, order_seed=0)
+        running = {"status": "running", "attempts": 1, "started_at": now()}
+        self.record = record.model_copy(update=running)
+        self.folder.write(self.record)
+        self.live = self.folder.live(1)
+        self.live.mkdir(parents=True)
+        if self._step is not None:
+            self._step.announce(self._store, self._what, self.folder)
+
+    def _next_repeat(self) -> tuple[RunFolder, RunLock, RunSpec]:
+        for repeat in count(self._spec.repeat):
+            spec = self._spec.model_copy(update={"repeat": repeat})
+            folder = self._store.folder(run_id(spec))
+            lock = RunLock(folder)
+            with contextlib.suppress(BadInput):  # a damaged run stays as it is
+                if folder.read() is None and lock.acquire():
+                    if folder.read() is None:
+                        return folder, lock, spec
+                    lock.release()
+        raise AssertionError("the search for a repeat ended")
+
+    def other_batch(self, of_host: Mapping[int, int]) -> tuple[int | None, tuple[str, ...]]:
+        """Return the global batch that ran where it is not the declared one, and a note on it.
+
+        ``of_host`` counts steps by the samples of this host; every host has as many.
+        """
+        nodes = self._spec.nodes
+        if self._spec.setting.gpus % nodes:
+            return None, ()
+        of_all = {samples * nodes: steps for samples, steps in of_host.items()}
+        return other_batch(of_all, self._spec.global_batch)
+
+    def window(self, **window: Any) -> None:
+        write_window(self._windows, self.host, **window)
+
+    def end(
+        self, reason: str | None = None, notes: tuple[str, ...] = (), *, interrupted: bool = False
+    ) -> RunRecord | None:
+        if self._step is not None and self._step.task > 0:
+            if reason is not None:
+                where = f"{self.host}.{self._step.task}"
+                write_failure(self.live, where, "exited", f"task {self._step.task}: {reason}")
+            self._end_live()
+            return None
+        self._end_live()
+        self.record = finalize_recording(
+            self.record, self.folder, reason, notes, interrupted=interrupted
+        )
+        self._release()
+        return self.record
+
+    def end_at_exit(self, reason: str) -> None:
+        self._end_live()
+        if self._lock is None:
+            return
+        line = isolated_python("-m", "wattlaw.running.recording", str(self.folder.path), reason)
+        subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
+        self._release()
+
+    def abandon(self) -> None:
+        with contextlib.suppress(Exception):
+            if self._sampler is not None:
+                self._sampler.stop()
+        with contextlib.suppress(Exception):
+            self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            if self._step is not None:
+                self._step.withdraw(self._store, self._what)
+
+    def _end_live(self) -> None:
+        if self._sampler is None or self._windows is None:
+            return
+        time.sleep(_AFTER_S)
+        self._sampler.stop()
+        self._windows.close()
+        software, hardware = machine.software(_PACKAGES), machine.hardware()
+        known = {"hosts": (self.host,), "hardware": hardware, "software": software}
+        facts = self.facts.model_copy(update=known)
+        write_text(self.live / f"facts.{self.host}.json", facts.model_dump_json())
+
+
+class NestedRecording:
+    """The windows of a program that ``wattlaw run`` has started; the campaign stores the run."""
+
+    _stream: ClassVar[LiveWriter | None] = None  # shared by all recordings of the process
+
+    def __init__(self, folder: RunFolder, attempt: int) -> None:
+        self.folder, self._attempt = folder, attempt
+        self.measure, self.facts = Measure(epochs=1, warmup_epochs=0), _NO_FACTS
+
+    @classmethod
+    def of_environment(cls) -> Self:
+        return cls(RunFolder(Path(os.environ[RUN_FOLDER])), int(os.environ.get(ATTEMPT, "1")))
+
+    def begin(self) -> None:
+        record = self.folder.read()
+        if record is not None:
+            self.measure = record.spec.measure
+
+    def window(self, **window: Any) -> None:
+        host = host_name()
+        if NestedRecording._stream is None:
+            NestedRecording._stream = open_windows(self.folder.live(self._attempt), host)
+        write_window(NestedRecording._stream, host, **window)
+
+    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None:
+        """Do nothing: the launcher stores the run by the program's exit code."""
+
+    def end_at_exit(self, reason: str) -> None:
+        """Do nothing."""
+
+    def abandon(self) -> None:
+        """Do nothing."""
+
+
+def finalize_recording(
+    record: RunRecord,
+    folder: RunFolder,
+    reason: str | None,
+    notes: tuple[str, ...] = (),
+    *,
+    interrupted: bool = False,
+) -> RunRecord:
+    """Write a run's tables and its record from its live files; with a reason, as failed."""
+    from wattlaw.running.finish import failed, finalize_run
+
+    live, nodes = folder.live(1), record.spec.nodes
+    missing = missing_hosts(live, nodes) if nodes > 1 else None
+    failure = first_failure(live)
+    reason = reason or (failure.reason if failure else missing)
+    record = finalize_run(record, folder)
+    if reason is not None:
+        record = failed(record, reason, interrupted=interrupted)
+    changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
+    record = record.model_copy(update=changes)
+    folder.write(record)
+    folder.remove_live_files()
+    return record
+
+
+def main() -> None:
+    """Store the run in the folder of the first argument as failed for the second's reason."""
+    folder = RunFolder(Path(sys.argv[1]))
+    record = folder.read()
+    if record is not None:
+        finalize_recording(record, folder, sys.argv[2])
+
+
+if __name__ == "__main__":
+    sys.exit(crash.run(main))

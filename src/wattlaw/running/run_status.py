@@ -1,0 +1,262 @@
+"""The status of the runs of a store, by records and queues, and the cancellation of active runs."""
+
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wattlaw.common import registry
+from wattlaw.common.errors import WattlawError, one_line
+from wattlaw.common.formatting import group_label
+from wattlaw.running.choosing import NOT_NEEDED
+from wattlaw.running.finish import failed
+from wattlaw.running.launcher import GROUP, Job, Launcher, Queue
+from wattlaw.store.record import now
+from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.store import Store
+from wattlaw.study.not_as_declared import batch_texts
+
+_TIMEOUT_S, _POLL_S = 60.0, 1.0
+#: Shortest time between two queries of a queue by a view, unless there is a new run.
+_QUEUE_S = 10.0
+#: The columns of a run that its title has, as arguments of ``run_title``.
+TITLE_COLUMNS = (
+    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
+    "clock_limit_mhz", "power_profile",
+)  # fmt: skip
+#: Columns that say how a run is, and those of its title.
+_COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """A run that is not done: its state, its name where its record can be read, and its job."""
+
+    run_id: str
+    state: str
+    title: str | None
+    reason: str | None
+    job: Job | None = None
+
+    @property
+    def is_not_needed(self) -> bool:
+        """Say whether the run stays planned because a decision does without it."""
+        return self.state == "planned" and (self.reason or "").startswith(NOT_NEEDED)
+
+
+@dataclass(frozen=True)
+class StoreStatus:
+    """The status of the runs of a store."""
+
+    states: list[str]  # of each run
+    not_done: list[RunStatus]  # in order of run id
+    uncooperative: list[str]  # workloads of runs whose processes trained without a process group
+    other_batches: list[str]  # warnings about runs that trained with another batch than declared
+    errors: list[str]  # of queues that cannot be read
+
+
+def run_title(
+    run_id: str,
+    workload: str,
+    repeat: int,
+    gpus: int,
+    local_batch: int | None,
+    nodes: int,
+    emulated_gpus: int | None,
+    power_limit_w: float | None = None,
+    clock_limit_mhz: float | None = None,
+    power_profile: str | None = None,
+) -> str:
+    """Return the name of a run: workload, size, limits, repeat and id."""
+    size = f" on {gpus} x {local_batch}" if local_batch else ""
+    size += f", {nodes} nodes" if nodes > 1 else ""
+    size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
+    limits = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
+    label = group_label(limits | {"power_profile": power_profile})
+    size += f", {label}" if label else ""
+    return f"{workload}{size} (repeat {repeat}, {run_id})"
+
+
+def load_queues() -> tuple[list[Queue], list[str]]:
+    """Return the queues of all launchers, and the errors of launchers that cannot be loaded."""
+    queues: list[Queue] = []
+    errors = []
+    for name in registry.names(GROUP):
+        try:
+            launcher: type[Launcher] = registry.load(GROUP, name)
+        except WattlawError as error:
+            errors.append(str(error))
+            continue
+        if launcher.queue is not None:
+            queues.append(launcher.queue)
+    return queues, errors
+
+
+def queued_jobs(store: Store) -> tuple[dict[str, Job], list[str]]:
+    """Return the jobs of a store by run id, and the errors of queues that cannot be read."""
+    jobs: dict[str, Job] = {}
+    queues, errors = load_queues()
+    for queue in queues:
+        try:
+            jobs |= queue.jobs(store)
+        except WattlawError as error:  # the records are still useful
+            errors.append(str(error))
+    return jobs, errors
+
+
+def store_status(
+    store: Store, queued: tuple[dict[str, Job], list[str]] | None = None
+) -> StoreStatus:
+    import pyarrow.compute as pc
+
+    # before the records: a job that ends in between has updated its record
+    jobs, errors = queued_jobs(store) if queued is None else queued
+    snapshot = store.snapshot()
+    runs = snapshot.runs
+    # Arrow's comparisons with a value of Python import pandas, which takes longer than the rest.
+    done = runs["status"].to_pylist().count("done")
+    rows = []
+    if done < len(runs):
+        rows = runs.filter(pc.not_equal(runs["status"], "done")).select(_COLUMNS).to_pylist()
+    not_done = [_status(store, row, jobs.get(row["run_id"])) for row in rows]
+    unread = set(snapshot.damage) - {folder.path.name for folder in snapshot.imports}
+    for run_id in unread.difference(runs["run_id"].to_pylist() if unread else ()):
+        job = jobs.get(run_id)
+        reason = one_line(snapshot.damage[run_id][1]) if job is None else _job_text(job)
+        not_done.append(RunStatus(run_id, "damaged", None, reason, job))
+    not_done.sort(key=lambda run: run.run_id)
+    apart = runs.select(["workload", "gpus"]).filter(pc.invert(runs["workers_cooperate"]))
+    names = [row["workload"] for row in apart.to_pylist() if (row["gpus"] or 0) > 1]
+    columns = ["workload", "launcher", "gpus", "global_batch", "global_batch_declared"]
+    declared = runs.select(columns).filter(pc.is_valid(runs["global_batch_declared"]))
+    states = ["done"] * done + [run.state for run in not_done]
+    return StoreStatus(states, not_done, names, batch_texts(declared.to_pylist()), list(errors))
+
+
+class StatusPoller:
+    """The status of stores for a view that reads it often, without a query of a queue each time.
+
+    The jobs of a store are used for ``_QUEUE_S``, and queried earlier if a run that was not
+    missing in the queue is missing: it was submitted since.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[Path, tuple[float, tuple[dict[str, Job], list[str]]]] = {}
+        self._missing: dict[Path, set[str]] = {}
+
+    def status(self, store: Store) -> StoreStatus:
+        read_s, queued = self._jobs.get(store.path, (-math.inf, None))
+        if queued is not None and time.monotonic() - read_s < _QUEUE_S:
+            status = store_status(store, queued)
+            if _missing_jobs(status) <= self._missing.get(store.path, set()):
+                return status
+        queued = queued_jobs(store)
+        self._jobs[store.path] = time.monotonic(), queued
+        status = store_status(store, queued)
+        self._missing[store.path] = _missing_jobs(status)
+        return status
+
+
+def _missing_jobs(status: StoreStatus) -> set[str]:
+    return {
+        run.run_id
+        for run in status.not_done
+        if run.state == "running" and run.job is None and run.reason is not None
+    }
+
+
+def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
+    run_id, state, reason, job_id = (row.pop(n) for n in ("run_id", "status", "reason", "job_id"))
+    ended = state in ("failed", "skipped", "damaged")
+    if job is not None and state == "interrupted":
+        record = store.folder(run_id).read()  # its launcher died, or recorded its end
+        ended = record is not None and record.status == "failed"
+    job = None if ended else job
+    if job is not None:
+        state, reason = "queued" if job.is_queued else "running", _job_text(job)
+    elif state == "running" and job_id is not None:
+        reason = f"job {job_id} is not in the queue; run 'wattlaw run' to update its status"
+    return RunStatus(run_id, state, run_title(run_id, **row), reason, job)
+
+
+def _job_text(job: Job) -> str:
+    why = f" ({job.reason})" if job.reason not in ("", "None") else ""
+    return f"job {job.id}: {job.state}{why}"
+
+
+@dataclass(frozen=True)
+class Cancelled:
+    """How many jobs and runs were cancelled, and how many are left."""
+
+    jobs: int
+    runs: int
+    left: int
+    errors: tuple[str, ...]  # of queues that could not be emptied; their runs are unchanged
+
+
+def cancel(store: Store) -> Cancelled:
+    """Cancel every active run of a store, and stop its campaigns.
+
+    Raises ``BadInput`` if the record of a run is damaged, after all others are cancelled.
+    """
+    store.cancel()  # first, so that no campaign submits a cancelled run again
+    end_s = time.monotonic() + _TIMEOUT_S
+    loaded, errors = load_queues()
+    queues = dict(enumerate(loaded))
+    cancelled_jobs: set[tuple[int, str]] = set()  # by queue
+    while True:
+        left = 0
+        for number, queue in list(queues.items()):
+            try:
+                jobs = {(number, job.id) for job in queue.jobs(store).values()}
+                if new := [job_id for _, job_id in jobs - cancelled_jobs]:
+                    queue.cancel(new)
+            except WattlawError as error:
+                errors.append(str(error))
+                del queues[number]
+            else:
+                cancelled_jobs |= jobs
+                left += len(jobs)
+        if not left or time.monotonic() > end_s:
+            break
+        time.sleep(_POLL_S)
+    cancelled, (active, damaged) = 0, _active_runs(store, queues.values())
+    while active and time.monotonic() < end_s:
+        cancelled += sum(_record_cancellation(folder) for folder in active)
+        active, damaged = _active_runs(store, queues.values())
+        time.sleep(_POLL_S if active else 0)
+    if damaged:
+        raise damaged[0]
+    return Cancelled(len(cancelled_jobs), cancelled, left + len(active), tuple(errors))
+
+
+def _active_runs(
+    store: Store, emptied: Collection[Queue]
+) -> tuple[list[RunFolder], list[WattlawError]]:
+    active: list[RunFolder] = []
+    errors: list[WattlawError] = []
+    for folder in store.folders():
+        try:
+            record = folder.read()
+            if record is None or record.status not in ("planned", "running"):
+                continue
+            if RunLock(folder).is_locked() or any(q.was_submitted(folder) for q in emptied):
+                active.append(folder)
+        except WattlawError as error:
+            errors.append(error)
+    return active, errors
+
+
+def _record_cancellation(folder: RunFolder) -> bool:
+    """Record that a run was cancelled, unless an active campaign has its lock and does so."""
+    with RunLock(folder) as lock:
+        if not lock.acquire():
+            return False
+        record = folder.read()
+        if record is None or record.status not in ("planned", "running"):
+            return False
+        reason = "cancelled by 'wattlaw cancel'"
+        folder.write(failed(record, reason, interrupted=True, finished_at=now()))
+        return True

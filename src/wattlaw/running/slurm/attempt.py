@@ -1,0 +1,259 @@
+"""Attempts as jobs of Slurm, seen from outside; a lost job is submitted again."""
+
+import contextlib
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from wattlaw.common.errors import NotAvailable, WattlawError, one_line
+from wattlaw.common.files import read_end
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.running.finish import failed
+from wattlaw.running.launcher import Ended, ResourcesBusy
+from wattlaw.running.slurm import commands
+from wattlaw.running.slurm.commands import Account, Job, Unreachable
+from wattlaw.running.slurm.submission import (
+    ENDED,
+    INTERRUPTED,
+    REASONS,
+    has_progress,
+    interrupted,
+    run_id_of,
+)
+from wattlaw.store.record import RunRecord, now
+from wattlaw.store.run_folder import RunFolder
+
+_LONGEST_INTERVAL_S = 600.0
+
+
+class QueuePoller:
+    """The last known state of the jobs of one store, which have its tag in their names.
+
+    It runs at most one Slurm command per ``poll_s``: for the queue, or for the accounts of jobs
+    that have disappeared from it. While Slurm does not respond, the intervals grow.
+    """
+
+    def __init__(self, tag: str, poll_s: float) -> None:
+        self.tag, self._poll_s = tag, poll_s
+        #: How often the queue has been read.
+        self.number = 0
+        self._jobs: dict[str, Job] = {}
+        self._next_s, self._interval_s = 0.0, poll_s
+        self._failures = 0
+        #: The error of the last poll, None if it succeeded.
+        self.error: str | None = None
+        #: Jobs whose accounts are requested with the next poll.
+        self.unexplained: set[str] = set()
+        self._polls_accounts = False
+        self.accounts: dict[str, Account] = {}
+        #: Jobs whose accounts have been requested, with or without a result.
+        self.explained: set[str] = set()
+
+    def poll(self) -> None:
+        if time.monotonic() < self._next_s:
+            return
+        self._polls_accounts = bool(self.unexplained) and not self._polls_accounts
+        if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
+            job_ids = sorted(self.unexplained)
+            with contextlib.suppress(Unreachable):
+                self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
+                self.explained |= set(job_ids)
+                self.unexplained.clear()
+            self._next_s = time.monotonic() + self._poll_s
+            return
+        try:
+            # Of the jobs of a run, an active one precedes ended ones, a later one earlier ones.
+            jobs = sorted(commands.queue(), key=lambda job: (not job.is_over, len(job.id), job.id))
+            named = ((run_id_of(job.name, self.tag), job) for job in jobs)
+            self._jobs = {run_id: job for run_id, job in named if run_id is not None}
+            self.number += 1
+            self._failures, self.error = 0, None
+        except (Unreachable, NotAvailable) as error:
+            self._failures += 1
+            self.error = str(error)
+        longest_s = max(_LONGEST_INTERVAL_S, self._poll_s)
+        self._interval_s = min(self._poll_s * 2 ** min(self._failures, 20), longest_s)
+        self._next_s = time.monotonic() + self._interval_s
+
+    def job(self, run_id: str) -> Job | None:
+        """Return the last known state of a run's job; an active job precedes an ended one."""
+        return self._jobs.get(run_id)
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.number > 0 and self.error is None
+
+    def active(self) -> dict[str, Job]:
+        return {run_id: job for run_id, job in self._jobs.items() if not job.is_over}
+
+    def status_message(self) -> str | None:
+        if self.error is not None:
+            return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
+        return queue_message(self.active().values())
+
+
+def queue_message(jobs: Iterable[Job]) -> str | None:
+    listed = list(jobs)
+    if not listed:
+        return None
+    states = Counter(job.state.lower() for job in listed)
+    reasons = Counter(job.reason for job in listed if job.is_queued and job.reason != "None")
+    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+    return f"Slurm: {counts}{reason}"
+
+
+_CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
+#: States of a job that was ended by something else than the run.
+_LOST_STATES = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
+_TIMEOUT_STATES = ("TIMEOUT", "DEADLINE")
+_STATE_REASONS = {
+    "TIMEOUT": "reached its time limit before it saved a checkpoint; increase "
+    "launch.slurm.time or launch.slurm.warn_s",
+    "OUT_OF_MEMORY": "ran out of memory on its nodes; request more (launch.slurm.options: mem)",
+}
+_CANCELLED = "cancelled by 'wattlaw cancel'"
+_LAST_LINES, _LONGEST = 50, 200
+
+
+@dataclass
+class SlurmAttempt:
+    """A run whose job is queued, running, or has ended.
+
+    The job writes the run's record. This class writes it only for a job that could not: one that
+    was cancelled or lost.
+    """
+
+    _record: RunRecord
+    _folder: RunFolder
+    _job_id: str | None  # None if only the job's name is known
+    _poller: QueuePoller
+    _settle_s: float  # until a file that is written on one node is visible on another
+    _submit: Callable[[RunRecord, RunFolder], str]  # submits the run again
+    _is_cancelled: Callable[[], bool]  # whether the store was cancelled since the campaign began
+    _over_since_s: float | None = None
+    _resubmission: RunRecord | None = None  # waits for resources
+    _ended: Ended | None = None
+
+    def __post_init__(self) -> None:
+        self._seen = self._poller.number
+
+    def poll(self) -> Ended | None:
+        self._poller.poll()
+        if self._ended is None and self._poller.number > self._seen and self._poller.is_fresh:
+            self._seen = self._poller.number
+            try:
+                record = self._advance()
+            except (WattlawError, OSError):  # a temporary failure of the file system
+                return None
+            self._ended = Ended(record.reason, record=record) if record is not None else None
+        return self._ended
+
+    def stop(self) -> None:
+        """Cancel the job, wait until Slurm has ended it, and record the cancellation."""
+        record = self._folder.read()
+        if self._ended is not None or record is None:
+            return
+        is_queued = self._job_id is not None and self._resubmission is None
+        if record.status not in ENDED and is_queued:
+            # 'wattlaw cancel' reports it if Slurm does not respond.
+            with contextlib.suppress(Unreachable, NotAvailable):
+                commands.cancel([str(self._job_id)])
+                end_s = time.monotonic() + _CANCEL_TIMEOUT_S
+                while time.monotonic() < end_s and any(
+                    job.id == self._job_id and not job.is_over for job in commands.queue()
+                ):
+                    time.sleep(_CANCEL_POLL_S)
+            record = self._folder.read() or record  # the run may have ended meanwhile
+        if record.status not in ENDED:
+            record = self._failed(record, _CANCELLED, interrupted=True)
+        self._ended = Ended(record.reason, record=record)
+
+    def _advance(self) -> RunRecord | None:
+        job = self._poller.job(self._record.run_id)
+        if job is not None and not job.is_over:
+            self._job_id, self._over_since_s, self._resubmission = job.id, None, None
+            return None
+        if self._resubmission is not None:
+            return self._resubmit(self._resubmission)
+        if job is not None and self._job_id not in (None, job.id):
+            job = None  # a job of an earlier attempt
+        record = self._folder.read()
+        if record is None or record.status in ENDED:
+            return record
+        if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
+            self._poller.unexplained.add(self._job_id)
+            return None
+        self._over_since_s = self._over_since_s or time.monotonic()
+        if time.monotonic() - self._over_since_s < self._settle_s:
+            return None  # files that the job wrote at its end may not be visible yet
+        if job is None and self._job_id in self._poller.accounts:
+            account = self._poller.accounts[self._job_id]
+            job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
+        return self._handle_unrecorded_end(record, job)
+
+    def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
+        if job is None:  # neither queue nor accounting knows it
+            last = record.interruptions[-1] if record.interruptions else None
+            if record.status == "planned" and last and last.job_id == self._job_id:
+                return self._resubmit(record)  # the job recorded its interruption
+            gone = f"job {self._job_id} disappeared from the queue; no accounting record found"
+            return self._failed(record, gone, interrupted=True)
+        # With a short time limit, SIGUSR1 may come before the driver handles it.
+        was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
+        name = f"job {job.id}"
+        if job.state == "CANCELLED":
+            by_store = self._is_cancelled()
+            cancelled = _CANCELLED if by_store else f"{name} was cancelled"
+            return self._failed(record, cancelled, interrupted=by_store)
+        if job.state in _LOST_STATES or (was_interrupted and job.state not in _TIMEOUT_STATES):
+            state = "interrupted" if was_interrupted else job.state
+            return self._continue_in_new_job(record, f"{name}: {state}")
+        if job.state in _TIMEOUT_STATES and has_progress(self._folder, record.attempts):
+            return self._continue_in_new_job(record, f"{name}: time limit reached")
+        reason = _STATE_REASONS.get(job.state) or REASONS.get(job.exit_code or 0)
+        reason = reason or f"ended {job.state} with exit code {job.exit_code}"
+        return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
+
+    def _last_log_line(self) -> str:
+        try:
+            lines = read_end(self._folder.log_path).split("\n")
+        except OSError:
+            return (
+                f"there is no {self._folder.log_path}: the store must be on a file system that "
+                "login node and compute nodes share"
+            )
+        printed = [collapse_whitespace(line) for line in lines[-_LAST_LINES:] if line.strip()]
+        last = printed[-1][:_LONGEST] if printed else "the log is empty"
+        return f"{last} (log: {self._folder.log_path})"
+
+    def _continue_in_new_job(self, record: RunRecord, reason: str) -> RunRecord | None:
+        if record.status == "running":
+            record = interrupted(record, self._folder, reason)
+            self._folder.write(record)
+            if record.status == "failed":
+                return record
+        return self._resubmit(record)
+
+    def _resubmit(self, record: RunRecord) -> RunRecord | None:
+        try:
+            self._job_id, self._resubmission = self._submit(record, self._folder), None
+        except ResourcesBusy:
+            self._resubmission = record
+        except Unreachable:  # if Slurm has accepted the job, the queue will show its name
+            self._resubmission, self._job_id = record, None
+        except NotAvailable as error:
+            return self._failed(record, f"could not be submitted again: {one_line(error)}")
+        self._seen, self._over_since_s = self._poller.number, None
+        return None
+
+    def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:
+        record = failed(record, reason, interrupted=interrupted, finished_at=now())
+        try:
+            self._folder.write(record)
+        except OSError as error:  # the campaign reports the run in any case
+            reason = f"{reason} (not recorded: {one_line(error)})"
+            return record.model_copy(update={"reason": reason})
+        return record

@@ -1,0 +1,264 @@
+"""Calls of Slurm's commands, and parsers of their output.
+
+Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
+"""
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from wattlaw.common.errors import NotAvailable, WattlawError
+from wattlaw.common.isolation import user_environment
+from wattlaw.common.processes import run_captured
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.running.launcher import ResourcesBusy
+
+_TIMEOUT_S = 90
+#: For what is good to know before a study starts, no more.
+_SINFO_TIMEOUT_S = 10
+#: Error messages for a controller that is down or too busy.
+_UNREACHABLE = (
+    "unable to contact slurm controller|unable to establish controller machine|socket timed out|"
+    "communication connection failure|connection refused|zero bytes were transmitted|"
+    "message receive failure|resource temporarily unavailable|munge"
+)
+#: Error messages of sbatch for a user who has reached the limit of jobs.
+_JOB_LIMIT = "submitjob|too many jobs"
+#: The states of a job that has ended and left its nodes.
+FINAL = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+}
+_COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
+_ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End")
+
+#: Larger values mean unknown (NO_VAL64) or are damaged. The time is in the year 9999.
+_MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
+
+
+#: Variables that Slurm's commands read as options ("Input environment variables" in their manual
+#: pages) begin so; SLURM_CONF says where Slurm is configured.
+_INPUTS = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_")
+_KEPT = ("SLURM_CONF",)
+#: What a user sets for all jobs on a login node: who pays, and which part of the cluster. Within a
+#: job these are of that job.
+_DEFAULTS = frozenset(
+    f"SBATCH_{name}"
+    for name in ("ACCOUNT", "CLUSTERS", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION", "WCKEY")
+)
+
+
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the options that it has for Slurm's commands.
+
+    An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
+    ours requests, and what we see of the queue.
+    """
+    is_in_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_INPUTS)
+        or name.startswith(_KEPT)
+        or (name in _DEFAULTS and not is_in_job)
+    }
+
+
+class Unreachable(WattlawError):
+    """Slurm's controller does not respond; it may later."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of the queue."""
+
+    id: str
+    state: str
+    name: str
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None  # that ended the batch script; 0 for none
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in FINAL
+
+    @property
+    def is_queued(self) -> bool:
+        return self.state == "PENDING"
+
+
+@dataclass(frozen=True)
+class Account:
+    """One job, or step of a job, of the accounting."""
+
+    id: str
+    state: str
+    exit_code: int | None
+    signal: int | None
+    energy_j: float | None
+    start_s: float | None
+    end_s: float | None
+
+
+def submit(arguments: Sequence[str]) -> str:
+    """Submit a job and return its id.
+
+    Raises ``ResourcesBusy`` if the user has reached the site's limit of jobs, ``Unreachable`` if
+    the controller does not respond, so that the job may be in the queue, and ``NotAvailable`` if
+    the site refuses the job or Slurm is not installed here.
+    """
+    output = _run(["sbatch", "--parsable", *arguments])
+    job_id = output.strip().rpartition("\n")[2].split(";")[0].strip()
+    if not job_id:
+        raise Unreachable("sbatch printed no job id; 'squeue --me' shows whether the job is queued")
+    return job_id
+
+
+def queue() -> list[Job]:
+    """Return all jobs of this user, including those that have just ended (``MinJobAge``)."""
+    columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
+    output = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
+    return parse_jobs(output)
+
+
+def parse_jobs(output: str) -> list[Job]:
+    jobs = []
+    ends = list(accumulate(_COLUMNS.values(), initial=0))
+    for line in output.splitlines():
+        job_id, state, code, *names = (line[start:end].strip() for start, end in pairwise(ends))
+        if job_id:
+            jobs.append(Job(job_id, state, names[0], names[1], *_parse_exit(code)))
+    return jobs
+
+
+def cancel(job_ids: Sequence[str]) -> None:
+    if job_ids:
+        _run(["scancel", "--quiet", *job_ids])
+
+
+def requeue(job_id: str) -> bool:
+    """Requeue the job of this process; return whether Slurm accepts that."""
+    try:
+        _run(["scontrol", "requeue", job_id])
+    except WattlawError:
+        return False
+    return True
+
+
+def accounts(job_ids: Sequence[str]) -> list[Account]:
+    """Return the accounts of jobs and their steps; none if the site has no accounting."""
+    if not job_ids:
+        return []
+    line = ["sacct", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTS)}"]
+    try:
+        return parse_accounts(_run([*line, f"--jobs={','.join(job_ids)}"]))
+    except NotAvailable:  # the site has no accounting, or no command for it here
+        return []
+
+
+def parse_accounts(output: str) -> list[Account]:
+    """Return the rows of ``sacct --parsable2``; times are in seconds since 1970."""
+    accounts = []
+    for line in output.splitlines():
+        fields = line.split("|")
+        if len(fields) == len(_ACCOUNTS) and fields[0]:
+            job_id, state, code, energy, start, end = fields
+            state = state.partition(" ")[0]  # as "CANCELLED by 1000"
+            energy_j = _parse_number(energy, _MAX_ENERGY_J) or None  # 0: no meters
+            start_s, end_s = (_parse_number(time, _MAX_TIME_S) for time in (start, end))
+            accounts.append(Account(job_id, state, *_parse_exit(code), energy_j, start_s, end_s))
+    return accounts
+
+
+def hostnames(node_list: str) -> tuple[str, ...]:
+    """Return the nodes of a list such as ``node[1-2,7]``; does not call the controller."""
+    try:
+        return tuple(_run(["scontrol", "show", "hostnames", node_list]).split())
+    except WattlawError:
+        return ()
+
+
+def gres_lists(partition: str | None = None) -> list[str]:
+    """Return the generic resources of each kind of node, as ``gpu:a100:4(S:0-1),nvme:1``."""
+    line = ["sinfo", "--noheader", "--format=%G"]
+    line += [f"--partition={partition}"] if partition else []
+    return _run(line, _SINFO_TIMEOUT_S).splitlines()
+
+
+def configuration() -> dict[str, str]:
+    rows = _run(["scontrol", "show", "config"], _SINFO_TIMEOUT_S).splitlines()
+    pairs = (row.partition("=") for row in rows)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def partitions(name: str | None = None) -> list[dict[str, str]]:
+    """Return the settings of a partition, without a name of the default one."""
+    line = ["scontrol", "--oneliner", "show", "partition", *([name] if name else [])]
+    rows = _run(line, _SINFO_TIMEOUT_S).splitlines()
+    found = [dict(word.split("=", 1) for word in row.split() if "=" in word) for row in rows]
+    return found if name else [row for row in found if row.get("Default") == "YES"]
+
+
+def parse_gres(text: str, gres: str) -> int:
+    """Return how many of a generic resource a list has, as ``gpu:a100:4(S:0-1),nvme:1``."""
+    return sum(count for name, count in _items(text) if f"{name}:".startswith(f"{gres}:"))
+
+
+def gres_types(text: str, gres: str) -> set[str]:
+    names = (name for name, _ in _items(text) if f"{name}:".startswith(f"{gres}:"))
+    return {name.partition(":")[2] for name in names}
+
+
+def _items(text: str) -> Iterator[tuple[str, int]]:
+    for item in re.sub(r"\([^)]*\)", "", text).split(","):
+        name, _, count = item.strip().rpartition(":")
+        if re.fullmatch("[0-9]{1,6}", count):
+            yield name, int(count)
+        else:
+            yield item.strip(), 1
+
+
+def version() -> str | None:
+    try:
+        return _run(["srun", "--version"]).split()[-1]
+    except (WattlawError, IndexError):
+        return None
+
+
+def _run(line: list[str], timeout_s: float = _TIMEOUT_S) -> str:
+    environment = without_options(user_environment()) | {"SLURM_TIME_FORMAT": "%s"}
+    try:
+        done = run_captured(line, timeout_s, environment)
+    except FileNotFoundError:
+        raise NotAvailable(f"{line[0]}: command not found; Slurm is needed here") from None
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{line[0]}: no response within {timeout_s:g} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    errors = [error.removeprefix(f"{line[0]}: ") for error in done.stderr.splitlines()]
+    errors = list(dict.fromkeys(collapse_whitespace(error) for error in errors if error.strip()))
+    message = "; ".join(errors).replace("error: ", "")[:500] or f"exit code {done.returncode}"
+    if re.search(_UNREACHABLE, message.lower()):
+        raise Unreachable(f"{line[0]}: {message}")
+    if re.search(_JOB_LIMIT, message.lower()):
+        raise ResourcesBusy(f"{line[0]}: {message}")
+    raise NotAvailable(f"{line[0]}: {message}")
+
+
+def _parse_exit(text: str) -> tuple[int | None, int | None]:
+    """Return exit code and signal from sacct's format ``1:0`` or from squeue's wait(2) status."""
+    code, colon, number = text.partition(":")
+    if not re.fullmatch("[0-9]{1,9}", code) or (colon and not re.fullmatch("[0-9]{1,9}", number)):
+        return None, None
+    return (int(code), int(number)) if colon else (int(code) >> 8, int(code) & 0x7F)
+
+
+def _parse_number(text: str, largest: float) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if 0 <= number <= largest else None

@@ -1,0 +1,299 @@
+"""The launcher ``slurm``: one job per run, with a limit on the jobs in the queue.
+
+Jobs store their runs themselves, so this process may end at any moment. A later one, also on
+another login node, recognises the jobs by their names and by the files in the runs' folders.
+"""
+
+import contextlib
+import shlex
+import shutil
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.common.files import locked, open_regular
+from wattlaw.running.boards import too_large_reason
+from wattlaw.running.launcher import Allocation, Launcher, ResourcesBusy
+from wattlaw.running.slurm import commands
+from wattlaw.running.slurm.attempt import QueuePoller, SlurmAttempt
+from wattlaw.running.slurm.commands import Account, Job, Unreachable
+from wattlaw.running.slurm.nodes import Nodes
+from wattlaw.running.slurm.submission import (
+    ENDED,
+    Submission,
+    claim_path,
+    existing_tag,
+    job_name,
+    read_submission,
+    run_id_of,
+    sbatch_arguments,
+    store_tag,
+    workers_per_node,
+    write_script,
+)
+from wattlaw.store.record import RunRecord, now
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.store.store import Store
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.plan import PlannedRun
+
+
+class SlurmQueue:
+    """The queue of Slurm, by ``squeue`` and ``scancel``."""
+
+    def jobs(self, store: Store) -> dict[str, Job]:
+        tag = existing_tag(store.path)
+        if tag is None:
+            return {}
+        named = ((run_id_of(job.name, tag), job) for job in commands.queue() if not job.is_over)
+        return {run_id: job for run_id, job in named if run_id is not None}
+
+    def cancel(self, job_ids: Collection[str]) -> None:
+        commands.cancel(sorted(job_ids))
+
+    def was_submitted(self, folder: RunFolder) -> bool:
+        return read_submission(folder) is not None
+
+    def submission_command(self, launch: Launch, run: PlannedRun, store: Store) -> str:
+        name = job_name(existing_tag(store.path) or "new", run.run_id)
+        arguments = sbatch_arguments(run.spec, store.folder(run.run_id), launch, name)
+        return shlex.join(["sbatch", *arguments])
+
+
+#: After this many refused jobs in a row no more jobs are submitted.
+_MOST_REFUSALS = 3
+
+
+class SlurmLauncher(Launcher):
+    """Submits the runs of one store as jobs, and polls Slurm for all of them together.
+
+    The folder of the store is one that all nodes share.
+    """
+
+    queue = SlurmQueue()
+
+    def __init__(self, launch: Launch, store: Path) -> None:
+        self._launch, self._store, self._nodes = launch, store, Nodes(launch)
+        self._turn: BinaryIO | None = None
+        self._turn_tried_at = 0
+        #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
+        self._submitted_at, self._submitted, self._is_full = 0, 0, False
+        self._watched: set[str] = set()
+        #: Runs whose submission was not confirmed, with the number of the last poll before it.
+        self._unconfirmed: dict[str, int] = {}
+        self._cancelled_before = Store(store).cancelled_at()
+        self._refused_in_a_row = 0
+
+    @cached_property
+    def _poller(self) -> QueuePoller:
+        return QueuePoller(store_tag(self._store), self._launch.slurm.poll_s)
+
+    @classmethod
+    def resolve(cls, study: Study) -> Study:
+        if study.launch.gpus_per_node is None:
+            raise BadInput(
+                "launch.gpus_per_node is required with slurm: the number of workers (GPUs) of a "
+                "node"
+            )
+        return study
+
+    @classmethod
+    def open(cls, launch: Launch, store: Path) -> Self:
+        if shutil.which("squeue") is None:
+            raise NotAvailable(
+                "Slurm's commands (squeue, sbatch) are not installed here; start this on a login "
+                "node of the cluster, or with --launch local"
+            )
+        Store(store).create()
+        launcher = cls(launch, store)
+        launcher._poller.poll()
+        if not launcher._poller.is_fresh:
+            raise NotAvailable(f"{launcher._poller.error}; is this a login node of the cluster?")
+        return launcher
+
+    @classmethod
+    def examine(cls, launch: Launch) -> Self:
+        return cls(launch, Path())
+
+    def unsupported_reason(self, spec: RunSpec) -> str | None:
+        try:
+            workers = workers_per_node(spec)
+        except BadInput as error:
+            return str(error)
+        most = self._launch.gpus_per_node
+        if most is not None and workers > most:
+            return f"needs {workers} GPUs on each node; launch.gpus_per_node is {most}"
+        workload = spec.workload
+        if spec.nodes > 1 and workload.launch_with in ("mpirun", "srun"):
+            return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
+        if spec.nodes > 1 and workload.progress is not None:
+            return f"progress is read on one node, not {spec.nodes}"
+        return too_large_reason(spec, self._nodes.boards)
+
+    def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
+        return self._nodes.warnings(specs)
+
+    def missing(self, study: Study) -> list[str]:
+        return self._nodes.missing(study)
+
+    def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
+        """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
+
+        One campaign at a time submits jobs for a store, so that the limit is kept. Raises
+        ``NotAvailable`` if the site has refused several jobs in a row.
+        """
+        if self._refused_in_a_row >= _MOST_REFUSALS:
+            raise NotAvailable(
+                f"sbatch has refused {_MOST_REFUSALS} jobs in a row, the others were not tried; "
+                f"see 'wattlaw status {self._store}' and correct launch.slurm"
+            )
+        self._poller.poll()
+        if self._poller.number != self._submitted_at:
+            self._submitted_at, self._submitted, self._is_full = self._poller.number, 0, False
+        if not self._poller.is_fresh or self._is_full or not self._has_turn():
+            return None
+        in_queue = len(self._poller.active()) + self._submitted
+        return Allocation() if in_queue < self._launch.slurm.max_queued else None
+
+    def start(self, record: RunRecord, folder: RunFolder, allocation: Allocation) -> SlurmAttempt:
+        """Submit a run's job; raise ``BadInput`` if the site refuses it.
+
+        Raises ``ResourcesBusy`` if Slurm does not respond or accepts no more jobs of this user now.
+        """
+        allocation.release()
+        if self._unconfirmed.get(record.run_id) == self._poller.number:
+            raise ResourcesBusy("the submission is not confirmed until Slurm responds again")
+        try:
+            job_id = self.submit(record, folder)
+        except Unreachable as error:
+            self._unconfirmed[record.run_id] = self._poller.number
+            self._is_full = True
+            raise ResourcesBusy(str(error)) from None
+        except ResourcesBusy:
+            self._is_full = True
+            raise
+        except NotAvailable as error:
+            self._refused_in_a_row += 1
+            raise BadInput(f"{error} (launch.slurm)") from None
+        self._refused_in_a_row = 0
+        return self._attempt(record, folder, job_id)
+
+    def submit(self, record: RunRecord, folder: RunFolder) -> str:
+        """Submit the job of a run, in place of any earlier one, and return its id."""
+        submission = Submission(launch=self._launch, at=now())
+        submission.write(folder)
+        write_script(folder, self._launch)
+        claim_path(folder).unlink(missing_ok=True)
+        name = job_name(self._poller.tag, record.run_id)
+        job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
+        self._submitted += 1
+        submission.model_copy(update={"job_id": job_id}).write(folder)
+        return job_id
+
+    def detached_run_ids(self) -> Collection[str]:
+        self._poller.poll()
+        return self._poller.active().keys() - self._watched
+
+    def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
+        if record.status in ENDED:
+            Submission.path(folder).unlink(missing_ok=True)  # of an ended job
+            return None
+        submission = read_submission(folder)
+        job = self._poller.job(record.run_id)
+        if submission is None or (submission.job_id is None and job is None):
+            return None  # an earlier campaign ended before it had submitted the job
+        return self._attempt(record, folder, submission.job_id or (job.id if job else None))
+
+    def status_message(self) -> str | None:
+        return self._poller.status_message()
+
+    def close(self) -> None:
+        """Let other campaigns submit jobs, and record the scheduler energy of done runs."""
+        with contextlib.suppress(Unreachable, NotAvailable):
+            record_energies(Store(self._store))
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+
+    def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
+        self._watched.add(record.run_id)
+        return SlurmAttempt(
+            record,
+            folder,
+            job_id,
+            self._poller,
+            self._launch.slurm.settle_s,
+            self._submit_again,
+            lambda: Store(self._store).was_cancelled_since(self._cancelled_before),
+        )
+
+    def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
+        if self.allocate(record.spec) is None:
+            raise ResourcesBusy("the queue is full")
+        return self.submit(record, folder)
+
+    def _has_turn(self) -> bool:
+        """Say whether this campaign is the one that submits jobs for the store."""
+        if self._turn is None and self._turn_tried_at != self._poller.number:
+            self._turn_tried_at = self._poller.number
+            file = open_regular(self._store / "slurm-turn", append=True)
+            if not locked(file):
+                file.close()
+                return False
+            self._turn = file
+        return self._turn is not None
+
+
+#: The most job ids in one command line.
+_BATCH = 1000
+_SOURCE = "sacct ConsumedEnergyRaw"
+_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
+
+
+def record_energies(store: Store) -> int:
+    """Add the scheduler energy to all done runs without it; return how many runs got it."""
+    if shutil.which("sacct") is None:
+        return 0
+    missing = {}
+    for record in filter(None, store.records_by_id().values()):
+        site = record.site
+        if record.status == "done" and site and site.job_id and site.energy_j is None:
+            missing[site.job_id] = record, site
+    job_ids, accounts = sorted(missing), list[Account]()
+    for first in range(0, len(job_ids), _BATCH):
+        accounts += commands.accounts(job_ids[first : first + _BATCH])
+    recorded = 0
+    for job_id, account in energy_accounts(accounts).items():
+        if job_id in missing:
+            record, site = missing[job_id]
+            period = {"energy_start_at": account.start_s, "energy_end_at": account.end_s}
+            changes: dict[str, object] = {
+                name: None if time_s is None else datetime.fromtimestamp(time_s, UTC)
+                for name, time_s in period.items()
+            }
+            changes |= {"energy_j": account.energy_j, "energy_source": _SOURCE}
+            site = site.model_copy(update=changes | {"energy_scope": _SCOPE})
+            store.folder(record.run_id).write(record.model_copy(update={"site": site}))
+            recorded += 1
+    return recorded
+
+
+def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
+    """Return the account with the energy of each job.
+
+    This is the job's own row. If only its steps have an energy, it is the greatest of them, since
+    the batch step and the steps within it cover the same time.
+    """
+    by_job: dict[str, list[Account]] = defaultdict(list)
+    for account in accounts:
+        if account.energy_j is not None and account.end_s is not None:
+            by_job[account.id.split(".")[0]].append(account)
+    return {
+        job_id: max(rows, key=lambda row: (row.id == job_id, row.energy_j or 0.0))
+        for job_id, rows in by_job.items()
+    }

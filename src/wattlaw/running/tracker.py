@@ -1,0 +1,400 @@
+"""The windows of any training loop, which a program marks."""
+
+import atexit
+import json
+import math
+import os
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, TypeVar
+
+from wattlaw.common.terminal import escape_invisible
+from wattlaw.running.recording import NestedRecording, Recording
+from wattlaw.running.steps import Step, StepPlan, StepWindow
+from wattlaw.running.summary import TrackResult, summary_line, track_result
+from wattlaw.store.record import RunRecord
+
+T = TypeVar("T")
+
+TRAIN, EVALUATE, STEPS = "train", "evaluate", "steps"
+#: The rest of a training window after an evaluation is stored if it is longer, or has values. On a
+#: busy processor the end of an iteration takes some of this time without any training.
+_SHORTEST_REST_S = 0.05
+
+
+@dataclass
+class _OpenWindow:
+    name: str
+    epoch: int | None
+    warmup: bool
+    start_ns: int
+    start_s: float
+    values: dict[str, Any] = field(default_factory=dict)
+    steps: StepWindow | None = None
+    is_rest: bool = False  # of a training window, after an evaluation
+
+
+class Track:
+    """Records windows of a run; created by :func:`track` for a ``with`` statement.
+
+    A measurement error does not stop the program: it causes one warning, and nothing is recorded
+    from then on. Of several ranks on a host only the first records, so that no device is counted
+    twice.
+    """
+
+    def __init__(
+        self, name: str, recording: Recording | NestedRecording | None, *, quiet: bool
+    ) -> None:
+        self._recording, self._quiet = recording, quiet
+        self._pid = os.getpid()  # a forked child must not record
+        self._open: list[_OpenWindow] = []
+        self._block = _OpenWindow(TRAIN, 0, False, 0, 0.0)
+        self._plan: StepPlan | None = None  # where steps are measured, not epochs
+        self._part: _OpenWindow | None = None  # the open window of steps
+        self._has_windows = False
+        #: What the metric of evaluations is, such as accuracy, for the table of runs.
+        self.metric_name: str | None = None
+        #: How many steps had a number of samples of this host's processes, to compare the batch.
+        self.steps_by_samples: Counter[int] = Counter()
+        #: The stored run, after the ``with`` statement.
+        self.record: RunRecord | None = None
+        #: Time and energy of the block. Its values are None until the block has ended.
+        is_here = isinstance(recording, Recording)
+        reason = "the block has not ended" if is_here else _WHY_NONE[type(recording)]
+        self.result = TrackResult(name, reason=reason)
+
+    def __enter__(self) -> Self:
+        if self._recording is not None:
+            try:
+                self._recording.begin()
+                atexit.register(self._at_exit)
+                if self._recording.measure.is_by_steps:
+                    self._plan = StepPlan(self._recording.measure)
+            except Exception as error:  # measuring must not stop the measured
+                self._stop(error)
+        self._block.start_ns, self._block.start_s = _now()
+        self._begin_part()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if os.getpid() != self._pid:
+            return
+        while self._open:
+            self.leave()
+        self._end_part()
+        end_s = _now()[1]
+        has_block = isinstance(self._recording, Recording) or self._block.steps is not None
+        if has_block and not self._has_windows and self._plan is None:
+            self._write(self._block, end_s)
+        reason = None if kind is None else f"{kind.__name__}: {error}"
+        self._end(reason, end_s - self._block.start_s)
+
+    def _at_exit(self) -> None:
+        """Store the run of a program that exits inside the ``with`` statement."""
+        if self._recording is not None and os.getpid() == self._pid:
+            self._recording.end_at_exit("the program ended before the run did")
+            self._recording = None
+
+    def epochs(self, epochs: Iterable[T], *, warmup: int | None = None) -> Iterator[T]:
+        """Yield the items of ``epochs``; each iteration is a training window.
+
+        Parameters
+        ----------
+        epochs
+            Such as ``range(10)``; iterations are numbered from 0.
+        warmup
+            The number of first epochs that are warm-up, which analyses exclude. By default the
+            value of the study if this program is one of its runs, else 0.
+        """
+        if warmup is None:
+            warmup = self._recording.measure.warmup_epochs if self._recording is not None else 0
+        for epoch, item in enumerate(epochs):
+            with self.window(TRAIN, epoch=epoch, warmup=epoch < warmup):
+                yield item
+
+    def evaluation(self, epoch: int | None = None) -> Any:
+        """Return a context for an evaluation window, which is not part of a training window."""
+        return self.window(EVALUATE, epoch=epoch)
+
+    @contextmanager
+    def window(
+        self, name: str, *, epoch: int | None = None, warmup: bool = False
+    ) -> Iterator[None]:
+        """Record the block as a window.
+
+        A window inside another one is named ``outer/inner`` and is part of the outer one.
+        Only ``evaluate`` interrupts a training window, which continues after it.
+        """
+        self.enter(name, epoch=epoch, warmup=warmup)
+        try:
+            yield
+        finally:
+            self.leave()
+
+    def enter(self, name: str, *, epoch: int | None = None, warmup: bool = False) -> None:
+        """Begin a window, where a ``with`` statement is not possible."""
+        if not name or not name.isprintable() or "/" in name:
+            raise ValueError(f"window: {name!r}; allowed: a printable name without '/'")
+        if self._recording is None:
+            return
+        if self._plan is not None:
+            self._open.append(_OpenWindow(name, epoch, warmup, 0, 0.0))
+            part = self._part
+            if name == TRAIN:  # divides the open window where it is long enough
+                steps = part.steps.steps if part is not None and part.steps is not None else 0
+                elapsed_s = time.perf_counter() - part.start_s if part is not None else 0.0
+                if not steps or self._plan.may_split(steps, elapsed_s):
+                    self._begin_part()
+            elif name == EVALUATE:
+                self._end_part()
+            return
+        outer = self._open[-1] if self._open else None
+        if outer is not None:
+            epoch = outer.epoch if epoch is None else epoch
+            warmup = warmup or outer.warmup
+            if name == EVALUATE and outer.name == TRAIN:
+                self._write(outer, _now()[1])
+            else:
+                name = f"{outer.name}/{name}"
+        self._open.append(_OpenWindow(name, epoch, warmup, *_now()))
+
+    def leave(self) -> None:
+        """End the window that was entered last."""
+        if self._recording is None or not self._open:
+            return
+        inner = self._open.pop()
+        if self._plan is not None:
+            if inner.name == EVALUATE:
+                self._begin_part()
+            return
+        end_ns, end_s = _now()
+        outer = self._open[-1] if self._open else None
+        if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
+            outer.start_ns, outer.start_s, outer.is_rest = end_ns, end_s, True
+        elif (
+            inner.is_rest
+            and not (inner.values or inner.steps)
+            and end_s - inner.start_s < _SHORTEST_REST_S
+        ):
+            return
+        self._write(inner, end_s)
+
+    def step(self, *, samples: int | None = None, loss: Any = None) -> None:
+        """Mark the end of an optimizer step, in a loop that calls this once for each.
+
+        Where ``track`` measures steps, these calls make the windows. Otherwise the window that was
+        entered last gets the number of steps, their samples, mean loss and step times. The GPU is
+        waited for at the edges of windows only.
+
+        Parameters
+        ----------
+        samples
+            Samples that the processes of this host have processed in the step.
+        loss
+            Mean over these samples: a number, or a tensor with one element.
+
+        Raises
+        ------
+        ValueError
+            A value is not a number.
+        """
+        samples = None if samples is None else int(_number("step: samples", samples, int))
+        if hasattr(loss, "detach"):
+            if loss.numel() != 1:
+                raise ValueError(f"step: loss: {loss.numel()} elements; allowed: a number")
+            loss = loss.detach().float().reshape(())  # it stays on its device
+        elif loss is not None:
+            loss = _number("step: loss", loss, float)
+        weight = 1 if samples is None else samples
+        step = Step(samples) if loss is None else Step(samples, loss * weight, weight)
+        window = (self._open or [self._block])[-1] if self._plan is None else self._part
+        if self._recording is None or window is None:
+            return
+        try:
+            is_timed = window.steps is not None  # the start of the first step is unknown
+            window.steps = window.steps or _step_window()
+            window.steps.add(step, is_timed=is_timed)
+            if samples is not None:
+                self.steps_by_samples[samples] += 1
+        except Exception as error:  # measuring must not stop the measured
+            self._stop(error)
+            return
+        elapsed_s = time.perf_counter() - window.start_s
+        if self._plan is not None and self._plan.ends_window(window.steps.steps, elapsed_s):
+            self._begin_part()
+
+    def _begin_part(self) -> None:
+        """Begin a window of steps, and end the open one; once there are enough, only end it."""
+        self._end_part()
+        if self._plan is not None and self._recording is not None and not self._plan.is_complete:
+            part = _OpenWindow(STEPS, None, self._plan.is_warmup, *_now(), steps=_step_window())
+            part.values["from_step"] = self._plan.steps
+            self._part = part
+
+    def _end_part(self) -> None:
+        """End the open window of steps with its last step."""
+        part, self._part = self._part, None
+        if self._plan is None or part is None or part.steps is None or not part.steps.steps:
+            return
+        _now()  # the GPU must have ended its steps
+        steps_s = part.steps.clock.steps_s()
+        duration_s = math.fsum(steps_s)
+        if not part.warmup:
+            self._plan.add(steps_s, duration_s)
+        self._write(part, part.start_s + duration_s)
+
+    def log(
+        self,
+        *,
+        samples: int | None = None,
+        steps: int | None = None,
+        loss: float | None = None,
+        metric: float | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> None:
+        """Store values with the window that was entered last; they replace those of ``step``.
+
+        Parameters
+        ----------
+        samples
+            Samples that the processes of this host have processed in the window.
+        steps
+            Optimizer steps.
+        loss, metric
+            Means over the samples of the window: numbers, or tensors with one element.
+        metrics
+            All results of an evaluation, by name.
+
+        Raises
+        ------
+        ValueError
+            A value is not a number.
+        """
+        given = {"samples": samples, "steps": steps, "loss": loss, "metric": metric}
+        values: dict[str, Any] = {
+            name: _number(f"log: {name}", value, int if name in ("samples", "steps") else float)
+            for name, value in given.items()
+            if value is not None
+        }
+        if metrics is not None:
+            plain = {name: _number(f"log: {name}", value, float) for name, value in metrics.items()}
+            values["metrics"] = json.dumps({n: v for n, v in plain.items() if math.isfinite(v)})
+        if self._open:
+            self._open[-1].values |= values
+
+    def _write(self, window: _OpenWindow, end_s: float) -> None:
+        if self._recording is None:
+            return
+        self._has_windows = True
+        try:
+            values = window.steps.columns() if window.steps is not None else {}
+            self._recording.window(
+                epoch=window.epoch,
+                phase=window.name,
+                warmup=window.warmup,
+                start_ns=window.start_ns,
+                duration_s=end_s - window.start_s,
+                **values | window.values,
+            )
+            window.values, window.steps = {}, None
+        except Exception as error:  # measuring must not stop the measured
+            self._stop(error)
+
+    def _end(self, reason: str | None, duration_s: float) -> None:
+        if self._recording is None:
+            return
+        problem = self._plan.problem() if self._plan is not None else None
+        if problem is not None and reason is None and not self._has_windows:
+            reason = problem
+        known: dict[str, Any] = {"metric": self.metric_name}
+        try:
+            notes = self._plan.notes() if self._plan is not None else []
+            if isinstance(self._recording, Recording):
+                known["global_batch"], note = self._recording.other_batch(self.steps_by_samples)
+                notes += note
+            self._recording.facts = self._recording.facts.model_copy(update=known)
+            self.record = self._recording.end(reason, tuple(notes))
+            if self.record is None:
+                self.result = replace(self.result, reason=_WHY_NONE[type(self._recording)])
+            elif isinstance(self._recording, Recording):
+                folder, host = self._recording.folder, self._recording.host
+                if not self._quiet:
+                    print(escape_invisible(summary_line(self.record, folder)), file=sys.stderr)
+                self.result = track_result(
+                    self.record, folder, host, self._block.start_ns, duration_s
+                )
+        except Exception as error:  # measuring must not stop the measured
+            self._stop(error)
+        self._recording = None
+        atexit.unregister(self._at_exit)
+
+    def _stop(self, error: Exception) -> None:
+        warnings.warn(f"wattlaw: recording has stopped: {error}", stacklevel=3)
+        self.result = replace(self.result, reason=f"the recording failed: {error}")
+        if self._recording is not None:
+            self._recording.abandon()
+        self._recording = None
+
+
+_WHY_NONE: dict[type, str] = {
+    Recording: "the first task of this srun stores the run",
+    NestedRecording: "the 'wattlaw run' that started this program measures it",
+    type(None): "another process of this host measures",
+}
+
+
+def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
+    """Return a value as a plain number; ``name`` is its place in the error message."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise ValueError(f"{name}: {value!r:.80}; allowed: a number") from None
+
+
+def _step_window() -> StepWindow:
+    gpu = _gpu_in_use()
+    devices = [] if gpu is None else _devices_in_use(gpu)
+    return StepWindow(gpu, devices[0] if devices else None)
+
+
+def _now() -> tuple[int, float]:
+    """Return the time on both clocks, after the GPU has finished its work."""
+    try:
+        gpu = _gpu_in_use()
+        if gpu is not None:
+            devices = _devices_in_use(gpu)
+            for device in devices:
+                gpu.synchronize(device)
+            if not devices:
+                gpu.synchronize()
+    except Exception as error:  # such as during the capture of a CUDA graph
+        warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
+    return time.time_ns(), time.perf_counter()
+
+
+def _gpu_in_use() -> Any | None:
+    """Return torch's functions for the GPUs that this process has used, None if it has none."""
+    torch = sys.modules.get("torch")
+    for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
+        # The first question asks no driver, which a program on the CPU must not start.
+        if gpu is not None and gpu.is_initialized() and gpu.is_available():
+            return gpu
+    return None
+
+
+def _devices_in_use(gpu: Any) -> list[int]:
+    """Return the GPUs on which this process has memory, that with the most first.
+
+    The parameters are there, whatever the current device is. Empty where torch cannot say.
+    """
+    try:
+        held_bytes = {n: gpu.memory_reserved(n) for n in range(gpu.device_count())}
+    except Exception:  # such as an allocator of the program's own
+        return []
+    used = [number for number, size in held_bytes.items() if size]
+    return sorted(used, key=lambda number: -held_bytes[number])

@@ -1,0 +1,326 @@
+"""The node agent: one process per host and run. It starts the sampler and the ranks.
+
+``python -m wattlaw.running.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Other
+options are for several nodes, which share the folder of the run: when the ranks of one fail, the
+agents of the others end theirs.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from wattlaw.common import processes
+from wattlaw.common.errors import BadInput, NotAvailable, WattlawError
+from wattlaw.common.files import read_end, write_text
+from wattlaw.common.isolation import isolate, isolated_python
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.measure.devices.meter import Target
+from wattlaw.measure.telemetry.sampler_process import SamplerProcess
+from wattlaw.running.training import command_rank, failures
+from wattlaw.running.training.clocks import Clocks, Endpoint
+from wattlaw.running.training.command_steps import CommandSteps
+from wattlaw.running.training.environment import (
+    AGENT_PID,
+    ATTEMPT,
+    DISK_FULL,
+    RUN_FOLDER,
+    WARNS,
+    host_name,
+)
+from wattlaw.running.training.rank_processes import (
+    SIGNALS,
+    EndedBySignal,
+    Node,
+    run_launcher,
+    run_ranks,
+)
+from wattlaw.store.record import RunRecord
+from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.command import substitute
+from wattlaw.workloads import catalogue
+
+#: How long a shared file system may take to show what another host has written.
+_LATE_S = 60.0
+_FORWARD_POLL_S = 0.2
+#: How often the shared folder is searched for failures of other nodes.
+_OTHERS_POLL_S = 1.0
+#: The last line of a traceback, and error messages of Python and argparse.
+_ERROR = re.compile(
+    r"^(?:\[rank\d+\]: )?((?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?"
+    r"|\S+: error: .*|.*: can't open file .*)$",
+    re.MULTILINE,
+)
+_LONGEST = 300
+WORKER = "wattlaw.running.training.worker"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("attempt", type=int)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--parent-pid", type=int, required=True)
+    parser.add_argument("--node", type=int, default=0, help="number of this node, the first is 0")
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--address", default="127.0.0.1", help="of the first node")
+    parser.add_argument("--port", type=int, help="of the first rank")
+    parser.add_argument("--clock-port", type=int, help="of the first node's agent")
+    options = parser.parse_args()
+    isolate()
+    processes.end_with_parent(options.parent_pid)
+    node = Node(options.node, options.nodes, options.address, options.port, options.clock_port)
+    return run_agent(RunFolder(options.folder), options.attempt, options.workers, node)
+
+
+def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
+    """Run this node's part of an attempt; to be called on the main thread.
+
+    SIGUSR1 is forwarded to the workers. The record of the run may appear up to a minute late. In
+    the attempt's live folder this writes ``ended.HOST.json`` with the exit code, after the sampler
+    has ended, and if it failed ``failure.HOST.json`` with the reason. The code is 0 if every worker
+    succeeded or stopped after a preemption notice (``stopped.json``), ``environment.DISK_FULL`` if
+    the disk is too full to write the reason of a failure, otherwise 1.
+    """
+    live, host, code = folder.live(attempt), host_name(), 1
+    os.environ[AGENT_PID] = str(os.getpid())
+    try:
+        with forward_signals():
+            code = _run(folder, attempt, workers, node)
+    except Exception as error:
+        code = _fail(live, "error", failures.reason_of(error))
+        if not isinstance(error, WattlawError):
+            _log(traceback.format_exc())
+    finally:
+        try:
+            write_text(live / f"ended.{host}.json", json.dumps({"code": code}))
+        except OSError as error:
+            _log(str(error))
+    return code
+
+
+def _run(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
+    record, live = _wait_for_record(folder, attempt), folder.live(attempt)
+    live.mkdir(parents=True, exist_ok=True)
+    measure, is_command = record.spec.measure, record.spec.workload.command is not None
+    run = _run_command if is_command else _run_workers
+    target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
+    sampling = SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
+    endpoint = None
+    if node.clock_port is not None:
+        endpoint = Endpoint(node.address, node.clock_port, node.number, node.nodes)
+    clocks = Clocks(endpoint, live)
+    with sampling as sampler:
+        if is_command:
+            sampler.wait_until_ready()  # the command may be one window from its start
+        try:
+            code = run(record, folder, workers, node, clocks)
+        except EndedBySignal as error:
+            _log(f"ended by {error}")
+            code = _fail(live, "terminated", f"the node agent was ended by {error}")
+        except _FailedElsewhere as error:
+            _log(str(error))
+            code = _fail(live, "terminated", str(error))
+        return code
+
+
+class _FailedElsewhere(Exception):
+    """The part of another node has failed, and the ranks of this one have ended."""
+
+
+class _OtherNodes:
+    """Looks for failures of other nodes, which write them to the shared folder."""
+
+    def __init__(self, live: Path, node: Node) -> None:
+        self._live, self._has_others, self._next_s = live, node.nodes > 1, 0.0
+
+    def check(self) -> bool:
+        """Raise ``_FailedElsewhere`` if a node has failed; otherwise return False."""
+        if self._has_others and time.monotonic() > self._next_s:
+            self._next_s = time.monotonic() + _OTHERS_POLL_S
+            names = list[str]()
+            with contextlib.suppress(OSError):  # a moment of a shared file system
+                names = [path.name for path in self._live.iterdir()]
+            for name in names:
+                if name.startswith(("failure.", "refused.")):
+                    raise _FailedElsewhere(f"ended because another node failed ({name})")
+        return False
+
+
+def _run_workers(
+    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
+) -> int:
+    line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
+    live = folder.live(record.attempts)
+    if importlib.util.find_spec("torch") is None:
+        raise NotAvailable(
+            "torch is not installed; the ranks of a workload need it; try: "
+            'pip install "wattlaw[train]"'
+        )
+    # SIGTERM is a notice where Slurm sends it to announce the end.
+    signals = SIGNALS - {signal.SIGTERM} if WARNS in os.environ else SIGNALS
+    clocks.compare("begin")
+    failed = run_ranks(line, workers, node, _OtherNodes(live, node).check, signals)
+    if failed:
+        return _fail(live, *failures.reason_of_ranks(live, failed))
+    clocks.compare("end")
+    return 0
+
+
+def _run_command(
+    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
+) -> int:
+    attempt, live = record.attempts, folder.live(record.attempts)
+    spec, program = record.spec, record.spec.workload.launch_with
+    catalogue.check_launch_program(program)
+    line = [*isolated_python("-u", "-m", command_rank.__name__)]
+    values: dict[str, object] = {
+        **spec.setting.to_record(),
+        **spec.measure.model_dump(),
+        "python": sys.executable,
+        "seed": record.seed,
+        "repeat": spec.repeat,
+    }
+    words = [substitute(word, values) for word in spec.workload.command or ()]
+    os.environ[RUN_FOLDER], os.environ[ATTEMPT] = str(folder.path.resolve()), str(attempt)
+    code, failed, launcher_code = 0, dict[int, int](), 0
+    others = _OtherNodes(live, node)
+    with CommandSteps(spec, live, node.number) as steps:
+
+        def is_over() -> bool:
+            return steps.are_complete() or others.check()
+
+        clocks.compare("begin")
+        start_ns, start_s = time.time_ns(), time.perf_counter()
+        try:
+            if program in ("auto", "none"):
+                failed = run_ranks([*line, *words], workers, node, is_over)
+            else:
+                launch = _launcher_line(program, workers, node)
+                launched = [*launch, *line, command_rank.LAUNCHED, *words]
+                launcher_code = run_launcher([*line, command_rank.LAUNCHER, *launched], is_over)
+            duration_s = time.perf_counter() - start_s
+            if (wrong := steps.wrong_ranks()) is not None:
+                code = _fail(live, "error", wrong)
+            elif (failed or launcher_code) and not steps.were_complete():
+                kind: failures.Kind = "exited"
+                reason = f"{program} {failures.describe_exit(launcher_code)}"
+                if failed:
+                    kind, reason = failures.reason_of_ranks(live, failed)
+                error = first_error(folder.log_path, attempt)
+                if error and kind != "killed":
+                    kind = failures.kind_of_error(error)
+                code = _fail(live, kind, f"{reason}: {error}" if error else reason)
+        except (EndedBySignal, _FailedElsewhere):
+            steps.write(start_ns, time.perf_counter() - start_s)
+            raise
+        if code == 0:
+            clocks.compare("end")  # all nodes have ended, and their steps are recorded
+        steps.write(start_ns, duration_s)
+    return code
+
+
+def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
+    if program == "torchrun":
+        where = ["--standalone"]
+        if node.nodes > 1:
+            where = ["--nnodes", str(node.nodes), "--node-rank", str(node.number)]
+            where += ["--master-addr", node.address, "--master-port", str(node.port)]
+        return [program, *where, "--nproc-per-node", str(workers), "--no-python"]
+    if program == "srun":
+        return [program, "--overlap", "--nodes", "1", "--ntasks", str(workers)]
+    return [program, "-n", str(workers)]
+
+
+def first_error(log: Path, attempt: int) -> str | None:
+    """Return the first error message of a Python program in the log of an attempt.
+
+    Errors of ranks that have lost another one come last.
+    """
+    try:
+        text = read_end(log)
+    except OSError:
+        return None
+    errors = _ERROR.findall(text.rpartition(f"== attempt {attempt},")[2])
+    error = min(errors, key=lambda error: failures.kind_of_error(error) != "error", default=None)
+    return collapse_whitespace(error)[:_LONGEST] if error else None
+
+
+def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
+    end_s = time.monotonic() + _LATE_S
+    while True:
+        record = folder.read()
+        if record is not None and record.attempts >= attempt:
+            return record
+        if time.monotonic() > end_s:
+            state = "not there" if record is None else f"the record of attempt {record.attempts}"
+            raise BadInput(f"{folder.record_path}: {state}; needed: the record of {attempt}")
+        time.sleep(0.2)
+
+
+def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
+    try:
+        failures.write_failure(live, host_name(), kind, reason)
+    except OSError as error:
+        _log(f"{reason}; {error}")
+        return DISK_FULL if failures.disk_full_error(error) else 1
+    return 1
+
+
+def _log(message: str) -> None:
+    with contextlib.suppress(OSError):
+        print(f"agent: {message}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def forward_signals() -> Iterator[None]:
+    """Forward the SIGUSR1 of this process to every worker; to be called on the main thread.
+
+    Workers that start after the signal get it too. Processes that are started in the block inherit
+    SIGUSR1 blocked, so that a signal to the full process tree kills neither the sampler nor a
+    worker that still imports its libraries. The worker unblocks it (``training.preemption``).
+    """
+    received: list[int] = []
+    is_over = threading.Event()
+
+    def forward() -> None:
+        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+        signalled = set[psutil.Process]()
+        while not is_over.wait(_FORWARD_POLL_S):
+            for child in psutil.Process(os.getpid()).children() if received else ():
+                with contextlib.suppress(psutil.Error):
+                    if child not in signalled and WORKER in child.cmdline():
+                        child.send_signal(signal.SIGUSR1)
+                        signalled.add(child)
+
+    handler = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
+    # In a thread, because the main thread waits for the ranks.
+    thread = threading.Thread(target=forward, name="wattlaw-signal-forwarder", daemon=True)
+    thread.start()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGUSR1, handler)
+
+
+if __name__ == "__main__":
+    code = main()
+    if code == DISK_FULL:
+        os._exit(code)  # output that does not fit on the disk would change the exit code
+    sys.exit(code)

@@ -1,0 +1,164 @@
+"""The training steps of a study's command on one host: recorded, ended at their limit, stored."""
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from wattlaw.common import machine
+from wattlaw.common.files import write_text
+from wattlaw.common.processes import descendants
+from wattlaw.running.instrumentation import STEPS_FOLDER
+from wattlaw.running.instrumentation.observer import REMEDY, RUN, StepObserver
+from wattlaw.running.instrumentation.progress import ProgressReader, progress_pattern
+from wattlaw.running.instrumentation.summary import MeasuredPart
+from wattlaw.running.steps import other_batch
+from wattlaw.running.training.environment import FIRST_OUTPUT, host_name
+from wattlaw.running.training.rank_starters import find_rank_starter
+from wattlaw.store.live import open_windows, windows_path, write_window
+from wattlaw.store.record import Facts
+from wattlaw.study.model import RunSpec
+
+#: How often the recorded steps are read, and how long another host may take to show that all ranks
+#: have their steps.
+_POLL_S, _LATE_S = 0.25, 10.0
+#: When it is looked at whether the ranks are those that were launched, besides at the end.
+_CHECKS_S = (2.0, 10.0, 60.0, 300.0)
+_PIECE_BYTES, _MOST_PIECES = 64 * 1024, 16
+_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
+
+
+class CommandSteps:
+    """Observes a command from before its ranks start, by environment variables that they get.
+
+    ``write`` stores what was observed in ``live``, which the nodes share. Samples and notes of all
+    ranks are written by node 0.
+    """
+
+    def __init__(self, spec: RunSpec, live: Path, node: int = 0) -> None:
+        measure, progress = spec.measure, spec.workload.progress
+        self._spec, self._live, self._node = spec, live, node
+        part = MeasuredPart()
+        if measure.is_by_steps:
+            part = MeasuredPart(measure.warmup_steps, measure.steps, measure.seconds)
+        reader = ProgressReader(progress_pattern(progress.pattern)) if progress else None
+        self._observer = StepObserver(live / "steps", part, reader)
+        self._marker = live / "has-steps"
+        self._output: int | None = None
+        self._folder: str | None = None
+        self._next_s = 0.0
+        self._checks_s = [time.monotonic() + after_s for after_s in _CHECKS_S]
+        self._wrong_ranks: str | None = None
+
+    def __enter__(self) -> Self:
+        os.environ.pop(STEPS_FOLDER, None)
+        if self._spec.workload.instrument == "auto":
+            os.environ[STEPS_FOLDER] = str(self._observer.folder.absolute())
+        if self._observer.progress is not None:
+            self._folder = tempfile.mkdtemp(prefix="wattlaw-")
+            path = Path(self._folder) / "output"
+            os.mkfifo(path, 0o600)
+            # Open for both ends: the first rank finds a reader, and its end is no end of the file.
+            self._output = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+            os.environ[FIRST_OUTPUT] = str(path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._output is not None and self._folder is not None:
+            os.close(self._output)
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def are_complete(self) -> bool:
+        """Read the output; say whether the ranks can be ended.
+
+        That is so if all have the steps of the limit, or they are not those that were launched.
+        """
+        self._pass_output_on()
+        if self._checks_s and time.monotonic() > self._checks_s[0]:
+            del self._checks_s[0]
+            if self.wrong_ranks() is not None:
+                return True
+        if not self._observer.part.is_limited or time.monotonic() < self._next_s:
+            return False
+        self._next_s = time.monotonic() + _POLL_S
+        if not self._marker.exists() and not self._observer.is_complete():
+            return False
+        self._marker.touch()
+        return True
+
+    def wrong_ranks(self) -> str | None:
+        """Return how the ranks of this host differ from those that were launched, or None."""
+        if self._wrong_ranks is None:
+            gpus = self._spec.setting.gpus
+            self._wrong_ranks = self._observer.wrong_ranks(gpus) or self._rank_starter(gpus)
+        return self._wrong_ranks
+
+    def _rank_starter(self, gpus: int) -> str | None:
+        """Return which descendant of this process starts ranks itself, also without PyTorch."""
+        if self._spec.workload.launch_with not in ("auto", "none"):
+            return None
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(psutil.Error):
+                starter = find_rank_starter(psutil.Process(pid).cmdline(), follow_shells=False)
+                fault = None if starter is None else starter.fault(gpus)
+                if starter is not None and fault is not None:
+                    return f"process {pid} is {starter.program}, which {fault}; {REMEDY}"
+        return None
+
+    def were_complete(self) -> bool:
+        """Say whether ranks of this host failed because those of another were ended."""
+        end_s = time.monotonic() + (_LATE_S if self._spec.nodes > 1 else 0.0)
+        while self._observer.part.is_limited:
+            self._next_s = 0.0
+            if self.are_complete():
+                return True
+            if time.monotonic() >= end_s:
+                break
+            time.sleep(_POLL_S)
+        return False
+
+    def write(self, start_ns: int, duration_s: float) -> None:
+        """Write this host's facts and windows, unless the command has marked windows itself.
+
+        Steps that were seen become windows ``steps``. A command without epochs, or without
+        measured steps where the study requests them, is also one window ``run``.
+        """
+        while self._pass_output_on():
+            pass
+        host, summary = host_name(), self._observer.summary()
+        if not windows_path(self._live, host).exists():
+            windows = self._observer.window_columns(summary)
+            wanted = "steps" if self._spec.measure.is_by_steps else "train"
+            is_measured = any(w["phase"] == wanted and not w["warmup"] for w in windows)
+            if not is_measured:
+                whole = {"epoch": 0, "phase": RUN, "warmup": False}
+                windows.insert(0, whole | {"start_ns": start_ns, "duration_s": duration_s})
+            with open_windows(self._live, host) as stream:
+                for window in windows:
+                    own = {"samples": None} if self._node else {}
+                    write_window(stream, host, **window | own)
+        batch, note = other_batch(summary.steps_by_samples, self._spec.global_batch)
+        notes = [*summary.notes, *note]
+        if notes and self._node == 0:
+            write_text(self._live / f"notes.{host}.json", json.dumps(notes))
+        software = machine.software(_PACKAGES)
+        known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
+        facts = Facts.model_validate(known | summary.facts() | {"global_batch": batch})
+        write_text(self._live / f"facts.{host}.json", facts.model_dump_json())
+
+    def _pass_output_on(self) -> bool:
+        """Write output of the first rank to the log and search it; say whether more may come."""
+        for _ in range(_MOST_PIECES if self._output is not None else 0):
+            try:
+                piece = os.read(self._output or 0, _PIECE_BYTES)
+            except BlockingIOError:
+                return False
+            with contextlib.suppress(OSError):  # a full disk is reported elsewhere
+                self._observer.take_output(piece)
+        return self._output is not None

@@ -1,0 +1,174 @@
+"""Why an attempt failed: files that ranks and node agents write, and the first failure of all."""
+
+import errno
+import json
+import math
+import re
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+from pydantic import BaseModel
+
+from wattlaw.common.errors import one_line
+from wattlaw.common.files import read_text, write_text
+from wattlaw.running.training.environment import DISK_FULL
+
+#: How a rank or a host's part ended, from the most to the least likely to be the first failure: a
+#: rank was killed, raised an error, exited without one, or lost the connection to another rank; the
+#: agent was terminated.
+Kind = Literal["killed", "error", "exited", "disconnected", "terminated"]
+_KINDS = get_args(Kind)
+#: Errors of a rank that another one has left: of torch.distributed, Gloo, NCCL and sockets; and of
+#: torchrun, whose ranks have failed.
+_DISCONNECTED = re.compile(
+    r"\b(Dist(Backend|Network|Store)?|Rendezvous\w*|ChildFailed)Error\b|\bSignalException\b"
+    r"|\bgloo/|\bNCCL\b"
+    r"|\b(Connection(Reset|Aborted|Refused)|BrokenPipe)Error\b"
+    r"|\b(connection|socket) (was )?(closed|reset|lost)\b|\bbroken pipe\b",
+    re.IGNORECASE,
+)
+#: Exit codes of a rank that was killed or crashed. The agent ends the other ranks with SIGTERM.
+_KILLS = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
+_FULL = "the disk is full"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error on one line, with advice if the memory or the disk is full."""
+    text = one_line(error)
+    full = disk_full_error(error)
+    if full is not None:
+        return f"{_FULL}: {one_line(full)[:300]}; free some space and start the run again"
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
+        return (
+            "out of memory: the local batch does not fit; try a smaller one, "
+            f"or train.gradient_accumulation, which keeps the global batch ({text[:300]})"
+        )
+    return text
+
+
+def disk_full_error(error: BaseException | None) -> OSError | None:
+    """Return the error of a full disk or quota that ``error`` is or was raised from, or None."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+            return error
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def write_error(live: Path, rank: int, error: BaseException) -> None:
+    """Write ``error.RANK.json`` with the reason why a rank failed.
+
+    Raises ``OSError`` if the file cannot be written.
+    """
+    reason = reason_of(error)
+    kind = "exited" if isinstance(error, KeyboardInterrupt) else kind_of_error(reason)
+    failure = {"rank": rank, "time_s": time.time(), "reason": reason, "kind": kind}
+    write_text(live / f"error.{rank}.json", json.dumps(failure))
+
+
+def kind_of_error(text: str) -> Kind:
+    """Return ``disconnected`` for an error that another rank's end can cause, else ``error``."""
+    return "disconnected" if _DISCONNECTED.search(text) else "error"
+
+
+def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
+    """Write ``failure.HOST.json`` with the reason why a host failed, unless the file exists.
+
+    Raises ``OSError`` if the file cannot be written.
+    """
+    path = live / f"failure.{host}.json"
+    if not path.exists():
+        failure = {"reason": reason, "kind": kind, "time_s": time.time()}
+        write_text(path, json.dumps(failure))
+
+
+def first_failure(live: Path) -> "Failure | None":
+    """Return the most likely first failure of an attempt; None without any."""
+    failures = read_failures(live)
+    error = _first_error(live)  # the rank's agent may have been killed before it wrote a file
+    if error is not None:
+        failures.append(error.model_copy(update={"time_s": math.inf}))
+    return min(failures, key=_order, default=None)
+
+
+def cause(live: Path) -> str | None:
+    """Return the reason if a rank of an attempt failed by itself, without the loss of another."""
+    failure = first_failure(live)
+    return failure.reason if failure and failure.kind in ("killed", "error") else None
+
+
+class Failure(BaseModel):
+    """``failure.HOST.json`` and ``error.RANK.json``."""
+
+    reason: str
+    kind: Kind = "error"
+    time_s: float = 0.0
+    rank: int | None = None
+
+
+def read_failures(live: Path, pattern: str = "failure.*.json") -> list[Failure]:
+    """Return the failures in an attempt's files; a damaged file is a failure by itself."""
+    failures = []
+    for path in sorted(live.glob(pattern)):
+        try:
+            failures.append(Failure.model_validate_json(read_text(path)))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            reason = f"{path} cannot be read"
+            failures.append(Failure(reason=reason, kind="exited", time_s=math.inf))
+    return failures
+
+
+def _order(failure: Failure) -> tuple[int, float]:
+    return _KINDS.index(failure.kind), failure.time_s
+
+
+def _first_error(live: Path) -> Failure | None:
+    """Return the error of the rank that failed first; the reason names the rank."""
+    first = min(read_failures(live, "error.*.json"), key=_order, default=None)
+    if first is None or first.rank is None:
+        return first
+    return first.model_copy(update={"reason": f"rank {first.rank}: {first.reason}"})
+
+
+def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
+    """Return why a host's ranks failed, from their exit codes in the order of their failures.
+
+    A kill comes first, because errors of other ranks are its consequences. The next candidate is
+    the earliest error of any rank of the run, on any host. A lost connection is the last one.
+    """
+    for rank, code in sorted(codes.items()):
+        if code in _KILLS:
+            return "killed", f"rank {rank} {describe_exit(code)}"
+    error = _first_error(live)
+    if error is not None and error.kind == "error":
+        return error.kind, error.reason
+    for rank, code in sorted(codes.items()):
+        if code == DISK_FULL:
+            return "error", f"rank {rank}: {_FULL}; details could not be written"
+    without_error = [rank for rank in codes if not (live / f"error.{rank}.json").exists()]
+    if error is not None and not without_error:
+        return error.kind, error.reason
+    rank = next(iter(without_error or codes))
+    return "exited", f"rank {rank} {describe_exit(codes[rank])}"
+
+
+def describe_exit(code: int) -> str:
+    """Return how a process ended, from its return code in ``subprocess``'s convention."""
+    if code < 0:
+        return f"ended by signal {-code} ({signal.Signals(-code).name})"
+    return f"ended with exit code {code}"
+
+
+def reason_of_agent(code: int) -> str:
+    """Return how a node agent without a failure file ended, from its exit code."""
+    if code == DISK_FULL:
+        return f"{_FULL}; the node agent could not write why the run failed"
+    return f"the node agent {'was ' if code < 0 else ''}{describe_exit(code)}"

@@ -1,0 +1,188 @@
+"""A rank of a run: its device, its host, its collectives.
+
+Of torch's kinds of devices ``cuda`` is NVIDIA's GPUs and, with ROCm, AMD's; ``xpu`` is Intel's;
+``cpu`` means that no GPU is used.
+"""
+
+import datetime
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
+from wattlaw.running.steps import Floats
+from wattlaw.running.training.environment import RENDEZVOUS_FILE, host_name, take_device
+
+T = TypeVar("T")
+
+#: The backend of torch.distributed for each kind of device.
+BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
+#: A collective that waits longer than this has lost another rank.
+_COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The rank of a process and the world."""
+
+    rank: int
+    world: int
+    local_rank: int
+    local_world: int
+    device: torch.device
+    host: str
+
+    @property
+    def is_first_of_host(self) -> bool:
+        return self.local_rank == 0
+
+    @property
+    def gpu(self) -> Any | None:
+        """Return torch's functions for this rank's GPU, None if it trains on the processor."""
+        return gpu_functions(self.device)
+
+    def synchronize(self) -> None:
+        if self.gpu is not None:
+            self.gpu.synchronize(self.device)
+
+    def barrier(self) -> None:
+        """Wait for this rank's device and for all other ranks."""
+        self.synchronize()
+        if self.world > 1:
+            dist.barrier()
+            self.synchronize()
+
+    @contextmanager
+    def first_before_others(self) -> Iterator[None]:
+        """Run a block on the first rank, and then on the others, which find what it has cached."""
+        if self.rank > 0:
+            self.barrier()
+        try:
+            yield
+        finally:  # after an error, too: the others do not wait for it, but find it themselves
+            if self.rank == 0:
+                self.barrier()
+
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in order of rank, on every rank."""
+        gathered: list[T] = [value] * self.world
+        if self.world > 1:
+            dist.all_gather_object(gathered, value)
+        return gathered
+
+    def average(self, tensor: torch.Tensor) -> None:
+        dist.all_reduce(tensor)
+        tensor /= self.world
+
+    def cpu_group(self) -> Any:
+        return None if self.gpu is None else dist.new_group(backend="gloo")
+
+    def largest(self, values: Sequence[float], group: Any) -> list[float]:
+        """Return the largest of each value over all ranks, by a reduction on the CPU."""
+        reduced = torch.tensor(values, dtype=torch.float64)
+        if self.world > 1:
+            dist.all_reduce(reduced, dist.ReduceOp.MAX, group=group)
+        return reduced.tolist()
+
+    def least_and_mean(self, values: Floats) -> tuple[Floats, Floats]:
+        """Return the least and the mean of each value over all ranks, of which there are several.
+
+        Every rank has the same number of values.
+        """
+        least = torch.from_numpy(values).to(self.device)
+        mean = least.clone()
+        dist.all_reduce(least, dist.ReduceOp.MIN)
+        self.average(mean)
+        return least.cpu().numpy(), mean.cpu().numpy()
+
+    def of_host(self, gathered: list[T]) -> list[T]:
+        """Return the gathered values of this host's ranks, which are numbered in a row."""
+        first = self.rank - self.local_rank
+        return gathered[first : first + self.local_world]
+
+
+@contextmanager
+def process_group() -> Iterator[Ranks]:
+    """Join the process group that the environment describes; leave it if the block succeeds.
+
+    After an error the group is left as it is: to destroy it would wait for ranks that wait for this
+    one. The end of the process aborts it.
+
+    Raises ``NotAvailable`` if torch has no kernels for the GPU.
+    """
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = available_device(take_device(local_rank))  # CUDA reads the variable at its first use
+    check_kernels(device)
+    gpu = gpu_functions(device)
+    if gpu is not None:
+        gpu.set_device(device)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    file = os.environ.get(RENDEZVOUS_FILE)
+    dist.init_process_group(
+        BACKENDS[device.type],
+        store=dist.FileStore(file, world) if file else None,  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=world,
+        timeout=_COLLECTIVE_TIMEOUT,
+        device_id=None if gpu is None else device,
+    )
+    yield Ranks(
+        rank=rank,
+        world=world,
+        local_rank=local_rank,
+        local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
+        device=device,
+        host=host_name(),
+    )
+    dist.destroy_process_group()
+
+
+def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
+    """Return tensors, or tuples, lists and dicts of them, on a device.
+
+    Tensors of four dimensions get the memory format ``images``.
+    """
+    if isinstance(data, torch.Tensor):
+        form = images if images is not None and data.dim() == 4 else torch.preserve_format
+        return data.to(device, non_blocking=True, memory_format=form)
+    if isinstance(data, tuple | list):
+        make = getattr(data, "_make", type(data))  # a named tuple is made otherwise
+        return make(to_device(item, device, images) for item in data)
+    if isinstance(data, dict):
+        return {key: to_device(item, device, images) for key, item in data.items()}
+    return data
+
+
+def device_kind(*, has_cuda: bool, has_xpu: bool) -> str:
+    """Return the kind of device to train on.
+
+    >>> BACKENDS[device_kind(has_cuda=False, has_xpu=True)]
+    'xccl'
+    """
+    return "cuda" if has_cuda else "xpu" if has_xpu else "cpu"
+
+
+def available_device(index: int = 0) -> torch.device:
+    kind = device_kind(has_cuda=torch.cuda.is_available(), has_xpu=torch.xpu.is_available())
+    return torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
+
+
+def gpu_functions(device: torch.device) -> Any | None:
+    return None if device.type == "cpu" else torch.get_device_module(device)
+
+
+def check_kernels(device: torch.device) -> None:
+    """Raise ``NotAvailable`` if the device is an NVIDIA GPU that torch has no kernels for."""
+    if device.type != "cuda" or torch.version.hip:
+        return
+    gpu = torch.cuda.get_device_properties(device)
+    capability, architectures = (gpu.major, gpu.minor), torch.cuda.get_arch_list()
+    reason = no_kernels_reason(gpu.name, capability, torch.__version__, architectures)
+    if reason is not None:
+        raise NotAvailable(reason)

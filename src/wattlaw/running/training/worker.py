@@ -1,0 +1,155 @@
+"""One rank of a run: ``python -m wattlaw.running.training.worker RUN_FOLDER ATTEMPT``."""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from wattlaw.common import machine, processes
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import write_text
+from wattlaw.measure.devices.inventory import visible_gpu_ids
+from wattlaw.running.training import failures, preemption
+from wattlaw.running.training.environment import (
+    AGENT_PID,
+    DISK_FULL,
+    MIG_INSTANCES,
+    SHARING_WORKERS,
+)
+from wattlaw.store.record import Facts
+from wattlaw.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from wattlaw.running.training.ranks import Ranks
+
+_PACKAGES = (
+    "wattlaw", "torch", "torchvision", "transformers", "tokenizers", "torch-geometric",
+    "nvidia-physicsnemo", "tfrecord", "h5py", "pillow", "numpy", "scikit-learn",
+    "nvidia-nccl-cu13",
+)  # fmt: skip
+
+
+def main() -> int:
+    processes.end_with_parent(int(os.environ[AGENT_PID]))
+    folder, attempt = RunFolder(Path(sys.argv[1])), int(sys.argv[2])
+    try:
+        with preemption.listening():
+            _train(folder, attempt)
+    except BaseException as error:  # with SystemExit: no rank ends in order before the others
+        _abort(folder.live(attempt), error)
+    return 0
+
+
+def _abort(live: Path, error: BaseException) -> NoReturn:
+    """Write why this rank failed, and end the process at once.
+
+    Other ranks may wait for this one in a collective. An orderly end of the process group, or of
+    the interpreter, could wait for them. The kernel closes the connections, and the node agent
+    ends the other ranks.
+    """
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+    try:
+        failures.write_error(live, int(os.environ.get("RANK", "0")), error)
+    except OSError as write_error:
+        if failures.disk_full_error(write_error):
+            code = DISK_FULL
+    with contextlib.suppress(OSError):  # the traceback may not fit on the disk
+        traceback.print_exception(error)
+        sys.stdout.flush()
+    for loader in multiprocessing.active_children():
+        loader.kill()
+    os._exit(code & 0xFF or 1)
+
+
+def _train(folder: RunFolder, attempt: int) -> None:
+    with processes.collector_paused():
+        import torch
+        import torch._dynamo  # otherwise the first optimizer imports it
+
+        from wattlaw.common import registry
+        from wattlaw.running.training import flops
+        from wattlaw.running.training.loop import Training
+        from wattlaw.running.training.ranks import process_group
+        from wattlaw.store.live import open_windows
+        from wattlaw.workloads import catalogue, data_cache
+
+    record = folder.read()
+    if record is None:
+        raise BadInput(f"{folder.record_path}: not there")
+    live = folder.live(attempt)
+    spec = record.spec
+    os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
+    entry = registry.load(catalogue.GROUP, spec.workload.name)
+    workload = catalogue.build(spec.workload)
+    with process_group() as ranks:
+        torch.manual_seed(record.seed)
+        model = workload.model().to(ranks.device)
+        training = Training(workload, model, spec, record.seed, ranks)
+        windows = None
+        if ranks.is_first_of_host:
+            counted = flops.flops_per_sample(workload, model, training.data)
+            _write_facts(
+                live,
+                ranks,
+                model,
+                metric=entry.metric,
+                flops_per_sample=counted,
+                loader_workers=training.loader.workers,
+                dataset_samples=len(training.data),
+            )
+            print(
+                f"wattlaw: {ranks.host}: {training.loader.workers} loader processes per worker; "
+                f"{os.environ.get(SHARING_WORKERS, ranks.local_world)} workers share "
+                f"{processes.cores()} cores",
+                flush=True,
+            )
+            windows = open_windows(live, ranks.host)
+        training.run(windows, entry.metric, folder, live)
+        if windows is not None:
+            windows.close()
+        del training, model  # gloo may abort at exit when a model outlives the process group
+        gc.collect()
+
+
+def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -> None:
+    import torch
+
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    hardware, device_ids = machine.hardware(), ["host"]
+    if ranks.gpu is not None:
+        hardware = ranks.gpu.get_device_name(ranks.device)
+        instances = os.environ.get(MIG_INSTANCES)
+        if instances is not None:
+            device_ids = instances.split(",")[: ranks.local_world]
+        elif ranks.device.type == "cuda" and not torch.version.hip:
+            devices = map(torch.cuda.get_device_properties, range(ranks.local_world))
+            device_ids = [f"GPU-{device.uuid}" for device in devices]
+        else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
+            device_ids = visible_gpu_ids()[: ranks.local_world]
+    facts = Facts(
+        hosts=(ranks.host,),
+        hardware=hardware,
+        device_ids=tuple(device_ids),
+        parameters=sum(parameter.numel() for parameter in trained),
+        gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
+        threads_per_worker=torch.get_num_threads(),
+        world_size=ranks.world,
+        backend=torch.distributed.get_backend(),
+        parallelism="ddp" if ranks.world > 1 else "none",
+        workers_cooperate=True,
+        software=machine.software(_PACKAGES)
+        | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
+        | ({"rocm": torch.version.hip} if torch.version.hip else {}),
+        **known,
+    )
+    write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
