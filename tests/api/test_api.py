@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import inspect
 import json
 import pkgutil
 import subprocess
@@ -315,7 +316,8 @@ def test_every_public_name_is_imported_when_it_is_used():
     assert shown.stdout == "['wattlaw']\n"
     assert set(wattlaw.__all__) <= set(dir(wattlaw))
     for name in wattlaw.__all__:
-        assert callable(getattr(wattlaw, name))
+        assert getattr(wattlaw, name)
+    assert inspect.isfunction(wattlaw.run)  # no package of this name hides it
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = wattlaw.nothing
 
