@@ -278,3 +278,14 @@ def test_energies_that_are_all_the_same_have_a_law_and_no_r2():
     windows = [window_row(str(run["run_id"]), 1, duration_s=10.0, **gpu) for run in runs]
     law = energy_law(run_metrics(*frames(runs, windows)))
     assert [law[f"r2_{form}"] for form in ("origin", "intercept", "log_log")] == [None, None, None]
+
+
+def test_a_law_in_another_quantity_than_the_gpus_never_mixes_jobs():
+    runs, windows = [], []
+    for gpus in (1, 2):
+        for batch in (16, 32, 64, 128):
+            name = f"{gpus}-{batch}"
+            runs.append(run_row(name, gpus=gpus, global_batch=gpus * batch, local_batch=batch))
+            windows += [window_row(name, n, duration_s=gpus + batch / 64) for n in range(2)]
+    fits = fit_metrics(run_metrics(*frames(runs, windows)), "local_batch", "time_s", None)
+    assert [fit.group for fit in fits.rows] == [{"gpus": 1}, {"gpus": 2}]

@@ -192,7 +192,8 @@ with escaped_output(), observer_for(Console(), 2) as observer:
 """
     script = tmp_path / "show.py"
     script.write_text(code)
-    path = os.pathsep.join([str(paths.SUPPORT), os.environ.get("PYTHONPATH", "")])
+    own = (Path(__file__).parent, paths.SUPPORT, paths.SUPPORT.parent)
+    path = os.pathsep.join([*map(str, own), os.environ.get("PYTHONPATH", "")])
     code, text = on_a_terminal(script, PYTHONPATH=path)
     assert code == 0, text
     text = re.sub(r"\r(?=\x1b\[2?K)", "", text)

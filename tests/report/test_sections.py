@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wattlaw.analysis.advise.footprint import Footprint
 
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
@@ -35,6 +34,7 @@ from wattlaw.report.topics import (
     verdict,
 )
 from wattlaw.report.topics.advice import merge_warnings, summary
+from wattlaw.study.footprint import Footprint
 from wattlaw_papers import published as reference
 from wattlaw_papers import section as claims
 from wattlaw_papers.claims import check_claims

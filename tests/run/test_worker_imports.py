@@ -74,7 +74,7 @@ def test_a_real_run_is_done_where_the_libraries_of_the_front_end_are_not(begun, 
     assert record.status == "done"
     assert (store.pandas("epochs").cpu_energy_j > 0).all()
     processes = begun.read_text()
-    for part in ("run.training.agent", "measure.telemetry.sampler", "run.training.worker"):
+    for part in ("running.training.agent", "measure.telemetry.sampler", "running.training.worker"):
         assert f"'wattlaw.{part}'" in processes
 
 

@@ -50,23 +50,23 @@ class Findings:
     not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done runs that are in no result
     facts: dict[str, str]  # workloads, hardware, software and dates of the runs, as text by name
     notes: tuple[str, ...]  # the distinct notes of runs, each with the number of runs
-    runs: pd.DataFrame  # analysis.metrics.run_metrics
+    runs: pd.DataFrame  # metrics.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    settings: pd.DataFrame  # analysis.groups.aggregate
-    series: pd.DataFrame  # analysis.series.scaling_series
+    settings: pd.DataFrame  # metrics.groups.aggregate
+    series: pd.DataFrame  # laws.series.scaling_series
     fits: SeriesFits
-    speedups: pd.DataFrame  # analysis.speedup.speedups
+    speedups: pd.DataFrame  # laws.speedup.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
     varying_settings: tuple[str, ...]  # settings other than GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
     comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
     comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
-    limit_effects: pd.DataFrame  # analysis.laws.limit_effects, and ``limit_kind``
-    energy_laws: pd.DataFrame  # analysis.energy_laws.energy_laws, of limit_effects.without_limits
+    limit_effects: pd.DataFrame  # laws.limit_effects, and ``limit_kind``
+    energy_laws: pd.DataFrame  # laws.energy_laws.energy_laws, of limit_effects.without_limits
     factor_model: FactorModel | None
-    factor_drift: pd.DataFrame  # analysis.energy_laws.factor_drift
-    quality: tuple[BatchQuality, ...]  # analysis.batch_effects.quality_by_batch
+    factor_drift: pd.DataFrame  # laws.energy_laws.factor_drift
+    quality: tuple[BatchQuality, ...]  # laws.batch_effects.quality_by_batch
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None

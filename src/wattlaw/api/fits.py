@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from wattlaw.analysis.laws.series import fit_table, without_estimated
+from wattlaw.analysis.laws.series import FIXED, fit_table, without_estimated
 from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics.groups import ENERGIES
 from wattlaw.analysis.metrics.metrics import missing_energy, unit_of
@@ -69,6 +69,9 @@ def fit_metrics(table: pd.DataFrame, x: str, y: str, by: str | Sequence[str] | N
     if by is None and x == "gpus" and y in table.columns:
         return SeriesFits((*fit_table(table, y).rows, *refused))
     names = [by] if isinstance(by, str) else list(by or ())
+    if by is None:  # one group for each job: what else varies than x and the batches
+        others = (name for name in (*FIXED, "gpus", "nodes") if name != x and name in table)
+        names = [name for name in others if table[name].nunique(dropna=False) > 1]
     names += ["energy_is"] if y in ENERGIES else []
     units = {unit: unit_of(y, unit) for unit in table["unit"].dropna().unique()}
     if len({*units.values()}) > 1:

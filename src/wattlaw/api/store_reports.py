@@ -81,7 +81,7 @@ class StoreReports(StoreTables):
         reference
             The GPU count that speedups are relative to; by default each series' smallest.
         target
-            A target quality, for the figure ``targets``.
+            A target quality.
         energy_scope
             As in ``advise``. By default, a figure of one study counts what that study counted.
 

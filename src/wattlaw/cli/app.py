@@ -24,7 +24,7 @@ _HELP = {
     "advise": "Recommend a GPU count, power limit, clock and batch size.",
     "compare": "Compare two stores: machines, code versions, before and after.",
     "predict": "Predict time, power and energy of settings that were not measured.",
-    "import": "Import measurements of other tools into a store.",
+    "import": "Import measurements of other tools, and any table with --map, into a store.",
     "export": "Write a table, an archive or another format of a store to a file.",
     "devices": "List the devices that can be measured and limited.",
     "selftest": "Check the overhead and accuracy of measurements.",

@@ -139,7 +139,7 @@ GALLERY: tuple[Figure, ...] = (
     ),
     Figure(
         "growing_data", "A data set that grows with N", "batch", batch.growing_data,
-        "The number of samples grows with the workers (weak scaling): a horizontal line is ideal.",
+        "The number of samples grows with the workers: a horizontal line is ideal.",
     ),
     Figure(
         "quality", "Quality against global batch", "batch", batch.quality,

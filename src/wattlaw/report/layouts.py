@@ -73,6 +73,8 @@ def figure_scope(figure: str) -> str:
 def sections(content: Content) -> tuple[Section, ...]:
     """Return the sections of the content's layout that have a sentence or a block."""
     added = added_sections()
+    if taken := {*added} & {*_SECTIONS}:
+        raise BadInput(f"report: an add-on's section has the name of another: {', '.join(taken)}")
     builders = _SECTIONS | {name: (each.title, each.build) for name, each in added.items()}
     folded: State = "folded" if content.layout.name is None else "open"
     shown = []

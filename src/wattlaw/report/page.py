@@ -11,7 +11,7 @@ from wattlaw.report.charts import Spec
 from wattlaw.report.layouts import layout, sections
 from wattlaw.report.pictures import Chart, draw_charts, make_charts
 from wattlaw.report.rendering import render
-from wattlaw.report.sections import Content, Layout, Section
+from wattlaw.report.sections import Content, Layout, Picture, Section
 
 
 def write_report(
@@ -41,9 +41,13 @@ def write_report(
     lead += [shown.source] if shown.source else []
     origin = f" ({findings.sources_label})" if findings.sources_label else ""
     studies = f": {facts['Studies']}" if "Studies" in facts else ""
+    parts = sections(content)
+    # Those of the sections: an add-on's pictures are not in the gallery.
+    blocks = (block for section in parts for block in section.blocks)
+    specs = {block.name: block.spec for block in blocks if isinstance(block, Picture)}
     write_page(
-        path, f"Time and energy of training{studies}{origin}", sections(content),
-        {picture.name: picture.spec for picture in pictures} if interactive else None,
+        path, f"Time and energy of training{studies}{origin}", parts,
+        specs if interactive else None,
         origin=origin, lead=f"{'; '.join(lead)}.",
     )  # fmt: skip
 

@@ -202,7 +202,7 @@ def slowdown_check(slowdowns: list[float]) -> Check:
 def _gpu_checks(folder: Path, host: str, report: SamplerReport, watch_s: float) -> list[Check]:
     gpus = [device for device in report.devices if device.kind == "gpu"]
     if not gpus:
-        reasons = (report.unavailable.get(name) for name in ("amd", "nvidia"))
+        reasons = (report.unavailable.get(name) for name in ("amd", "intel", "nvidia"))
         why = "; ".join(filter(None, reasons)) or "no GPU"
         return [_not_available(name, None, why) for name in (_REFRESH, _AGREEMENT)]
     checks = []

@@ -43,8 +43,8 @@ class RunGroup:
     workload: str
     hardware: str
     label: str
-    runs: pd.DataFrame  # analysis.metrics.run_metrics
-    series: pd.DataFrame  # analysis.series.scaling_series
+    runs: pd.DataFrame  # metrics.metrics.run_metrics
+    series: pd.DataFrame  # laws.series.scaling_series
 
     def main_series(self) -> pd.DataFrame:
         """Return the series that represents the group.

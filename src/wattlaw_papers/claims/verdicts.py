@@ -56,8 +56,8 @@ def scope_of(studies: Collection[str]) -> str:
 class Measurements:
     """What claims are tested on; the energies have one scope."""
 
-    runs: pd.DataFrame  # analysis.metrics.run_metrics
-    series: pd.DataFrame  # analysis.series.scaling_series
+    runs: pd.DataFrame  # metrics.metrics.run_metrics
+    series: pd.DataFrame  # laws.series.scaling_series
     quality: tuple[BatchQuality, ...]
     footprint: Footprint | None
 

@@ -64,7 +64,7 @@ def predicted_options(
     *,
     far: bool,
 ) -> list[Option]:
-    """Return options that were not run, predicted by the model of ``analysis.prediction``.
+    """Return options that were not run, predicted by the model of ``analysis.predict``.
 
     They are at measured GPU counts and their doublings: all combinations of measured batches and
     limits, and those half-way between neighbours, as far as ``judge`` returns an option for them.

@@ -2,7 +2,7 @@
 
 Huber et al. 2025 find that accuracy falls beyond a global batch of 8192 for ResNet50. Here the fall
 is a finding of Hsu's multiple comparisons with the best (``metrics.estimates``), whose intervals
-hold for all batches together. How many epochs a target takes is ``analysis.critical_batch``.
+hold for all batches together. How many epochs a target takes is ``laws.critical_batch``.
 """
 
 from dataclasses import dataclass

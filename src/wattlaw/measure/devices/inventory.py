@@ -82,7 +82,7 @@ def visible_gpu_ids() -> list[str]:
 def visible_devices() -> dict[str, str]:
     """Return the visible GPUs and MIG instances, each with the id of its GPU, by their ids.
 
-    They are of one vendor, as those that torch uses: of NVIDIA if there are any, else of AMD.
+    They are of one vendor, as those that torch uses: of NVIDIA, else of AMD, else of Intel.
     A driver that does not answer for some seconds counts as none, so that the caller continues.
     Raises ``BadInput`` if ``WATTLAW_SYSFS_ROOT`` is not a folder.
     """

@@ -38,7 +38,7 @@ class Target:
 
 
 class Meter(Protocol):
-    """Reads one kind of hardware. Registered under the entry point ``wattlaw.measure.devices``."""
+    """Reads one kind of hardware. Registered under the entry point ``wattlaw.devices``."""
 
     #: The period at which to call ``read``, in seconds; at least ``Target.period_s``.
     period_s: float

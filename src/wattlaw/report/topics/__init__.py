@@ -1,1 +1,4 @@
-"""One module per topic of the report: its tables, and its sentences in the summary."""
+"""One module per topic of the report: its sentences, tables and figures.
+
+``layouts.py`` puts them in order, ``figures.py`` names the figures.
+"""
