@@ -336,10 +336,10 @@ def test_advice_names_the_nodes_where_a_count_was_run_on_several():
     layout = {"a": (2, 1), "b": (2, 2)}
     runs = [run_row(name, gpus=gpus, nodes=nodes) for name, (gpus, nodes) in layout.items()]
     tables = frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=2.0)])
-    found = summary(advise(run_metrics(*tables), tables[1], "digits-cnn"))
-    assert found.recommended is not None
-    assert found.recommended.setting["nodes"] == 1
-    assert "on 1 node" in found[0]
+    advice = advise(run_metrics(*tables), tables[1], "digits-cnn")
+    assert advice.recommended is not None
+    assert advice.recommended.setting["nodes"] == 1
+    assert "on 1 node" in summary(advice)[0]
 
 
 def test_the_text_of_advice_names_the_unit():
