@@ -8,8 +8,8 @@ from wattlaw.store.store import Store
 def test_a_run_at_its_time_limit_writes_a_checkpoint_and_continues(
     cluster: Cluster, desk: Desk
 ) -> None:
-    # Slurm looks every 30 s, and warns about 30 s after the start.
-    slowly(desk, slurm={"time": "2", "warn_s": 90}, train={})
+    # Slurm looks every 30 s, and warns 30 to 90 s after the start.
+    slowly(desk, slurm={"time": "2", "warn_s": 30}, train={})
     desk.pauses(1.0)
     before = desk.submissions()
     with desk.running() as front:
