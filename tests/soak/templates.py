@@ -118,5 +118,5 @@ def studies() -> list[str]:
 
 def hardware() -> list[str]:
     """Return the texts of the hardware files that the package ships."""
-    folder = REPOSITORY / "src" / "wattlaw" / "simulator" / "hardware"
+    folder = REPOSITORY / "src" / "wattlaw" / "hardware" / "files"
     return [path.read_text() for path in sorted(folder.glob("*/*.yaml"))]
