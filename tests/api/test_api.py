@@ -131,6 +131,7 @@ def test_several_stores_are_one_set_of_results(folder, measured):
 
 def test_a_fit_of_a_store_is_that_of_its_table(results):
     (row,) = results.fit().rows
+    assert "SeriesFits(" not in str(results.fit())
     assert row.group["global_batch"] == 256
     uncapped = results.metrics[results.metrics["power_limit_w"].isna()]
     (of_table,) = wattlaw.fit(uncapped, by=["workload"]).rows

@@ -25,7 +25,6 @@ _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}")
 _DAY_S = 86_400.0
 #: Links of one path, as in Linux (path_resolution(7)).
 _MAX_LINKS = 40
-_LOCKS = Path("/proc/locks")
 
 
 def read_bytes(path: Path, most_bytes: int = MAX_TEXT_BYTES) -> bytes:
@@ -101,24 +100,6 @@ def locked(file: BinaryIO | int, how: int = fcntl.LOCK_EX) -> bool:
         if error.errno not in _NO_LOCKS:
             raise
     return True
-
-
-def locking_process(path: Path) -> int | None:
-    """Return the id of the process that has locked a file (flock), None if the kernel shows none.
-
-    It is -1 where the process that took the lock has ended, and another one has inherited it.
-    """
-    try:
-        status = path.lstat()
-        locks = _LOCKS.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return None
-    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-    inode = f"{major:02x}:{minor:02x}:{status.st_ino}"
-    for fields in map(str.split, locks):
-        if len(fields) > 5 and fields[1] == "FLOCK" and fields[5] == inode:
-            return int(fields[4])
-    return None
 
 
 @contextlib.contextmanager

@@ -72,8 +72,18 @@ def _comparison_page(result: Comparison, path: Path) -> None:
     write_comparison(result, path)
 
 
+def _fit_lines(result: SeriesFits) -> list[str]:
+    refused = [f"{group_label(group)}: {reason}" for group, reason in result.refusals]
+    return ["t = α N^−β", *refused, *scaling.breakpoints(result.rows)]
+
+
+@shown.register
+def _fits(result: SeriesFits) -> str:
+    table = scaling.laws(result)
+    rows = [] if table is None else table.to_frame().to_string(index=False).splitlines()
+    return "\n".join([*rows, *_fit_lines(result)])
+
+
 @shown_in_notebook.register
 def _fits_html(result: SeriesFits) -> str:
-    refused = [f"{group_label(group)}: {reason}" for group, reason in result.refusals]
-    lines = ["t = α N^−β", *refused, *scaling.breakpoints(result.rows)]
-    return _html(scaling.laws(result), lines)
+    return _html(scaling.laws(result), _fit_lines(result))

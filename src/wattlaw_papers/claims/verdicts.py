@@ -18,7 +18,7 @@ something differs somewhere, it is the other way round.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -31,7 +31,7 @@ from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.metrics import run_metrics, with_sampled_utilisation
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.common.errors import Refused
-from wattlaw.common.scopes import DEVICES, OUTERMOST
+from wattlaw.common.scopes import DEVICES
 from wattlaw.study.footprint import Footprint
 
 SUPPORTED, CONTRADICTED, NOT_DECIDABLE = "supported", "contradicted", "not decidable"
@@ -45,11 +45,6 @@ _MAX_LISTED = 3
 _MOST_CHANGE = 10.0
 
 Numbers = dict[str, Any]
-
-
-def scope_of(studies: Collection[str]) -> str:
-    """Return what energies count that are compared with one study; else the outermost scope."""
-    return SCOPES[next(iter(studies))] if len(studies) == 1 else OUTERMOST
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
