@@ -1,6 +1,7 @@
 """The command line as a user meets it: real processes, real files."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -244,3 +245,21 @@ def test_a_measured_command_may_have_empty_arguments(tmp_path, monkeypatch, capf
     assert main(["measure", "--", "printf", "%s|", "a", ""]) == 0
     assert capfd.readouterr().out == "a||"
     assert main(["measure", "printf", "%s|", "", "b"]) == 0
+
+
+def test_a_broken_add_on_breaks_its_own_command_only(tmp_path):
+    info = tmp_path / "bad-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bad\nVersion: 1\n")
+    points = "[wattlaw.commands]\nbroken = nothing_here:X\nrun = nothing_here:Y\n"
+    (info / "entry_points.txt").write_text(points)
+
+    def code(*words):
+        line = [sys.executable, "-m", "wattlaw", *words]
+        path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run(line, env=os.environ | {"PYTHONPATH": path}, check=False)
+        return done.returncode
+
+    assert code("--help") == 0
+    assert code("run", "--help") == 0  # the core's, not that of the add-on
+    assert code("broken") == 3

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from wattlaw.common import registry
+from wattlaw.common.errors import NotAvailable
 from wattlaw.common.registry import Command
 
 #: The core's commands with their help, so that ``wattlaw --help`` imports no command.
@@ -35,15 +36,23 @@ _FUNCTIONS = {"import": "import_files", "next": "next_measurements"}
 
 
 def _commands() -> dict[str, Command]:
-    """Return the commands of the core, then those of the add-ons, by name."""
+    """Return the commands of the core, then those of the add-ons, by name.
+
+    An add-on replaces no command of the core, and one that is broken does not break the others.
+    """
     own = {
         name: Command(
             text, f"wattlaw.cli.commands.{_FUNCTIONS.get(name, name)}", _FUNCTIONS.get(name, name)
         )
         for name, text in _HELP.items()
     }
-    group = "wattlaw.commands"
-    return own | {name: registry.load(group, name) for name in registry.names(group)}
+    group, added = "wattlaw.commands", dict[str, Command]()
+    for name in registry.names(group):
+        try:
+            added[name] = registry.load(group, name)
+        except NotAvailable as error:
+            added[name] = Command(str(error), "", "")
+    return own | added | own
 
 
 COMMANDS = _commands()
@@ -56,7 +65,9 @@ class LazyGroup(TyperGroup):
         """Return a command, or None where there is none of this name."""
         if cmd_name not in self.commands:
             return None
-        _, name, function = COMMANDS[cmd_name]
+        text, name, function = COMMANDS[cmd_name]
+        if not name:
+            raise NotAvailable(text)
         module = import_module(name)
         loader = typer.Typer(add_completion=False, rich_markup_mode=None)
         if hasattr(module, "app"):  # a command with commands of its own
