@@ -17,8 +17,8 @@ from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.job import SimulatedJob
-from wattlaw_simulator.predict import predict
+from wattlaw_simulator.simulate_step import predict
+from wattlaw_simulator.simulated_job import SimulatedJob
 
 Floats = npt.NDArray[np.float64]
 Measure = Callable[[np.random.Generator], Observation]

@@ -37,7 +37,7 @@ from throughput import BLOCK_LIMIT_S, BUILD_LIMIT_S, CASES, compare_rates, setti
 from wattlaw.common import machine, processes
 from wattlaw.common.files import write_text
 from wattlaw.measure.telemetry import sampler
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.selftest import median_interval, paired_slowdowns
 from wattlaw.store.live import read_live
 from wattlaw.store.record import SamplerReport

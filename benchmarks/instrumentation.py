@@ -28,7 +28,7 @@ def hook_times_us(seconds: float) -> dict[str, float]:
     """Return the mean time per step of the hook, of the loader's hooks, and of one empty call."""
     import torch
 
-    steps: Any = sys.modules["_wattlaw.steps"]
+    steps: Any = sys.modules["_wattlaw.step_hook"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = torch.nn.Linear(8, 8, device=device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -63,7 +63,7 @@ def paired_times_s(pairs: int, block_steps: int) -> list[dict[bool, float]]:
     import torch
     from torch.utils.data import DataLoader, TensorDataset
 
-    steps: Any = sys.modules["_wattlaw.steps"]
+    steps: Any = sys.modules["_wattlaw.step_hook"]
     iterators: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     names = ("_next_index", "__next__")
     hooked = {name: getattr(iterators, name) for name in names}

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from common import end_tree
 from wattlaw.common import processes
-from wattlaw.study.base import Precision
+from wattlaw.study.base_model import Precision
 
 _SEED = 0
 

@@ -19,9 +19,9 @@ from published import markdown
 from wattlaw.hardware.library import read_cluster
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.job import Parameters
 from wattlaw_simulator.kernels import kernel_load
 from wattlaw_simulator.power import Board
+from wattlaw_simulator.simulated_job import Parameters
 
 #: By data set: our workload, the network's name in the table, how many of our samples one of theirs
 #: is (our sequences have 512 tokens, those of SQuAD 384, those of Sentiment140 about 64), and the

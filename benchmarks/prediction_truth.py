@@ -26,8 +26,8 @@ from wattlaw.hardware import library
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.job import Parameters, SimulatedJob
-from wattlaw_simulator.predict import predict
+from wattlaw_simulator.simulate_step import predict
+from wattlaw_simulator.simulated_job import Parameters, SimulatedJob
 
 #: Profiles, with a usual local batch.
 USUAL_BATCH = {

@@ -22,9 +22,9 @@ from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.study.model import RunSpec
 from wattlaw.study.plan import expand, read_study
 from wattlaw_papers.published import Published, published
-from wattlaw_simulator.job import Window
-from wattlaw_simulator.launching.machine import Machine
-from wattlaw_simulator.predict import predict
+from wattlaw_simulator.launching.simulated_machine import Machine
+from wattlaw_simulator.simulate_step import predict
+from wattlaw_simulator.simulated_job import Window
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

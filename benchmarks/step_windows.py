@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.stats import t as student
 
 from common import write_results
-from wattlaw.api.progress import LineProgress
+from wattlaw.api.progress_lines import LineProgress
 from wattlaw.common import machine
 from wattlaw.running.campaign import Campaign
 from wattlaw.running.local import LocalLauncher

@@ -4,7 +4,7 @@ from wattlaw.common.registry import Command
 
 DASHBOARD = Command(
     "Show running studies in a browser, live.",
-    "wattlaw_dashboard.command",
+    "wattlaw_dashboard.dashboard_command",
     "dashboard",
 )
 TOP = Command(

@@ -20,8 +20,8 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw_dashboard.channels import Parts
-from wattlaw_dashboard.overview import RunRow, RunTails, log_tail, read_overview
-from wattlaw_dashboard.results import read_energies, read_results
+from wattlaw_dashboard.dashboard_overview import RunRow, RunTails, log_tail, read_overview
+from wattlaw_dashboard.shown_results import read_energies, read_results
 from wattlaw_dashboard.tails import Device, Mark, Totals, ended_run
 from wattlaw_dashboard.timeline import timelines
 

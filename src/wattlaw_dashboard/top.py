@@ -19,7 +19,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
-from wattlaw_dashboard.overview import Overview, RunTails, read_overview
+from wattlaw_dashboard.dashboard_overview import Overview, RunTails, read_overview
 from wattlaw_dashboard.tails import Device, RunTail
 
 #: Steps of a sparkline, and its seconds.

@@ -24,7 +24,7 @@ from wattlaw.importing.reading import (
 )
 from wattlaw.importing.runs import RunMaker, checked_energy
 from wattlaw.store.fields import InvalidCell
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts, Site
 
 _REQUIRED = ("timestamp", "project_name", "duration", "emissions", "energy_consumed")

@@ -23,7 +23,7 @@ from wattlaw.importing.reading import Source, count, positive
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import measure_of
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts
 from wattlaw_formats.mlperf_windows import METRIC, OTHER_RANK, SKEW_MS, Event, windows_of
 

@@ -23,7 +23,7 @@ from wattlaw.importing.reading import MAX_READINGS, Source, moment_ns
 from wattlaw.importing.readings import SampleRows, gpus_of
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import measure_of, measured, phase_of
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 from wattlaw_formats.hdf5 import Node, read_tree
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"

@@ -4,6 +4,6 @@ from wattlaw.common.registry import Command
 
 CLAIMS = Command(
     "Test published findings on your own runs.",
-    "wattlaw_papers.command",
+    "wattlaw_papers.claims_command",
     "claims",
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.api.question import read_question
+from wattlaw.api.questions import read_question
 from wattlaw.api.results import Results
 from wattlaw.api.store_tables import checked_scope
 from wattlaw.common.errors import BadInput

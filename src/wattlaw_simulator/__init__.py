@@ -9,6 +9,6 @@ SIMULATE = Command(
 )
 PROFILE = Command(
     "Write the profile of a workload for the simulator.",
-    "wattlaw_simulator.profiling.command",
+    "wattlaw_simulator.profiling.profile_command",
     "profile",
 )

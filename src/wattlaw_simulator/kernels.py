@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware.cluster import Gpu
-from wattlaw.study.base import Precision
+from wattlaw.study.base_model import Precision
 from wattlaw.workloads.profile import WorkloadProfile
-from wattlaw_simulator.job import Parameters
+from wattlaw_simulator.simulated_job import Parameters
 
 Floats = npt.NDArray[np.float64]
 

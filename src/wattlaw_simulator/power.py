@@ -20,9 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from wattlaw.hardware.cluster import Gpu
-from wattlaw.study.base import Precision
-from wattlaw_simulator.job import Parameters
+from wattlaw.study.base_model import Precision
 from wattlaw_simulator.kernels import Busy, Floats, Load, busy
+from wattlaw_simulator.simulated_job import Parameters
 
 _BISECTIONS = 16  # to a 65,000th of the range of clocks
 

@@ -14,7 +14,7 @@ from wattlaw.common import crash
 from wattlaw.common.errors import WattlawError, one_line
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.limits.prolog_request import requests_limit
-from wattlaw_site.job import NodeJob, SitePaths, log
+from wattlaw_site.site_job import NodeJob, SitePaths, log
 
 _COMMANDS = {
     "prolog": "limit the GPUs of a job that requests it",

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Sequence
 
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.measure.devices.nvidia.driver import open_driver
+from wattlaw.measure.devices.nvidia.nvml import open_driver
 from wattlaw.measure.devices.visible import parse_job_gpus
 from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.prolog_request import parse_limit_comment, requests_limit
@@ -21,7 +21,6 @@ from wattlaw.measure.limits.requests import (
 )
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.store.record import LimitReport
-from wattlaw_site.job import NodeJob, SitePaths, is_over, log
 from wattlaw_site.node_state import (
     SiteStateFolder,
     belongs_to,
@@ -30,6 +29,7 @@ from wattlaw_site.node_state import (
     write_report,
 )
 from wattlaw_site.site_file import SiteFile
+from wattlaw_site.site_job import NodeJob, SitePaths, is_over, log
 from wattlaw_site.watch import Watch
 
 

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import write_text
 from wattlaw.measure.devices.limiter import Limiters
-from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.restore import recover, restore
 from wattlaw.measure.limits.saved_state import SavedState
 from wattlaw.measure.limits.state_folder import StateFolder
 from wattlaw.measure.limits.trust import check_only_root_writes
-from wattlaw_site.job import NodeJob, SitePaths, log
+from wattlaw_site.site_job import NodeJob, SitePaths, log
 
 #: Another prolog, epilog or watchdog locks a GPU for as long as the driver takes.
 _LOCK_WAIT_S = 30.0

@@ -17,8 +17,8 @@ from pathlib import Path
 from wattlaw.common.errors import WattlawError, one_line
 from wattlaw.measure.devices.limiter import Limiters
 from wattlaw.measure.limits.watchdog import READY, WatchdogProcess, detach
-from wattlaw_site.job import NodeJob, SitePaths, is_over, job_steps, log
 from wattlaw_site.node_state import SiteStateFolder, open_nvidia_limiter, remove_report
+from wattlaw_site.site_job import NodeJob, SitePaths, is_over, job_steps, log
 
 #: While no step runs, it looks for steps and for the epilog this often in a grace period.
 _POLLS_PER_GRACE = 20

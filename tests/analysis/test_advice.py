@@ -15,7 +15,7 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.predicted import WIDEST
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.report.topics.advice import summary
+from wattlaw.report.topics.advice_text import summary
 from wattlaw.study.footprint import Footprint
 
 DIMENET = {"dimenet": MIT["dimenet"]}

@@ -15,7 +15,7 @@ from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
-from wattlaw.report.topics.decision import sentences as decision_sentences
+from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.running.choosing import NOT_NEEDED
 
 SETTING = (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from public_data import ORIGINS, public_csv
-from wattlaw.api.question import footprint_of
+from wattlaw.api.questions import footprint_of
 from wattlaw.common.errors import BadInput
 from wattlaw.common.reference.electricity import (
     electricity_price,

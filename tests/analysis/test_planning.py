@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
-from wattlaw.analysis.decide.plan import BUDGET, CERTAIN, NOTHING_LEFT, plan
+from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOTHING_LEFT, plan
 from wattlaw.analysis.decide.regret import regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained

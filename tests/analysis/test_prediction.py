@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.predict import Observation, fit, predict, sampler
+from wattlaw.analysis.predict import Observation, fit, predict
+from wattlaw.analysis.predict import smc as sampler
 from wattlaw.analysis.predict.layout import Layout, Reference
-from wattlaw.analysis.predict.model import step
 from wattlaw.analysis.predict.model_error import discrepancy
 from wattlaw.analysis.predict.parameters import GROUPS, WEAK, Transformation
 from wattlaw.analysis.predict.posterior import FREEDOM, grouped_t
+from wattlaw.analysis.predict.step_model import step
 from wattlaw.common.errors import BadInput
 from wattlaw.study.setting import Setting
 

@@ -160,7 +160,7 @@ def test_every_value_names_its_source(launcher, source):
 
 
 def results_text(result: Advice) -> tuple[str, ...]:
-    from wattlaw.report.topics.advice import summary
+    from wattlaw.report.topics.advice_text import summary
 
     return summary(result)
 

@@ -20,7 +20,7 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics
-from wattlaw.report.topics.advice import summary
+from wattlaw.report.topics.advice_text import summary
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 ENERGY = {"cpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}

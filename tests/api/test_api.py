@@ -24,7 +24,7 @@ from made_studies import MIT, mit
 from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common.errors import BadInput, Refused, WattlawError
-from wattlaw.report.topics import advice as text
+from wattlaw.report.topics import advice_text as text
 from wattlaw.running import tracking
 
 STUDY = """

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import paths
 from conftest import environment
-from wattlaw.api.progress import LineProgress
+from wattlaw.api.progress_lines import LineProgress
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.main import main
 from wattlaw.common.formatting import replace_invisible
@@ -27,7 +27,7 @@ from wattlaw.common.terminal import escape_invisible
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store, read_stores
-from wattlaw.store.tables import write_table
+from wattlaw.store.table_files import write_table
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting
 
@@ -180,7 +180,7 @@ def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
     code = """
 import sys
 from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.progress import observer_for
+from wattlaw.cli.common.progress_bars import observer_for
 from wattlaw.common.terminal import escaped_output
 from test_terminal_output import BAD, record
 with escaped_output(), observer_for(Console(), 2) as observer:

@@ -21,7 +21,7 @@ from wattlaw.api.results import open as open_store
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.running.run_status import store_status
-from wattlaw.store.imports import ImportedRun, write_runs
+from wattlaw.store.import_tables import ImportedRun, write_runs
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import RUNS, TABLES, row_of
 from wattlaw.store.statistics import joint_utilisation, statistics
@@ -178,7 +178,7 @@ IMPORT = """
 import sys
 from pathlib import Path
 from test_import_tables import runs_of as runs
-from wattlaw.store.imports import write_runs
+from wattlaw.store.import_tables import write_runs
 from wattlaw.store.store import Store
 first = int(sys.argv[3])
 store, folders = (Store(Path(path)) for path in sys.argv[1:3])

@@ -16,8 +16,8 @@ from fake_amdsmi import UNIT_J, AmdMachine, Gpu
 from fake_nvml import FakeGpus
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.amd import gpus as amd
+from wattlaw.measure.devices.amd.amd_meter import AmdMeter
 from wattlaw.measure.devices.amd.gpus import AmdGpu
-from wattlaw.measure.devices.amd.meter import AmdMeter
 from wattlaw.measure.devices.inventory import gpu_environment, visible_gpu_ids
 from wattlaw.measure.devices.meter import Device, Sample, Target
 from wattlaw.measure.limits.guard import acquire

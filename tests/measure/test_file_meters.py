@@ -30,7 +30,7 @@ from wattlaw.measure.devices.node_power import NodePowerMeter, parse_dcmi
 from wattlaw.measure.devices.node_sharing import shares_node
 from wattlaw.measure.devices.rapl import RaplMeter
 from wattlaw.measure.telemetry import sampler
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
 
 TARGET = Target(os.getpid())

@@ -22,7 +22,7 @@ from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, SET, Place, restore_stale_or_raise
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import NotAvailable
-from wattlaw.measure.devices.nvidia.limiter import NvidiaSmiLimiter
+from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaSmiLimiter
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder

@@ -25,10 +25,10 @@ from fake_nvml import (
 from public_data import ORIGINS, public_csv
 from recording import HOST, Recording, machine, record, report_of, samples_of
 from wattlaw.measure.devices.meter import Target
-from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.requests import Limits, report_applied_limits
 from wattlaw.measure.telemetry import plausibility, sampler
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS

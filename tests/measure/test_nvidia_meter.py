@@ -23,8 +23,8 @@ from fake_nvml import (
 from recording import HOST, Recording, errors, machine, record
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.meter import Sample, Target
-from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.devices.nvidia.nvidia_meter import NvidiaMeter
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
 
 S = 1_000_000_000
@@ -341,7 +341,7 @@ def has_a_real_driver() -> bool:
 def test_a_machine_without_a_driver_says_so(tmp_path):
     code = (
         "from wattlaw.measure.devices.meter import Target\n"
-        "from wattlaw.measure.devices.nvidia.meter import NvidiaMeter\n"
+        "from wattlaw.measure.devices.nvidia.nvidia_meter import NvidiaMeter\n"
         "NvidiaMeter.open(Target(1))"
     )
     if has_a_real_driver():

@@ -14,10 +14,10 @@ from conftest import records, study_of, wait_for, wattlaw
 from fake_nvml import FakeGpus
 from limiting import Place, child, kill_group
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
-from wattlaw.measure.devices.nvidia.limiter import NvidiaLimiter
+from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.study.base import POWER_PROFILES
+from wattlaw.study.base_model import POWER_PROFILES
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand, read_study

@@ -10,7 +10,7 @@ from powercap import RANGE_UJ, Powercap
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.devices.rapl import RaplMeter
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
 
 TARGET = Target(os.getpid())

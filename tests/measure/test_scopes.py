@@ -18,7 +18,7 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.scopes import KINDS, PARTS, outermost
 from wattlaw.measure.devices.inventory import counted
 from wattlaw.measure.devices.meter import Device
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.report.topics import data_quality
 from wattlaw.running.summary import WindowEnergy
 from wattlaw.store.schema import SAMPLES, WINDOWS

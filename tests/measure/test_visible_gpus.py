@@ -10,8 +10,8 @@ from conftest import study_of
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
 from wattlaw.measure.devices.meter import Target
-from wattlaw.measure.devices.nvidia.driver import NvidiaGpu, select_gpus
-from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
+from wattlaw.measure.devices.nvidia.nvidia_meter import NvidiaMeter
+from wattlaw.measure.devices.nvidia.nvml import NvidiaGpu, select_gpus
 from wattlaw.running import local
 from wattlaw.running.local import LocalLauncher
 from wattlaw.running.training.environment import MIG_INSTANCES, take_device

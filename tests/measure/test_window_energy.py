@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
 
 S = 1_000_000_000

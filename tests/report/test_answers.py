@@ -19,13 +19,13 @@ from wattlaw.api import results
 from wattlaw.cli.main import main
 from wattlaw.report.layouts import sections
 from wattlaw.report.sections import Content, Layout
-from wattlaw.report.topics import advice as text
-from wattlaw.report.topics.decision import decision_text
+from wattlaw.report.topics import advice_text as text
+from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.study.setting import Setting
-from wattlaw_dashboard.overview import read_overview
+from wattlaw_dashboard.dashboard_overview import read_overview
 from wattlaw_dashboard.pages import Pages
-from wattlaw_dashboard.results import read_energies, read_results
+from wattlaw_dashboard.shown_results import read_energies, read_results
 from wattlaw_dashboard.tails import Device, Totals
 from wattlaw_dashboard.timeline import timelines
 

@@ -8,7 +8,7 @@ from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.report.figures import GALLERY
-from wattlaw.report.topics.decision import sentences as decision_sentences
+from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
 
 SETTING = (

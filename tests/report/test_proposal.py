@@ -13,7 +13,7 @@ from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.proposal import Campaign, Proposal, propose
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.report.proposal import as_latex, campaign_table, scaling_table
+from wattlaw.report.proposal_pages import as_latex, campaign_table, scaling_table
 from wattlaw.report.tables import Table
 
 WORKLOAD = "digits-cnn"

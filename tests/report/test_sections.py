@@ -26,14 +26,16 @@ from wattlaw.report.topics import (
     batch,
     caps,
     data_quality,
-    decision,
     energy,
     measured,
     scaling,
     utilisation,
     verdict,
 )
-from wattlaw.report.topics.advice import merge_warnings, summary
+from wattlaw.report.topics import (
+    decision_course as decision,
+)
+from wattlaw.report.topics.advice_text import merge_warnings, summary
 from wattlaw.study.footprint import Footprint
 from wattlaw_papers import published as reference
 from wattlaw_papers import section as claims

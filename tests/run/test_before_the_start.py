@@ -15,7 +15,7 @@ from wattlaw.running.planning import skipped_text
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.running.slurm.commands import parse_gres
 from wattlaw.store.store import Store
-from wattlaw_dashboard.overview import read_overview
+from wattlaw_dashboard.dashboard_overview import read_overview
 from wattlaw_dashboard.pages import Pages
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import paths
 from conftest import environment
-from wattlaw.callbacks.base import rows_of
+from wattlaw.callbacks.training_callback import rows_of
 from wattlaw.store.store import Store
 
 #: Lightning's own class of warnings, as of an srun that is there and not used: xdist would import

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from wattlaw.running.instrumentation.hook._wattlaw import steps as hook
+from wattlaw.running.instrumentation.hook._wattlaw import step_hook as hook
 from wattlaw.running.instrumentation.records import StepsFolder
 
 

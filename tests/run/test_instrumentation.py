@@ -15,7 +15,7 @@ import pytest
 import paths
 from wattlaw.running.instrumentation import instrumented_environment
 from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
-from wattlaw.running.instrumentation.summary import summarise
+from wattlaw.running.instrumentation.steady_state import summarise
 
 SCRIPTS = paths.SCRIPTS
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -21,7 +21,7 @@ from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.plan import expand, read_study
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.memory import rank_memory_gb
-from wattlaw_simulator.profiling.profile import measure_profile
+from wattlaw_simulator.profiling.profiler import measure_profile
 
 EXAMPLE_FOLDER = Path(examples.__file__).parent
 PAPERS = sorted(

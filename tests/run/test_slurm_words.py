@@ -19,7 +19,7 @@ from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import SlurmLauncher, commands
 from wattlaw.running.slurm.attempt import queue_message
 from wattlaw.running.slurm.commands import Account, Job, Unreachable
-from wattlaw.running.slurm.launcher import energy_accounts, record_energies
+from wattlaw.running.slurm.slurm_launcher import energy_accounts, record_energies
 from wattlaw.running.slurm.submission import (
     MAX_INTERRUPTIONS,
     SETUP_FAILED,

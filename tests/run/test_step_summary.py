@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from wattlaw.common.errors import BadInput
-from wattlaw.running.instrumentation.hook._wattlaw.steps import _DeviceTimes
+from wattlaw.running.instrumentation.hook._wattlaw.step_hook import _DeviceTimes
 from wattlaw.running.instrumentation.observer import StepObserver
-from wattlaw.running.instrumentation.progress import ProgressReader, progress_pattern
+from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
 from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
-from wattlaw.running.instrumentation.summary import MeasuredPart, summarise
+from wattlaw.running.instrumentation.steady_state import MeasuredPart, summarise
 
 PROCESS = {"type": "process", "pid": 7, "host": "node1", "base_ns": 10**18}
 T0_S = 1e9

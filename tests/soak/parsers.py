@@ -64,7 +64,7 @@ def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read what Slurm's commands print."""
     from wattlaw.running.slurm import commands
     from wattlaw.running.slurm.attempt import queue_message
-    from wattlaw.running.slurm.launcher import energy_accounts
+    from wattlaw.running.slurm.slurm_launcher import energy_accounts
     from wattlaw.running.slurm.submission import run_id_of
 
     text = options["text"]
@@ -84,7 +84,7 @@ def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     """Ask Slurm's commands, which are scripts that print something else."""
     from wattlaw.common.errors import WattlawError
     from wattlaw.running.slurm import commands
-    from wattlaw.running.slurm.launcher import record_energies
+    from wattlaw.running.slurm.slurm_launcher import record_energies
     from wattlaw.store.store import Store
 
     for name in ("squeue", "sacct", "sbatch", "scontrol", "srun", "scancel"):
@@ -165,7 +165,7 @@ def energy(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Compute energies from damaged samples; verdict ok allows no wrong number."""
     import pyarrow as pa
 
-    from wattlaw.measure.telemetry.energy import energy_of_windows
+    from wattlaw.measure.telemetry.window_energy import energy_of_windows
     from wattlaw.store.schema import SAMPLES, WINDOWS
 
     asked = [
@@ -204,7 +204,7 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     from fake_nvml import FakeGpus
     from wattlaw.common.errors import NotAvailable
     from wattlaw.measure.devices.meter import Target
-    from wattlaw.measure.devices.nvidia.meter import NvidiaMeter
+    from wattlaw.measure.devices.nvidia.nvidia_meter import NvidiaMeter
 
     boards = FakeGpus(sandbox.boards_path)
     with boards.locked():

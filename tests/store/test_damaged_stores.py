@@ -321,7 +321,7 @@ IMPORTER = """
 import sys, time
 from pathlib import Path
 from types import SimpleNamespace
-from wattlaw.store import imports
+from wattlaw.store import import_tables as imports
 from wattlaw.store.store import Store
 def wait(runs):
     print(*Path(sys.argv[1]).glob(".importing.*"), flush=True)

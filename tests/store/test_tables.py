@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
 from wattlaw.store.measurements import read_table
-from wattlaw.store.tables import write_table
+from wattlaw.store.table_files import write_table
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("t", pa.string()),
                     ("notes", pa.list_(pa.string())), ("ok", pa.bool_())])  # fmt: skip

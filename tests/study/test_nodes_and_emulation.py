@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from conftest import study_of
-from wattlaw.api.progress import title
+from wattlaw.api.progress_lines import title
 from wattlaw.api.studies import load_study
 from wattlaw.cli.main import main
 from wattlaw.running.local import LocalLauncher

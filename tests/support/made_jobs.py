@@ -6,7 +6,7 @@ from wattlaw.hardware.cluster import Cluster
 from wattlaw.hardware.library import read_cluster
 from wattlaw.study.setting import Setting
 from wattlaw.workloads.profile import Kernels, WorkloadProfile
-from wattlaw_simulator.job import Parameters, SimulatedJob
+from wattlaw_simulator.simulated_job import Parameters, SimulatedJob
 
 #: Nothing between the profile and the peaks of the hardware, and all ranks alike.
 IDEAL = Parameters(

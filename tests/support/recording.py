@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from fake_nvml import FakeGpus
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry import sampler
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.live import read_live
 from wattlaw.store.record import SamplerReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS

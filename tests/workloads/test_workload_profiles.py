@@ -22,7 +22,7 @@ from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import WorkloadProfile
 from wattlaw_simulator.profiling.input import measure_input
-from wattlaw_simulator.profiling.profile import (
+from wattlaw_simulator.profiling.profiler import (
     KernelScaling,
     measure_profile,
     merge_kernels,

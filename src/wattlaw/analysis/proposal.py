@@ -7,16 +7,16 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advise.options import needed_epochs, options_of_runs
+from wattlaw.analysis.advise.run_options import needed_epochs, options_of_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, comparable_runs
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Floats
-from wattlaw.analysis.predict.results import LEVEL, quantiles
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.study.setting import Setting
 

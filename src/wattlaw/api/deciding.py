@@ -7,16 +7,16 @@ from pathlib import Path
 from wattlaw.analysis.decide.candidates import check_bounds
 from wattlaw.analysis.decide.decision import Decision, decide_of
 from wattlaw.analysis.decide.evidence import Evidence, read_evidence
-from wattlaw.analysis.decide.plan import Proposal
+from wattlaw.analysis.decide.next_runs import Proposal
 from wattlaw.analysis.decide.planner import Planner
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.api.question import question_of
+from wattlaw.api.questions import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
-from wattlaw.report.topics.decision import decision_text
+from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.choosing import Choice
 from wattlaw.running.early_stop import StepTime
-from wattlaw.store.decision import decision_lock, set_aside_decision, write_decision
+from wattlaw.store.decision_file import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store, read_stores
 from wattlaw.study.model import Study

@@ -19,7 +19,7 @@ from wattlaw.importing.marks import parse_window
 from wattlaw.importing.runs import slug
 from wattlaw.importing.timeseries import assemble
 from wattlaw.store.field_map import parse_constants
-from wattlaw.store.imports import ImportedRun, write_runs
+from wattlaw.store.import_tables import ImportedRun, write_runs
 from wattlaw.store.store import Store
 
 _TABLE = "table"

@@ -6,13 +6,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import wattlaw.report.text  # noqa: F401 - how the results are shown
+import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.caveats import runs_without_result
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
 from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.api.fits import fit_metrics
-from wattlaw.api.question import read_baseline, read_question
+from wattlaw.api.questions import read_baseline, read_question
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote

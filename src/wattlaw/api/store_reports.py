@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.api.fits import fit_metrics
-from wattlaw.api.question import read_question
+from wattlaw.api.questions import read_question
 from wattlaw.api.store_tables import StoreTables, checked_scope
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
@@ -21,7 +21,7 @@ from wattlaw.common.text import quote
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
 from wattlaw.report.notebook import as_html
 from wattlaw.store.schema import TABLES
-from wattlaw.store.tables import KINDS, write_table
+from wattlaw.store.table_files import KINDS, write_table
 from wattlaw.study.question import PRICES, asks
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class StoreReports(StoreTables):
         'proposal.html'
         """
         from wattlaw.analysis.proposal import Campaign, propose
-        from wattlaw.report.proposal import write_proposal
+        from wattlaw.report.proposal_pages import write_proposal
 
         findings = self._findings(
             footprint=read_question(asked).footprint,

@@ -18,7 +18,7 @@ from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
 from wattlaw.report.notebook import as_html
 from wattlaw.store.bundle import open_store
-from wattlaw.store.decision import decision_path, read_decision
+from wattlaw.store.decision_file import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores
 from wattlaw.study.sources import origins_label
 

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wattlaw.api.progress import LineProgress
+from wattlaw.api.progress_lines import LineProgress
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import plural
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from wattlaw.analysis.decide.decision import Decision
-    from wattlaw.analysis.decide.plan import Proposal
+    from wattlaw.analysis.decide.next_runs import Proposal
     from wattlaw.api.results import Results
 
 
@@ -264,7 +264,7 @@ class RunOutcome:
     def is_success(self) -> bool:
         """Whether no run is left and none failed, or a decision is certain without those runs."""
         if self.failed and self.stopped_because is not None:
-            from wattlaw.analysis.decide.plan import CERTAIN
+            from wattlaw.analysis.decide.next_runs import CERTAIN
 
             return self.left == 0 and self.stopped_because == CERTAIN
         return self.left == 0 and self.failed == 0

@@ -8,7 +8,7 @@ try:
 except ImportError:
     from pytorch_lightning.callbacks import Callback
 
-from wattlaw.callbacks.base import TrainingRecorder, precision_of, rows_of
+from wattlaw.callbacks.training_callback import TrainingRecorder, precision_of, rows_of
 
 
 class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]

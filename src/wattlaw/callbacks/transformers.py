@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from wattlaw.callbacks.base import TrainingRecorder, rows_of, size_of_dataset
+from wattlaw.callbacks.training_callback import TrainingRecorder, rows_of, size_of_dataset
 from wattlaw.running.job_step import first_number
 
 _PREFIX = "eval_"

@@ -22,7 +22,7 @@ from wattlaw.common.text import collapse_whitespace
 from wattlaw.exporting import Exported, Options, Tables
 from wattlaw.store.bundle import MANIFEST, VERSIONS
 from wattlaw.store.schema import TABLES, describe_columns
-from wattlaw.store.tables import write_csv
+from wattlaw.store.table_files import write_csv
 from wattlaw.study.sources import source_of
 
 #: Columns of runs that say where they ran.

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from wattlaw.study.base import Model, Precision
+from wattlaw.study.base_model import Model, Precision
 
 # Bounds are far outside any hardware, and keep products within the range of a float.
 Amount = Annotated[float, Field(ge=1e-9, le=1e15)]

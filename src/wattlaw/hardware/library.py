@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
 from wattlaw.hardware.cluster import Cluster, Described, Gpu
-from wattlaw.study.base import LocatedError
+from wattlaw.study.base_model import LocatedError
 from wattlaw.study.document import read_document
 
 _FILES = Path(__file__).parent / "files"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from wattlaw.common.formatting import plural
-from wattlaw.store.imports import RejectedRow
+from wattlaw.store.import_tables import RejectedRow
 
 #: The states of a row; reasons why rows are left out are numbered from ``_FIRST_REASON``.
 _NO_ROW, _PENDING, _HEADER, _READ, _REJECTED, _FIRST_REASON = range(6)

@@ -22,7 +22,7 @@ from wattlaw.importing.importer import (
 )
 from wattlaw.importing.reading import Source
 from wattlaw.store.field_map import columns_of
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 
 HEAD_BYTES, _SEARCHED_BYTES = 65_536, 4096
 #: What readers raise for damaged content, apart from ``BadInput``.

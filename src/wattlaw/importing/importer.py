@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from wattlaw.importing.reading import Source
 from wattlaw.measure.devices.meter import Facts
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 
 GROUP = "wattlaw.importers"
 #: Files of tools that no importer reads: tuples of a pattern of their first characters, what they

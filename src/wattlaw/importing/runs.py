@@ -16,7 +16,7 @@ from wattlaw.importing.importer import Options
 from wattlaw.importing.reading import MAX_NS
 from wattlaw.measure.telemetry.plausibility import energy_fault, power_fault
 from wattlaw.store.fields import OPTIONS, InvalidCell, global_batch_of
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts, RunRecord, Site
 from wattlaw.study.identity import ID_DIGITS, canonical
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec

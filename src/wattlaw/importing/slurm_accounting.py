@@ -32,7 +32,7 @@ from wattlaw.importing.slurm_jobs import (
 )
 from wattlaw.store.field_map import columns_of
 from wattlaw.store.fields import InvalidCell
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Site
 
 _SCOPE = "node: all nodes of the job, with other jobs on them"

@@ -15,7 +15,7 @@ from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import EPOCHS_MEASURE, NO_ENERGY, NOT_CHECKED, STEPS_MEASURE, RunMaker
 from wattlaw.store.field_map import parse_map
 from wattlaw.store.fields import ENERGIES, STEP_PARTS, InvalidCell, global_batch_of
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
 

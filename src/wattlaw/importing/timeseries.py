@@ -20,12 +20,12 @@ from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.readings import combined, gpus_of, selected
 from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run, workload_of
 from wattlaw.measure.telemetry.device_energy import MIN_COVERAGE
-from wattlaw.measure.telemetry.energy import energy_of_windows
-from wattlaw.store.imports import ImportedRun
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
+from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import TELEMETRY, WINDOWS
-from wattlaw.study.base import MAX_COUNT
+from wattlaw.study.base_model import MAX_COUNT
 from wattlaw.study.model import Measure
 
 #: Readings this long before and after a run's windows are kept with it.

@@ -23,7 +23,7 @@ from wattlaw.importing.reading import (
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
 from wattlaw.importing.timeseries import measure_of, phase_of
-from wattlaw.store.imports import ImportedRun
+from wattlaw.store.import_tables import ImportedRun
 
 _COLUMNS = ("start_time", "window_name", "elapsed_time")
 _GPU = re.compile(r"gpu(\d{1,4})_energy")

@@ -10,7 +10,7 @@ from wattlaw.report.charts import Spec
 from wattlaw.report.page import write_page
 from wattlaw.report.pictures import draw_charts, lone_chart
 from wattlaw.report.sections import BulletList, Section
-from wattlaw.report.topics.comparison import SHOWN, label, origin, sentences, table
+from wattlaw.report.topics.comparison_table import SHOWN, label, origin, sentences, table
 
 _MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
 

@@ -12,12 +12,14 @@ from wattlaw.report.charts import Spec
 from wattlaw.report.topics import (
     batch,
     caps,
-    decision,
     energy,
     prediction,
     scaling,
     utilisation,
     verdict,
+)
+from wattlaw.report.topics import (
+    decision_course as decision,
 )
 
 _LIMITS: tuple[tuple[str, Limit], ...] = (("cap", "power_limit_w"), ("clock", "clock_limit_mhz"))

@@ -25,7 +25,6 @@ from wattlaw.report.topics import (
     batch,
     caps,
     data_quality,
-    decision,
     energy,
     measured,
     prediction,
@@ -33,6 +32,9 @@ from wattlaw.report.topics import (
     scheduler_energy,
     utilisation,
     verdict,
+)
+from wattlaw.report.topics import (
+    decision_course as decision,
 )
 
 #: A section below the first screen has at most this number of sentences; the screen this number of

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.measure.telemetry.energy import energy_of_windows
+from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.parquet import read_all
 from wattlaw.store.record import RunRecord, device_facts
 from wattlaw.store.schema import EPOCHS, TELEMETRY, WINDOW_ENERGY

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware import library
 from wattlaw.measure.devices.nvidia.architectures import CAPABILITIES, Capability
-from wattlaw.study.base import Precision
+from wattlaw.study.base_model import Precision
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.memory import micro_batch, rank_memory_gb

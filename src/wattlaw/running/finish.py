@@ -222,7 +222,7 @@ def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[st
 def _energy(
     windows: "pa.Table", samples: "pa.Table", reports: Iterable[SamplerReport], notes: list[str]
 ) -> "pa.Table":
-    from wattlaw.measure.telemetry.energy import energy_of_windows
+    from wattlaw.measure.telemetry.window_energy import energy_of_windows
 
     try:
         return energy_of_windows(windows, samples, device_facts(reports))

@@ -220,7 +220,7 @@ def _agreement(folder: Path, host: str, gpus: list[DeviceReport], watch_s: float
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from wattlaw.measure.telemetry.energy import energy_of_windows
+    from wattlaw.measure.telemetry.window_energy import energy_of_windows
     from wattlaw.store.schema import SAMPLES, WINDOWS
 
     samples = read_live(sampler.stream_path(folder, host), SAMPLES, host)

@@ -69,7 +69,7 @@ def track_result(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from wattlaw.measure.telemetry.energy import energy_of_windows
+    from wattlaw.measure.telemetry.window_energy import energy_of_windows
 
     samples = pq.read_table(folder.telemetry_path)
     block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})

@@ -15,7 +15,7 @@ from wattlaw.running.tracker import Track
 from wattlaw.running.training.environment import RUN_FOLDER
 from wattlaw.store.record import Facts
 from wattlaw.store.store import Store
-from wattlaw.study.base import Precision
+from wattlaw.study.base_model import Precision
 from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
 from wattlaw.study.setting import Setting
 

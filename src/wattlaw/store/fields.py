@@ -9,7 +9,7 @@ from typing import Any
 from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import quote
 from wattlaw.store.numbers import UnclearNumber, read_number
-from wattlaw.study.base import MAX_COUNT
+from wattlaw.study.base_model import MAX_COUNT
 from wattlaw.study.setting import RECORDED
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from wattlaw.common.text import join_names
-from wattlaw.study.base import LocatedError, Model
+from wattlaw.study.base_model import LocatedError, Model
 
 _PROGRESS_GROUPS = ("epoch", "step", "samples", "loss", "metric")
 #: Names that an argument of a command may have in braces.

@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
-from wattlaw.study.base import MAX_COUNT, LocatedError, Model, field
+from wattlaw.study.base_model import MAX_COUNT, LocatedError, Model, field
 from wattlaw.study.question import KEYS, Key
 
 _LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")

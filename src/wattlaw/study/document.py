@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_input
 from wattlaw.common.text import quote
-from wattlaw.study.base import LocatedError
+from wattlaw.study.base_model import LocatedError
 
 MAX_BYTES = 250_000
 MAX_VALUES = 50_000

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from wattlaw.common.text import quote
-from wattlaw.study.base import LocatedError, Model, Name, Word, field
+from wattlaw.study.base_model import LocatedError, Model, Name, Word, field
 
 #: Options of sbatch that a study may set. The others change what a run measures, read or write
 #: files, change the script, its user or its environment, or print. See

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_va
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.study.base import (
+from wattlaw.study.base_model import (
     MAX_COUNT,
     Count,
     LocatedError,

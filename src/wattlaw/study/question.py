@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.quantities import duration_s, energy_j, finite, share
-from wattlaw.study.base import Count, Positive
+from wattlaw.study.base_model import Count, Positive
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.setting import Setting
 

@@ -8,7 +8,7 @@ from numbers import Real
 from typing import Any, Self, get_args
 
 from wattlaw.common.errors import BadInput
-from wattlaw.study.base import MAX_COUNT, POWER_PROFILES, PowerProfile, Precision
+from wattlaw.study.base_model import MAX_COUNT, POWER_PROFILES, PowerProfile, Precision
 
 #: What the record of a run always names, and the columns of its setting.
 RECORDED = (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
-from wattlaw.study.base import (
+from wattlaw.study.base_model import (
     MAX_COUNT,
     POWER_PROFILES,
     Count,

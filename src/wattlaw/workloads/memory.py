@@ -1,6 +1,6 @@
 """The memory that training takes on one GPU, from the profile of its workload."""
 
-from wattlaw.study.base import Precision
+from wattlaw.study.base_model import Precision
 from wattlaw.workloads.profile import WorkloadProfile
 
 #: Bytes of a parameter, its gradient and two moments of the optimizer, all in float32.

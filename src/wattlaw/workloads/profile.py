@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, JsonValue, model_validator
 
-from wattlaw.study.base import Model
+from wattlaw.study.base_model import Model
 
 #: A bound on amounts of a sample or a step; it keeps sums finite.
 _MAX_AMOUNT = 10**18

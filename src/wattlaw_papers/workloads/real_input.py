@@ -27,7 +27,7 @@ def images(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - of any
     """Write JPEGs as large as those of ImageNet."""
     from PIL import Image
 
-    from wattlaw_papers.workloads.vision.synthetic import synthetic_images
+    from wattlaw_papers.workloads.vision.synthetic_images import synthetic_images
 
     generator = torch.Generator().manual_seed(0)
     sizes = []
@@ -51,7 +51,7 @@ def images(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - of any
 
 def molecules(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - all are alike
     """Write molecules as QM9 has them."""
-    from wattlaw_papers.workloads.molecules.synthetic import make_data
+    from wattlaw_papers.workloads.molecules.synthetic_molecules import make_data
 
     make_data(folder, _MOLECULES, seed=0)
     return RealInput(
@@ -65,7 +65,7 @@ def molecules(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - all
 def text(options: "language.Options", folder: Path) -> RealInput:
     """Write text as WikiText has it."""
     from wattlaw_papers.workloads.language.masking import tokens_type
-    from wattlaw_papers.workloads.language.synthetic import make_data
+    from wattlaw_papers.workloads.language.synthetic_text import make_data
 
     make_data(folder, _SEQUENCES, seed=0)
     tokens = options.sequence_length - 2

@@ -22,13 +22,13 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import print_note
 from wattlaw.hardware.library import read_cluster
-from wattlaw.study.base import MAX_COUNT, Precision
+from wattlaw.study.base_model import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Train
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.job import Prediction, SimulatedJob, Split
-from wattlaw_simulator.launching import machine as inputs
-from wattlaw_simulator.predict import predict
+from wattlaw_simulator.launching import simulated_machine as inputs
+from wattlaw_simulator.simulate_step import predict
+from wattlaw_simulator.simulated_job import Prediction, SimulatedJob, Split
 
 #: The largest sweep; its table is already too long to read.
 _MAX_SETTINGS = 10_000
@@ -88,7 +88,7 @@ def simulate(
 ) -> int:
     """Predict time, energy and power without the hardware."""
     if list_hardware:
-        from wattlaw_simulator.command.text import show_hardware
+        from wattlaw_simulator.command.simulation_text import show_hardware
 
         return show_hardware(hardware, as_json=as_json)
     if (local_batch is None) == (global_batch is None):
@@ -127,7 +127,7 @@ def simulate(
     if as_json:
         print(json.dumps(rows, allow_nan=False))
     else:
-        from wattlaw_simulator.command.text import show
+        from wattlaw_simulator.command.simulation_text import show
 
         show(rows, template)
     return 0 if len(rows) == len(jobs) else 1
@@ -292,7 +292,7 @@ def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
     """Write the rows as a table; a nested value becomes JSON text."""
     import pyarrow as pa
 
-    from wattlaw.store.tables import write_table
+    from wattlaw.store.table_files import write_table
 
     flat = [
         {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in row.items()}

@@ -27,8 +27,8 @@ from made_tables import frames, run_row, window_row
 from wattlaw.common.errors import NotPermitted
 from wattlaw.store.store import Store
 from wattlaw_dashboard.access import Tokens, kept_cookie, private_folder
-from wattlaw_dashboard.command import _private_folder
 from wattlaw_dashboard.connections import MOST_OTHERS
+from wattlaw_dashboard.dashboard_command import _private_folder
 
 NOBODY = 65534
 CHROMIUM = "/usr/bin/chromium"

@@ -22,9 +22,9 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.store.streams import Sample
 from wattlaw_dashboard.channels import Channel
-from wattlaw_dashboard.overview import log_tail, read_overview
+from wattlaw_dashboard.dashboard_overview import log_tail, read_overview
 from wattlaw_dashboard.pages import Pages
-from wattlaw_dashboard.results import read_energies
+from wattlaw_dashboard.shown_results import read_energies
 from wattlaw_dashboard.tails import Device, RunTail, Totals
 from wattlaw_dashboard.timeline import timelines
 

@@ -13,7 +13,7 @@ from wattlaw.api.imports import import_files
 from wattlaw.common.errors import BadInput
 from wattlaw_papers.api import claims_of
 from wattlaw_papers.claims import CLAIMS
-from wattlaw_papers.command import claims
+from wattlaw_papers.claims_command import claims
 from without_addon import wattlaw_without
 
 DOCS = Path("docs/papers.md")

@@ -17,7 +17,7 @@ from wattlaw.workloads.data_loading import Loader, LoaderOptions, sample_seeds
 from wattlaw.workloads.workload import Dataset, Shard
 from wattlaw_papers.workloads.vision import ResNet50Options
 from wattlaw_papers.workloads.vision.classifier import ResNet50
-from wattlaw_papers.workloads.vision.synthetic import make_data
+from wattlaw_papers.workloads.vision.synthetic_images import make_data
 
 SIZE = 42
 BOTH = pytest.mark.parametrize("source", ["folder", "tfrecord"])

@@ -27,7 +27,7 @@ from wattlaw_papers.workloads.language import BERT_BASE, Options
 from wattlaw_papers.workloads.language.bert import Bert
 from wattlaw_papers.workloads.language.corpus import Text, find_text
 from wattlaw_papers.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
-from wattlaw_papers.workloads.language.synthetic import make_data
+from wattlaw_papers.workloads.language.synthetic_text import make_data
 from wattlaw_papers.workloads.language.tokenizer import train
 
 SMALL: dict[str, Any] = {

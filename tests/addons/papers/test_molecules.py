@@ -20,7 +20,7 @@ from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
 from wattlaw_papers.workloads.molecules.molecules import MoleculeData
 from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
-from wattlaw_papers.workloads.molecules.synthetic import make_data, synthetic_molecules
+from wattlaw_papers.workloads.molecules.synthetic_molecules import make_data, synthetic_molecules
 
 SCHNET_SIZES = {
     "hidden_channels": 16,

@@ -26,7 +26,7 @@ from wattlaw.workloads.data_loading import Loader, LoaderOptions
 from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.vision import tfrecords
 from wattlaw_papers.workloads.vision.images import ImageData
-from wattlaw_papers.workloads.vision.synthetic import make_data
+from wattlaw_papers.workloads.vision.synthetic_images import make_data
 from wattlaw_papers.workloads.vision.tfrecords import Records, Shards, bounds
 
 Features = dict[str, tuple[bytes | int | list[int], str]]

@@ -23,7 +23,7 @@ from wattlaw_papers.workloads.vision import (
     Vgg16Options,
 )
 from wattlaw_papers.workloads.vision.classifier import InceptionV3, ResNet50, Vgg16
-from wattlaw_papers.workloads.vision.synthetic import Synthetic
+from wattlaw_papers.workloads.vision.synthetic_images import Synthetic
 
 import_torchvision()
 from torchvision.models import vgg16 as torchvision_vgg16  # noqa: E402

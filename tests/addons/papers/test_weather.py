@@ -18,7 +18,7 @@ from wattlaw_papers.workloads.weather.scores import (
     relative_l2,
     weighted_rmse,
 )
-from wattlaw_papers.workloads.weather.synthetic import Climate, SyntheticWeather
+from wattlaw_papers.workloads.weather.synthetic_weather import Climate, SyntheticWeather
 
 SMALL = {
     "channels": 3,

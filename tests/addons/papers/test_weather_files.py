@@ -20,7 +20,7 @@ from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.weather import Options, era5
 from wattlaw_papers.workloads.weather.era5 import ChannelStatistics, Era5
 from wattlaw_papers.workloads.weather.fourcastnet import FourCastNet
-from wattlaw_papers.workloads.weather.synthetic import make_data
+from wattlaw_papers.workloads.weather.synthetic_weather import make_data
 
 NO_SEEDS = np.zeros(0, np.uint64)
 PLAIN = ChannelStatistics(np.zeros((2, 1, 1), np.float32), np.ones((2, 1, 1), np.float32))

@@ -10,8 +10,8 @@ import pytest
 import paths
 from public_data import public_csv
 from wattlaw.hardware.library import read_cluster
-from wattlaw_simulator.job import Parameters
 from wattlaw_simulator.power import Board
+from wattlaw_simulator.simulated_job import Parameters
 
 ROOT = paths.ROOT
 

@@ -14,8 +14,8 @@ import paths
 from made_jobs import job, profile
 from wattlaw.cli.main import main
 from wattlaw_simulator.command import PARTS, add_scaling, prediction_row
-from wattlaw_simulator.job import Parameters
-from wattlaw_simulator.predict import predict
+from wattlaw_simulator.simulate_step import predict
+from wattlaw_simulator.simulated_job import Parameters
 
 BASE = ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "64")
 KEYS = (

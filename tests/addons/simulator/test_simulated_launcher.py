@@ -24,8 +24,8 @@ from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, RunSpec, Study, WorkloadSpec
 from wattlaw.study.setting import Setting
 from wattlaw_simulator.launching import SimulatedLauncher
-from wattlaw_simulator.launching.machine import Machine
-from wattlaw_simulator.launching.run import FAILURE, limit_reports, simulate
+from wattlaw_simulator.launching.simulated_machine import Machine
+from wattlaw_simulator.launching.simulated_run import FAILURE, limit_reports, simulate
 
 MIT = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 SWEEPS = [{"gpus": [1, 2, 8], "local_batch": [4], "power_limit_w": [None, 150]}]

@@ -11,8 +11,8 @@ from scipy.optimize import brentq
 from made_jobs import profile
 from wattlaw.hardware.library import cluster_names, read_cluster
 from wattlaw_simulator import kernels
-from wattlaw_simulator.job import Parameters
 from wattlaw_simulator.power import Board, switching
+from wattlaw_simulator.simulated_job import Parameters
 
 BOARDS = {name: read_cluster(name).gpu for name in cluster_names()}
 GPU = BOARDS["mit-v100"]

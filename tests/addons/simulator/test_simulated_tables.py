@@ -16,8 +16,7 @@ from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure, WorkloadSpec
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.job import Parameters, Phase, Prediction, Split, Window
-from wattlaw_simulator.launching.tables import (
+from wattlaw_simulator.launching.simulated_tables import (
     MAX_SAMPLES,
     UTIL_AVERAGE_S,
     Sampling,
@@ -26,7 +25,8 @@ from wattlaw_simulator.launching.tables import (
     telemetry_table,
     windows_of,
 )
-from wattlaw_simulator.predict import predict
+from wattlaw_simulator.simulate_step import predict
+from wattlaw_simulator.simulated_job import Parameters, Phase, Prediction, Split, Window
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 V100 = library.read_cluster("mit-v100")

@@ -16,8 +16,8 @@ from made_jobs import IDEAL, job, profile, with_links
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware.library import cluster_names, read_cluster
 from wattlaw.study.setting import Setting
-from wattlaw_simulator.job import Parameters, Prediction, SimulatedJob
-from wattlaw_simulator.predict import MAX_LOADER_PROCESSES, loader_processes, predict
+from wattlaw_simulator.simulate_step import MAX_LOADER_PROCESSES, loader_processes, predict
+from wattlaw_simulator.simulated_job import Parameters, Prediction, SimulatedJob
 
 #: Boards that not even their least clock keeps within a limit.
 HUNGRY = Parameters(power_memory=20.0, power_busy=2.0)

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from wattlaw_simulator.job import Parameters
-from wattlaw_simulator.predict import (
+from wattlaw_simulator.simulate_step import (
     deviation_of_maximum,
     expected_maximum,
     slowest_over_mean,
     step_cv,
 )
+from wattlaw_simulator.simulated_job import Parameters
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 16, 100, 424, 10_000])

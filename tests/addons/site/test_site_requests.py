@@ -24,7 +24,7 @@ from wattlaw.measure.limits.prolog_request import (
     requests_limit,
 )
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.study.base import POWER_PROFILES
+from wattlaw.study.base_model import POWER_PROFILES
 
 
 @pytest.fixture

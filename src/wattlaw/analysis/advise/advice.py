@@ -19,8 +19,8 @@ from wattlaw.analysis.advise.certainty import NextRun, Savings, Tie, assess
 from wattlaw.analysis.advise.choice import choose, pareto
 from wattlaw.analysis.advise.offer import Offer, fastest
 from wattlaw.analysis.advise.option import Option
-from wattlaw.analysis.advise.options import needed_epochs, options_of_runs
 from wattlaw.analysis.advise.predicted import models_of
+from wattlaw.analysis.advise.run_options import needed_epochs, options_of_runs
 from wattlaw.analysis.advise.weak_scaling import WeakScaling, weak_scaling
 from wattlaw.analysis.laws.series import varying_columns
 from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, comparable_runs

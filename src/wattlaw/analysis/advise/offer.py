@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import Option
-from wattlaw.analysis.advise.options import baseline_of
 from wattlaw.analysis.advise.predicted import predicted_options
+from wattlaw.analysis.advise.run_options import baseline_of
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.study.question import Question
 

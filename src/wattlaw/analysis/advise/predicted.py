@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advise.options import SEPARATE
+from wattlaw.analysis.advise.run_options import SEPARATE
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.comparable_runs import (
     NOT_DATA_PARALLEL,
@@ -20,10 +20,10 @@ from wattlaw.analysis.metrics.comparable_runs import (
 )
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict.intervals import quantiles
 from wattlaw.analysis.predict.job import Job, job_of
 from wattlaw.analysis.predict.observation import Floats
-from wattlaw.analysis.predict.predict import MeasuredRange
-from wattlaw.analysis.predict.results import quantiles
+from wattlaw.analysis.predict.predictions import MeasuredRange
 from wattlaw.study.setting import Setting
 
 Limits = tuple[float | None, ...]

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from wattlaw.analysis.decide.evidence import Evidence
-from wattlaw.analysis.decide.plan import OtherSetting, Plan
+from wattlaw.analysis.decide.next_runs import OtherSetting, Plan
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number

@@ -8,7 +8,7 @@ import numpy as np
 from wattlaw.analysis.decide.candidates import Candidate, is_long_enough, may_fit_memory
 from wattlaw.analysis.decide.decision import Decision, decide_of, undecided
 from wattlaw.analysis.decide.evidence import Evidence
-from wattlaw.analysis.decide.plan import BUDGET, NOTHING_LEFT, Belief, Plan, Proposal, plan
+from wattlaw.analysis.decide.next_runs import BUDGET, NOTHING_LEFT, Belief, Plan, Proposal, plan
 from wattlaw.analysis.decide.repeats import fit_with_repeats
 from wattlaw.common.formatting import number, percent
 from wattlaw.study.model import Study

@@ -4,9 +4,9 @@ One model of an optimizer step (``model``, ``power``), learned from all observat
 (``posterior``), answers every question about such settings (``predict``).
 """
 
+from wattlaw.analysis.predict.intervals import Prediction
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.posterior import fit
-from wattlaw.analysis.predict.predict import predict
-from wattlaw.analysis.predict.results import Prediction
+from wattlaw.analysis.predict.predictions import predict
 
 __all__ = ["Observation", "Prediction", "fit", "predict"]

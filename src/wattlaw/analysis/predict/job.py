@@ -20,11 +20,11 @@ from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.analysis.predict import grid
 from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.intervals import Components, Prediction
 from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
 from wattlaw.analysis.predict.posterior import fit
-from wattlaw.analysis.predict.predict import predict
-from wattlaw.analysis.predict.results import Components, Prediction
+from wattlaw.analysis.predict.predictions import predict
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.machine import cores_of

@@ -7,9 +7,9 @@ import pandas as pd
 
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict.intervals import LEVEL, Prediction, quantiles
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Observation
-from wattlaw.analysis.predict.results import LEVEL, Prediction, quantiles
 from wattlaw.common.errors import Refused
 from wattlaw.study.setting import Setting
 

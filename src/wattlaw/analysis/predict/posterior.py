@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from wattlaw.analysis.predict import model_error, parameters
 from wattlaw.analysis.predict.layout import Layout, Reference
-from wattlaw.analysis.predict.model import Parameters, Step, step
 from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
-from wattlaw.analysis.predict.sampler import sample
+from wattlaw.analysis.predict.smc import sample
+from wattlaw.analysis.predict.step_model import Parameters, Step, step
 from wattlaw.common.errors import BadInput
 from wattlaw.study.setting import Setting
 

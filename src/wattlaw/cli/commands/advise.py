@@ -9,7 +9,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.common.errors import NothingToRecommend, Refused
-from wattlaw.report.topics import advice as text
+from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics import verdict
 
 

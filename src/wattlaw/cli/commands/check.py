@@ -21,7 +21,7 @@ def check(study: StudyArgument) -> int:
     print(f"{study}: ok: {loaded.name}: {parts}{each}")
     if loaded.plan.study.decide is not None:
         from wattlaw.analysis.decide.decision import undecided
-        from wattlaw.report.topics.decision import goal_text
+        from wattlaw.report.topics.decision_course import goal_text
 
         decision = undecided(loaded.plan.study)
         print(

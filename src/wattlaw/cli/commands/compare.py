@@ -11,7 +11,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
-from wattlaw.report.topics.comparison import table
+from wattlaw.report.topics.comparison_table import table
 
 #: The exit code where a limit of ``--fail-if`` is exceeded.
 LIMIT_EXCEEDED = 4

@@ -23,9 +23,9 @@ from wattlaw.common.files import write_text
 from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import collapse_whitespace, quote, shorten
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import command as measured
+from wattlaw.running import measured_command as measured
 from wattlaw.running.instrumentation.observer import RUN
-from wattlaw.running.instrumentation.summary import MeasuredPart, StepSummary
+from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSummary
 from wattlaw.running.summary import PhaseSummary, measured_steps, phase_summaries
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder

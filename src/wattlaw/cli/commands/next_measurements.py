@@ -11,7 +11,7 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
-from wattlaw.report.topics.decision import decision_text
+from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.report.topics.prediction import label
 
 _COLUMNS = (

@@ -7,7 +7,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option, parse_counts, parse_limits
-from wattlaw.report.text import prediction_lines
+from wattlaw.report.renderers import prediction_lines
 from wattlaw.report.topics.prediction import table
 
 

@@ -11,7 +11,7 @@ from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option, positive
-from wattlaw.cli.common.progress import observer_for
+from wattlaw.cli.common.progress_bars import observer_for
 from wattlaw.common.formatting import number, plural
 from wattlaw.report import tables
 from wattlaw.running.planning import GpuHours, skipped_text

@@ -11,7 +11,7 @@ import typer
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
 from wattlaw.study import question
-from wattlaw.study.base import MAX_COUNT, PowerProfile
+from wattlaw.study.base_model import MAX_COUNT, PowerProfile
 from wattlaw.study.question import Function
 
 Item = TypeVar("Item")

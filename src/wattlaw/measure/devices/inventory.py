@@ -16,7 +16,7 @@ from wattlaw.measure.devices import meter as meters
 from wattlaw.measure.devices.amd import gpus as amd
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.devices.meter import Device, Target
-from wattlaw.measure.devices.nvidia.driver import open_driver
+from wattlaw.measure.devices.nvidia.nvml import open_driver
 
 T = TypeVar("T")
 

@@ -19,9 +19,9 @@ from wattlaw.report.topics.scaling import TIME
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
+    from wattlaw.analysis.predict.intervals import Prediction
     from wattlaw.analysis.predict.job import Job, Predictions
     from wattlaw.analysis.predict.overview import Check, Overview
-    from wattlaw.analysis.predict.results import Prediction
     from wattlaw.report.charts import Spec
     from wattlaw.study.setting import Setting
 

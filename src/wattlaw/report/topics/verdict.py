@@ -15,7 +15,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import COLOURS, FAINT
 from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
-from wattlaw.report.topics import advice as text
+from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.question import Question

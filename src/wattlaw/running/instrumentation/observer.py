@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from wattlaw.running.instrumentation.progress import ProgressReader
+from wattlaw.running.instrumentation.printed_progress import ProgressReader
 from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
-from wattlaw.running.instrumentation.summary import (
+from wattlaw.running.instrumentation.steady_state import (
     TRAINING_FACTS,
     MeasuredPart,
     StepSummary,

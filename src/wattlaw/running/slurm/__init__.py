@@ -1,5 +1,5 @@
 """The launcher ``slurm``: it submits runs as jobs and watches them; each job drives its own run."""
 
-from wattlaw.running.slurm.launcher import SlurmLauncher
+from wattlaw.running.slurm.slurm_launcher import SlurmLauncher
 
 __all__ = ["SlurmLauncher"]

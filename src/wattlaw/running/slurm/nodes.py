@@ -12,7 +12,7 @@ from wattlaw.running.boards import Board, memory_warnings, named_board
 from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.commands import Unreachable
-from wattlaw.running.slurm.environment import Environment, probe
+from wattlaw.running.slurm.missing_packages import Environment, probe
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study, WorkloadSpec
 from wattlaw.workloads import catalogue

@@ -16,8 +16,8 @@ from wattlaw.common.files import write_text
 from wattlaw.common.processes import descendants
 from wattlaw.running.instrumentation import STEPS_FOLDER
 from wattlaw.running.instrumentation.observer import REMEDY, RUN, StepObserver
-from wattlaw.running.instrumentation.progress import ProgressReader, progress_pattern
-from wattlaw.running.instrumentation.summary import MeasuredPart
+from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
+from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import FIRST_OUTPUT, host_name
 from wattlaw.running.training.rank_starters import find_rank_starter

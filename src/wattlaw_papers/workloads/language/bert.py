@@ -14,7 +14,7 @@ from torch.nn import functional
 from wattlaw.workloads.schedules import BaseWorkload
 from wattlaw.workloads.workload import Dataset
 from wattlaw_papers.workloads.language import MAX_TOKENS, Options
-from wattlaw_papers.workloads.language.synthetic import synthetic_blocks
+from wattlaw_papers.workloads.language.synthetic_text import synthetic_blocks
 from wattlaw_papers.workloads.torchvision_import import import_torchvision
 
 

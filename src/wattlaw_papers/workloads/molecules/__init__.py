@@ -75,7 +75,7 @@ _regression = partial(
     Entry,
     metric="mae",
     better="lower",
-    make_data="wattlaw_papers.workloads.molecules.synthetic:make_data",
+    make_data="wattlaw_papers.workloads.molecules.synthetic_molecules:make_data",
     real_input="wattlaw_papers.workloads.real_input:molecules",
     modules=("torch", "torch_geometric"),
     extra="molecules",

@@ -17,7 +17,7 @@ from wattlaw_papers.workloads.molecules import DimeNetOptions, Options, SchNetOp
 from wattlaw_papers.workloads.molecules.graphs import neighbours, paths
 from wattlaw_papers.workloads.molecules.molecules import MoleculeData, Molecules
 from wattlaw_papers.workloads.molecules.nets import DimeNet, SchNet, Standardised
-from wattlaw_papers.workloads.molecules.synthetic import synthetic_molecules
+from wattlaw_papers.workloads.molecules.synthetic_molecules import synthetic_molecules
 
 _POOL, _EVALUATION_POOL = 3072, 1024
 _POOL_SEED, _EVALUATION_POOL_SEED = 1, 2

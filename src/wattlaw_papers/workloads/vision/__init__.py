@@ -128,7 +128,7 @@ def _classifier(
         metric="top1",
         options=options,
         factory=f"wattlaw_papers.workloads.vision.classifier:{options.__name__.removesuffix('Options')}",
-        make_data="wattlaw_papers.workloads.vision.synthetic:make_data",
+        make_data="wattlaw_papers.workloads.vision.synthetic_images:make_data",
         real_input="wattlaw_papers.workloads.real_input:images",
         work=work_at_full_size(flops, "image_size", "classes", *sizes),
         modules=("torch", "torchvision", "PIL", "tfrecord"),

@@ -22,7 +22,7 @@ from wattlaw_papers.workloads.vision import (
     Vgg16Options,
 )
 from wattlaw_papers.workloads.vision.images import Folder, ImageData
-from wattlaw_papers.workloads.vision.synthetic import Synthetic
+from wattlaw_papers.workloads.vision.synthetic_images import Synthetic
 
 import_torchvision()
 from torchvision.models import inception, resnet, vgg  # noqa: E402

@@ -15,7 +15,7 @@ from wattlaw.workloads.schedules import BaseWorkload, Cosine
 from wattlaw.workloads.workload import VALIDATION_NAMES, Dataset, Schedule, existing
 from wattlaw_papers.workloads.torchvision_import import import_torchvision
 from wattlaw_papers.workloads.weather import Options, scores
-from wattlaw_papers.workloads.weather.synthetic import Climate, SyntheticWeather
+from wattlaw_papers.workloads.weather.synthetic_weather import Climate, SyntheticWeather
 
 _DATA_SEED = 0
 _FIRST_EVALUATION_YEAR = 37  # of the synthetic years, after those of training

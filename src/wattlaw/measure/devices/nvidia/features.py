@@ -6,8 +6,8 @@ from typing import Any
 
 import pynvml
 
-from wattlaw.measure.devices.nvidia.driver import NvidiaGpu, query_optional, scaled, valid
-from wattlaw.measure.devices.nvidia.readings import INSTANT, Fields
+from wattlaw.measure.devices.nvidia.nvml import NvidiaGpu, query_optional, scaled, valid
+from wattlaw.measure.devices.nvidia.nvml_readings import INSTANT, Fields
 from wattlaw.store.streams import Kind
 
 _SCOPES = {0: "gpu", 1: "module", 2: "memory"}

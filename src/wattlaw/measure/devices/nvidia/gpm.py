@@ -4,7 +4,7 @@ from typing import Any, Self
 
 import pynvml
 
-from wattlaw.measure.devices.nvidia.driver import query, valid
+from wattlaw.measure.devices.nvidia.nvml import query, valid
 
 _GPM_METRICS = {
     "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.measure.devices.nvidia.driver import query
-from wattlaw.study.base import POWER_PROFILES
+from wattlaw.measure.devices.nvidia.nvml import query
+from wattlaw.study.base_model import POWER_PROFILES
 
 #: A profile that is newer than this program is named by its number in NVML.
 _UNNAMED = "profile-"

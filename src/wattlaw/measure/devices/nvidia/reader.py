@@ -14,16 +14,6 @@ from typing import Any
 import pynvml
 
 from wattlaw.measure.devices.meter import Device, Sample
-from wattlaw.measure.devices.nvidia.driver import (
-    GpuLost,
-    NvidiaGpu,
-    decode,
-    describe,
-    query_optional,
-    raise_on_error,
-    scaled,
-    valid,
-)
 from wattlaw.measure.devices.nvidia.features import (  # fmt: skip
     MODULE_CONTAINS,
     ONE_PER_MODULE,
@@ -33,7 +23,17 @@ from wattlaw.measure.devices.nvidia.features import (  # fmt: skip
     watts,
 )
 from wattlaw.measure.devices.nvidia.gpm import Gpm
-from wattlaw.measure.devices.nvidia.readings import (
+from wattlaw.measure.devices.nvidia.nvml import (
+    GpuLost,
+    NvidiaGpu,
+    decode,
+    describe,
+    query_optional,
+    raise_on_error,
+    scaled,
+    valid,
+)
+from wattlaw.measure.devices.nvidia.nvml_readings import (
     AVERAGE,
     ENERGY,
     FINE_S,

@@ -16,15 +16,15 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "_wattlaw"
 #: Modules of a script, and the function of ``_wattlaw`` that gets each after its import.
 _OBSERVED = {
-    "torch.optim.optimizer": "steps.count_steps",
+    "torch.optim.optimizer": "step_hook.count_steps",
     "torch.utils.data.dataloader": "loaders.count_samples",
-    "torch.amp.autocast_mode": "model.see_autocast",
-    "torch.nn.parallel.distributed": "model.see_ddp",
-    "torch.nn.parallel.data_parallel": "model.see_data_parallel",
-    "torch.distributed.fsdp.fully_sharded_data_parallel": "model.see_fsdp",
-    "torch.distributed.fsdp._fully_shard._fsdp_state": "model.see_fully_shard",
-    "torch.distributed.pipelining.stage": "model.see_pipeline",
-    "deepspeed.runtime.engine": "model.see_deepspeed",
+    "torch.amp.autocast_mode": "model_facts.see_autocast",
+    "torch.nn.parallel.distributed": "model_facts.see_ddp",
+    "torch.nn.parallel.data_parallel": "model_facts.see_data_parallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel": "model_facts.see_fsdp",
+    "torch.distributed.fsdp._fully_shard._fsdp_state": "model_facts.see_fully_shard",
+    "torch.distributed.pipelining.stage": "model_facts.see_pipeline",
+    "deepspeed.runtime.engine": "model_facts.see_deepspeed",
 }
 
 
@@ -60,7 +60,7 @@ def _call_after(loader: Any, name: str) -> None:
         execute(module)
         try:
             part, _, what = function.rpartition(".")
-            recorder = _load("steps").recorder
+            recorder = _load("step_hook").recorder
             getattr(_load(part), what)(module, recorder)
         except Exception as error:  # the script must not notice
             _record_failure(function, error)
@@ -86,7 +86,7 @@ def _load(part: str) -> Any:
 
 def _record_failure(function: str, error: Exception) -> None:
     try:
-        _load("steps").recorder.fail(function, error)
+        _load("step_hook").recorder.fail(function, error)
     except Exception:  # such as in a Python that is too old
         pass
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from rich import progress as bars
 
-from wattlaw.api.progress import LineProgress, Tally, title, waiting_text
+from wattlaw.api.progress_lines import LineProgress, Tally, title, waiting_text
 from wattlaw.cli.common.console import Console
 from wattlaw.common import progress as work
 from wattlaw.common.terminal import escaped_output

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from wattlaw.measure.devices.nvidia.driver import query, raise_on_error, valid
+from wattlaw.measure.devices.nvidia.nvml import query, raise_on_error, valid
 
 ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE

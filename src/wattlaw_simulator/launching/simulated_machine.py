@@ -20,7 +20,7 @@ from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import WorkloadProfile
 from wattlaw.workloads.workload import Work
-from wattlaw_simulator.job import Parameters, SimulatedJob
+from wattlaw_simulator.simulated_job import Parameters, SimulatedJob
 
 
 def simulation_job(

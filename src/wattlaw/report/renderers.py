@@ -13,7 +13,9 @@ from wattlaw.analysis.predict.job import Predictions
 from wattlaw.common.formatting import group_label
 from wattlaw.report.notebook import as_html
 from wattlaw.report.tables import Table
-from wattlaw.report.topics import advice, comparison, prediction, scaling, verdict
+from wattlaw.report.topics import advice_text as advice
+from wattlaw.report.topics import comparison_table as comparison
+from wattlaw.report.topics import prediction, scaling, verdict
 
 
 def _html(table: Table | None, lines: Iterable[str]) -> str:

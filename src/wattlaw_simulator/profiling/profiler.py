@@ -22,7 +22,7 @@ from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import Kernels, Phase, WorkloadProfile
 from wattlaw.workloads.workload import Dataset, Workload
 from wattlaw_simulator.profiling.input import measure_input
-from wattlaw_simulator.profiling.kernels import AsOnGpu, Kernel, Recorder
+from wattlaw_simulator.profiling.kernel_counts import AsOnGpu, Kernel, Recorder
 
 _SINGLE_SAMPLES = 64  # samples whose work is compared
 _GLOBAL_BATCH = 256  # for a learning rate; no operation depends on it

@@ -17,7 +17,8 @@ import weakref
 from collections import deque
 from typing import Any
 
-from . import loaders, model
+from . import loaders
+from . import model_facts as model
 
 _clock = time.perf_counter_ns
 _FLUSH_NS = 450_000_000

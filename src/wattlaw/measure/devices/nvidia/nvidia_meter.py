@@ -8,9 +8,9 @@ import pynvml
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Device, Sample, Target
-from wattlaw.measure.devices.nvidia.driver import Driver, GpuLost, NvidiaGpu, open_driver
+from wattlaw.measure.devices.nvidia.nvml import Driver, GpuLost, NvidiaGpu, open_driver
+from wattlaw.measure.devices.nvidia.nvml_readings import FieldValue
 from wattlaw.measure.devices.nvidia.reader import GpuReader
-from wattlaw.measure.devices.nvidia.readings import FieldValue
 
 #: The longest search for the refresh period of the counters when a meter is opened.
 _REFRESH_SEARCH_S = 0.4

@@ -11,7 +11,7 @@ from wattlaw.cli.common.console import Console, make_table
 from wattlaw.common import formatting as fmt
 from wattlaw.hardware import library
 from wattlaw.report import tables
-from wattlaw_simulator.job import SimulatedJob
+from wattlaw_simulator.simulated_job import SimulatedJob
 
 Row = Mapping[str, Any]
 

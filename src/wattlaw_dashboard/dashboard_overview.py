@@ -16,7 +16,7 @@ from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.common.files import open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import escape_invisible
-from wattlaw.report.topics.decision import decision_text
+from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.planning import count_statuses
 from wattlaw.running.run_status import TITLE_COLUMNS, StatusPoller, run_title
 from wattlaw.store.run_folder import RunFolder

@@ -10,8 +10,8 @@ import pandas as pd
 from wattlaw import __version__
 from wattlaw.analysis.advise.option import PREDICTED, Quantity
 from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.analysis.predict.intervals import LEVEL
 from wattlaw.analysis.predict.overview import check_largest
-from wattlaw.analysis.predict.results import LEVEL
 from wattlaw.analysis.proposal import Point, Proposal
 from wattlaw.common import formatting as fmt
 from wattlaw.common.files import replacing, write_text

@@ -25,7 +25,7 @@ def profile(
     spec = catalogue.without_defaults(WorkloadSpec(name=name, options=values))
     catalogue.check_installed(spec)
 
-    from wattlaw_simulator.profiling.profile import measure_profile
+    from wattlaw_simulator.profiling.profiler import measure_profile
 
     measured = measure_profile(spec)
     text = json_with_rows(measured.model_dump(mode="json"), "kernels")

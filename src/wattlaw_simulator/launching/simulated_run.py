@@ -23,9 +23,8 @@ from wattlaw.store.record import (
 )
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
-from wattlaw_simulator.job import Prediction
-from wattlaw_simulator.launching.machine import Machine
-from wattlaw_simulator.launching.tables import (
+from wattlaw_simulator.launching.simulated_machine import Machine
+from wattlaw_simulator.launching.simulated_tables import (
     MAX_SAMPLES,
     PROGRESS,
     Sampling,
@@ -34,7 +33,8 @@ from wattlaw_simulator.launching.tables import (
     telemetry_table,
     windows_of,
 )
-from wattlaw_simulator.predict import loader_processes, predict
+from wattlaw_simulator.simulate_step import loader_processes, predict
+from wattlaw_simulator.simulated_job import Prediction
 
 FAILURE = "simulated failure (launch.simulation.fail_share)"
 #: Streams of random numbers of a run.

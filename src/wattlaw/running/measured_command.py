@@ -25,15 +25,15 @@ from wattlaw.running.command_processes import CommandProcesses
 from wattlaw.running.finish import write_limits
 from wattlaw.running.instrumentation import instrumented_environment
 from wattlaw.running.instrumentation.observer import RUN, StepObserver
-from wattlaw.running.instrumentation.progress import ProgressReader, progress_pattern
-from wattlaw.running.instrumentation.summary import MeasuredPart, StepSummary
+from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
+from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSummary
 from wattlaw.running.job_step import JobStep
 from wattlaw.running.node_setup import lease_boards, restore_stale_limits
 from wattlaw.running.recording import Recording
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.base import PowerProfile
+from wattlaw.study.base_model import PowerProfile
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting
 

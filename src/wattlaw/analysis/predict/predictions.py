@@ -9,10 +9,10 @@ import numpy as np
 
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.intervals import Basis, Components, NextMeasurement, Prediction, pair
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import LEARNED, Priors
 from wattlaw.analysis.predict.posterior import Posterior, fit
-from wattlaw.analysis.predict.results import Basis, Components, NextMeasurement, Prediction, pair
 from wattlaw.common.errors import BadInput
 from wattlaw.study.setting import Setting
 

@@ -7,7 +7,7 @@ from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.common.errors import BadInput
 from wattlaw.common.reference.electricity import electricity_price, grid_intensity
 from wattlaw.common.text import quote
-from wattlaw.study.base import POWER_PROFILES
+from wattlaw.study.base_model import POWER_PROFILES
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import KEYS, PRICES, Question
 

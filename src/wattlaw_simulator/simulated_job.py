@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 from wattlaw.hardware.cluster import Cluster
-from wattlaw.study.base import Precision
+from wattlaw.study.base_model import Precision
 from wattlaw.study.setting import Setting
 from wattlaw.workloads.profile import WorkloadProfile
 

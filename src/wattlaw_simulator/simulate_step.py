@@ -23,9 +23,16 @@ from wattlaw.common.formatting import plural
 from wattlaw.workloads.memory import micro_batch, rank_memory_gb
 from wattlaw_simulator import kernels
 from wattlaw_simulator.communication import Route, communication
-from wattlaw_simulator.job import Parameters, Phase, Prediction, SimulatedJob, Split, Window
 from wattlaw_simulator.kernels import Load
 from wattlaw_simulator.power import Board, Point
+from wattlaw_simulator.simulated_job import (
+    Parameters,
+    Phase,
+    Prediction,
+    SimulatedJob,
+    Split,
+    Window,
+)
 
 _FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.

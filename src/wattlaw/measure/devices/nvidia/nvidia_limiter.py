@@ -15,7 +15,7 @@ from wattlaw.common.errors import NotAvailable, NotPermitted, one_line
 from wattlaw.common.processes import run_captured
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState
-from wattlaw.measure.devices.nvidia.driver import (
+from wattlaw.measure.devices.nvidia.nvml import (
     Driver,
     GpuLost,
     NvidiaGpu,

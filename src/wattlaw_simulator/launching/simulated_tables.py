@@ -27,7 +27,7 @@ from wattlaw.running.launcher import VIRTUAL_BEGIN_NS
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.study.launching import Simulation
 from wattlaw.study.model import Measure
-from wattlaw_simulator.job import Prediction, Window
+from wattlaw_simulator.simulated_job import Prediction, Window
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]

@@ -21,7 +21,7 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study
-from wattlaw_simulator.launching.machine import Machine
+from wattlaw_simulator.launching.simulated_machine import Machine
 
 #: Active runs per process: enough to keep all processes busy, few enough that a Ctrl-C interrupts
 #: few runs.
@@ -161,6 +161,6 @@ def _initialize(parent_pid: int, machine: Machine) -> None:
 
 
 def _simulate(record: RunRecord, path: Path) -> Ended:
-    from wattlaw_simulator.launching.run import simulate
+    from wattlaw_simulator.launching.simulated_run import simulate
 
     return simulate(_machine[0], record, path)
