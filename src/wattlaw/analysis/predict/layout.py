@@ -41,7 +41,7 @@ class Reference:
         names = dict.fromkeys(each.precision for each in observed)
         return cls(
             micro_batch=batch,
-            compute_s=float((part_s * np.minimum(1.0, batch / micro)).min()),
+            compute_s=_time_at(batch, micro, part_s),
             power_w=max(powers, default=max(limits, default=_ASSUMED_W)),
             gpus=float(np.exp(np.log(gpus).mean())),
             clock_mhz=max(clocks, default=1.0),
@@ -146,6 +146,13 @@ class Layout:
             if item.name != "reference"
         }
         return replace(self, **arrays)
+
+
+def _time_at(batch: float, micro: Floats, part_s: Floats) -> float:
+    """Return the least time of a micro-batch, interpolated in logs between measured batches."""
+    batches = np.unique(micro)
+    least_s = [part_s[micro == each].min() for each in batches]
+    return float(np.exp(np.interp(np.log(batch), np.log(batches), np.log(least_s))))
 
 
 def _slowest(gpus: int) -> float:

@@ -91,10 +91,10 @@ BETWEEN = {
     "between_latency": Prior(LN(0.01), 1.2),
     # Exponents: of the GPUs that share a node's adapter, of the nodes that share the network.
     "sharing": Prior(0.15, 0.2, "plain"),
-    "contention": Prior(0.06, 0.07, "plain"),
+    "contention": Prior(0.1, 0.12, "plain"),
     # On exactly two nodes, relative to more: all traffic is between one pair of hosts. A factor of
     # 1 to 2: the mean and standard deviation of a uniform distribution in logs.
-    "two_nodes": Prior(0.35, 0.2),
+    "two_nodes": Prior(0.0, 0.3),
     # Differences between allocations of nodes, in logs of the communication.
     "allocation": Prior(LN(0.08), 0.6),
 }

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.predict import model_error, parameters
+from wattlaw.analysis.predict.beyond import draw_beyond
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
 from wattlaw.analysis.predict.smc import sample
@@ -62,24 +63,21 @@ class Posterior:
 
         Equal posteriors and settings give equal draws.
         """
+        times, _, powers, _ = self.means(settings)
         near = self._near(settings)
-        time = near.time.correction(near.layout, model_error.TIME_ERROR)
         dice = np.random.default_rng([self.seed, 1])
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
-        deviation = np.hypot(near.noise, time.spread) * dice.standard_normal(shape)
-        common = near.shared * dice.standard_normal(shape) / tail
-        missed = near.time.values @ time.weights
-        times = near.steps.step_s * np.exp(missed + deviation / tail + common)
-        if near.power is None or near.steps.power_w is None:
+        own = near.noise * dice.standard_normal(shape) / tail
+        common = self.values["session"] * dice.standard_normal(shape) / tail
+        times = times * np.exp(own + common)
+        if powers is None:
             return near.steps, times, None
-        power = near.power.correction(near.layout, model_error.POWER_ERROR)
-        noise = np.hypot(model_error.POWER_NOISE, power.spread)
-        missed = near.power.values @ power.weights + noise * dice.standard_t(FREEDOM, shape)
+        powers = powers * np.exp(model_error.POWER_NOISE * dice.standard_t(FREEDOM, shape))
         # The time by which a session is slower is spent with waiting.
         waiting = np.minimum(np.asarray(near.steps.waiting_power), 1.0)
         share = waiting + (1 - waiting) * np.exp(-np.clip(common, -1.0, 3.0))
-        return near.steps, times, near.steps.power_w * np.exp(missed) * share
+        return near.steps, times, powers * share
 
     def means(
         self,
@@ -112,6 +110,7 @@ class Posterior:
             dice, luck=near.luck, placements=(_placements(keys), _placements(settings)),
             noise=noise,
         )  # fmt: skip
+        errors = errors + draw_beyond(near.time.seen, near.layout, self.draws, self.seed)
         times = near.steps.step_s * np.exp(errors)
         if near.power is None or near.steps.power_w is None:
             return times, time_noise, None, None
