@@ -70,7 +70,11 @@ def _slowest(ranks: int, sigma: float) -> float:
     """Return the mean of the largest of so many log-normal numbers, by quantile."""
     from statistics import NormalDist
 
-    return float(np.exp(sigma * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)))) if ranks > 1 else 1.0
+    return (
+        float(np.exp(sigma * NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))))
+        if ranks > 1
+        else 1.0
+    )
 
 
 def ring(machine: Machine) -> Step:
@@ -80,8 +84,12 @@ def ring(machine: Machine) -> Step:
     def step(at: Place) -> float:
         compute_s = machine.compute_s(at.batch)
         rate = machine.inside if at.nodes == 1 else min(machine.inside, machine.between)
-        network_s = 2 * (at.gpus - 1) / at.gpus * machine.gradient / rate + 2 * (at.gpus - 1) * latency_s
-        return compute_s + max(0.1 * network_s * (at.gpus > 1), network_s - overlap * 0.66 * compute_s)
+        network_s = (
+            2 * (at.gpus - 1) / at.gpus * machine.gradient / rate + 2 * (at.gpus - 1) * latency_s
+        )
+        return compute_s + max(
+            0.1 * network_s * (at.gpus > 1), network_s - overlap * 0.66 * compute_s
+        )
 
     return step
 
@@ -94,7 +102,10 @@ def buckets(machine: Machine) -> Step:
     dice = machine.dice
     size = 25 * 2**20 * dice.choice([0.5, 1.0, 4.0])
     latency_s, share = dice.uniform(1e-5, 2e-4), dice.uniform(0.5, 0.7)
-    sizes = np.full(max(1, ceil(machine.gradient / size)), machine.gradient / max(1, ceil(machine.gradient / size)))
+    sizes = np.full(
+        max(1, ceil(machine.gradient / size)),
+        machine.gradient / max(1, ceil(machine.gradient / size)),
+    )
     contention = dice.uniform(0.0, 0.15)
 
     def step(at: Place) -> float:
@@ -106,7 +117,13 @@ def buckets(machine: Machine) -> Step:
             ready_s = backward_s * (index + 1) / len(sizes)
             takes_s = 2 * (per_node - 1) / per_node * bucket / machine.inside
             if at.nodes > 1:
-                takes_s += 2 * (at.nodes - 1) / at.nodes * bucket / (machine.between * at.nodes**-contention)
+                takes_s += (
+                    2
+                    * (at.nodes - 1)
+                    / at.nodes
+                    * bucket
+                    / (machine.between * at.nodes**-contention)
+                )
                 takes_s += 2 * log2(at.nodes) * latency_s
             takes_s += latency_s * log2(max(per_node, 1) + 1)
             end_s = max(end_s, ready_s) + (takes_s if at.gpus > 1 else 0.0)
@@ -128,7 +145,9 @@ def tree(machine: Machine) -> Step:
             network_s = 2 * (per_node - 1) / per_node * machine.gradient / machine.inside
         if at.nodes > 1:
             factor = two if at.nodes == 2 else 1.0
-            network_s += 2 * factor * machine.gradient / machine.between + 4 * log2(at.nodes) * latency_s
+            network_s += (
+                2 * factor * machine.gradient / machine.between + 4 * log2(at.nodes) * latency_s
+            )
         return compute_s + max(0.0, network_s - overlap * 0.6 * compute_s)
 
     return step
@@ -251,11 +270,17 @@ def draw(kind: str, seed: int, *, repeats: int = 1) -> Job:
     dice = np.random.default_rng([seed, *kind.encode()])
     machine = Machine(dice)
     step = KINDS[kind][0](machine)
-    noise, session, allocation = dice.uniform(0.003, 0.015), dice.uniform(0.0, 0.02), dice.uniform(0.0, 0.03)
+    noise, session, allocation = (
+        dice.uniform(0.003, 0.015),
+        dice.uniform(0.0, 0.02),
+        dice.uniform(0.0, 0.03),
+    )
     sessions: dict[str, float] = {}
 
     def run(at: Place, name: str) -> Run:
-        shared = sessions.setdefault(name, float(dice.normal(0, session) + dice.normal(0, allocation) * (at.nodes > 1)))
+        shared = sessions.setdefault(
+            name, float(dice.normal(0, session) + dice.normal(0, allocation) * (at.nodes > 1))
+        )
         return Run(at, step(at) * float(np.exp(shared + noise * dice.standard_t(5))), name)
 
     most = 2 * machine.node_gpus

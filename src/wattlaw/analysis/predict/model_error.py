@@ -35,30 +35,6 @@ _GPUS, _BATCH, _LIMIT = 0.7, 0.7, 0.3
 _FREE = 1.2
 
 
-class Discrepancy(NamedTuple):
-    """The weights of residuals, shape (observations, targets), and the error that remains.
-
-    ``spread`` is the standard deviation of each target's, in logs.
-    """
-
-    weights: Floats
-    spread: Floats
-
-
-def discrepancy(seen: Layout, wanted: Layout, error: float, noise: float) -> Discrepancy:
-    """Return how the residuals of seen settings correct those that are wanted.
-
-    ``error`` and ``noise`` are the standard deviations, in logs, of the model's error and of the
-    noise of a run.
-    """
-    here, there = features(seen, wanted)
-    own = correlation(here, here) + (noise / error) ** 2 * np.eye(here.shape[0])
-    cross = correlation(here, there)
-    weights = np.linalg.solve(own, cross)
-    left = np.maximum(0.0, 1.0 - (cross * weights).sum(0))
-    return Discrepancy(np.asarray(weights), np.asarray(error * np.sqrt(left)))
-
-
 def independence(layout: Layout) -> Floats:
     """Return the weight of each observation: 1 over the sum of its correlations with all.
 

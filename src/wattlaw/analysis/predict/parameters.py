@@ -92,9 +92,9 @@ BETWEEN = {
     # Exponents: of the GPUs that share a node's adapter, of the nodes that share the network.
     "sharing": Prior(0.15, 0.2, "plain"),
     "contention": Prior(0.1, 0.12, "plain"),
-    # On exactly two nodes, relative to more: all traffic is between one pair of hosts. A factor of
-    # 1 to 2: the mean and standard deviation of a uniform distribution in logs.
-    "two_nodes": Prior(0.0, 0.3),
+    # On exactly two nodes, relative to more: a ring has all traffic between one pair of hosts, and
+    # a tree or a hierarchy has less traffic than on more nodes.
+    "two_nodes": Prior(0.1, 0.3),
     # Differences between allocations of nodes, in logs of the communication.
     "allocation": Prior(LN(0.08), 0.6),
 }

@@ -7,8 +7,7 @@ from functools import lru_cache, partial
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.predict import model_error, parameters
-from wattlaw.analysis.predict.beyond import draw_beyond
+from wattlaw.analysis.predict import beyond, model_error, parameters
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
 from wattlaw.analysis.predict.smc import sample
@@ -63,21 +62,21 @@ class Posterior:
 
         Equal posteriors and settings give equal draws.
         """
+        steps, noise, _ = self._steps(settings)
         times, _, powers, _ = self.means(settings)
-        near = self._near(settings)
         dice = np.random.default_rng([self.seed, 1])
         shape = (self.draws, len(settings))
         tail = np.sqrt(dice.chisquare(FREEDOM, shape) / FREEDOM)
-        own = near.noise * dice.standard_normal(shape) / tail
-        common = self.values["session"] * dice.standard_normal(shape) / tail
-        times = times * np.exp(own + common)
-        if powers is None:
-            return near.steps, times, None
+        own = noise * dice.standard_normal(shape) / tail
+        session = self.values["session"] * dice.standard_normal(shape) / tail
+        times = times * np.exp(own + session)
+        if powers is None or steps.waiting_power is None:
+            return steps, times, None
         powers = powers * np.exp(model_error.POWER_NOISE * dice.standard_t(FREEDOM, shape))
         # The time by which a session is slower is spent with waiting.
-        waiting = np.minimum(np.asarray(near.steps.waiting_power), 1.0)
-        share = waiting + (1 - waiting) * np.exp(-np.clip(common, -1.0, 3.0))
-        return near.steps, times, powers * share
+        waiting = np.minimum(steps.waiting_power, 1.0)
+        share = waiting + (1 - waiting) * np.exp(-np.clip(session, -1.0, 3.0))
+        return steps, times, powers * share
 
     def means(
         self,
@@ -102,82 +101,53 @@ class Posterior:
         if every.step > 1:
             thin = {name: value[every] for name, value in self.values.items()}
             return replace(self, values=thin).means(settings, noise=noise)
-        near = self._near(settings)
+        steps, _, luck = self._steps(settings)
+        seen = [item.setting for item in self.observations]
+        fitted, own, luck_seen = self._steps(seen, self.observations)
+        layouts = (
+            Layout.of_observations(self.observations, self.reference),
+            Layout.of(settings, self.reference),
+        )
+        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        # What an allocation of nodes adds counts as an error of the model: a training is in one
+        # allocation too. What a session shares does not.
+        lasting = own**2 + luck_seen**2
+        missed = missed * lasting / (lasting + self.values["session"] ** 2)
         dice = np.random.default_rng([self.seed, 4])
-        keys = tuple(item.setting for item in self.observations)
         errors, time_noise = model_error.draw_errors(
-            (near.time.seen, near.layout), (keys, settings), near.missed, model_error.TIME_ERROR,
-            dice, luck=near.luck, placements=(_placements(keys), _placements(settings)),
-            noise=noise,
+            layouts, (seen, settings), missed, model_error.TIME_ERROR, dice,
+            luck=(np.median(luck_seen, axis=0), np.median(luck, axis=0)),
+            placements=(_placements(seen), _placements(settings)), noise=noise,
         )  # fmt: skip
-        errors = errors + draw_beyond(near.time.seen, near.layout, self.draws, self.seed)
-        times = near.steps.step_s * np.exp(errors)
-        if near.power is None or near.steps.power_w is None:
+        errors = errors + beyond.draw_errors(*layouts, self.draws, self.seed)
+        times = steps.step_s * np.exp(errors)
+        if fitted.power_w is None or steps.power_w is None:
             return times, time_noise, None, None
-        keys = tuple(item.setting for item in self.observations if item.power_per_gpu_w)
+        has_power = np.array([item.power_per_gpu_w is not None for item in self.observations])
+        measured = [item for item in self.observations if item.power_per_gpu_w is not None]
+        watts = np.array([item.power_per_gpu_w for item in measured], dtype=float)
+        missed = np.log(watts) - np.log(fitted.power_w[:, has_power])
         errors, power_noise = model_error.draw_errors(
-            (near.power.seen, near.layout), (keys, settings), near.power.values,
-            model_error.POWER_ERROR, dice, is_mean_of_gpus=True,
+            (layouts[0].only(has_power), layouts[1]),
+            ([item.setting for item in measured], settings),
+            missed, model_error.POWER_ERROR, dice, is_mean_of_gpus=True,
         )  # fmt: skip
-        powers = near.steps.power_w * np.exp(errors)
-        return times, time_noise, powers, power_noise
+        return times, time_noise, steps.power_w * np.exp(errors), power_noise
 
-    def _near(self, settings: Sequence[Setting]) -> "_Near":
-        """Return the steps of settings, and what the model misses of the observations."""
+    def _steps(
+        self, settings: Sequence[Setting], observations: Sequence[Observation] = ()
+    ) -> tuple[Step, Floats, Floats]:
+        """Return noise-free steps, the noise of a run, and what an allocation of nodes adds.
+
+        Both are standard deviations in logs, shape (draws, settings).
+        """
         layout = Layout.of(settings, self.reference)
+        if observations:
+            layout = Layout.of_observations(observations, self.reference)
         steps = step(self.values, layout, power=self.has_power)
         noise, shared = scales(self.values, layout, steps)
-        seen = Layout.of_observations(self.observations, self.reference)
-        fitted = step(self.values, seen, power=self.has_power)
-        own, common = scales(self.values, seen, fitted)
-        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
-        # What a session shares is not a property of its settings.
-        lasting = missed * own**2 / (own**2 + common**2)
-        time = _Residuals(seen, lasting, float(np.median(own)))
-        # What an allocation of nodes adds counts as one: a training is in one allocation too.
-        luck, luck_seen = (
-            np.sqrt(np.maximum(each**2 - self.values["session"] ** 2, 0.0))
-            for each in (shared, common)
-        )
-        missed = missed * (own**2 + luck_seen**2) / (own**2 + common**2)
-        spread_seen, spread = (
-            np.median(each * np.ones((1, item.gpus.size)), axis=0)
-            for each, item in ((luck_seen, seen), (luck, layout))
-        )
-        near = _Near(layout, steps, noise, shared, time, missed, (spread_seen, spread))
-        if fitted.power_w is None:
-            return near
-        measured = np.array([item.power_per_gpu_w or np.nan for item in self.observations])
-        has_power = ~np.isnan(measured)
-        missed = np.log(measured[has_power]) - np.log(fitted.power_w[:, has_power])
-        power = _Residuals(seen.only(has_power), missed, model_error.POWER_NOISE)
-        return replace(near, power=power)
-
-
-@dataclass(frozen=True)
-class _Residuals:
-    """What the model misses of observations, in logs, shape (draws, observations)."""
-
-    seen: Layout
-    values: Floats
-    noise: float  # the median standard deviation of a run
-
-    def correction(self, wanted: Layout, error: float) -> model_error.Discrepancy:
-        return model_error.discrepancy(self.seen, wanted, error, self.noise)
-
-
-@dataclass(frozen=True)
-class _Near:
-    """Noise-free steps of settings, the noise of runs, and the residuals of the observations."""
-
-    layout: Layout
-    steps: Step
-    noise: Floats
-    shared: Floats
-    time: _Residuals
-    missed: Floats  # times, with what sessions share
-    luck: tuple[Floats, Floats]  # the median of that, of the observations and of the settings
-    power: _Residuals | None = None
+        luck = np.sqrt(np.maximum(shared**2 - self.values["session"] ** 2, 0.0))
+        return steps, noise, luck + np.zeros((1, layout.gpus.size))
 
 
 def fit(
