@@ -50,7 +50,7 @@ class SiteFile(BaseModel):
         if not path.exists():
             raise NotAvailable(f"{path} does not exist: no limit is allowed on this node")
         check_only_root_writes(path)
-        return read_document(path, cls, "site file")
+        return read_document(path, cls)
 
     def check(self, limits: Limits) -> None:
         """Raise ``NotAvailable`` unless the site allows these limits."""

@@ -114,7 +114,7 @@ def test_huge_grids_are_refused_before_they_are_expanded(tmp_path):
         f"name: x\nworkloads: [{{name: a}}]\nsweeps: [{{gpus: [{many}], global_batch: [{many}]}}]\n"
     )
     began_s = time.process_time()
-    with pytest.raises(BadInput, match=r"study\.yaml: more than 50,000 values"):
+    with pytest.raises(BadInput, match="more than 50,000 values"):
         read_study(path)
     assert time.process_time() - began_s < 3
 

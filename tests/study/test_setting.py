@@ -54,7 +54,6 @@ def test_results_name_a_setting_and_leave_out_a_layout_that_is_none():
     }  # fmt: skip
     assert Setting(8, pipeline_parallel=2).to_dict()["pipeline_parallel"] == 2
     assert Setting(8).global_batch is None
-    assert Setting(8, local_batch=8, gradient_accumulation=2).micro_batch == 4
 
 
 def test_versions_of_software_are_facts_that_do_not_tell_settings_apart():

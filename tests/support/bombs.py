@@ -1,14 +1,12 @@
 """Small files of foreign formats that unpack, decode or expand to gigabytes."""
 
 import io
-import json
 import struct
 import subprocess
 import sys
 import threading
 import time
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +17,6 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wattlaw.store.schema import TABLES
-from wattlaw.store.version import SCHEMA_VERSION
-
 MIB = 2**20
 _TABLE = "import", "BOMB", "--map", "gpus=n,step_time_s=t,workload=s", "--store", "store"
 
@@ -30,57 +25,6 @@ def _parquet(table: pa.Table, **settings: object) -> bytes:
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd", **settings)
     return buffer.getvalue()
-
-
-def _repeated(text: str, rows: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [text])
-
-
-def _nulls(table: str, rows: int, **columns: object) -> pa.Table:
-    """Return a table of a store in which all columns but some are null."""
-    return pa.table({
-        field.name: columns.get(field.name, pa.nulls(rows, field.type)) for field in TABLES[table]
-    })  # fmt: skip
-
-
-def _bundle(path: Path, members: Mapping[str, bytes], kind: int = zipfile.ZIP_DEFLATED) -> None:
-    version = {"bundle_version": 1, "schema_version": SCHEMA_VERSION}
-    tables = {f"{name}.parquet": _parquet(_nulls(name, 0)) for name in TABLES}
-    with zipfile.ZipFile(path, "w", kind) as file:
-        version_of = {"bundle.json": json.dumps(version).encode()}
-        for name, content in {**version_of, **tables, **members}.items():
-            file.writestr(name, content)
-
-
-def bundle_of_documents(path: Path) -> None:
-    """3 study files of 60 MiB, in a kilobyte."""
-    zeros = bytes(60 * MIB)
-    _bundle(path, {f"studies/s{number}.yaml": zeros for number in range(3)}, zipfile.ZIP_BZIP2)
-
-
-def bundle_of_deflated_documents(path: Path) -> None:
-    """6 study files of 50 MiB."""
-    zeros = bytes(50 * MIB)
-    _bundle(path, {f"studies/s{number}.yaml": zeros for number in range(6)})
-
-
-def bundle_of_texts(path: Path) -> None:
-    """A text of 64 kB in each of 80,000 windows."""
-    rows = _nulls("epochs", 80_000, phase=_repeated("x" * 2**16, 80_000))
-    _bundle(path, {"epochs.parquet": _parquet(rows)})
-
-
-def bundle_of_lists(path: Path) -> None:
-    """A list of 3 million texts in each of 10 runs."""
-    lists = pa.ListArray.from_arrays(
-        pa.array(np.arange(11, dtype=np.int32) * 3 * 10**6), pa.nulls(3 * 10**7, pa.string())
-    )
-    _bundle(path, {"runs.parquet": _parquet(_nulls("runs", 10, notes=lists))})
-
-
-def bundle_of_a_manifest(path: Path) -> None:
-    """A manifest of 15 million lists."""
-    _bundle(path, {"bundle.json": b"[" + b"[]," * (15 * 10**6) + b"1]"})
 
 
 def table_of_texts(path: Path) -> None:
@@ -213,15 +157,10 @@ class Bomb:
     command: tuple[str, ...]
 
 
-_EXPORT = ("export", "BOMB", "epochs", "-o", "epochs.csv")
 _IMPORT = ("import", "BOMB", "--map", "gpus=@1", "--store", "store")
 BOMBS = {
     each.make.__name__: each
     for each in (
-        *(Bomb(make, "b.zip", _EXPORT) for make in (
-            bundle_of_documents, bundle_of_deflated_documents, bundle_of_texts, bundle_of_lists,
-            bundle_of_a_manifest,
-        )),
         *(Bomb(make, "b.parquet", _TABLE) for make in (table_of_texts, table_of_prefixes)),
         *(Bomb(make, "b.hdf5", _IMPORT) for make in (
             hdf5_of_fill_values, hdf5_of_links, hdf5_of_compressed, hdf5_of_a_chunk,

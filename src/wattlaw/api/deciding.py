@@ -33,7 +33,7 @@ def question_of_study(study: Study) -> Question:
     """
     decide = decide_of(study)
     is_in_epochs = decide.total_samples is None
-    needs_samples = decide.has_length and study.measure.is_by_steps == is_in_epochs
+    needs_samples = bool(decide.lengths) and study.measure.is_by_steps == is_in_epochs
     if needs_samples and _epoch_samples(study) is None:
         raise BadInput(
             "decide: the samples of an epoch are not known; set dataset_samples of the workload"

@@ -238,11 +238,10 @@ class Results(StoreReports):
 
 
 def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
-    """Open one or several stores, or bundles that ``Results.export`` wrote.
+    """Open one or several stores.
 
-    ``BadInput`` names a folder that is not a store, or a file that is not a bundle. A run with a
-    missing or damaged file is left out, with a ``DamagedFileWarning``; it is ``BadInput`` too if
-    ``strict``.
+    ``BadInput`` names a folder that is not a store. A run with a missing or damaged file is left
+    out, with a ``DamagedFileWarning``; it is ``BadInput`` too if ``strict``.
 
     Examples
     --------
@@ -253,7 +252,7 @@ def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
     [1, 2, 4, 8]
     """
     if not stores:
-        raise BadInput("open: given no store; allowed: one or more folders or bundles")
+        raise BadInput("open: given no store; allowed: one or more folders")
     paths = tuple(Path(store) for store in stores)
     results = Results(paths, strict)
     _ = results._stores

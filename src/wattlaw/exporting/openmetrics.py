@@ -17,7 +17,7 @@ from wattlaw.common.scopes import PARTS
 from wattlaw.running.campaign import Receiver
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.study.sources import MEASURED, origin_of
+from wattlaw.study.sources import MEASURED, TRAINING, origin_of
 
 #: Prometheus reads such files every 15 s by default.
 _PERIOD_S = 10.0
@@ -31,7 +31,6 @@ _METRICS = {
     "wattlaw_active_run_start_time_seconds": ("gauge", "seconds", "Start of each active run."),
     "wattlaw_last_step_time_seconds": ("gauge", "seconds", "Mean step time of the last window."),
 }
-_TRAINING = ("train", "steps", "run")  # phases
 _ENDED = ("done", "failed", "skipped", "interrupted")
 #: Of each kind of device: the metric, so that no sum over one metric counts a part twice, and the
 #: prefix of the columns of source and verdict.
@@ -139,7 +138,7 @@ class MetricsFile(Receiver):
         for window in windows:
             start_ns, value = window["start_ns"], window["step_time_mean_s"]
             is_newer = start_ns > self._last_steps.get(labels, (0, 0.0))[0]
-            if window["phase"] in _TRAINING and value is not None and is_newer:
+            if window["phase"] in TRAINING and value is not None and is_newer:
                 self._last_steps[labels] = start_ns, value
 
     def _text(self) -> str:

@@ -11,7 +11,6 @@ from wattlaw.study.base_model import LocatedError
 from wattlaw.study.document import read_document
 
 _FILES = Path(__file__).parent / "files"
-_FILE_KIND = "hardware file"
 _UNITS = {
     "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us", "ms": "ms",
 }  # fmt: skip
@@ -51,7 +50,7 @@ def read_cluster(name_or_path: str) -> Cluster:
         return _one_board(name_or_path)
     path = Path(name_or_path)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _exists(path):
-        return read_document(path, Cluster, _FILE_KIND, _with_board)
+        return read_document(path, Cluster, _with_board)
     raise BadInput(
         f"no hardware is named {quote(name_or_path, 100)}; allowed: a cluster "
         f"({', '.join(cluster_names())}), one board ({', '.join(gpu_names())}), or the path of a "
@@ -61,12 +60,12 @@ def read_cluster(name_or_path: str) -> Cluster:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _FILE_KIND, _with_board)
+    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _with_board)
 
 
 @cache
 def _board(name: str) -> Gpu:
-    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu, _FILE_KIND)
+    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu)
 
 
 @cache
@@ -75,7 +74,7 @@ def _one_board(name: str) -> Cluster:
         node = data["node"] | {"gpu": name}
         return _with_board(data | {"name": name, "node": node})
 
-    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _FILE_KIND, prepare)
+    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, prepare)
 
 
 def _with_board(data: dict[str, Any]) -> dict[str, Any]:

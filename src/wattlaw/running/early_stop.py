@@ -8,6 +8,7 @@ from wattlaw.common.errors import one_line
 from wattlaw.running.finish import failed, finalize_run
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.sources import TRAINING
 
 #: The start of the note of a run that was stopped.
 STOPPED_EARLY = "stopped early: "
@@ -15,8 +16,6 @@ STOPPED_EARLY = "stopped early: "
 LEAST_S = 10.0
 #: Windows before which an error of the step time is not known.
 _LEAST_WINDOWS = 3
-#: Windows of optimizer steps.
-_PHASES = ("train", "steps")
 
 
 class StepTime(NamedTuple):
@@ -34,7 +33,7 @@ def step_time_so_far(folder: RunFolder) -> StepTime | None:
     windows: dict[str, list[Mapping[str, Any]]] = {}
     for row in folder.windows(record.attempts).to_pylist():
         is_complete = row["steps"] and row["duration_s"]
-        if row["phase"] in _PHASES and not (row["warmup"] or row["interrupted"]) and is_complete:
+        if row["phase"] in TRAINING and not (row["warmup"] or row["interrupted"]) and is_complete:
             windows.setdefault(row["host"], []).append(row)
     seconds = [sum(row["duration_s"] for row in rows) for rows in windows.values()]
     if len(windows) < record.spec.nodes or min(seconds) < LEAST_S:

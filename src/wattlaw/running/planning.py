@@ -121,11 +121,14 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
 def statuses(
     store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord | None]
 ) -> dict[str, str]:
-    planned = {run.run_id: "planned" for run in runs}
-    return planned | {
-        run_id: "damaged" if record is None else store.folder(run_id).status(record)
-        for run_id, record in records.items()
-    }
+    found = {run.run_id: "planned" for run in runs}
+    for run_id, record in records.items():
+        folder = store.folder(run_id)
+        if record is None or folder.damage(record) is not None:
+            found[run_id] = "damaged"
+        else:
+            found[run_id] = folder.state(record)
+    return found
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:

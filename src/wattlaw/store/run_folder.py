@@ -24,7 +24,6 @@ from wattlaw.store.record import RunRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 #: The path exists but is not a regular file.
 _NOT_A_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
 #: Two marks and the length of the footer.
@@ -63,43 +62,32 @@ class RunFolder:
         user may not read it.
         """
         try:
-            text = read_text(self.record_path)
+            record = RunRecord.model_validate_json(read_text(self.record_path))
+            if record.run_id == self.run_id:
+                return record
+            reason = f"is of run {record.run_id!a}, not {self.run_id}"
         except FileNotFoundError:
             return None
         except PermissionError:
             raise NotPermitted(f"{self.record_path}: no permission to read it") from None
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise BadInput(f"{self.record_path}: cannot be read: {why}; {REPLACE}") from None
-        try:
-            record = RunRecord.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
-            raise BadInput(
-                f"{self.record_path}: not a run record: {place!a}: {first['msg']}; {REPLACE}"
-            ) from None
-        if record.run_id != self.run_id:
-            reason = f"{self.record_path}: is of run {record.run_id!a}, not {self.run_id}"
-            raise BadInput(f"{reason}; {REPLACE}")
-        return record
+            reason = f"not a run record: {place!a}: {first['msg']}"
+        except (OSError, UnicodeDecodeError) as error:
+            reason = f"cannot be read: {getattr(error, 'strerror', error)}"
+        raise BadInput(f"{self.record_path}: {reason}; {REPLACE}")
 
     def write(self, record: RunRecord, *, durable: bool = True) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
 
-    def status(self, record: RunRecord | None) -> str:
-        """Return a run's current status; a running run without a living owner is ``interrupted``.
-
-        A scheduler's run has no owner here: only the scheduler knows its status. A run whose tables
-        are missing or damaged is ``damaged``.
-        """
-        if self.damage(record) is not None:
-            return "damaged"
-        return "planned" if record is None else self.state(record)
-
     def state(self, record: RunRecord) -> str:
-        """Return the current status of a run whose tables are intact."""
+        """Return the current status of a run whose tables are intact.
+
+        A running run without a living owner is ``interrupted``. A scheduler's run has no owner
+        here: only the scheduler knows its status.
+        """
         if record.status == "running" and not record.site and not RunLock(self).is_locked():
             return "interrupted"
         return record.state
@@ -150,9 +138,8 @@ class RunFolder:
         write_parquet(self.epochs_path, epochs)
 
     def remove_abandoned(self) -> None:
-        remove_abandoned(self.path)
-        for attempt in (self.path / "live").glob("*"):
-            remove_abandoned(attempt)
+        for folder in (self.path, *(self.path / "live").glob("*")):
+            remove_abandoned(folder)
 
     def remove_stale_live_files(self) -> None:
         """Remove the live files of a done run whose process was killed before it removed them."""
@@ -168,6 +155,7 @@ class RunFolder:
 
 
 def table_fault(path: Path) -> str | None:
+    """Return why a file cannot be a complete Parquet file; only its ends are read."""
     try:
         with open_regular(path) as file:
             start = file.read(4)

@@ -17,8 +17,6 @@ from wattlaw.store.schema import RUNS, TABLES, row_of, rows_table
 
 #: A file and why it is damaged.
 Damage = tuple[Path, WattlawError]
-
-
 #: What to do about a damaged import.
 _REIMPORT = "restore the file, or remove the folder and import again"
 
@@ -49,8 +47,7 @@ class ImportFolder:
 
     def damage(self) -> BadInput | None:
         """Return the error of a file whose ends show that it is missing or damaged."""
-        for name in ("epochs", "telemetry"):
-            path = self.table_path(name)
+        for path in map(self.table_path, ("epochs", "telemetry")):
             if (fault := table_fault(path)) is not None:
                 return BadInput(f"{path}: {fault}; {_REIMPORT}")
         return None
@@ -110,15 +107,14 @@ def read_snapshot(store: Path) -> Snapshot:
                 damage[run_id] = folder.record_path, reason
         return _fitting(rows, runs, damage), changing
 
-    tables = [read_through(store, "runs", RUNS, keys, read)] if keys else []
+    tables = [read_through(store, "runs", RUNS, keys, read)] if keys else [RUNS.empty_table()]
     imports = []
     seen = set(keys)
     for path in sorted((store / "imports").glob("*/")):
         folder = ImportFolder(path)
         try:
-            if not seen.isdisjoint(folder.run_ids):
-                twice = min(seen & folder.run_ids)
-                raise BadInput(f"{path}: the store has its run {twice} twice; remove a folder")
+            if twice := seen & folder.run_ids:
+                raise BadInput(f"{path}: the store has its run {min(twice)} twice; remove a folder")
         except WattlawError as error:
             damage[path.name] = path / "runs.parquet", error
             continue
@@ -129,17 +125,16 @@ def read_snapshot(store: Path) -> Snapshot:
             damage[path.name] = path / "epochs.parquet", fault
             table = _marked(table, dict.fromkeys(folder.run_ids, str(fault)), {"done"})
         tables.append(table)
-    table = by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
-    return Snapshot(table, damage, keys, tuple(imports))
+    return Snapshot(by_run(pa.concat_tables(tables)), damage, keys, tuple(imports))
 
 
 def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) -> pa.Table:
+    """Return the rows as a table; a row with a value that no column holds is damage."""
     try:
         return rows_table(rows)
     except (pa.ArrowException, OverflowError) as error:
         if len(rows) > 1:
-            parts = [_fitting([row], runs, damage) for row in rows]
-            return pa.concat_tables(parts)
+            return pa.concat_tables(_fitting([row], runs, damage) for row in rows)
         path = runs / rows[0]["run_id"] / "run.json"
         reason = f"{path}: not a run record: {one_line(error)[:200]}; {REPLACE}"
         damage[rows[0]["run_id"]] = path, BadInput(reason)

@@ -19,12 +19,12 @@ def _parsed(parse: Callable[[str, Any], Any]) -> PlainValidator:
 
     def validate(given: Any) -> Any:
         try:
-            if isinstance(given, bool) or not isinstance(given, str | int | float | None):
-                raise BadInput("neither a number nor a text")
-            return parse("", given)
+            if not isinstance(given, bool) and isinstance(given, str | int | float | None):
+                return parse("", given)
         except BadInput:
-            # The message quotes the description of the field.
-            raise PydanticCustomError("quantity", "a number, or a text with a unit") from None
+            pass
+        # The message quotes the description of the field.
+        raise PydanticCustomError("quantity", "a number, or a text with a unit")
 
     return PlainValidator(validate)
 
@@ -69,16 +69,16 @@ class Decide(_Asked):
         return values | {"epochs_by_batch": by_batch}
 
     @property
-    def has_length(self) -> bool:
-        """Whether the length of a training is given."""
-        return any(getattr(self, name) for name in _LENGTHS) or self.target is not None
+    def lengths(self) -> list[str]:
+        """The keys that give the length of a training."""
+        return [name for name in _LENGTHS if getattr(self, name) not in (None, {})]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = [name for name in _LENGTHS if getattr(self, name) not in (None, {})]
-        if len(given) > 1:
+        if len(self.lengths) > 1:
+            first, second = self.lengths[:2]
             raise LocatedError(
-                f"given with {given[0]}; allowed: at most one of {join_names(_LENGTHS)}", given[1]
+                f"given with {first}; allowed: at most one of {join_names(_LENGTHS)}", second
             )
         for batch in self.epochs_by_batch:
             if not batch.isdecimal() or not 0 < int(batch) <= MAX_COUNT:

@@ -147,9 +147,9 @@ KEYS = (
     Key("price_per_gpu_hour", Any, "a price such as 2.5 or '2.5 EUR', or null", _price,
         str, "MONEY", "Price per GPU-hour: 2.5 or '2.5 EUR'."),
     Key("tolerance", Any, "a share above 0 and below 1, such as 2% or 0.02", _inner_share,
-        default=0.02),
+        default=Question.tolerance),
     Key("confidence", Any, "a probability above 0 and below 1, such as 0.9", _inner_share,
-        default=0.9),
+        default=Question.confidence),
 )  # fmt: skip
 #: The names of prices and of the carbon of the grid, which become a footprint.
 PRICES = ("pue", "grid", "price", "price_per_gpu_hour")

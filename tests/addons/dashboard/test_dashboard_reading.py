@@ -129,19 +129,6 @@ def command_without_privileges(*arguments):
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("name", ["status", "top", "dashboard", "cancel"])
-def test_a_bundle_is_refused_with_the_commands_that_read_it(tmp_path, name):
-    made_store(tmp_path / "store")
-    bundle = tmp_path / "store.zip"
-    assert command("export", tmp_path / "store", "bundle", "-o", bundle).returncode == 0
-    refused = command(name, bundle)
-    assert (refused.returncode, refused.stdout) == (2, "")
-    (error,) = refused.stderr.splitlines()
-    assert str(bundle) in error
-    assert "'wattlaw report'" in error
-    assert command("report", bundle, "-o", tmp_path / "page.html").returncode == 0
-
-
 def test_energies_that_cannot_be_read_say_why(tmp_path):
     measured = {"gpu_energy_j": 5.0, "energy_source": "counter", "energy_verdict": "ok"}
     windows = [window_row("a", epoch, **measured) for epoch in range(2)]

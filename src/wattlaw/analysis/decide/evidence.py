@@ -11,7 +11,7 @@ from wattlaw.analysis.decide.candidates import Candidate, emulated_setting, sett
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
-from wattlaw.analysis.metrics.metrics import BASES, HOUR_S, run_metrics
+from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.common.errors import Refused
@@ -19,7 +19,7 @@ from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
-from wattlaw.study.sources import origin_of
+from wattlaw.study.sources import TRAINING, origin_of
 
 #: Runs with equal values in these columns are runs of the study's job.
 _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware", "power_profile")
@@ -178,7 +178,7 @@ def _seconds(own: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, tuple[float, 
     sums = windows.groupby(["run_id", "phase", "host"], dropna=False)["duration_s"].sum()
     phases = sums.groupby(level=["run_id", "phase"]).max().unstack()
     phases = phases.reindex(own.index[own["status"].isin(["done", "failed"])])
-    trained = phases.reindex(columns=[*BASES]).max(axis=1).fillna(0.0)
+    trained = phases.reindex(columns=[*TRAINING]).max(axis=1).fillna(0.0)
     total = (own["finished_at"] - own["started_at"]).dt.total_seconds().fillna(0.0)
     # The clock of a simulated run is not that of the simulation.
     evaluated = phases.reindex(columns=["evaluate"])["evaluate"].fillna(0.0)

@@ -15,6 +15,7 @@ import pandas as pd
 
 from wattlaw.analysis.metrics.run_energy import energies, energy_is
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.study.sources import TRAINING
 
 SETTINGS = (
     "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
@@ -23,8 +24,6 @@ SETTINGS = (
 )  # fmt: skip
 #: Units of work, in the order of preference.
 UNITS = ("epoch", "sample", "step", "run")
-#: Phases of training and the kind of their windows; of the kinds of a run the first one counts.
-BASES = {"train": "epochs", "steps": "steps", "run": "run"}
 #: A window shorter than this share of its epoch is ignored for the energy of the epoch.
 _LEAST_SHARE = 0.01
 _KEPT = (
@@ -102,7 +101,7 @@ def run_metrics(
     table = settings_of[settings_of["run_id"].isin(timed.index)].reset_index(drop=True)
     by_run = training.groupby("run_id")
     trained = pd.DataFrame(
-        {"basis": by_run["phase"].first().map(BASES), "epochs_seen": by_run["epoch"].nunique()}
+        {"basis": by_run["phase"].first().map(TRAINING), "epochs_seen": by_run["epoch"].nunique()}
     )
     # The epochs that a command was started with: {epochs} is in its arguments.
     takes = {text: _takes_epochs(text) for text in done["options"].unique()}
@@ -130,12 +129,12 @@ def missing_energy(table: pd.DataFrame) -> str | None:
 
 
 def training_windows(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return the training windows, of each run those of the first of ``BASES`` that it has.
+    """Return the training windows, of each run those of the first of ``TRAINING`` that it has.
 
     Blocks of steps and whole processes, which are no epochs, get epoch 0.
     """
-    training = windows[windows["phase"].isin(list(BASES))]
-    rank = training["phase"].map(list(BASES).index)
+    training = windows[windows["phase"].isin(list(TRAINING))]
+    rank = training["phase"].map(list(TRAINING).index)
     kept = training[rank == rank.groupby(training["run_id"]).transform("min")]
     return kept.assign(epoch=kept["epoch"].where(kept["phase"] == "train", 0))
 

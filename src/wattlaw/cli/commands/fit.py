@@ -50,12 +50,12 @@ def fit(
     for path in source:
         if not path.exists():
             raise BadInput(f"{path}: no such file or store")
-        if _is_table(path) and len(source) > 1:
+        if path.is_file() and len(source) > 1:
             raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
-    if energy_scope is not None and _is_table(source[0]):
+    if energy_scope is not None and source[0].is_file():
         raise BadInput(f"--energy-scope: {source[0]} is a table; allowed: stores")
     try:
-        y = y or ("epoch_time_s" if _is_table(source[0]) else "time_s")
+        y = y or ("epoch_time_s" if source[0].is_file() else "time_s")
         fits = _fits(source, x, y, columns, energy_scope, strict=strict)
     except BadInput as error:
         text = str(error)
@@ -80,15 +80,11 @@ def fit(
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
 
 
-def _is_table(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() != ".zip"  # a bundle is a store
-
-
 def _fits(
     source: Sequence[Path], x: str, y: str, by: list[str] | None, energy_scope: str | None, *,
     strict: bool,
 ) -> SeriesFits:  # fmt: skip
-    if _is_table(source[0]):
+    if source[0].is_file():
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:
             rows = plural(fits.left_out, "row")

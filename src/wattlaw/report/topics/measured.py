@@ -11,10 +11,10 @@ import pandas as pd
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics import comparable_runs
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
-from wattlaw.analysis.metrics.metrics import BASES
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.facets import unit_name
+from wattlaw.study.sources import TRAINING
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
@@ -65,7 +65,7 @@ def facts(findings: Findings) -> tables.Table | None:
 def interruption_note(findings: Findings) -> str:
     """Return a sentence on the windows that interruptions excluded; empty if there are none."""
     epochs = findings.epochs[findings.epochs["run_id"].isin(findings.runs["run_id"])]
-    count = int((epochs["interrupted"].astype(bool) & epochs["phase"].isin(list(BASES))).sum())
+    count = int((epochs["interrupted"].astype(bool) & epochs["phase"].isin(list(TRAINING))).sum())
     if not count:
         return ""
     return f" Left out: {fmt.plural(count, 'training window')} during or after an interruption."
@@ -122,7 +122,7 @@ def energy_reasons(findings: Findings, verdict: str) -> list[str]:
     run_ids = findings.runs.loc[findings.runs["energy_verdict"] == verdict, "run_id"]
     rows = epochs[
         epochs["run_id"].isin(run_ids)
-        & epochs["phase"].isin(list(BASES))
+        & epochs["phase"].isin(list(TRAINING))
         & (epochs[["energy_verdict", "node_energy_verdict"]] == verdict).any(axis=1)
         & epochs["energy_reason"].notna()
     ]
