@@ -47,9 +47,8 @@ class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  
             if isinstance(value, str | int):
                 str(value).encode()  # raises for a lone surrogate and a number of too many digits
         except (ValueError, LookupError, AttributeError):
-            raise _fault(
-                node, f"{quote(text)} is not a valid {node.tag.rpartition(':')[2]}"
-            ) from None
+            kind = node.tag.rpartition(":")[2]
+            raise _fault(node, f"{quote(text)} is not a valid {kind}") from None
         return value
 
 
@@ -112,7 +111,7 @@ def _read(path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping]
         raise BadInput(f"{_place(path, root, location)}: {first}{more}") from None
 
 
-def _fault(at: yaml.Node | yaml.Event, problem: str) -> yaml.MarkedYAMLError:
+def _fault(at: Any, problem: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(None, None, problem, at.start_mark)
 
 

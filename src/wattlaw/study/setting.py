@@ -91,6 +91,9 @@ class Setting:
         if not _in_range(share, 1):
             raise BadInput(f"dataset_fraction: given {share!r}; allowed: a number > 0 and <= 1")
         _set(self, "dataset_fraction", float(share))
+        self._place()
+
+    def _place(self) -> None:
         if self.gpus_per_node is not None:
             placement, total, least = _placement(tuple(self.gpus_per_node))
             if total != self.gpus or least < 1:
