@@ -194,20 +194,6 @@ def test_extrap_reads_what_is_exported(kind, results, tmp_path):
             assert sorted(one["values"]) == pytest.approx(np.array(sorted(expected)), rel=1e-12)
 
 
-@pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")
-def test_models_of_extrap_agree_with_our_laws(results, tmp_path):
-    """Both describe the same data: their predictions at the measured counts are close."""
-    times = {}
-    for file in results.export("extrap", tmp_path / "x.jsonl").files:
-        times |= {one["callpath"]: one for one in load(file)["series"]
-                  if one["metric"].startswith("time")}  # fmt: skip
-    for batch in (32, 64, 128):
-        (law,) = [row.law for row in results.fit().rows if row.group.get("global_batch") == batch]
-        theirs = times[f"digits-cnn->global batch {batch}"]
-        ours = law.alpha * np.array(COUNTS, float) ** -law.beta
-        assert np.abs(np.log(theirs["predicted"] / ours)).max() < 0.1, theirs["model"]
-
-
 def load(path: Path) -> dict[str, Any]:
     """Return what Extra-P reads."""
     line = [str(EXTRAP), "-W", "ignore", "tests/support/read_extrap.py", str(path)]

@@ -98,25 +98,16 @@ def test_no_command_prints_control_characters_of_a_store(store, tmp_path, capsys
     for line in (
         ["status", store],
         ["status", store, "--json"],
-        ["fit", store],
         ["advise", store, "-w", BAD],
         ["export", store, BAD, "-o", tmp_path / "x.csv"],
         ["check", tmp_path / BAD.replace("/", "").replace("\0", "")],
         ["workloads", "show", BAD],
-        ["simulate", "--workload", BAD],
         ["--help"],
     ):
         main(list(map(str, line)))
         shown = capsys.readouterr()
         assert not hidden(shown.out + shown.err), line
         assert shown.out + shown.err
-
-
-def test_markup_and_emoji_codes_of_data_are_shown_as_they_are(store, capsys):
-    main(["status", str(store)])
-    shown = "".join(part.strip(" │┃") for part in capsys.readouterr().out.splitlines())
-    for code in ("[red]", "[/red]", "[link=http://evil]", ":smile:"):
-        assert code in re.sub(r"\s", "", shown)
 
 
 def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
@@ -130,13 +121,6 @@ def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == 2
     assert not re.search("^wattlaw: forged", shown.out + shown.err, re.MULTILINE)
-
-
-def test_json_gives_back_the_exact_text(store, capsys):
-    assert main(["status", str(store), "--json"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.isascii()
-    assert {row["reason"] for row in json.loads(shown)["not_done"]} == {BAD}
 
 
 def test_rows_that_an_import_refuses_are_named_without_control_characters(tmp_path, capsys):
@@ -173,7 +157,8 @@ def test_a_terminal_gets_our_colours_and_none_from_data(store):
     assert "\x1b[1m" in shown  # the table's header
     assert not hidden(COLOURS.sub("", shown))
     assert "\x1b[31m" not in shown
-    assert r"\x1b[31m" in re.sub(r"[│\s]", "", COLOURS.sub("", shown))
+    plain = re.sub(r"[│\s]", "", COLOURS.sub("", shown))
+    assert all(code in plain for code in (r"\x1b[31m", "[red]", "[link=http://evil]", ":smile:"))
 
 
 def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
@@ -258,14 +243,6 @@ def test_csv_cells_that_are_formulas_get_an_apostrophe_and_numbers_stay(tmp_path
     write_table(tmp_path / "t.jsonl", table)
     lines = (tmp_path / "t.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line)["=name"] for line in lines if line] == [*FORMULAS, *HARMLESS]
-
-
-@given(st.text())
-def test_a_text_comes_back_from_a_csv_file_as_it_was(tmp_path_factory, text):
-    path = tmp_path_factory.getbasetemp() / "one.csv"
-    write_table(path, pa.table({"a": [text], "b": ["x"]}))
-    (row,) = read_rows(path).rows
-    assert (row.cells["a"] or "") == text.strip()
 
 
 def test_export_neutralises_reasons_unless_raw(tmp_path):

@@ -37,11 +37,6 @@ places = st.sampled_from(
 )  # fmt: skip
 
 
-@given(plain)
-def test_any_data_is_a_study_or_one_line(tmp_path_factory, data):
-    read_or_one_line(tmp_path_factory, yaml.safe_dump(data).encode())
-
-
 @given(places, plain)
 def test_a_valid_study_with_any_value_in_any_place_is_a_study_or_one_line(
     tmp_path_factory, path, value

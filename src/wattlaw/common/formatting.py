@@ -100,15 +100,12 @@ def estimate_text(value: Estimate | float | None, unit: str = "", size: float = 
     """
     if value is None:
         return MISSING
-    mean, low, high = (
-        (value, None, None)
-        if isinstance(value, int | float)
-        else (value.mean, value.low, value.high)
-    )
-    text = f"{number(mean / size)} {unit}".rstrip()
-    if low is None or high is None or low == high:
+    if isinstance(value, int | float):
+        return f"{number(value / size)} {unit}".rstrip()
+    text = f"{number(value.mean / size)} {unit}".rstrip()
+    if value.low is None or value.high is None or value.low == value.high:
         return text
-    return f"{text} ({interval(low / size, high / size)})"
+    return f"{text} ({interval(value.low / size, value.high / size)})"
 
 
 def duration_text(value_s: Estimate | float | None) -> str:
@@ -175,7 +172,7 @@ def setting_label(name: str, value: Any) -> str:
     if name in _SETTINGS_WITHOUT_NAME:
         return str(value)
     if name in _JSON_SETTINGS:
-        return _object_label(value)
+        return _object_label(value) if isinstance(value, str) else str(value)
     if isinstance(value, float):
         value = int(value) if value.is_integer() else f"{value:g}"
     return f"{name.replace('_', ' ')} {value}"
@@ -186,13 +183,13 @@ def group_label(group: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, (setting_label(*setting) for setting in group.items())))
 
 
-def _object_label(text: Any) -> str:
+def _object_label(text: str) -> str:
     try:
         options = json.loads(text)
-    except (TypeError, ValueError):
-        options = None
+    except ValueError:
+        return text
     if not isinstance(options, dict):
-        return str(text)
+        return text
     if list(options) == ["command"] and isinstance(options["command"], list):
         return " ".join(map(str, options["command"]))
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())

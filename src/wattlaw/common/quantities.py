@@ -28,15 +28,15 @@ def duration_s(name: str, value: str | float | timedelta | None) -> float | None
     if value is None:
         return None
     if isinstance(value, timedelta):
-        seconds, is_read = value.total_seconds(), True
+        seconds = value.total_seconds()
     elif isinstance(value, str):
         parts = re.findall(rf"{_NUMBER}\s*(s|min|h|d)\s*", value.lower())
-        without_blanks = "".join(re.split(r"\s+", value.lower()))
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-        is_read = "".join(number + unit for number, unit in parts) == without_blanks
+        read, given = "".join(map("".join, parts)), "".join(value.lower().split())
+        is_read = read == given
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts) if is_read else 0.0
     else:
-        seconds, is_read = float(value), True
-    if not is_read or not 0 < seconds < math.inf:
+        seconds = float(value)
+    if not 0 < seconds < math.inf:
         raise _invalid(name, value, "a time such as 45s, 90min, 6h, 2d")
     return seconds
 
@@ -48,14 +48,15 @@ def share(name: str, value: str | float | None) -> float | None:
     """
     if value is None:
         return None
-    if not isinstance(value, str):
-        if 0 <= value < 1:
-            return float(value)
-    elif (match := re.fullmatch(rf"{_NUMBER}\s*(%?)", value.strip())) is not None:
-        number = float(match[1])
-        if match[2] or number < 1:
-            return number / 100 if match[2] else number
-    raise _invalid(name, value, "a share such as 5% or 0.05")
+    number, sign = value, ""
+    if isinstance(value, str):
+        match = re.fullmatch(rf"{_NUMBER}\s*(%?)", value.strip())
+        number, sign = (float(match[1]), match[2]) if match is not None else (math.nan, "")
+    if sign:
+        return float(number) / 100
+    if not 0 <= float(number) < 1:
+        raise _invalid(name, value, "a share such as 5% or 0.05")
+    return float(number)
 
 
 def energy_j(name: str, value: str | float | None) -> float | None:

@@ -62,7 +62,7 @@ class Bundle:
             ).encode(),
         }
         with replacing(path, durable=False) as temporary, zipfile.ZipFile(temporary, "w") as bundle:
-            bundle.mkdir(zipfile.ZipInfo("runs/", _DATE))
+            bundle.writestr(_member("runs/", mode=0o40755), b"")  # which every store has
             for name in sorted(texts):
                 bundle.writestr(_member(name), texts[name], zipfile.ZIP_DEFLATED)
             for name, table in arrow.items():
@@ -77,10 +77,12 @@ class Bundle:
         return Exported((path,), sum(map(len, arrow.values())))
 
 
-def _member(name: str, compression: int = zipfile.ZIP_DEFLATED) -> zipfile.ZipInfo:
+def _member(
+    name: str, compression: int = zipfile.ZIP_DEFLATED, *, mode: int = 0o100644
+) -> zipfile.ZipInfo:
     member = zipfile.ZipInfo(name, _DATE)
     member.compress_type = compression
-    member.external_attr = 0o100644 << 16
+    member.external_attr = mode << 16
     return member
 
 

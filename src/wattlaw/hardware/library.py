@@ -1,5 +1,6 @@
 """Hardware descriptions: those that ship with the package, and the user's own files."""
 
+import contextlib
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,12 +45,13 @@ def read_cluster(name_or_path: str) -> Cluster:
         No hardware has this name, or the file is not valid: one line with the file, the line, the
         dotted key, the given value and what is allowed.
     """
-    if name_or_path in cluster_names():
+    if name_or_path in (*cluster_names(), *gpu_names()):
         return _shipped(name_or_path)
-    if name_or_path in gpu_names():
-        return _one_board(name_or_path)
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _exists(path):
+    is_file = False
+    with contextlib.suppress(OSError, ValueError):  # no file can have such a name
+        is_file = path != Path() and path.exists()
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or is_file:
         return read_document(path, Cluster, _with_board)
     raise BadInput(
         f"no hardware is named {quote(name_or_path, 100)}; allowed: a cluster "
@@ -60,21 +62,19 @@ def read_cluster(name_or_path: str) -> Cluster:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _with_board)
+    """Return a cluster of the package, or one node with a board of the package."""
+    if name in cluster_names():
+        return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _with_board)
+
+    def prepare(data: dict[str, Any]) -> dict[str, Any]:
+        return _with_board(data | {"name": name, "node": data["node"] | {"gpu": name}})
+
+    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, prepare)
 
 
 @cache
 def _board(name: str) -> Gpu:
     return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu)
-
-
-@cache
-def _one_board(name: str) -> Cluster:
-    def prepare(data: dict[str, Any]) -> dict[str, Any]:
-        node = data["node"] | {"gpu": name}
-        return _with_board(data | {"name": name, "node": node})
-
-    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, prepare)
 
 
 def _with_board(data: dict[str, Any]) -> dict[str, Any]:
@@ -89,13 +89,6 @@ def _with_board(data: dict[str, Any]) -> dict[str, Any]:
             *("node", "gpu"),
         )
     return data | {"node": node | {"gpu": _board(name).model_dump(mode="json")}}
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path != Path() and path.exists()
-    except (OSError, ValueError):  # no file can have such a name
-        return False
 
 
 def describe(part: Described, prefix: str = "") -> list[Entry]:

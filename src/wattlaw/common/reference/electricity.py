@@ -39,19 +39,17 @@ def electricity_price(region: str) -> RegionalAverage:
     return _row_of(electricity_prices(), region, "electricity price")
 
 
-@cache
 def grid_intensities() -> dict[str, RegionalAverage]:
-    """Return the table by region."""
     return _read("grid_intensity.csv", "g_per_kwh")
 
 
-@cache
 def electricity_prices() -> dict[str, RegionalAverage]:
-    """Return the table by region."""
     return _read("electricity_prices.csv", "per_kwh")
 
 
+@cache
 def _read(file: str, column: str) -> dict[str, RegionalAverage]:
+    """Return a table by region."""
     text = (files("wattlaw.common.reference") / file).read_text(encoding="utf-8")
     return {
         row["region"]: RegionalAverage(
