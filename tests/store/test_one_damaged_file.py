@@ -79,9 +79,7 @@ def shown(capsys: pytest.CaptureFixture[str], *line: object) -> tuple[int, str, 
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    which=st.integers(0, 10_000),
-    damage=st.sampled_from(sorted(DAMAGES)),
-    share=st.floats(0, 0.99),
+    which=st.integers(0, 10_000), damage=st.sampled_from(sorted(DAMAGES)), share=st.floats(0, 0.99)
 )
 @example(which=0, damage="missing", share=0.0)
 def test_any_one_damaged_file_leaves_the_other_runs(which, damage, share, whole, tmp_path, capsys):

@@ -139,32 +139,6 @@ def test_a_planned_run_is_the_run_that_validation_would_make():
         assert run.run_id == run_id(again)
 
 
-fractions = st.lists(st.sampled_from([0.25, 0.5, 1, 1.0]), min_size=1, max_size=3)
-caps = st.lists(st.sampled_from([None, 200, 200.0, 300]), min_size=1, max_size=3)
-batches = st.lists(st.sampled_from([12, 24, 36]), min_size=1, max_size=2)
-grids = st.tuples(
-    st.sampled_from(["local_batch", "global_batch"]),
-    batches,
-    st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3),
-    caps,
-    fractions,
-).map(
-    lambda grid: {
-        grid[0]: grid[1], "gpus": grid[2], "power_limit_w": grid[3], "dataset_fraction": grid[4],
-    }
-)  # fmt: skip
-
-
-@given(st.lists(grids, min_size=1, max_size=3), st.integers(1, 2), st.integers(0, 3))
-def test_every_run_has_an_identity_of_its_own(sweeps, repeats, seed):
-    runs = expand(parsed(sweeps=sweeps, repeats=repeats, order_seed=seed))
-    assert len({run.run_id for run in runs}) == len({run.spec.model_dump_json() for run in runs})
-    assert len({run.run_id for run in runs}) == len(runs)
-    assert all(run.run_id == run_id(run.spec) for run in runs)
-    in_order = expand(parsed(sweeps=sweeps, repeats=repeats, order="as_written"))
-    assert {run.run_id for run in runs} == {run.run_id for run in in_order}
-
-
 def test_a_sweep_is_for_the_workloads_it_names_and_for_all_if_it_names_none():
     runs = expand(
         parsed(
@@ -254,11 +228,6 @@ def test_braces_are_escaped_as_in_str_format(word):
             substitute(word, {"gpus": 2})
     else:
         assert substitute(word, {"gpus": 2}) == expected
-
-
-@given(values)
-def test_a_value_with_braces_in_it_is_not_filled_again(values):
-    assert substitute("{precision}", values | {"precision": "{gpus}"}) == "{gpus}"
 
 
 def test_a_command_is_named_after_its_script():

@@ -1,7 +1,6 @@
 """A setting checks itself, places its GPUs, and is the same after it was written."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,8 +94,3 @@ def test_a_record_that_contradicts_itself_is_refused(changed):
     record["setting"] |= changed
     with pytest.raises(ValueError, match="setting"):
         RunSpec.model_validate_json(json.dumps(record))
-
-
-def test_another_number_of_gpus_needs_another_placement():
-    with pytest.raises(BadInput, match="gpus_per_node"):
-        replace(Setting.packed(8, 4), gpus=4)

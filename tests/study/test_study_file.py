@@ -231,8 +231,7 @@ def test_the_first_of_several_errors_is_printed_and_others_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
-    [("check", "a file of very deep"), ("run", "a file of bytes")],
+    ("command", "name"), [("check", "a file of very deep"), ("run", "a file of bytes")]
 )
 def test_the_command_prints_the_same_error_and_writes_nothing(command, name, tmp_path):
     path = tmp_path / "study.yaml"

@@ -62,7 +62,6 @@ class LazyGroup(TyperGroup):
     """A group that imports the module of a command only to run that command."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's
-        """Return a command, or None where there is none of this name."""
         if cmd_name not in self.commands:
             return None
         text, name, function = COMMANDS[cmd_name]
@@ -79,7 +78,6 @@ class LazyGroup(TyperGroup):
         return typer.main.get_group(loader).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's
-        """Write the commands' help without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
 

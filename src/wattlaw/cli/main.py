@@ -127,7 +127,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 
 
 def _print_error(text: str) -> None:
-    """Print one line on standard error, if there is one."""
     with contextlib.suppress(OSError):
         line = " ".join(text.split())
         if len(line) > _MAX_CHARACTERS:  # the start has the place, the end what is expected

@@ -67,7 +67,6 @@ def open_regular(path: Path, *, append: bool = False, follow_links: bool = True)
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a UTF-8 file, read as ``read_bytes`` does."""
     return read_bytes(path).decode("utf-8")
 
 

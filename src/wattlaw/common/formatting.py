@@ -37,8 +37,6 @@ _JSON_SETTINGS = ("options", "train")
 
 
 class Estimate(Protocol):
-    """A value with the bounds of its interval, if it has one."""
-
     @property
     def mean(self) -> float: ...
     @property

@@ -78,7 +78,6 @@ def energy_j(name: str, value: str | float | None) -> float | None:
 
 
 def finite(name: str, value: float | None) -> float | None:
-    """Return a number, or None for None; raise ``BadInput`` if it is infinite or NaN."""
     if value is not None and not math.isfinite(value):
         raise _invalid(name, value, "a number")
     return value

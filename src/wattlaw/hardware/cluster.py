@@ -116,8 +116,6 @@ class Gpu(Described):
 
 
 class Node(Described):
-    """One machine: its GPUs and their shared resources."""
-
     gpus: Count = Field(description="a whole number >= 1")
     gpu: Gpu = Field(description="the name of a board, or a mapping that describes one")
     link: Link = Field(description="a mapping: the link of one GPU to the others of the node")
@@ -128,8 +126,6 @@ class Node(Described):
 
 
 class Cluster(Described):
-    """Equal nodes with a network, and the storage that all of them share."""
-
     node: Node = Field(description="a mapping that describes one node")
     network: Link = Field(
         description="a mapping: the link of one node to the others, all its adapters together"
@@ -149,5 +145,4 @@ class Cluster(Described):
 
     @property
     def calibration(self) -> str:
-        """Return ``calibrated`` or ``uncalibrated``, for the labels of all outputs."""
         return "calibrated" if self.calibrated else "uncalibrated"

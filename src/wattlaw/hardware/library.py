@@ -18,8 +18,6 @@ _UNITS = {
 
 
 class Entry(NamedTuple):
-    """One number of a cluster, for a table."""
-
     key: str  # dotted, as in the file
     value: float
     unit: str  # empty for counts and ratios

@@ -131,7 +131,6 @@ def _how_to_remove(store: Store, snapshot: Snapshot, run_id: str) -> str:
 
 
 def _changed_ids(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> set[str]:
-    """Return the ids of the runs that differ from those of the store."""
     if not runs:
         return set()
     run_ids = pa.array([run.record.run_id for run in runs], pa.string())

@@ -33,8 +33,6 @@ class _FiniteModel(_Model):
 
 
 class DeviceReport(_Model):
-    """One device that was read, and the facts that its meter reports."""
-
     id: str
     kind: str
     name: str
@@ -43,8 +41,6 @@ class DeviceReport(_Model):
 
 
 class MeterReport(_FiniteModel):
-    """How one meter was read."""
-
     period_s: float
     reads: int
     missed: int  # readings that were skipped because the one before took too long
@@ -52,8 +48,6 @@ class MeterReport(_FiniteModel):
 
 
 class SamplerReport(_FiniteModel):
-    """What the sampler of one host did, and what it cost."""
-
     host: str
     samples: int
     duration_s: float
@@ -75,8 +69,6 @@ def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], dict
 
 
 class LimitReport(_Model):
-    """The limits of one device: requested, enforced, and before the run."""
-
     host: str
     device: str
     limiter: str
@@ -89,8 +81,6 @@ class LimitReport(_Model):
 
 
 class Facts(_FiniteModel):
-    """What the processes of a run report about the model and the machine."""
-
     hosts: tuple[str, ...] = ()
     hardware: str | None = None
     device_ids: tuple[str, ...] = ()
@@ -111,8 +101,6 @@ class Facts(_FiniteModel):
 
 
 class ClockReport(_FiniteModel):
-    """The measured offset between the wall clocks of two hosts."""
-
     host: str
     reference: str  # the other host
     at: Literal["begin", "end"]  # of an attempt
@@ -132,8 +120,6 @@ class Interruption(_Model):
 
 
 class Site(_Model):
-    """Where a scheduler ran a job, and the energy that the site accounted for it."""
-
     scheduler: str
     version: str | None = None
     cluster: str | None = None

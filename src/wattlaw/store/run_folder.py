@@ -52,7 +52,6 @@ class RunFolder:
         self.data_cache_path = path.parent.parent / ".cache" / "data"
 
     def live(self, attempt: int) -> Path:
-        """Return the folder of an attempt's live files."""
         return self.path / "live" / str(attempt)
 
     def read(self) -> RunRecord | None:

@@ -53,7 +53,6 @@ class ImportFolder:
         return None
 
     def read(self, table: str, *, validate: bool = False) -> pa.Table:
-        """Return the table ``epochs`` or ``telemetry``; damage raises ``BadInput``."""
         path = self.table_path(table)
         return read_checked(path, TABLES[table], self.run_ids, validate=validate, repair=_REIMPORT)
 

@@ -98,7 +98,6 @@ class Store:
                 copy.write_bytes(read_bytes(file))
 
     def cancel(self) -> None:
-        """Request that every campaign on this store stops."""
         if self._cancelled.exists() and not self._cancelled.is_file():
             raise BadInput(f"{self._cancelled}: not a regular file; remove it")
         write_text(self._cancelled, json.dumps({"cancelled_at": str(now()), "by_pid": os.getpid()}))
@@ -255,7 +254,6 @@ class Store:
 
     @property
     def documents(self) -> dict[str, bytes]:
-        """The study files and the decision, by their path in a store."""
         paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
         return {
             str(path.relative_to(self.path)): read_bytes(path) for path in paths if path.is_file()
@@ -263,7 +261,6 @@ class Store:
 
 
 def read_stores(stores: Sequence[Store]) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """Return the tables ``runs`` and ``epochs`` of one or more stores."""
     import pandas as pd
 
     tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}

@@ -71,7 +71,6 @@ def _has_runs(store: Path) -> bool:
 
 
 def unreadable(path: Path) -> NotPermitted:
-    """Return the error of a file or folder of a store, or of one above, that cannot be read."""
     path = next((each for each in reversed(path.parents) if not os.access(each, os.X_OK)), path)
     advice = f"its owner permits it with: chmod -R +rX {shlex.quote(str(path))}"
     return NotPermitted(f"{path}: no permission to read it; {advice}")

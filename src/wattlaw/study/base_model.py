@@ -36,8 +36,6 @@ def field(default: Any, allowed: str, **bounds: Any) -> Any:
 
 
 class LocatedError(ValueError):
-    """An invalid value, and its location within the validated model."""
-
     def __init__(self, message: str, *location: str | int) -> None:
         super().__init__(message)
         self.location = location

@@ -15,8 +15,6 @@ _LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")
 
 
 def _parsed(parse: Callable[[str, Any], Any]) -> PlainValidator:
-    """Return a validator of a number, or of a text with a unit."""
-
     def validate(given: Any) -> Any:
         try:
             if not isinstance(given, bool) and isinstance(given, str | int | float | None):
@@ -37,8 +35,6 @@ def _field(key: Key) -> tuple[Any, Any]:
 
 
 class DecisionBudget(Model):
-    """The most that the measurements of a decision may use."""
-
     gpu_hours: float | None = field(None, "GPU-hours (> 0), or null for no limit", gt=0)
     runs: int | None = field(None, "a whole number >= 1, or null for no limit", ge=1)
 
@@ -63,14 +59,12 @@ class Decide(_Asked):
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The parts of the question by the names of ``KEYS``."""
         values = {key.name: getattr(self, key.key or key.name) for key in KEYS}
         by_batch = {float(batch): epochs for batch, epochs in self.epochs_by_batch.items()}
         return values | {"epochs_by_batch": by_batch}
 
     @property
     def lengths(self) -> list[str]:
-        """The keys that give the length of a training."""
         return [name for name in _LENGTHS if getattr(self, name) not in (None, {})]
 
     @model_validator(mode="after")

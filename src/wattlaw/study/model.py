@@ -12,15 +12,7 @@ from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_va
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.study.base_model import (
-    MAX_COUNT,
-    Count,
-    LocatedError,
-    Model,
-    Name,
-    Word,
-    field,
-)
+from wattlaw.study.base_model import MAX_COUNT, Count, LocatedError, Model, Name, Word, field
 from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
 from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
@@ -29,8 +21,6 @@ from wattlaw.study.sweep import Sweep
 
 
 class WorkloadSpec(Model):
-    """What is trained: a registered workload with options, or the user's own command."""
-
     name: Name = Field(
         description="the name of a workload (see 'wattlaw workloads') or of a command "
         "(letters, digits, '.', '_', '-')"
@@ -308,5 +298,4 @@ class RunSpec(Model):
 
     @property
     def global_batch(self) -> int | None:
-        """Return the samples of a step, a whole number in a run."""
         return None if self.local_batch is None else self.local_batch * self.setting.gpus

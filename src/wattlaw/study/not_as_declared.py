@@ -11,7 +11,6 @@ UNCOOPERATIVE = "workers-do-not-cooperate"
 
 
 def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
-    """Return the warning about runs whose workers each trained a model of their own."""
     return (
         f"In {plural(runs, 'run')} of {', '.join(sorted(workloads))} the workers do not cooperate: "
         "each trained a model of its own on the same data, so there is no speedup. Train with "

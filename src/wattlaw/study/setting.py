@@ -118,7 +118,6 @@ class Setting:
         return cls(gpus, gpus_per_node=(node_gpus,) * full + (rest,) * (rest > 0), **values)
 
     def on_nodes_of(self, node_gpus: int) -> Self:
-        """Return this setting on the fewest nodes of ``node_gpus`` GPUs each."""
         placed = self.packed(self.gpus, node_gpus)
         return replace(self, nodes=placed.nodes, gpus_per_node=placed.gpus_per_node)
 
@@ -143,7 +142,6 @@ class Setting:
         return self._plain(_SHOWN)
 
     def changed(self) -> dict[str, Any]:
-        """Return the values that are not a default."""
         named = ((name, getattr(self, name), default) for name, default in _DEFAULTS.items())
         return {name: value for name, value, default in named if value != default}
 
@@ -156,7 +154,6 @@ class Setting:
 
     @property
     def global_batch(self) -> float | None:
-        """Return the samples of an optimizer step of all GPUs."""
         return None if self.local_batch is None else self.local_batch * self.gpus
 
     @property

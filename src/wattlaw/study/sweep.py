@@ -37,7 +37,6 @@ def parse_fraction(given: Any) -> float | str:
 
 
 def evaluate_fraction(rule: float | str, gpus: int) -> float:
-    """Return the fraction of the data set that a rule gives for a number of GPUs."""
     if isinstance(rule, float):
         return rule
     numerator, denominator = (gpus if part == "gpus" else int(part) for part in rule.split("/"))
@@ -45,14 +44,10 @@ def evaluate_fraction(rule: float | str, gpus: int) -> float:
 
 
 class Emulation(Model):
-    """Larger jobs whose local batch few workers train."""
-
     gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
 
 
 class Sweep(Model):
-    """One grid of settings: the product of its lists."""
-
     gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
     local_batch: tuple[Count, ...] | None = field(None, _COUNTS)
     global_batch: tuple[Count, ...] | None = field(None, _COUNTS)

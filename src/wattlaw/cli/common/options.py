@@ -110,8 +110,6 @@ def _list(name: str, text: str | None, expected: str, convert: Callable[[str], I
 
 
 def parse_counts(name: str, text: str | None) -> list[int]:
-    """Return counts in increasing order; an empty list for None."""
-
     def count(item: str) -> int:
         # An integer with very many digits is refused before it is converted.
         value = int(item) if item.isascii() and item.isdigit() and len(item) < 20 else 0

@@ -14,8 +14,6 @@ from wattlaw.common.errors import BadInput
 
 @dataclass(frozen=True)
 class RegionalAverage:
-    """The annual average of a region's electricity."""
-
     region: str
     name: str
     value: float  # grams CO2e per kWh, or the price of a kWh
@@ -49,7 +47,6 @@ def electricity_prices() -> dict[str, RegionalAverage]:
 
 @cache
 def _read(file: str, column: str) -> dict[str, RegionalAverage]:
-    """Return a table by region."""
     text = (files("wattlaw.common.reference") / file).read_text(encoding="utf-8")
     return {
         row["region"]: RegionalAverage(
