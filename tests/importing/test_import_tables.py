@@ -1,8 +1,6 @@
 """Imports as tables: the same runs as run folders, written once, completely or not at all."""
 
 import dataclasses
-import os
-import pty
 import shutil
 import subprocess
 import sys
@@ -190,27 +188,6 @@ def test_imports_at_the_same_time_write_each_run_once(folders, store):
     assert sum(int(writer.communicate()[0]) for writer in writers) == 8
     assert not Store(store.path).snapshot().damage
     assert store.arrow("runs").num_rows == 8
-
-
-BAR = """
-import sys
-from wattlaw.cli.common import work_bar
-from wattlaw.cli.main import main
-work_bar._SHOWN_AFTER_S = 0.0
-main(["import", sys.argv[1], "--map", "gpus=n,epoch_time_s=t", "--store", sys.argv[2]])
-"""
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_an_import_shows_a_bar_on_a_terminal_only(tmp_path, is_terminal):
-    table = tmp_path / "t.csv"
-    table.write_text("n,t\n1,10\n2,6\n")
-    ours, theirs = pty.openpty() if is_terminal else os.pipe()
-    line = [sys.executable, "-c", BAR, str(table), str(tmp_path / "s")]
-    subprocess.run(line, stderr=theirs, stdout=subprocess.DEVNULL, check=True, timeout=120)
-    os.close(theirs) if not is_terminal else None
-    assert (b"importing runs" in os.read(ours, 100_000)) == is_terminal
-    os.close(ours)
 
 
 def test_every_column_of_a_record_is_in_its_row():

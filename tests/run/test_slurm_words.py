@@ -235,7 +235,7 @@ def test_an_option_is_refused_or_becomes_one_argument_of_sbatch(tmp_path_factory
         ({"setup": ["echo \x1b[31m"]}, "slurm.setup[0]: given"),
         ({"python": "python\nid"}, "slurm.python: given"),
         ({"time": "00:02:00"}, "slurm.time: given 00:02:00, 120 s; allowed: at least 180 s"),
-        ({"setup": ["a\nb"]}, "slurm.setup[0]: given several lines"),
+        ({"setup": ["a\nb"]}, "slurm.setup[0]: given"),
         ({"max_queued": 0}, "slurm.max_queued"),
         ({"gres": "gpu:4"}, 'slurm.gres: given "gpu:4"; allowed: "gpu", without a count'),
         ({"gres": "gpu:a100:4"}, 'slurm.gres: given "gpu:a100:4"; allowed: "gpu:a100", without'),

@@ -21,7 +21,6 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
 from wattlaw.common.formatting import replace_invisible
-from wattlaw.common.progress import track
 from wattlaw.report import figures
 from wattlaw.report.charts import Spec
 from wattlaw.report.figures import Figure
@@ -79,7 +78,7 @@ def draw_charts(charts: Iterable[Chart], *, interactive: bool = False) -> tuple[
     if interactive:
         return tuple(_picture(chart, _page_spec(chart)) for chart in charts)
     pictures = []
-    for chart in track(charts, "drawing figures"):
+    for chart in charts:
         spec = _page_spec(chart)
         narrow = to_svg(_narrow(spec)) if chart.figure.name in _FOR_PHONES else ""
         pictures.append(_picture(chart, spec, to_svg(spec), narrow))

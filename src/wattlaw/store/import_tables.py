@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import naming, open_regular
-from wattlaw.common.progress import track
 from wattlaw.store.cache import by_run
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -158,8 +157,7 @@ def _rows_by_run(table: pa.Table) -> dict[str, list[str]]:
 
 
 def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
-    tracked = track(runs, "importing runs", len(runs))
-    return _batches((row_of(run.record, run.record.state) for run in tracked), RUNS)
+    return _batches((row_of(run.record, run.record.state) for run in runs), RUNS)
 
 
 def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
