@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import wattlaw
 from made_stores import write_store
@@ -20,7 +18,6 @@ from wattlaw.cli.main import main
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.exporting import GROUP, Exported
-from wattlaw_formats.extrap import _as_json_lines, _as_text, _Series
 
 COUNTS = (1, 2, 4, 8, 16)
 EXTRAP = Path(os.environ.get("WATTLAW_EXTRAP_PYTHON") or ".venv-extrap/bin/python")
@@ -155,25 +152,6 @@ def test_without_a_series_nothing_is_written(tmp_path):
     with pytest.raises(Refused, match="no scaling series"):
         wattlaw.open(store.path).export("extrap", tmp_path / "x.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
-
-
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-POINTS = st.lists(st.integers(1, 10**6), min_size=3, max_size=6, unique=True).map(sorted)
-
-
-@given(counts=POINTS, data=st.data())
-def test_every_number_survives_in_every_format(counts, data, tmp_path_factory):
-    values = st.lists(NUMBERS, min_size=1, max_size=4)
-    series = [
-        _Series(callpath, metric, {(float(count),): data.draw(values) for count in counts})
-        for callpath in ("w", "w->global batch 1")
-        for metric in ("time_s", "energy_j")
-    ]
-    folder = tmp_path_factory.mktemp("x")
-    for kind, text in zip(FORMATS, (_as_text, _as_json_lines), strict=True):
-        path = folder / f"x{kind}"
-        path.write_text(text(["gpus"], series))
-        assert read(path) == {(one.callpath, one.metric): one.values for one in series}
 
 
 @pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")

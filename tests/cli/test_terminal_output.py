@@ -26,7 +26,7 @@ from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
-from wattlaw.store.store import Store, read_stores
+from wattlaw.store.store import Store
 from wattlaw.store.table_files import write_table
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting
@@ -243,21 +243,6 @@ def test_csv_cells_that_are_formulas_get_an_apostrophe_and_numbers_stay(tmp_path
     write_table(tmp_path / "t.jsonl", table)
     lines = (tmp_path / "t.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line)["=name"] for line in lines if line] == [*FORMULAS, *HARMLESS]
-
-
-def test_export_neutralises_reasons_unless_raw(tmp_path):
-    home = Store(tmp_path / "s")
-    home.create()
-    one = record("0" * 16, "failed").model_copy(update={"reason": '=HYPERLINK("http://evil")'})
-    home.folder(one.run_id).write(one)
-    for options, cell in (([], "'=HYPERLINK"), (["--raw"], "=HYPERLINK")):
-        path = tmp_path / "runs.csv"
-        assert main(["export", str(home.path), "runs", "-o", str(path), *options]) == 0
-        with path.open(newline="", encoding="utf-8") as file:
-            (row,) = csv.DictReader(file)
-        assert row["reason"].startswith(cell)
-    assert main(["export", str(home.path), "runs", "-o", str(tmp_path / "r.parquet")]) == 0
-    assert read_stores([home])[0]["reason"][0].startswith("=")
 
 
 def test_a_report_has_no_bidirectional_or_control_characters(store, tmp_path):

@@ -55,12 +55,6 @@ def test_results_name_a_setting_and_leave_out_a_layout_that_is_none():
     assert Setting(8).global_batch is None
 
 
-def test_versions_of_software_are_facts_that_do_not_tell_settings_apart():
-    known = Setting(8, software=(("torch", "2.11"),))
-    assert known == Setting(8)
-    assert known.to_record() == Setting(8).to_record()
-
-
 @given(
     st.builds(
         Setting,

@@ -45,10 +45,10 @@ def check_version(store: Path) -> None:
         version, fault = None, f"cannot be read: {error.strerror}"
     except (ValueError, RecursionError):  # also UnicodeDecodeError
         version, fault = None, "not a JSON file in UTF-8"
-    if version == SCHEMA_VERSION:
-        return
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise BadInput(f"{path}: {fault}; restore the file; this wattlaw writes {CONTENT}")
+    if version == SCHEMA_VERSION:
+        return
     from wattlaw import __version__  # read from the package's metadata, which takes a while
 
     if version > SCHEMA_VERSION:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import ceil
 from numbers import Real
@@ -65,8 +65,6 @@ class Setting:
     expert_parallel: int = 1
     sharding: str | None = None  # of parameters and optimizer between ranks, such as ``"full"``
     activation_checkpointing: bool = False
-    #: Versions by name. They are facts: two runs of one setting may differ in them.
-    software: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -163,7 +161,7 @@ class Setting:
 
 
 _set = object.__setattr__
-_DEFAULTS = {item.name: item.default for item in fields(Setting) if item.compare}
+_DEFAULTS = {item.name: item.default for item in fields(Setting)}
 
 
 def _in_range(value: object, most: float = sys.float_info.max) -> bool:
