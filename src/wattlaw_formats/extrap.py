@@ -18,9 +18,10 @@ from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED
 from wattlaw.common.errors import Refused
 from wattlaw.common.files import write_text
-from wattlaw.common.formatting import group_label, replace_invisible
+from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.exporting import Exported, Options, Tables
+from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED, source_of
 
 Point = tuple[float, ...]

@@ -37,6 +37,7 @@ from wattlaw.report.topics import (
 )
 from wattlaw.report.topics.advice_text import merge_warnings, summary
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import group_label, limit_label, setting_label
 from wattlaw_papers import published as reference
 from wattlaw_papers import section as claims
 from wattlaw_papers.claims import check_claims
@@ -85,7 +86,7 @@ def test_exponents_have_the_published_one_of_the_same_workload_and_limit():
     table = scaling.exponents(mit_findings())
     shown = dict(zip(column(table, "series"), column(table, "published β"), strict=True))
     for value in reference.published("mit-2022", "beta", "resnet50"):
-        limits_ = [formatting.setting_label(name, getattr(value, name)) for name in LIMITS]
+        limits_ = [setting_label(name, getattr(value, name)) for name in LIMITS]
         series = ", ".join(filter(None, ["resnet50", "local batch 256", *limits_]))
         if series in shown:
             where = f"N unknown; Frey et al. 2022, {value.hardware}"
@@ -283,12 +284,12 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
         (formatting.duration_text(18720.0), "5.2 h"),
         (formatting.energy_text(3.6e6), "1 kWh"),
         (formatting.estimate_text(None), "–"),
-        (formatting.limit_label("power_limit_w", 200.0), "200 W"),
-        (formatting.limit_label("clock_limit_mhz", None), "free clock"),
-        (formatting.setting_label("local_batch", 256.0), "local batch 256"),
-        (formatting.setting_label("options", '{"width": 3}'), "width 3"),
-        (formatting.setting_label("threads_per_worker", float("nan")), ""),
-        (formatting.group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
+        (limit_label("power_limit_w", 200.0), "200 W"),
+        (limit_label("clock_limit_mhz", None), "free clock"),
+        (setting_label("local_batch", 256.0), "local batch 256"),
+        (setting_label("options", '{"width": 3}'), "width 3"),
+        (setting_label("threads_per_worker", float("nan")), ""),
+        (group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
         (formatting.choose_unit([5e6, 3e6, None], formatting.JOULE_UNITS)[1], "MJ"),
     ],
 )

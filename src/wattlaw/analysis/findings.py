@@ -30,11 +30,11 @@ from wattlaw.analysis.metrics.groups import aggregate, groups, join_energy_kinds
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.scheduler_energy import Sites, summarise_sites
 from wattlaw.analysis.predict.overview import Overview, overviews
-from wattlaw.common import formatting
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
 from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
@@ -309,9 +309,7 @@ def _software(texts: pd.Series) -> str:
 def _options(done: pd.DataFrame) -> str:
     texts = []
     for workload, options in done["options"].groupby(done["workload"]):
-        labels = (
-            formatting.setting_label("options", text) for text in sorted(options.dropna().unique())
-        )
+        labels = (setting_label("options", text) for text in sorted(options.dropna().unique()))
         if shown := "; ".join(filter(None, labels)):
             texts.append(f"{workload}: {shown}")
     return " | ".join(texts)

@@ -11,14 +11,13 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.common.formatting import (
     known,
-    limit_label,
     plural,
     replace_invisible,
-    setting_label,
 )
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.report import charts
 from wattlaw.report.charts import Spec
+from wattlaw.study.labels import limit_label, setting_label
 
 #: Settings that make panels if a single one cannot contain all lines.
 PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher", "unit")

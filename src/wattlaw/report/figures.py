@@ -7,7 +7,6 @@ from typing import Any
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.limit_effects import Limit
-from wattlaw.common.formatting import LIMIT_NAMES
 from wattlaw.report.charts import Spec
 from wattlaw.report.topics import (
     batch,
@@ -21,6 +20,7 @@ from wattlaw.report.topics import (
 from wattlaw.report.topics import (
     decision_course as decision,
 )
+from wattlaw.study.labels import LIMIT_NAMES
 
 _LIMITS: tuple[tuple[str, Limit], ...] = (("cap", "power_limit_w"), ("clock", "clock_limit_mhz"))
 

@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.common import formatting as fmt
+from wattlaw.study.labels import LIMIT_NAMES, limit_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -128,7 +129,7 @@ def number(heading: str, cell: Cell, digits: int = 3) -> Column:
 
 def limit(name: str) -> Column:
     """Return a column of power caps or SM clocks, which are under ``name`` in the records."""
-    return text(fmt.LIMIT_NAMES[name], lambda row: fmt.limit_label(name, row[name]))
+    return text(LIMIT_NAMES[name], lambda row: limit_label(name, row[name]))
 
 
 def p_value(heading: str, cell: Cell) -> Column:

@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import write_parquet
-from wattlaw.common.formatting import group_label
 from wattlaw.common.text import join_names, quote
 from wattlaw.measure.telemetry.plausibility import energy_fault, power_fault
 from wattlaw.running.launcher import VIRTUAL_BEGIN_NS, Allocation, Ended, Launcher
@@ -37,6 +36,7 @@ from wattlaw.store.record import Facts, RunRecord
 from wattlaw.store.rows import Row, read_rows
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.study.labels import group_label
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study, WorkloadSpec
 from wattlaw.workloads import catalogue

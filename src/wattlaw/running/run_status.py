@@ -9,13 +9,13 @@ from typing import Any
 
 from wattlaw.common import registry
 from wattlaw.common.errors import WattlawError, one_line
-from wattlaw.common.formatting import group_label
 from wattlaw.running.choosing import NOT_NEEDED
 from wattlaw.running.finish import failed
 from wattlaw.running.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
+from wattlaw.study.labels import group_label
 from wattlaw.study.not_as_declared import batch_texts
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0

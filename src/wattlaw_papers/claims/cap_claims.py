@@ -10,7 +10,7 @@ from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits
 from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import limit_label
+from wattlaw.study.labels import limit_label
 from wattlaw_papers.claims import cases, effects
 from wattlaw_papers.claims.effects import ENERGY, TIME
 from wattlaw_papers.claims.verdicts import MIT, Check, ClaimDefinition, Tested, Within

@@ -5,7 +5,7 @@ from itertools import product
 
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.common.formatting import group_label
+from wattlaw.study.labels import group_label
 from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.verdicts import KIT, Case, ClaimDefinition, Measurements, Tested
 

@@ -14,7 +14,7 @@ from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.advise.predicted import WIDEST
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.common.formatting import LIMIT_NAMES
+from wattlaw.study.labels import LIMIT_NAMES
 from wattlaw.study.sources import source_of
 
 #: Statuses of runs that have no results although they were started, or were to be.

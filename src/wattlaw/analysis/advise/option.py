@@ -10,8 +10,9 @@ from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.predict.job import Job
-from wattlaw.common.formatting import limit_label, plural
+from wattlaw.common.formatting import plural
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import limit_label
 from wattlaw.study.setting import Setting
 
 #: Settings of an option in its JSON; workload, options and training loop are the job's.

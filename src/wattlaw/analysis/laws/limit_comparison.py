@@ -25,7 +25,8 @@ from wattlaw.analysis.metrics.estimates import (
 )
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import limit_label, plural
+from wattlaw.common.formatting import plural
+from wattlaw.study.labels import limit_label
 
 TIME = "time_s"
 #: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.

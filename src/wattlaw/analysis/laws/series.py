@@ -27,7 +27,8 @@ from wattlaw.analysis.metrics.groups import (
     groups,
 )
 from wattlaw.analysis.metrics.metrics import ESTIMATED, WHY_NO_LAW, unit_of
-from wattlaw.common.formatting import group_label, plural
+from wattlaw.common.formatting import plural
+from wattlaw.study.labels import group_label
 
 RULES = ("global_batch", "local_batch")
 FIXED = (

@@ -11,7 +11,8 @@ from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.analysis.metrics.metrics import SETTINGS, UNITS, missing_energy
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common.errors import NothingToRecommend, Refused
-from wattlaw.common.formatting import group_label, plural
+from wattlaw.common.formatting import plural
+from wattlaw.study.labels import group_label
 from wattlaw.study.not_as_declared import (
     OTHER_BATCH,
     UNCOOPERATIVE,

@@ -15,10 +15,11 @@ from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.formatting import group_label, plural
+from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import print_note
 from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.report.topics import scaling
+from wattlaw.study.labels import group_label
 
 _WIDE_COLUMNS = 150
 

@@ -26,6 +26,7 @@ from wattlaw.report.facets import (
 from wattlaw.report.topics.energy import counted_note, energy_quantity
 from wattlaw.report.topics.measured import setting_columns, with_labels
 from wattlaw.report.topics.scaling import TIME
+from wattlaw.study.labels import group_label
 
 #: Explains B_crit where a sentence first names it.
 _CRITICAL = (
@@ -116,7 +117,7 @@ def _label(findings: Findings, row: BatchQuality) -> str:
             settings[name] = row.group.get(name)
     if findings.runs["epochs_trained"].nunique() > 1:
         settings["epochs_trained"] = row.group.get("epochs_trained")
-    return fmt.group_label(settings)
+    return group_label(settings)
 
 
 def constant_batch(findings: Findings, rule: str) -> Spec | None:

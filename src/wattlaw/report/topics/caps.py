@@ -15,6 +15,7 @@ from wattlaw.report import charts, tables
 from wattlaw.report.charts import Spec
 from wattlaw.report.facets import PANEL_COLUMNS, compared_counts, facet, panel_size
 from wattlaw.report.topics.energy import counted_note
+from wattlaw.study.labels import LIMIT_NAMES, LIMIT_UNITS, limit_label
 
 #: With more worker counts, lines are named "smallest count" and "largest count".
 _MAX_COUNTS = 7
@@ -29,13 +30,13 @@ def comparisons(findings: Findings) -> tables.Table | None:
         rows.append({"series": series, "comparison": comparison, **largest})
     columns = [
         tables.text("series", "series"),
-        tables.text("limit", lambda row: fmt.LIMIT_NAMES[row["comparison"].limit]),
+        tables.text("limit", lambda row: LIMIT_NAMES[row["comparison"].limit]),
         tables.text("verdict", lambda row: row["comparison"].verdict),
         tables.p_value("p of a difference", lambda row: row["comparison"].difference_p),
         tables.p_value("p of equivalence", lambda row: row["comparison"].equivalence_p),
         tables.number("largest difference of β", "beta_difference", 2),
         tables.interval("90 % interval", "beta_difference", 2),
-        tables.text("at", lambda row: fmt.limit_label(row["comparison"].limit, row["limit"])),
+        tables.text("at", lambda row: limit_label(row["comparison"].limit, row["limit"])),
         tables.number("margin", lambda _: MARGIN),
         tables.text("computed from", lambda row: row["comparison"].basis),
     ]
@@ -94,8 +95,8 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
         references = changed["reference"].drop_duplicates()
         energy_is = changed.loc[changed["energy_ratio"].notna(), "energy_is"].dropna().unique()
         row = {
-            "workload": name, "kind": kind, "label": fmt.limit_label(kind, limit),
-            "reference": ", ".join(fmt.limit_label(kind, reference) for reference in references),
+            "workload": name, "kind": kind, "label": limit_label(kind, limit),
+            "reference": ", ".join(limit_label(kind, reference) for reference in references),
             "settings": len(changed), "energy_is": "; ".join(sorted(energy_is)) or None,
         }  # fmt: skip
         for quantity in ("time", "energy"):
@@ -111,7 +112,7 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
 
 def limit_sentences(findings: Findings) -> Iterator[str]:
     """Yield the effect of limits on the exponent, and on time and energy over all workloads."""
-    for kind, name in fmt.LIMIT_NAMES.items():
+    for kind, name in LIMIT_NAMES.items():
         compared = [
             comparison for _, comparison in findings.comparisons if comparison.limit == kind
         ]
@@ -159,10 +160,10 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
         list(dict.fromkeys(speed_first["line"])), min(charts.PAGE_WIDTH, columns * (width + 70))
     )
     styles["xOffset"] = charts.field("line", "nominal", scale={"paddingOuter": 0.4})
-    unit = fmt.LIMIT_UNITS[limit]
+    unit = LIMIT_UNITS[limit]
 
     def layers(rows: pd.DataFrame) -> list[Spec]:
-        rows = rows.assign(label=[fmt.limit_label(limit, value) for value in rows["limit"]])
+        rows = rows.assign(label=[limit_label(limit, value) for value in rows["limit"]])
         falling = rows.sort_values("limit", ascending=False, na_position="first")
         labels = list(dict.fromkeys(falling["label"]))
         axis = {  # the unit is in the title, not in each label
@@ -170,7 +171,7 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
             "labelOverlap": "greedy",
         }  # fmt: skip
         x = charts.field(
-            "label", "nominal", title=f"{fmt.LIMIT_NAMES[limit]} ({unit})", sort=labels,
+            "label", "nominal", title=f"{LIMIT_NAMES[limit]} ({unit})", sort=labels,
             scale={"domain": labels}, axis=axis,
         )  # fmt: skip
         values = rows[["ratio", "low", "high"]].to_numpy(float).ravel()
@@ -182,7 +183,7 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
             charts.points(rows, x, y, styles, tooltip),
         ]
 
-    references = sorted({fmt.limit_label(limit, value) for value in rows["reference"]})
+    references = sorted({limit_label(limit, value) for value in rows["reference"]})
     notes = [
         f"100 % is {', '.join(references)}, at the same workers and batch.",
         charts.CI_BARS,

@@ -5,6 +5,7 @@ from functools import partial
 from wattlaw.analysis.advise.comparison import OVER_SETTINGS, Change, Comparison
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
+from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED
 
 #: At equal GPUs, GPU-hours change as the time does.
@@ -78,4 +79,4 @@ def label(comparison: Comparison, item: Change) -> str:
         for name, value in item.setting.items()
         if any(other.get(name) != value for other in settings)
     }
-    return fmt.printable(fmt.group_label(differing or item.setting), 80)
+    return fmt.printable(group_label(differing or item.setting), 80)

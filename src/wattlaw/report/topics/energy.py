@@ -28,6 +28,7 @@ from wattlaw.report.facets import (
 )
 from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
 from wattlaw.report.topics.scaling import reference_label, relative_facets
+from wattlaw.study.labels import setting_label
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
@@ -164,9 +165,7 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
         counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
         yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
     for row in _laws(findings).to_dict("records"):
-        limits = [
-            fmt.setting_label(kind, row[kind]) for kind in POWER_SETTINGS if fmt.known(row[kind])
-        ]
+        limits = [setting_label(kind, row[kind]) for kind in POWER_SETTINGS if fmt.known(row[kind])]
         name = ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
         factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
         hours = fmt.interval(row["hours_min"], row["hours_max"])

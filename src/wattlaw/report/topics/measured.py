@@ -14,6 +14,7 @@ from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.facets import unit_name
+from wattlaw.study.labels import LIMIT_UNITS, setting_label
 from wattlaw.study.sources import TRAINING
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
 
     def label(name: str, value: Any, options: dict[str, str]) -> str:
         if name in JSON_COLUMNS:
-            return fmt.setting_label("options", options[value]) if value in options else fmt.MISSING
+            return setting_label("options", options[value]) if value in options else fmt.MISSING
         if name in LIMITS:
-            return f"{value:g} {fmt.LIMIT_UNITS[name]}" if fmt.known(value) else "none"
+            return f"{value:g} {LIMIT_UNITS[name]}" if fmt.known(value) else "none"
         return value if isinstance(value, str) else fmt.number(value)
 
     labels = {}

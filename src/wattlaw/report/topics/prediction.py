@@ -16,6 +16,7 @@ from wattlaw.report import charts, tables
 from wattlaw.report.facets import MAX_PANELS, panel_size, unique_labels
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.scaling import TIME
+from wattlaw.study.labels import LIMIT_UNITS, limit_label
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
@@ -37,10 +38,8 @@ _SETTINGS = (
     tables.number("nodes", attrgetter("setting.nodes")),
     tables.number("batch each", attrgetter("setting.local_batch")),
     tables.text("precision", attrgetter("setting.precision")),
-    tables.text("cap", lambda row: fmt.limit_label("power_limit_w", row.setting.power_limit_w)),
-    tables.text(
-        "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)
-    ),
+    tables.text("cap", lambda row: limit_label("power_limit_w", row.setting.power_limit_w)),
+    tables.text("clock", lambda row: limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)),
 )
 _LINE = "predicted"
 _PARTS = ("compute", "communication", "input", "waiting")
@@ -108,9 +107,9 @@ def label(setting: Setting, worker: str = "GPU") -> str:
         parts.append(f"batch {fmt.number(setting.local_batch)} each")
     if setting.precision not in (None, "fp32"):
         parts.append(str(setting.precision))
-    for name in fmt.LIMIT_UNITS:
+    for name in LIMIT_UNITS:
         value = getattr(setting, name)
-        parts += [] if value is None else [fmt.limit_label(name, value)]
+        parts += [] if value is None else [limit_label(name, value)]
     return ", ".join(parts)
 
 

@@ -24,6 +24,7 @@ from wattlaw.report.facets import (
 )
 from wattlaw.report.sections import added_sections
 from wattlaw.report.topics.measured import worker_noun
+from wattlaw.study.labels import group_label
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
@@ -63,7 +64,7 @@ def _nodes(fit: SeriesFit) -> str | None:
 
 
 _COLUMNS = (
-    tables.text("series", lambda fit: fmt.group_label(fit.group) or "all runs"),
+    tables.text("series", lambda fit: group_label(fit.group) or "all runs"),
     tables.text("time per", lambda fit: fit.unit),
     tables.number("α", lambda fit: fit.law.alpha),
     tables.number("β", lambda fit: fit.law.beta),
@@ -180,7 +181,7 @@ def breakpoints(fits: Iterable[SeriesFit]) -> Iterator[str]:
     """Yield the breakpoint of each series that has one, as a sentence."""
     for fit in fits:
         if fit.breakpoint is not None:
-            yield f"{fmt.group_label(fit.group) or 'all runs'}: {fit.breakpoint.sentence}."
+            yield f"{group_label(fit.group) or 'all runs'}: {fit.breakpoint.sentence}."
 
 
 def _speedup_without_law(findings: Findings, noun: str) -> str:
@@ -201,7 +202,7 @@ def _law(fit: SeriesFit, noun: str) -> str:
     measured = f"{law.x_min:g} to {law.x_max:g} {noun}s, {fmt.plural(law.n, 'run')}"
     low, high = law.trusted.beta_ci
     bounds = fmt.interval(low, high)
-    name = fmt.group_label(fit.group)
+    name = group_label(fit.group)
     if bounds == fmt.MISSING:
         return (
             f"{name}: t = {fmt.number(law.alpha)} s per {fit.unit} · "

@@ -18,6 +18,7 @@ from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
 from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.report.topics.scaling import TIME
+from wattlaw.study.labels import group_label
 from wattlaw.study.question import Question
 from wattlaw.study.sources import MEASURED
 
@@ -243,7 +244,7 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
     settings: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
     is_left_out = means["global_batch"].isin(advice.batches_left_out)
     means = means[["time", "energy"]].assign(
-        setting=[fmt.group_label(setting) for setting in settings],
+        setting=[group_label(setting) for setting in settings],
         line=is_left_out.map({True: _LEFT_OUT, False: _SETTING}),
     )
     best, base = advice.recommended, advice.baseline
