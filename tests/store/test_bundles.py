@@ -66,12 +66,11 @@ def test_a_bundle_that_was_unpacked_is_a_store_with_equal_results(store, bundle,
     for table in TABLES:
         assert first.arrow(table).equals(again.arrow(table))
     assert first.decision == again.decision
-    for line in (["advise"], ["fit"]):
-        said = []
-        for path in (store, folder):
-            assert main([*line, str(path), "--json"]) == 0
-            said.append(json.loads(capsys.readouterr().out))
-        assert said[0] == said[1]
+    said = []
+    for path in (store, folder):
+        assert main(["advise", str(path), "--json"]) == 0
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[0] == said[1]
     again.export("bundle", tmp_path / "again.zip")
     assert (tmp_path / "again.zip").read_bytes() == bundle.read_bytes()
 
@@ -123,7 +122,7 @@ def test_every_column_has_a_description_and_the_unit_that_its_name_says():
     assert columns in Path("docs/store.md").read_text(encoding="utf-8")
 
 
-def test_damaged_and_imported_runs_stay_so(tmp_path, monkeypatch):
+def test_damaged_runs_stay_damaged(tmp_path):
     made = write_store(tmp_path / "s", *study((1, 2), "counter"))
     damaged = next(made.folders())
     damaged.epochs_path.write_bytes(b"")
@@ -135,20 +134,12 @@ def test_damaged_and_imported_runs_stay_so(tmp_path, monkeypatch):
     assert status == "damaged"
     assert_frame_equal(first.metrics, again.metrics)
 
-    monkeypatch.chdir(tmp_path)
-    Path("t.csv").write_text("gpus,t\n1,100\n2,52\n")
-    fields = "gpus=gpus,epoch_time_s=t,local_batch=@32"
-    line = ["import", "t.csv", "--map", fields, "--workload", "w", "--hardware", "h"]
-    assert main([*line, "--store", "i"]) == 0
-    assert main(["export", "i", "bundle", "-o", "i.zip"]) == 0
-    assert "2 runs imported" in (unpacked(Path("i.zip")) / "README.md").read_text()
-
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 FLOATS = st.none() | st.floats(min_value=0, width=64, allow_nan=False, allow_infinity=False)
 
 
-@settings(max_examples=5)
+@settings(max_examples=3)
 @given(data=st.data())
 def test_any_table_survives_a_bundle(data, tmp_path_factory):
     """Texts with line breaks and formulas, tiny and huge numbers, missing values."""

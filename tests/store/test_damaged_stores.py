@@ -18,6 +18,7 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.devices.meter import Facts as DeviceFacts
 from wattlaw.running.finish import finish
+from wattlaw.running.planning import plan_study
 from wattlaw.running.training import failures
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
@@ -25,7 +26,6 @@ from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
 from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
-from wattlaw.study.plan import expand, read_study
 from wattlaw.study.setting import Setting
 
 HOST = "a"
@@ -336,7 +336,7 @@ def test_temporary_files_of_killed_writers_are_removed_and_others_stay(store):
 
 def test_a_pipe_in_the_place_of_a_run_fails_that_run_alone(tmp_path, write_study, capsys):
     study, store = simulated(write_study), Store(tmp_path / "store")
-    place = store.path / "runs" / study_id(study)
+    place = store.path / "runs" / plan_study(study).runs[0].run_id
     store.create()
     os.mkfifo(place)
     assert main(["run", str(study), "--store", str(store.path)]) == 1
@@ -347,10 +347,6 @@ def test_a_pipe_in_the_place_of_a_run_fails_that_run_alone(tmp_path, write_study
     os.mkfifo(lock)
     with pytest.raises(BadInput, match=str(lock)):
         RunLock(RunFolder(other.path)).acquire()
-
-
-def study_id(study: Path) -> str:
-    return expand(read_study(study))[0].run_id
 
 
 def test_the_next_run_removes_the_folder_of_a_killed_import(store):
