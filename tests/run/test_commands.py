@@ -262,7 +262,7 @@ def test_a_killed_run_leaves_no_rank_of_a_command_behind(write_study, tmp_path):
         process.wait()
         wait_for(lambda: not living(), "the ranks to end", 20)
     (record,) = records(store).values()
-    assert Store(store).folder(record.run_id).status(record) == "interrupted"
+    assert Store(store).folder(record.run_id).state(record) == "interrupted"
 
 
 @pytest.mark.parametrize(
