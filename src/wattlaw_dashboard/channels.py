@@ -30,6 +30,7 @@ _WAITING = 8
 class Channel:
     """One page: the function that computes its parts, its last parts, and its viewers."""
 
+    path: str
     compute: Callable[[], Parts]
     parts: Parts = field(default_factory=dict)
     _viewers: set["asyncio.Queue[Parts]"] = field(default_factory=set)

@@ -17,7 +17,7 @@ from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.main import main
-from wattlaw.report.layouts import sections
+from wattlaw.report.core_sections import sections
 from wattlaw.report.sections import Content, Layout
 from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics.decision_course import decision_text

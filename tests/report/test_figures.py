@@ -24,9 +24,9 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.report.charts import line_styles, x_axis
+from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.facets import MAX_LENGTH, MAX_PANELS, shorten_middle, unique_labels
-from wattlaw.report.figures import GALLERY, Figure
-from wattlaw.report.layouts import layout
+from wattlaw.report.pictures import Figure
 from wattlaw.report.topics import caps, verdict
 from wattlaw.study.setting import Setting
 
@@ -104,7 +104,8 @@ def findings(kind: str) -> Findings:
 
 @cache
 def spec(kind: str, figure: Figure) -> dict[str, Any] | None:
-    chart = figure.chart(findings(kind))
+    picture = figure.picture(findings(kind))
+    chart = None if picture is None else picture.spec
     # The crowded ones differ from the others in their data alone, which take long to validate.
     if chart is not None and kind != "crowded":
         alt.ConcatChart.from_dict(chart, validate=True)
@@ -117,7 +118,7 @@ def svg(kind: str, figure: Figure) -> str:
 
 
 def drawn(kind: str) -> list[Figure]:
-    return [figure for figure in GALLERY if spec(kind, figure) is not None]
+    return [figure for figure in gallery() if spec(kind, figure) is not None]
 
 
 def named(figures: list[Figure]) -> set[str]:
@@ -145,7 +146,7 @@ def test_all_pictures_of_the_two_studies_are_there():
 
 def test_between_them_the_made_studies_show_every_figure_of_the_gallery():
     shown = set().union(*(named(drawn(kind)) for kind in KINDS))
-    assert shown == named(list(GALLERY))
+    assert shown == named([*gallery()])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -228,7 +229,7 @@ def _luminance(colour: str) -> float:
 
 
 def test_panels_that_do_not_fit_are_counted():
-    figure = next(one for one in GALLERY if one.name == "epoch_time")
+    figure = next(one for one in gallery() if one.name == "epoch_time")
     chart = spec("crowded", figure)
     assert len(chart["concat"]) == MAX_PANELS
     assert "2 more panels" in " ".join(chart["title"]["subtitle"])
@@ -240,7 +241,7 @@ def test_names_from_a_store_are_inert_in_a_picture_and_cut_in_the_middle():
         for text in texts(svg("hostile", figure)):
             assert "\n" not in text.words
             assert len(text.words) <= 160
-    whole = svg("hostile", next(one for one in GALLERY if one.name == "epoch_time"))
+    whole = svg("hostile", next(one for one in gallery() if one.name == "epoch_time"))
     assert "a-workload-whose-name" in whole
     assert "\u2026" in whole
 
@@ -255,7 +256,7 @@ def test_names_that_are_shortened_to_the_same_text_stay_distinct():
 
 def test_a_store_with_nothing_done_has_no_figure():
     empty = analyse(*frames([run_row("a", status="failed", reason="no")], []))
-    assert [figure.name for figure in GALLERY if figure.chart(empty) is not None] == []
+    assert [figure.name for figure in gallery() if figure.picture(empty) is not None] == []
 
 
 def test_energies_that_count_different_things_are_different_lines():
@@ -264,14 +265,14 @@ def test_energies_that_count_different_things_are_different_lines():
     for table in (other, others):
         table["run_id"] = "x" + table["run_id"]
     both = analyse(pd.concat([runs, other]), pd.concat([epochs, others]))
-    figure = next(one for one in GALLERY if one.name == "energy")
-    text = json.dumps(figure.chart(both)["concat"])
+    figure = next(one for one in gallery() if one.name == "energy")
+    text = json.dumps(figure.picture(both).spec["concat"])
     assert "cpu, counter" in text
     assert "cpu, estimated" in text
 
 
 def test_no_figure_of_the_default_page_repeats_another():
-    names = {figure.name for figure in GALLERY if not figure.is_extra}
+    names = {figure.name for figure in gallery() if not figure.is_extra}
     assert {"pareto", "epoch_time", "speedup", "energy"} <= names
     assert not names & {"energy_speed", "strong_scaling", "constant_local_batch", "factor"}
 
@@ -301,7 +302,7 @@ def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommenda
 
 
 def test_without_energy_the_first_figure_has_worker_hours():
-    axis = next(part["encoding"]["y"] for part in walk(spec("small", GALLERY[0]))
+    axis = next(part["encoding"]["y"] for part in walk(spec("small", gallery()[0]))
                 if "y" in part.get("encoding", {}))  # fmt: skip
     assert axis["title"] == "worker-hours per epoch (h)"
 
@@ -328,9 +329,9 @@ def test_figures_compare_2_and_128_workers_as_published(counts, shown):
         models={"bert-base": made_studies.MIT["bert-base"]}, counts=counts, repeats=2
     )
     found = analyse(tables.runs, tables.epochs, joint=tables.joint)
-    for figure in GALLERY:
+    for figure in gallery():
         if figure.name in ("joint", "effects_by_cap"):
-            named = re.findall(r"(\d+) workers?\b", json.dumps(figure.chart(found)))
+            named = re.findall(r"(\d+) workers?\b", json.dumps(figure.picture(found).spec))
             assert {int(count) for count in named} == shown, figure.name
 
 

@@ -25,11 +25,15 @@ from wattlaw import __version__
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
-from wattlaw.report.figures import GALLERY, Figure
-from wattlaw.report.layouts import layout
+from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
-from wattlaw.report.rendering import explorable
+from wattlaw.report.pictures import (
+    Figure,
+    draw_pictures,
+    explorable,
+    figure_kinds,
+    write_figures,
+)
 from wattlaw.study.footprint import Footprint
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
@@ -80,8 +84,8 @@ def mit_page() -> str:
 @pytest.fixture
 def some(monkeypatch) -> tuple[Figure, ...]:
     """Leave a few figures in the gallery, as all take a while to draw."""
-    few = tuple(figure for figure in GALLERY if figure.name in ("energy", "pareto", "speedup"))
-    monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
+    few = tuple(figure for figure in gallery() if figure.name in ("energy", "pareto", "speedup"))
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: few)
     return few
 
 
@@ -184,7 +188,8 @@ def test_an_interactive_page_runs_its_own_scripts_only_and_has_its_figures_as_da
 
 
 def test_the_panels_of_an_interactive_figure_zoom_and_its_legend_selects():
-    chart = next(one for one in make_charts(analyse(*study())) if one.figure.name == "speedup")
+    (figure,) = (one for one in gallery() if one.name == "speedup")
+    chart = figure.picture(analyse(*study()))
     spec = explorable(chart.spec)
     params = [part for panel in spec["concat"] for layer in panel["layer"]
               for part in layer.get("params", ())]  # fmt: skip
@@ -243,7 +248,7 @@ def test_no_text_of_a_store_becomes_markup():
 
 def test_figures_are_written_in_the_requested_formats_and_text_is_escaped(tmp_path, some):
     written_to = write_figures(
-        make_charts(analyse(*hostile())), tmp_path / "figures", ("png", "svg", "html")
+        draw_pictures(analyse(*hostile()), some), tmp_path / "figures", ("png", "svg", "html")
     )
     names = {path.name for path in written_to}
     assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg", "html")}
@@ -335,9 +340,8 @@ def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(
     tmp_path, capsys, monkeypatch
 ):
     calls: Counter[str] = Counter()
-    monkeypatch.setattr(
-        "wattlaw.report.figures.GALLERY", [counting(figure, calls) for figure in GALLERY]
-    )
+    counted = [counting(figure, calls) for figure in gallery()]
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: counted)
     made = mit(models={"resnet50": MIT["resnet50"]}, counts=(2, 4, 8), repeats=2, clocks=False)
     write_store(tmp_path / "store", made.runs, made.epochs, samples=20)
     command = ["report", str(tmp_path / "store"), "-o", str(tmp_path / "page.html")]

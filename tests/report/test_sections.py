@@ -18,8 +18,13 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.layouts import MAX_CAVEATS, MAX_SENTENCES, layout, sections
-from wattlaw.report.methods import read_methods
+from wattlaw.report.core_sections import (
+    MAX_CAVEATS,
+    MAX_SENTENCES,
+    SECTIONS,
+    layout,
+    sections,
+)
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -314,7 +319,7 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
 
 
 def test_methods_define_efficiency_where_the_data_set_grows():
-    (method,) = [one for one in read_methods() if one.name.startswith("Speedup")]
+    (method,) = [one for one in SECTIONS["scaling"].methods if one.name.startswith("Speedup")]
     assert "grows with N" in method.formula
     assert "parallel efficiency is T(R)/T(N)" in method.text
 
