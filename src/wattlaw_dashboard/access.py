@@ -110,10 +110,10 @@ class Guard:
             return PlainTextResponse("a token is required; see the terminal of wattlaw\n", 403)
         was_blocked = tokens.is_blocked()
         cookie = tokens.exchange(values[0])  # whatever others tried: nobody guesses 256 bits
-        if cookie is None and was_blocked:
-            return PlainTextResponse("too many wrong tokens; wait a minute\n", 429)
         if cookie is None:
-            return PlainTextResponse("wrong or used token\n", 403)
+            wait = (429, "too many wrong tokens; wait a minute\n")
+            status, text = wait if was_blocked else (403, "wrong or used token\n")
+            return PlainTextResponse(text, status)
         response = RedirectResponse("/", 303)
         response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict")
         return response

@@ -18,15 +18,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from wattlaw.common.errors import NoSuchRun, NotAvailable
 from wattlaw_dashboard.access import Guard, Tokens, private_folder
 from wattlaw_dashboard.channels import PROBLEM, Channel, Parts
-from wattlaw_dashboard.connections import BACKLOG, Server
 from wattlaw_dashboard.pages import Pages, page, results_page
 
 _ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "text/css"}
 _MOST_CHANNELS = 256
+#: Connections without a request that are open at once, those that the kernel holds until they are
+#: accepted, and the longest time that a request may take to arrive.
+MOST_SILENT, BACKLOG, _REQUEST_S = 128, 64, 10.0
 #: Longest path of a Unix socket (unix(7)), with its final zero.
 _MAX_SOCKET_PATH = 107
 
@@ -131,13 +134,33 @@ def listen_tcp(port: int) -> socket.socket:
         raise NotAvailable(f"port {port}: {reason}; choose another one") from None
 
 
+class _Protocol(H11Protocol):
+    """One connection. A port is open to every user of the machine: their silent ones are bounded.
+
+    A request without the cookie is answered, and its connection closed, at once.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_REQUEST_S, self._close_if_silent)
+        silent = [each for each in self.connections if each.cycle is None and each is not self]
+        still_open = [each for each in silent if not each.transport.is_closing()]
+        if len(still_open) >= MOST_SILENT:
+            still_open[0].transport.abort()
+
+    def _close_if_silent(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
+
+
 def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None:
     config = uvicorn.Config(
-        Application(pages).app(tokens), http="h11", ws="none", lifespan="off", access_log=False,
+        Application(pages).app(tokens), http=_Protocol, ws="none", lifespan="off", access_log=False,
         log_level="critical", server_header=False, timeout_graceful_shutdown=1, proxy_headers=False,
+        backlog=BACKLOG,
     )  # fmt: skip
-    server = Server(config, listening, tokens)
+    server = uvicorn.Server(config)
     # uvicorn sends itself the signal again when it has ended: the caller then removes its files.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
-        asyncio.run(server.serve())
+        asyncio.run(server.serve(sockets=[listening]))
