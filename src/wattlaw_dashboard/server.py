@@ -143,10 +143,13 @@ class _Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.loop.call_later(_REQUEST_S, self._close_if_silent)
-        silent = [each for each in self.connections if each.cycle is None and each is not self]
-        still_open = [each for each in silent if not each.transport.is_closing()]
-        if len(still_open) >= MOST_SILENT:
-            still_open[0].transport.abort()
+        silent = [
+            each for each in self.connections
+            if isinstance(each, _Protocol) and each.cycle is None and each is not self
+            and not each.transport.is_closing()
+        ]  # fmt: skip
+        if len(silent) >= MOST_SILENT:
+            silent[0].transport.abort()
 
     def _close_if_silent(self) -> None:
         if self.cycle is None:
