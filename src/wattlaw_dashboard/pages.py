@@ -20,7 +20,7 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.sources import MEASURED, source_of
-from wattlaw_dashboard.channels import Parts
+from wattlaw_dashboard.channels import PROBLEM, Parts
 from wattlaw_dashboard.dashboard_overview import RunRow, RunTails, log_tail, read_overview
 from wattlaw_dashboard.tails import Device, Mark, Totals, ended_run
 from wattlaw_dashboard.timeline import timelines
@@ -179,11 +179,11 @@ def read_report(paths: Sequence[Path]) -> str:
 
 
 def results_page(text: str) -> str:
-    return page("Results", "/events", {"results": _render("note", text=text)}, "results")
+    return page("Results", "", {PROBLEM: "", "results": _render("note", text=text)}, "results")
 
 
 def page(title: str, events: str, parts: Parts, nav: str) -> str:
-    """Return a whole page with its parts as they are now."""
+    """Return a whole page with its parts as they are now; without ``events`` they stay so."""
     return _render("page", title=title, events=events, parts=parts, nav=nav, headings=_HEADINGS)
 
 
