@@ -12,7 +12,7 @@ from conftest import environment
 from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.running.job_step import first_number
-from wattlaw.running.tracking import _LOCAL_RANKS, _WORLDS, is_first_of_host
+from wattlaw.running.tracker import _LOCAL_RANKS, _WORLDS
 from wattlaw.store.store import Store
 
 
@@ -249,4 +249,4 @@ def test_a_damaged_number_in_the_environment_counts_as_none(monkeypatch, damaged
     for name in (*_WORLDS, *_LOCAL_RANKS):
         monkeypatch.setenv(name, damaged)
     assert first_number(_WORLDS) is None
-    assert is_first_of_host()
+    assert first_number(_LOCAL_RANKS) is None

@@ -26,6 +26,17 @@ from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 
 _LONGEST_INTERVAL_S = 600.0
+_CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
+#: States of a job that was ended by something else than the run.
+_LOST_STATES = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
+_TIMEOUT_STATES = ("TIMEOUT", "DEADLINE")
+_STATE_REASONS = {
+    "TIMEOUT": "reached its time limit before it saved a checkpoint; increase "
+    "launch.slurm.time or launch.slurm.warn_s",
+    "OUT_OF_MEMORY": "ran out of memory on its nodes; request more (launch.slurm.options: mem)",
+}
+_CANCELLED = "cancelled by 'wattlaw cancel'"
+_LAST_LINES, _LONGEST = 50, 200
 
 
 class QueuePoller:
@@ -37,19 +48,16 @@ class QueuePoller:
 
     def __init__(self, tag: str, poll_s: float) -> None:
         self.tag, self._poll_s = tag, poll_s
-        #: How often the queue has been read.
-        self.number = 0
+        self.number = 0  # how often the queue has been read
+        self.error: str | None = None  # of the last poll
         self._jobs: dict[str, Job] = {}
-        self._next_s, self._interval_s = 0.0, poll_s
-        self._failures = 0
-        #: The error of the last poll, None if it succeeded.
-        self.error: str | None = None
-        #: Jobs whose accounts are requested with the next poll.
+        self._next_s, self._interval_s, self._failures = 0.0, poll_s, 0
+        #: Jobs whose accounts are requested with the next poll; those that have been requested,
+        #: with or without a result; the results.
         self.unexplained: set[str] = set()
-        self._polls_accounts = False
-        self.accounts: dict[str, Account] = {}
-        #: Jobs whose accounts have been requested, with or without a result.
         self.explained: set[str] = set()
+        self.accounts: dict[str, Account] = {}
+        self._polls_accounts = False
 
     def poll(self) -> None:
         if time.monotonic() < self._next_s:
@@ -78,7 +86,6 @@ class QueuePoller:
         self._next_s = time.monotonic() + self._interval_s
 
     def job(self, run_id: str) -> Job | None:
-        """Return the last known state of a run's job; an active job precedes an ended one."""
         return self._jobs.get(run_id)
 
     @property
@@ -103,19 +110,6 @@ def queue_message(jobs: Iterable[Job]) -> str | None:
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
     return f"Slurm: {counts}{reason}"
-
-
-_CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
-#: States of a job that was ended by something else than the run.
-_LOST_STATES = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
-_TIMEOUT_STATES = ("TIMEOUT", "DEADLINE")
-_STATE_REASONS = {
-    "TIMEOUT": "reached its time limit before it saved a checkpoint; increase "
-    "launch.slurm.time or launch.slurm.warn_s",
-    "OUT_OF_MEMORY": "ran out of memory on its nodes; request more (launch.slurm.options: mem)",
-}
-_CANCELLED = "cancelled by 'wattlaw cancel'"
-_LAST_LINES, _LONGEST = 50, 200
 
 
 @dataclass
@@ -172,27 +166,33 @@ class SlurmAttempt:
         self._ended = Ended(record.reason, record=record)
 
     def _advance(self) -> RunRecord | None:
+        """Return the record of a run that has ended; submit the job of a lost run again."""
         job = self._poller.job(self._record.run_id)
         if job is not None and not job.is_over:
             self._job_id, self._over_since_s, self._resubmission = job.id, None, None
             return None
         if self._resubmission is not None:
             return self._resubmit(self._resubmission)
-        if job is not None and self._job_id not in (None, job.id):
-            job = None  # a job of an earlier attempt
         record = self._folder.read()
         if record is None or record.status in ENDED:
             return record
-        if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
-            self._poller.unexplained.add(self._job_id)
+        if job is not None and self._job_id not in (None, job.id):
+            job = None  # a job of an earlier attempt
+        if not self._is_settled(job):
             return None
-        self._over_since_s = self._over_since_s or time.monotonic()
-        if time.monotonic() - self._over_since_s < self._settle_s:
-            return None  # files that the job wrote at its end may not be visible yet
         if job is None and self._job_id in self._poller.accounts:
             account = self._poller.accounts[self._job_id]
             job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
+
+    def _is_settled(self, job: Job | None) -> bool:
+        """Say whether accounting has been asked, and files of the job would be visible by now."""
+        poller = self._poller
+        if job is None and self._job_id is not None and self._job_id not in poller.explained:
+            poller.unexplained.add(self._job_id)
+            return False
+        self._over_since_s = self._over_since_s or time.monotonic()
+        return time.monotonic() - self._over_since_s >= self._settle_s
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
         if job is None:  # neither queue nor accounting knows it
@@ -203,19 +203,24 @@ class SlurmAttempt:
             return self._failed(record, gone, interrupted=True)
         # With a short time limit, SIGUSR1 may come before the driver handles it.
         was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
-        name = f"job {job.id}"
+        name, is_timeout = f"job {job.id}", job.state in _TIMEOUT_STATES
         if job.state == "CANCELLED":
             by_store = self._is_cancelled()
             cancelled = _CANCELLED if by_store else f"{name} was cancelled"
             return self._failed(record, cancelled, interrupted=by_store)
-        if job.state in _LOST_STATES or (was_interrupted and job.state not in _TIMEOUT_STATES):
-            state = "interrupted" if was_interrupted else job.state
-            return self._continue_in_new_job(record, f"{name}: {state}")
-        if job.state in _TIMEOUT_STATES and has_progress(self._folder, record.attempts):
-            return self._continue_in_new_job(record, f"{name}: time limit reached")
-        reason = _STATE_REASONS.get(job.state) or REASONS.get(job.exit_code or 0)
-        reason = reason or f"ended {job.state} with exit code {job.exit_code}"
-        return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
+        why = None
+        if job.state in _LOST_STATES or (was_interrupted and not is_timeout):
+            why = "interrupted" if was_interrupted else job.state
+        elif is_timeout and has_progress(self._folder, record.attempts):
+            why = "time limit reached"
+        if why is None:
+            reason = _STATE_REASONS.get(job.state) or REASONS.get(job.exit_code or 0)
+            reason = reason or f"ended {job.state} with exit code {job.exit_code}"
+            return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
+        if record.status == "running":
+            record = interrupted(record, self._folder, f"{name}: {why}")
+            self._folder.write(record)
+        return record if record.status == "failed" else self._resubmit(record)
 
     def _last_log_line(self) -> str:
         try:
@@ -228,14 +233,6 @@ class SlurmAttempt:
         printed = [collapse_whitespace(line) for line in lines[-_LAST_LINES:] if line.strip()]
         last = printed[-1][:_LONGEST] if printed else "the log is empty"
         return f"{last} (log: {self._folder.log_path})"
-
-    def _continue_in_new_job(self, record: RunRecord, reason: str) -> RunRecord | None:
-        if record.status == "running":
-            record = interrupted(record, self._folder, reason)
-            self._folder.write(record)
-            if record.status == "failed":
-                return record
-        return self._resubmit(record)
 
     def _resubmit(self, record: RunRecord) -> RunRecord | None:
         try:

@@ -7,6 +7,7 @@ another login node, recognises the jobs by their names and by the files in the r
 import contextlib
 import shlex
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,12 +17,11 @@ from typing import BinaryIO, Self
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import locked, open_regular
-from wattlaw.running.boards import too_large_reason
+from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.running.launcher import Allocation, Launcher, ResourcesBusy
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.running.slurm.commands import Account, Job, Unreachable
-from wattlaw.running.slurm.nodes import Nodes
 from wattlaw.running.slurm.submission import (
     ENDED,
     Submission,
@@ -41,11 +41,17 @@ from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun
+from wattlaw.workloads import catalogue
+
+#: After this many refused jobs in a row no more jobs are submitted.
+_MOST_REFUSALS = 3
+#: The most job ids in one command line.
+_BATCH = 1000
+_SOURCE = "sacct ConsumedEnergyRaw"
+_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
 
 
 class SlurmQueue:
-    """The queue of Slurm, by ``squeue`` and ``scancel``."""
-
     def jobs(self, store: Store) -> dict[str, Job]:
         tag = existing_tag(store.path)
         if tag is None:
@@ -65,10 +71,6 @@ class SlurmQueue:
         return shlex.join(["sbatch", *arguments])
 
 
-#: After this many refused jobs in a row no more jobs are submitted.
-_MOST_REFUSALS = 3
-
-
 class SlurmLauncher(Launcher):
     """Submits the runs of one store as jobs, and polls Slurm for all of them together.
 
@@ -78,7 +80,7 @@ class SlurmLauncher(Launcher):
     queue = SlurmQueue()
 
     def __init__(self, launch: Launch, store: Path) -> None:
-        self._launch, self._store, self._nodes = launch, store, Nodes(launch)
+        self._launch, self._store = launch, store
         self._turn: BinaryIO | None = None
         self._turn_tried_at = 0
         #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
@@ -133,13 +135,28 @@ class SlurmLauncher(Launcher):
             return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
         if spec.nodes > 1 and workload.progress is not None:
             return f"progress is read on one node, not {spec.nodes}"
-        return too_large_reason(spec, self._nodes.boards)
+        return too_large_reason(spec, self._boards)
 
     def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
-        return self._nodes.warnings(specs)
+        return memory_warnings(specs, self._boards)
 
     def missing(self, study: Study) -> list[str]:
-        return self._nodes.missing(study)
+        """Return what the jobs lack if they run this Python, in the environment that it has now."""
+        slurm, found = study.launch.slurm, list[str]()
+        if slurm.setup or slurm.python not in (None, sys.executable):
+            return found
+        for workload in study.workloads:
+            try:
+                catalogue.check_installed(workload)
+            except NotAvailable as error:
+                found.append(f"{error} ({sys.executable})")
+        return found
+
+    @cached_property
+    def _boards(self) -> list[Board]:
+        """The board that the study's label or else the type in ``gres`` names; empty without."""
+        names = (self._launch.hardware or "", (self._launch.slurm.gres or "").partition(":")[2])
+        return list(filter(None, map(named_board, filter(None, names))))[:1]
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
         """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
@@ -249,12 +266,6 @@ class SlurmLauncher(Launcher):
         return self._turn is not None
 
 
-#: The most job ids in one command line.
-_BATCH = 1000
-_SOURCE = "sacct ConsumedEnergyRaw"
-_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
-
-
 def record_energies(store: Store) -> int:
     """Add the scheduler energy to all done runs without it; return how many runs got it."""
     if shutil.which("sacct") is None:
@@ -269,16 +280,19 @@ def record_energies(store: Store) -> int:
         accounts += commands.accounts(job_ids[first : first + _BATCH])
     recorded = 0
     for job_id, account in energy_accounts(accounts).items():
-        if job_id in missing:
+        if job_id in missing and account.end_s is not None:
             record, site = missing[job_id]
-            period = {"energy_start_at": account.start_s, "energy_end_at": account.end_s}
-            changes: dict[str, object] = {
-                name: None if time_s is None else datetime.fromtimestamp(time_s, UTC)
-                for name, time_s in period.items()
+            begin_s, end_s = account.start_s, account.end_s
+            begin = None if begin_s is None else datetime.fromtimestamp(begin_s, UTC)
+            changes = {
+                "energy_j": account.energy_j,
+                "energy_source": _SOURCE,
+                "energy_scope": _SCOPE,
+                "energy_start_at": begin,
+                "energy_end_at": datetime.fromtimestamp(end_s, UTC),
             }
-            changes |= {"energy_j": account.energy_j, "energy_source": _SOURCE}
-            site = site.model_copy(update=changes | {"energy_scope": _SCOPE})
-            store.folder(record.run_id).write(record.model_copy(update={"site": site}))
+            record = record.model_copy(update={"site": site.model_copy(update=changes)})
+            store.folder(record.run_id).write(record)
             recorded += 1
     return recorded
 
