@@ -134,19 +134,18 @@ def test_a_job_has_its_cap_which_ends_with_it(site: Site) -> None:
     site.wait_restored("node1")
 
 
-@pytest.mark.parametrize("how", ["fails", "is cancelled", "is requeued"])
-def test_the_limit_is_restored_when_the_job(site: Site, how: str) -> None:
-    job = site.capped(f"echo began; {'sleep 0.5; exit 3' if how == 'fails' else 'sleep 100'}")
-    if how == "fails":
-        site.wait_state(job, "FAILED")
-    elif how == "is cancelled":
-        site.run("scancel", job)
-        site.wait_state(job, "CANCELLED")
-    else:
-        site.run("scontrol", "requeuehold", job)
-        site.wait_state(job, "PENDING")
-    site.wait_restored("node1")
-    assert site.node_state("node1") == "idle"
+def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site: Site) -> None:
+    for line, state in (
+        ((), "FAILED"),
+        (("scancel",), "CANCELLED"),
+        (("scontrol", "requeuehold"), "PENDING"),
+    ):
+        job = site.capped(f"echo began; {'sleep 100' if line else 'sleep 0.5; exit 3'}")
+        if line:
+            site.run(*line, job)
+        site.wait_state(job, state)
+        site.wait_restored("node1")
+        assert site.node_state("node1") == "idle"
 
 
 def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(

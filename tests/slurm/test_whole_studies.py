@@ -7,7 +7,6 @@ import pytest
 from hostile import BEFORE_US, Hostile
 from slurm.cluster import Cluster
 from slurm.studies import Desk
-from wattlaw.cli.main import main
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
@@ -69,22 +68,13 @@ def test_clocks_of_hosts_are_compared_before_and_after(done: Desk) -> None:
     assert on_nodes(done, 1).clocks == ()
 
 
-def test_the_record_describes_the_site(done: Desk) -> None:
+def test_the_record_describes_the_site_and_a_finished_study_submits_no_job(done: Desk) -> None:
     site = on_nodes(done, 4).site
-    assert site.scheduler == "slurm"
+    assert (site.scheduler, site.cluster, site.partition) == ("slurm", "wattlaw-test", "normal")
     assert site.version.startswith("22.05")
-    assert site.cluster == "wattlaw-test"
-    assert site.partition == "normal"
     assert site.topology["node1"] == "spine.leaf1.node1"
     assert site.topology["node4"] == "spine.leaf2.node4"
     assert site.energy_j is None  # this cluster has no accounting
-
-
-def test_a_finished_study_can_be_reported_and_submits_no_job(done: Desk) -> None:
-    page = done.folder / "report.html"
-    assert main(["report", str(done.store), "-o", str(page)]) == 0
-    assert "digits-cnn" in page.read_text()
-    assert "measured / scheduler" not in page.read_text()
     assert "3 done" in done.does("status", "store").stdout
     before = done.submissions()
     again = done.runs(host="login2")

@@ -39,7 +39,6 @@ def check_own_ranks(study: Study) -> None:
 
 
 def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
-    """Return a sentence for what may be wrong with the commands of a study."""
     if study.launch.kind in _START_NOTHING:
         return []
     sentences = list[str]()
@@ -67,7 +66,6 @@ def _possible_ranks(spec: WorkloadSpec, study: Study) -> Iterator[str]:
 def _unused_values(
     spec: WorkloadSpec, study: Study, settings: Collection[Setting]
 ) -> Iterator[str]:
-    """Yield a sentence for the values of a study that differ and never reach a command."""
     words = spec.command or ()
     texts = [*words]
     for word in words:

@@ -160,7 +160,6 @@ def measure(
 def _progress(
     command: Sequence[str], part: MeasuredPart, pattern: str | None, *, instrument: bool
 ) -> ProgressReader | None:
-    """Check what is given; return the reader of the output, None without a pattern."""
     if not command:
         raise BadInput("measure: a command is required")
     if shutil.which(command[0]) is None:
@@ -181,7 +180,6 @@ def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]
 
 
 def _release(lease: LimitLease | None) -> list[str]:
-    """Restore the limits; print an error and return it as a note."""
     try:
         if lease is not None:
             lease.release()

@@ -224,8 +224,6 @@ class ReplayLauncher(Launcher):
 
 @dataclass
 class ReplayedAttempt:
-    """A run that has ended."""
-
     _record: RunRecord
 
     def poll(self) -> Ended:

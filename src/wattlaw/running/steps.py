@@ -205,7 +205,6 @@ class StepPlan:
         return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
 
     def notes(self) -> list[str]:
-        """Return what is wrong with the measured steps, and what differs from the request."""
         difference = self.problem() or self._difference()
         return list(dict.fromkeys([*self._notes, *([difference] if difference else [])]))
 

@@ -25,7 +25,7 @@ _MATCH_S = 0.5
 
 
 class _TooSlow(Exception):
-    """The pattern took too long on a line."""
+    pass
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,6 @@ class ProgressReader:
         ]
 
     def _step_marks(self) -> list[Mark]:
-        """Return the first line of each step."""
         marks = (mark for mark in self.marks if mark.step is not None)
         return [next(equal) for _, equal in groupby(marks, lambda mark: mark.step)]
 

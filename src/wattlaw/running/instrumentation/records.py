@@ -161,8 +161,6 @@ class _Optimizer:
 
 
 class _File:
-    """The file of one process."""
-
     def __init__(self, path: Path, lost: _LostSteps) -> None:
         self._path, self._offset, self._lost = path, 0, lost
         self._facts: dict[str, Any] = {}

@@ -51,8 +51,6 @@ class Unreachable(WattlawError):
 
 @dataclass(frozen=True)
 class Job:
-    """One job of the queue."""
-
     id: str
     state: str
     name: str
@@ -139,7 +137,6 @@ def accounts(job_ids: Sequence[str]) -> list[Account]:
 
 
 def parse_accounts(output: str) -> list[Account]:
-    """Return the rows of ``sacct --parsable2``."""
     accounts = []
     for line in output.splitlines():
         fields = line.split("|")

@@ -60,7 +60,6 @@ class _Signals:
 
 
 def main() -> int:
-    """Drive an attempt to its end; the exit code is one of ``codes``."""
     signals = _Signals()
     isolate()
     folder = RunFolder(Path(sys.argv[1]))

@@ -49,8 +49,6 @@ _TOO_MANY = f"only {_MAX_OPTIMIZERS} optimizers are recorded at the same time"
 
 
 class _Optimizer:
-    """The steps of one optimizer."""
-
     def __init__(self, index: int, optimizer: Any, loaded: loaders.LoadedSamples) -> None:
         self.index, self.reference = index, weakref.ref(optimizer)
         self.is_off = False  # its recording has ended
