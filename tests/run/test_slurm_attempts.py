@@ -63,7 +63,7 @@ class Queue:
 
     def poll(self, attempt):
         """Make the next poll of the queue due, and poll the attempt."""
-        self.launcher._poller._next_s = 0.0
+        self.launcher.poller._next_s = 0.0
         return attempt.poll()
 
     def times(self, program):
@@ -240,7 +240,7 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
     assert queue.launcher.allocate(record.spec) is None
     assert read_submission(queue.folder).job_id is None
     queue.set_job("PENDING", job="9")  # it had been taken all the same
-    queue.launcher._poller._next_s = 0.0
+    queue.launcher.poller._next_s = 0.0
     assert RUN in queue.launcher.detached_run_ids()
     attempt = queue.launcher.reattach(record, queue.folder)
     assert queue.poll(attempt) is None
@@ -314,5 +314,5 @@ def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
     other = SlurmLauncher.open(queue.launch, queue.store.path)
     assert other.allocate(spec) is None
     queue.launcher.close()
-    other._poller._next_s = 0.0
+    other.poller._next_s = 0.0
     assert other.allocate(spec) is not None

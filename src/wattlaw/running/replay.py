@@ -4,7 +4,7 @@ import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache, cached_property
@@ -241,14 +241,6 @@ def _read(launch: Launch) -> ReplayTable:
     return read_replay_table(Path(launch.table))
 
 
-class Window(NamedTuple):
-    """An epoch or a block of steps; None is unknown."""
-
-    duration_s: float
-    samples: int | None
-    steps: int | None
-
-
 @dataclass(frozen=True)
 class Replay:
     """A run as its table says: the row, the samples of the full data set, and the windows."""
@@ -256,7 +248,7 @@ class Replay:
     table: ReplayTable
     row: Row
     dataset_samples: int | None
-    windows: tuple[Window, ...]
+    windows: tuple[Mapping[str, Any], ...]  # columns of ``epochs.parquet``
 
     @classmethod
     def of(cls, table: ReplayTable, spec: RunSpec) -> "Replay":
@@ -273,39 +265,39 @@ class Replay:
             label = group_label(known | spec.setting.changed() | {"nodes": spec.nodes})
             given = [f"{name} {value}" for name, value in spec.workload.options.items()]
             raise NotAvailable(f"{table.path}: no row for {', '.join([label, *given])}")
-        where, time_s = f"{table.path}: {table.unit} {row.line}", row.values[table.time]
+        where = f"{table.path}: {table.unit} {row.line}"
         samples: int | None = row.values.get("dataset_samples", of_workload)
         steps = math.ceil(samples / batch) if samples and batch else None
-        step_s: float | None = time_s
-        epoch_s: float | None = time_s
-        if table.time == "time_per_sample_s":
-            step_s, epoch_s = batch and time_s * batch, samples and time_s * samples
-        elif table.time == "step_time_s":
-            epoch_s = steps and time_s * steps
-        else:
-            step_s = steps and time_s / steps
-        unit, window_s = ("step", step_s) if measure.is_by_steps else ("epoch", epoch_s)
-        if window_s is None:
+        unit = "step" if measure.is_by_steps else "epoch"
+        time_s = _time_s(unit, table.time, row.values[table.time], batch, samples, steps)
+        if time_s is None:
             raise NotAvailable(
                 f"{where}: the time of one {unit} does not follow from {table.time} alone; add "
                 "dataset_samples to the table or to the workload"
             )
-        windows = [Window(window_s, samples, steps)] * measure.epoch_count
+        windows: list[dict[str, Any]] = [
+            {"phase": "train", "epoch": epoch, "warmup": epoch < measure.warmup_epochs,
+             "from_step": 0, "duration_s": time_s, "samples": samples, "steps": steps}
+            for epoch in range(measure.epoch_count)
+        ]  # fmt: skip
         if measure.is_by_steps:
-            measured = measure.steps or math.ceil((measure.seconds or 0.0) / window_s)
+            measured = measure.steps or math.ceil((measure.seconds or 0.0) / time_s)
+            warmup = measure.warmup_steps
             windows = [
-                Window(count * window_s, count * batch if batch else None, count)
-                for count in (measure.warmup_steps, measured)
+                {"phase": "steps", "warmup": begin < warmup, "from_step": begin, "steps": count,
+                 "duration_s": count * time_s, "samples": batch and count * batch}
+                for begin, count in ((0, warmup), (warmup, measured))
                 if count
-            ]
-        total_s = math.fsum(window.duration_s for window in windows)
-        if total_s > _MOST or max(window.samples or 0 for window in windows) > _MOST_SAMPLES:
+            ]  # fmt: skip
+        total_s = math.fsum(window["duration_s"] for window in windows)
+        if total_s > _MOST or max(window["samples"] or 0 for window in windows) > _MOST_SAMPLES:
             raise NotAvailable(f"{where}: the run takes {total_s:.3g} s; allowed: up to 1e9 s")
-        replay = cls(table, row, samples, tuple(windows))
-        energy = replay._energy(windows[0])
-        if fault := energy_fault(energy, windows[0].duration_s, spec.setting.gpus, spec.nodes):
+        for window in windows:
+            window.update(_energy(row, window["duration_s"], window["samples"]))
+        first = windows[0]
+        if fault := energy_fault(first, first["duration_s"], spec.setting.gpus, spec.nodes):
             raise NotAvailable(f"{where}: {fault}")
-        return replay
+        return cls(table, row, samples, tuple(windows))
 
     def write(self, record: RunRecord, folder: RunFolder) -> RunRecord:
         """Write the tables, the log and the record of a run, and return the record.
@@ -313,11 +305,26 @@ class Replay:
         The run starts at the begin of the virtual clock and ends after its startup and its windows.
         All nodes are one host.
         """
-        spec, table = record.spec, self.table
+        spec, table, values = record.spec, self.table, self.row.values
         host = "replay0001" if spec.nodes == 1 else f"replay[0001-{spec.nodes:04d}]"
-        startup_s = float(self.row.values.get("startup_s", 0.0))
-        shared = {"run_id": record.run_id, "host": host, "interrupted": False}
-        rows = [shared | row for row in self._rows(spec, startup_s)]
+        startup_s = float(values.get("startup_s", 0.0))
+        rows, begin_s = list[dict[str, Any]](), startup_s
+        for window in self.windows:
+            steps = window["steps"]
+            parts = {name: values[name] for name in STEP_PARTS if name in values and steps}
+            rows.append(
+                {
+                    "run_id": record.run_id,
+                    "host": host,
+                    "interrupted": False,
+                    "start_ns": VIRTUAL_BEGIN_NS + round(begin_s * 1e9),
+                    **window,
+                    "step_time_mean_s": window["duration_s"] / steps if steps else None,
+                    **{name: float(part_s * steps) for name, part_s in parts.items()},
+                }
+            )
+            begin_s += window["duration_s"]
+        end_s = startup_s + math.fsum(window["duration_s"] for window in self.windows)
         epochs = pa.Table.from_pylist(rows, schema=EPOCHS)
         write_parquet(folder.telemetry_path, TELEMETRY.empty_table(), durable=False)
         write_parquet(folder.epochs_path, epochs, durable=False)
@@ -330,7 +337,6 @@ class Replay:
             dataset_samples=self.dataset_samples,
             world_size=spec.setting.gpus,
         )
-        end_s = startup_s + math.fsum(window.duration_s for window in self.windows)
         begin = datetime.fromtimestamp(VIRTUAL_BEGIN_NS // 10**9, UTC)
         changes = {
             "status": "done",
@@ -345,44 +351,34 @@ class Replay:
         folder.remove_live_files()
         return done
 
-    def _rows(self, spec: RunSpec, start_s: float) -> Iterator[dict[str, Any]]:
-        measure, from_step = spec.measure, 0
-        for index, window in enumerate(self.windows):
-            duration_s, steps = window.duration_s, window.steps
-            row = {
-                "start_ns": VIRTUAL_BEGIN_NS + round(start_s * 1e9),
-                **window._asdict(),
-                "step_time_mean_s": duration_s / steps if steps else None,
-                "from_step": from_step,
-                **self._energy(window),
-            }
-            for name in STEP_PARTS:
-                if steps is not None and (part_s := self.row.values.get(name)) is not None:
-                    row[name] = float(part_s * steps)
-            if measure.is_by_steps:
-                yield row | {"phase": "steps", "warmup": from_step < measure.warmup_steps}
-                from_step += steps or 0
-            else:
-                is_warmup = index < measure.warmup_epochs
-                yield row | {"phase": "train", "epoch": index, "warmup": is_warmup}
-            start_s += duration_s
 
-    def _energy(self, window: Window) -> dict[str, Any]:
-        values = self.row.values
-        gpus, power_w = values["gpus"], values.get("power_per_gpu_w")
-        sample_j = values.get("energy_per_sample_j")
-        if power_w is not None:
-            energy_j = gpus * power_w * window.duration_s
-        elif sample_j is not None and window.samples is not None:
-            energy_j = sample_j * window.samples
-        else:
-            return {"energy_source": "none", "energy_verdict": "unavailable"}
-        return {
-            "gpu_energy_j": energy_j,
-            "gpu_power_mean_w": energy_j / (gpus * window.duration_s),
-            "energy_source": "replayed",
-            "energy_verdict": "ok",
-        }
+def _time_s(
+    unit: str, name: str, time_s: float, batch: int | None, samples: int | None, steps: int | None
+) -> float | None:
+    """Return the time of a step or an epoch of so many samples and steps; None is unknown."""
+    if name == "time_per_sample_s":
+        count = batch if unit == "step" else samples
+        return count and time_s * count
+    if name == f"{unit}_time_s":
+        return time_s
+    return steps and (time_s / steps if unit == "step" else time_s * steps)
+
+
+def _energy(row: Row, duration_s: float, samples: int | None) -> dict[str, Any]:
+    gpus, power_w = row.values["gpus"], row.values.get("power_per_gpu_w")
+    sample_j = row.values.get("energy_per_sample_j")
+    if power_w is not None:
+        energy_j = gpus * power_w * duration_s
+    elif sample_j is not None and samples is not None:
+        energy_j = sample_j * samples
+    else:
+        return {"energy_source": "none", "energy_verdict": "unavailable"}
+    return {
+        "gpu_energy_j": energy_j,
+        "gpu_power_mean_w": energy_j / (gpus * duration_s),
+        "energy_source": "replayed",
+        "energy_verdict": "ok",
+    }
 
 
 @cache  # thousands of runs share a workload

@@ -467,44 +467,36 @@ def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
 
 
 def _step_window() -> StepWindow:
-    gpu = _gpu_in_use()
-    devices = [] if gpu is None else _devices_in_use(gpu)
-    return StepWindow(gpu, devices[0] if devices else None)
+    gpu, devices = _gpus_in_use()
+    return StepWindow(gpu, devices[0])
 
 
 def _now() -> tuple[int, float]:
-    """Return the time on both clocks, after the GPU has finished its work."""
+    """Return the time on both clocks, after the GPUs have finished their work."""
     try:
-        gpu = _gpu_in_use()
-        if gpu is not None:
-            devices = _devices_in_use(gpu)
-            for device in devices:
-                gpu.synchronize(device)
-            if not devices:
-                gpu.synchronize()
+        gpu, devices = _gpus_in_use()
+        for device in devices if gpu is not None else ():
+            gpu.synchronize(device)
     except Exception as error:  # such as during the capture of a CUDA graph
         warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
     return time.time_ns(), time.perf_counter()
 
 
-def _gpu_in_use() -> Any | None:
-    """Return torch's functions for the GPUs that this process has used, None if it has none."""
+def _gpus_in_use() -> tuple[Any, list[int | None]]:
+    """Return torch's functions for GPUs, and those on which this process has memory.
+
+    The one with the most comes first: the parameters are there, whatever the current device is.
+    ``[None]``, the current device, where torch cannot say. No functions without a GPU in use.
+    """
     torch = sys.modules.get("torch")
     for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
         # The first question asks no driver, which a program on the CPU must not start.
-        if gpu is not None and gpu.is_initialized() and gpu.is_available():
-            return gpu
-    return None
-
-
-def _devices_in_use(gpu: Any) -> list[int]:
-    """Return the GPUs on which this process has memory, that with the most first.
-
-    The parameters are there, whatever the current device is. Empty where torch cannot say.
-    """
-    try:
-        held_bytes = {n: gpu.memory_reserved(n) for n in range(gpu.device_count())}
-    except Exception:  # such as an allocator of the program's own
-        return []
-    used = [number for number, size in held_bytes.items() if size]
-    return sorted(used, key=lambda number: -held_bytes[number])
+        if gpu is None or not gpu.is_initialized() or not gpu.is_available():
+            continue
+        try:
+            held_bytes = {n: gpu.memory_reserved(n) for n in range(gpu.device_count())}
+        except Exception:  # such as an allocator of the program's own
+            held_bytes = {}
+        most_first = sorted(held_bytes, key=lambda number: -held_bytes[number])
+        return gpu, [number for number in most_first if held_bytes[number]] or [None]
+    return None, [None]

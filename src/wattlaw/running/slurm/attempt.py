@@ -4,8 +4,8 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import read_end
@@ -24,6 +24,9 @@ from wattlaw.running.slurm.submission import (
 )
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from wattlaw.running.slurm.slurm_launcher import SlurmLauncher
 
 _LONGEST_INTERVAL_S = 600.0
 _CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
@@ -112,7 +115,6 @@ def queue_message(jobs: Iterable[Job]) -> str | None:
     return f"Slurm: {counts}{reason}"
 
 
-@dataclass
 class SlurmAttempt:
     """A run whose job is queued, running, or has ended.
 
@@ -120,19 +122,15 @@ class SlurmAttempt:
     was cancelled or lost.
     """
 
-    _record: RunRecord
-    _folder: RunFolder
-    _job_id: str | None  # None if only the job's name is known
-    _poller: QueuePoller
-    _settle_s: float  # until a file that is written on one node is visible on another
-    _submit: Callable[[RunRecord, RunFolder], str]  # submits the run again
-    _is_cancelled: Callable[[], bool]  # whether the store was cancelled since the campaign began
-    _over_since_s: float | None = None
-    _resubmission: RunRecord | None = None  # waits for resources
-    _ended: Ended | None = None
-
-    def __post_init__(self) -> None:
-        self._seen = self._poller.number
+    def __init__(
+        self, launcher: "SlurmLauncher", record: RunRecord, folder: RunFolder, job_id: str | None
+    ) -> None:
+        self._launcher, self._poller, self._seen = launcher, launcher.poller, launcher.poller.number
+        self._record, self._folder = record, folder
+        self._job_id = job_id  # None if only the job's name is known
+        self._over_since_s: float | None = None
+        self._resubmission: RunRecord | None = None  # waits for resources
+        self._ended: Ended | None = None
 
     def poll(self) -> Ended | None:
         self._poller.poll()
@@ -192,7 +190,7 @@ class SlurmAttempt:
             poller.unexplained.add(self._job_id)
             return False
         self._over_since_s = self._over_since_s or time.monotonic()
-        return time.monotonic() - self._over_since_s >= self._settle_s
+        return time.monotonic() - self._over_since_s >= self._launcher.settle_s
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
         if job is None:  # neither queue nor accounting knows it
@@ -205,7 +203,7 @@ class SlurmAttempt:
         was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
         name, is_timeout = f"job {job.id}", job.state in _TIMEOUT_STATES
         if job.state == "CANCELLED":
-            by_store = self._is_cancelled()
+            by_store = self._launcher.is_cancelled()
             cancelled = _CANCELLED if by_store else f"{name} was cancelled"
             return self._failed(record, cancelled, interrupted=by_store)
         why = None
@@ -236,7 +234,8 @@ class SlurmAttempt:
 
     def _resubmit(self, record: RunRecord) -> RunRecord | None:
         try:
-            self._job_id, self._resubmission = self._submit(record, self._folder), None
+            self._job_id = self._launcher.submit_again(record, self._folder)
+            self._resubmission = None
         except ResourcesBusy:
             self._resubmission = record
         except Unreachable:  # if Slurm has accepted the job, the queue will show its name
