@@ -223,11 +223,7 @@ class _Recorder:
             "type": "process",
             "pid": os.getpid(),
             "host": self.host,
-            "argv": [word[:200] for word in sys.argv[:20]],
-            "python": sys.version.split()[0],
-            "torch": str(sys.modules["torch"].__version__),
             **{what: _first_number(names) for what, names in _LAUNCHERS.items()},
-            "time_ns": self.base_ns + _clock(),
             "base_ns": self.base_ns,
         }
 
@@ -239,7 +235,6 @@ class _Recorder:
             self.parameters = model.parameters_of(readable, group["world_size"] or 1)
         facts = {
             "type": "facts",
-            "step": self.steps,
             "batches": self.loaded.batches,
             "several_loaders": self.loaded.several_loaders,
             "fed_steps": self.loaded.fed,
@@ -306,7 +301,7 @@ class _Recorder:
             problems = len(self.problems)
             records += self.problems[:problems]
             if is_end:
-                records.append({"type": "end", "time_ns": self.base_ns + _clock()})
+                records.append({"type": "end"})
             self.write(records)
             del self.problems[:problems]
         except Exception as error:
