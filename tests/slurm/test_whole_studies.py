@@ -13,7 +13,6 @@ from wattlaw.store.store import Store
 
 @pytest.fixture(scope="module")
 def done(started_cluster: Cluster) -> Iterator[Desk]:
-    """Run digits-cnn on 1, 2 and 4 nodes over gloo."""
     desk = Desk(started_cluster, started_cluster.fresh_folder())
     sweeps = [{"gpus": [1, 2, 4], "global_batch": [128]}]
     desk.write(sweeps=sweeps, order="random")
@@ -104,7 +103,7 @@ def test_two_jobs_on_one_node_measure_only_their_own_gpus(cluster: Cluster, desk
 
 
 def test_a_node_with_several_gpus_runs_several_workers(cluster: Cluster, desk: Desk) -> None:
-    """Also if the working folder contains modules that must not be imported."""
+    # Modules of the working folder must not be imported.
     hostile = Hostile(desk.folder, without=BEFORE_US)
     desk.write(sweeps=[{"gpus": [4], "global_batch": [128]}], launch={"gpus_per_node": 2})
     ended = desk.runs()
