@@ -55,11 +55,10 @@ class QueuePoller:
         self.error: str | None = None  # of the last poll
         self._jobs: dict[str, Job] = {}
         self._next_s, self._interval_s, self._failures = 0.0, poll_s, 0
-        #: Jobs whose accounts are requested with the next poll; those that have been requested,
-        #: with or without a result; the results.
+        #: Jobs whose accounts are requested with the next poll, and the accounts of those that have
+        #: been requested; None without one.
         self.unexplained: set[str] = set()
-        self.explained: set[str] = set()
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, Account | None] = {}
         self._polls_accounts = False
 
     def poll(self) -> None:
@@ -69,8 +68,8 @@ class QueuePoller:
         if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
             job_ids = sorted(self.unexplained)
             with contextlib.suppress(Unreachable):
-                self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
-                self.explained |= set(job_ids)
+                found = {account.id: account for account in commands.accounts(job_ids)}
+                self.accounts |= {job_id: found.get(job_id) for job_id in job_ids}
                 self.unexplained.clear()
             self._next_s = time.monotonic() + self._poll_s
             return
@@ -178,15 +177,14 @@ class SlurmAttempt:
             job = None  # a job of an earlier attempt
         if not self._is_settled(job):
             return None
-        if job is None and self._job_id in self._poller.accounts:
-            account = self._poller.accounts[self._job_id]
+        if job is None and (account := self._poller.accounts.get(self._job_id or "")) is not None:
             job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
 
     def _is_settled(self, job: Job | None) -> bool:
         """Say whether accounting has been asked, and files of the job would be visible by now."""
         poller = self._poller
-        if job is None and self._job_id is not None and self._job_id not in poller.explained:
+        if job is None and self._job_id is not None and self._job_id not in poller.accounts:
             poller.unexplained.add(self._job_id)
             return False
         self._over_since_s = self._over_since_s or time.monotonic()
