@@ -25,7 +25,7 @@ from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common.errors import BadInput, Refused, WattlawError
 from wattlaw.report.topics import advice_text as text
-from wattlaw.running import tracking
+from wattlaw.running import tracker
 
 STUDY = """
 name: example
@@ -293,7 +293,7 @@ def test_the_result_of_a_block_with_windows_includes_the_full_block(tmp_path):
 def test_a_result_without_values_has_a_reason(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"global_batch: 63 with 2 gpus; allowed: a multiple"):
         wattlaw.track("mine", tmp_path, gpus=2, global_batch=63)
-    monkeypatch.setattr(tracking, "is_first_of_host", lambda: False)
+    monkeypatch.setenv("LOCAL_RANK", "1")
     with wattlaw.track("mine", tmp_path) as track:
         pass
     assert (track.result.duration_s, track.result.energy_j) == (None, None)
@@ -328,7 +328,7 @@ def test_the_examples_of_the_docstrings_work(folder, monkeypatch):
     modules = [importlib.import_module(f"wattlaw.api.{one.name}")
                for one in pkgutil.iter_modules(wattlaw.api.__path__)]  # fmt: skip
     tried = 0
-    for module in [*modules, tracking]:
+    for module in [*modules, tracker]:
         outcome = doctest.testmod(module, extraglobs={"wattlaw": wattlaw})
         assert outcome.failed == 0, module.__name__
         tried += outcome.attempted

@@ -167,22 +167,11 @@ def test_only_what_is_known_is_said(tmp_path, local_batch, changes, is_skipped, 
 
 
 @pytest.mark.parametrize(
-    ("types", "is_skipped"),
-    [
-        (["gpu:v100:2"], True),
-        (["gpu:v100:2", "gpu:a100:4"], False),  # the job may get 80 GB
-        (["gpu:nvidia_a100-sxm4-40gb:4(S:0-1)"], True),
-        (["gpu:4"], False),
-        (["gpu:v100:2", "gpu:strange:4"], False),
-    ],
+    ("gres", "is_skipped"), [("gpu:v100", True), ("gpu:a100", False), ("gpu:strange", False)]
 )
-def test_boards_of_a_partition_are_those_of_slurm(tmp_path, monkeypatch, types, is_skipped):
-    sinfo = tmp_path / "sinfo"
-    sinfo.write_text("#!/bin/sh\n" + "".join(f"echo '{kind}'\n" for kind in types))
-    sinfo.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    path = write(tmp_path, 5, launch={"kind": "slurm", "gpus_per_node": 1})
-    assert bool(load_study(path).forecast().skipped) == is_skipped
+def test_the_board_of_a_job_is_the_type_of_its_resource(tmp_path, gres, is_skipped):
+    launch = {"kind": "slurm", "gpus_per_node": 1, "slurm": {"gres": gres}}
+    assert bool(load_study(write(tmp_path, 5, launch=launch)).forecast().skipped) == is_skipped
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,6 @@ class Site(Cluster):
         self.run(*line, host=name, root=True)
 
     def boot(self, name: str, *, restores: bool) -> None:
-        """Boot a node that was killed; its boards and its /var are as they were."""
         shutil.rmtree(self.place(name, "/run"))
         self._start_host(name)
         self._answer(name, "ready")
@@ -79,7 +78,6 @@ class Site(Cluster):
             board.limit_mw = round(1000 * watts)
 
     def limits_w(self, name: str) -> tuple[float, ...]:
-        """Return the limits of a node's boards."""
         return tuple(board.limit_mw / 1000 for board in self.boards(name))
 
     def left(self, name: str) -> list[str]:
@@ -89,7 +87,6 @@ class Site(Cluster):
         return [*map(str, found), *map(str, self.watchdogs(name))]
 
     def watchdogs(self, name: str) -> list[psutil.Process]:
-        """Return the watchdogs of a node."""
         found = []
         for process in self._init(name).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -97,7 +94,6 @@ class Site(Cluster):
         return found
 
     def wait_restored(self, name: str, seconds: float = 30) -> None:
-        """Wait until a node's limits are restored and nothing is left."""
         what = f"{name} to be as before: {self.limits_w(name)}, {self.left(name)}"
         restored = lambda: self.limits_w(name) == BEFORE_W and not self.left(name)  # noqa: E731
         self.wait_for(restored, what, seconds)
@@ -113,14 +109,12 @@ class Site(Cluster):
 
 @pytest.fixture(scope="module")
 def started_site() -> Iterator[Site]:
-    """Start a separate cluster, since prolog and epilog run for all jobs of a cluster."""
     with Site() as site:
         yield site
 
 
 @pytest.fixture
 def site(started_site: Site) -> Iterator[Site]:
-    """Give the cluster with GPUs that have odd limits."""
     for name in started_site.names:
         started_site.odd(name)
     yield started_site
@@ -134,19 +128,18 @@ def test_a_job_has_its_cap_which_ends_with_it(site: Site) -> None:
     site.wait_restored("node1")
 
 
-@pytest.mark.parametrize("how", ["fails", "is cancelled", "is requeued"])
-def test_the_limit_is_restored_when_the_job(site: Site, how: str) -> None:
-    job = site.capped(f"echo began; {'sleep 0.5; exit 3' if how == 'fails' else 'sleep 100'}")
-    if how == "fails":
-        site.wait_state(job, "FAILED")
-    elif how == "is cancelled":
-        site.run("scancel", job)
-        site.wait_state(job, "CANCELLED")
-    else:
-        site.run("scontrol", "requeuehold", job)
-        site.wait_state(job, "PENDING")
-    site.wait_restored("node1")
-    assert site.node_state("node1") == "idle"
+def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site: Site) -> None:
+    for line, state in (
+        ((), "FAILED"),
+        (("scancel",), "CANCELLED"),
+        (("scontrol", "requeuehold"), "PENDING"),
+    ):
+        job = site.capped(f"echo began; {'sleep 100' if line else 'sleep 0.5; exit 3'}")
+        if line:
+            site.run(*line, job)
+        site.wait_state(job, state)
+        site.wait_restored("node1")
+        assert site.node_state("node1") == "idle"
 
 
 def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(

@@ -80,8 +80,10 @@ class CommandProcesses:
             with contextlib.suppress(psutil.Error):
                 member.kill()
 
-    def remaining(self) -> str | None:
-        """Name the processes that live after the end of the command; None without any."""
+    def end_note(self, why: str) -> str | None:
+        """Return what is to be said of the end: a kill, or processes that outlive the command."""
+        if self.was_killed:
+            return f"the command did not end within 30 s after it {why}, and was killed"
         end_s = time.monotonic() + _AFTER_S
         while members := self.living():
             if time.monotonic() >= end_s:
@@ -91,8 +93,8 @@ class CommandProcesses:
                     with contextlib.suppress(psutil.Error):
                         name = shorten(collapse_whitespace(member.name()), 40)
                     named.append(f"{member.pid} ({name})")
-                more = len(members) - len(named)
-                return ", ".join(named) + (f" and {more} more" if more else "")
+                more = f" and {len(members) - len(named)} more" if len(members) > len(named) else ""
+                return f"processes of the command still run: {', '.join(named)}{more}"
             time.sleep(_POLL_S / 2)
         return None
 

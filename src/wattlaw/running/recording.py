@@ -47,24 +47,24 @@ class Recording:
     ) -> None:
         self._store, self._spec, self.measure, self._step = store, spec, spec.measure, step
         self._what = f"{spec.launch_kind}.{spec.workload.name}"
-        #: What the program has stated about itself.
-        self.facts = facts
-        self._target = Target(os.getpid(), 1 / self.measure.sample_hz, self.measure.assume_cpu_w)
+        self.facts = facts  # that the program has stated about itself
         self.host = socket.gethostname()
         self._sampler: SamplerProcess | None = None
         self._windows: LiveWriter | None = None
-        self._lock: RunLock | None = None
+        self._lock: RunLock | None = None  # of the task that stores the run
 
     def begin(self) -> None:
-        if self._step is not None and self._step.task > 0:
-            self.folder, self._lock = self._step.join(self._store, self._what), None
+        step = self._step
+        if step is not None and step.task > 0:
+            self.folder = step.join(self._store, self._what)
             self.live = self.folder.live(1)
         else:
             self._create()
-        if self._step is None or self._step.local_task == 0:
+        if step is None or step.local_task == 0:
             self._windows = open_windows(self.live, self.host)
+            target = Target(os.getpid(), 1 / self.measure.sample_hz, self.measure.assume_cpu_w)
             with open_regular(self.folder.log_path, append=True) as log:
-                self._sampler = SamplerProcess(self.live, self.host, self._target, log=log)
+                self._sampler = SamplerProcess(self.live, self.host, target, log=log)
             self._sampler.wait_until_ready()
 
     def _create(self) -> None:
@@ -109,13 +109,14 @@ class Recording:
     def end(
         self, reason: str | None = None, notes: tuple[str, ...] = (), *, interrupted: bool = False
     ) -> RunRecord | None:
-        if self._step is not None and self._step.task > 0:
-            if reason is not None:
-                where = f"{self.host}.{self._step.task}"
-                write_failure(self.live, where, "exited", f"task {self._step.task}: {reason}")
-            self._end_live()
-            return None
+        """End the run; return its record, None where another task stores it."""
+        is_other = self._step is not None and self._step.task > 0
+        if self._step is not None and is_other and reason is not None:
+            where = f"{self.host}.{self._step.task}"
+            write_failure(self.live, where, "exited", f"task {self._step.task}: {reason}")
         self._end_live()
+        if is_other:
+            return None
         self.record = finalize_recording(
             self.record, self.folder, reason, notes, interrupted=interrupted
         )
@@ -123,12 +124,12 @@ class Recording:
         return self.record
 
     def end_at_exit(self, reason: str) -> None:
+        """End the run in another process: this one imports nothing more."""
         self._end_live()
-        if self._lock is None:
-            return
-        line = isolated_python("-m", "wattlaw.running.recording", str(self.folder.path), reason)
-        subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
-        self._release()
+        if self._lock is not None:
+            line = isolated_python("-m", "wattlaw.running.recording", str(self.folder.path), reason)
+            subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
+            self._release()
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -179,14 +180,10 @@ class NestedRecording:
             NestedRecording._stream = open_windows(self.folder.live(self._attempt), host)
         write_window(NestedRecording._stream, host, **window)
 
-    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None:
-        """Do nothing: the launcher stores the run by the program's exit code."""
-
-    def end_at_exit(self, reason: str) -> None:
-        """Do nothing."""
-
-    def abandon(self) -> None:
-        """Do nothing."""
+    # The launcher stores the run by the program's exit code.
+    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None: ...
+    def end_at_exit(self, reason: str) -> None: ...
+    def abandon(self) -> None: ...
 
 
 def finalize_recording(

@@ -82,21 +82,22 @@ def main() -> int:
         refused = {"reason": f"{node}: {error} ({sys.executable})", "status": "failed"}
         write_text(live / f"refused.{node}.json", json.dumps(refused))
         return os.EX_UNAVAILABLE
-    if (cores := processes.cores()) < options.workers:
-        note = f"{node}: the job has {plural(cores, 'core')} for {options.workers} workers"
+    launch, workers = submission.launch, options.workers
+    if (cores := processes.cores()) < workers:
+        note = f"{node}: the job has {plural(cores, 'core')} for {workers} workers"
         advice = f"{note}; set launch.slurm.cpus_per_worker"
         write_text(live / f"notes.{node}.cores.json", json.dumps([advice]))
-    _set_environment(submission.launch, options.workers)
+    _set_environment(launch, workers)
     place = Node(number, options.nodes, options.address, options.port, options.clock_port)
     if options.nodes == 1:
         place = Node()
         os.environ |= Rendezvous().environment  # until this process ends
     try:
-        with _limited(record.spec.setting, submission.launch, live, node):
-            return run_agent(folder, options.attempt, options.workers, place)
+        with _limited(record.spec.setting, launch, live, node):
+            return run_agent(folder, options.attempt, workers, place)
     except NotAvailable as error:
         reason = f"{node}: {one_line(error)}"
-        if submission.launch.slurm.limits == "own" and isinstance(error, NotPermitted):
+        if launch.slurm.limits == "own" and isinstance(error, NotPermitted):
             reason += "; if the site's prolog sets limits, set launch.slurm.limits to prolog"
         write_text(live / f"refused.{node}.json", json.dumps({"reason": reason}))
         return os.EX_UNAVAILABLE

@@ -41,6 +41,9 @@ class LoadedSamples:
         self._last_iterator = 0
         self._ended = 0  # the iterator that read ahead and has ended without a step so far
 
+    def totals(self) -> tuple[int, int, int, int]:
+        return self.samples, self.unknown, self.evaluations, self.waited_ns
+
     def step(self) -> None:
         """Count what the loader that was read last has given since the step before."""
         if self._fetched:

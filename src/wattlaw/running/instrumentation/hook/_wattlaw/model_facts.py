@@ -70,7 +70,6 @@ def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
         "parameters": count if is_known else None,
         "gradient_bytes": gradient_bytes if is_known else None,
         "precision": precision,
-        "device": device,
         "parallelism": parallelism,
     }
 
