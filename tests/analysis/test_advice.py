@@ -12,7 +12,7 @@ from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.predicted import WIDEST
+from wattlaw.analysis.advise.options import WIDEST
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.report.topics.advice_text import summary
@@ -42,7 +42,7 @@ def advice(made: Made, workload: str = "dimenet", **asked: object) -> Advice:
 
 def picked(found: Advice) -> tuple[int, float | None, float | None]:
     setting = found.recommended.setting
-    return setting["gpus"], setting["power_limit_w"], setting["clock_limit_mhz"]
+    return setting.gpus, setting.power_limit_w, setting.clock_limit_mhz
 
 
 def said(found: Advice, words: str) -> bool:
@@ -75,7 +75,7 @@ def test_with_a_deadline_it_is_the_least_energy_that_meets_it(made, hours):
     meeting = table[3 * table["epoch_time_s"] <= 3600 * hours]
     best = meeting.loc[meeting["energy_per_epoch_j"].idxmin()]
     assert picked(found)[0] == best["gpus"]
-    assert found.recommended.setting["power_limit_w"] == best["power_limit_w"]
+    assert found.recommended.setting.power_limit_w == best["power_limit_w"]
     assert found.recommended.train_time_s.high <= 3600 * hours
 
 
@@ -127,8 +127,7 @@ def test_the_best_cap_within_10_percent_equals_an_exhaustive_search(origin):
         name = "/".join(str(part) for part in key)
         own = made[made["workload"] == name]
         assert (
-            advise(own, epochs, name, max_slowdown=0.10).recommended.setting["power_limit_w"]
-            == best
+            advise(own, epochs, name, max_slowdown=0.10).recommended.setting.power_limit_w == best
         )
 
 
@@ -254,8 +253,8 @@ def test_without_energy_cost_and_carbon_are_by_gpu_hours(goal):
 
 def test_a_batch_at_which_quality_falls_is_not_recommended(batches):
     found = advice(batches, "resnet50", any_batch=False)
-    assert found.recommended.setting["global_batch"] <= 512
-    assert all(one.setting["global_batch"] <= 512 for one in found.pareto)
+    assert found.recommended.setting.global_batch <= 512
+    assert all(one.setting.global_batch <= 512 for one in found.pareto)
     assert said(found, "Excluded because quality is lower: global batch 1024")
 
 
@@ -269,7 +268,7 @@ def test_a_batch_at_which_quality_falls_is_recommended_if_any_batch_may_be(batch
     found = advise(table, epochs, "resnet50", **asked)
     assert found.recommended is None
     found = advise(table, epochs, "resnet50", **asked, any_batch=True)
-    assert found.recommended.setting["global_batch"] == 1024
+    assert found.recommended.setting.global_batch == 1024
     assert found.warnings[0].code == "quality-falls"
 
 
@@ -293,7 +292,7 @@ def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
     assert {one.epochs.mean for one in found.pareto} <= {2.0, 3.0}
     assert said(found, "Global batch 1024 is excluded: 0 of 5 repeats reached the target")
     for one in found.pareto:
-        took = 3 if one.setting["global_batch"] >= 512 else 2
+        took = 3 if one.setting.global_batch >= 512 else 2
         assert one.train_time_s.mean == pytest.approx(took * one.time_s.mean)
     with pytest.raises(Refused, match="no global batch reached"):
         advise(table, epochs, "resnet50", target=0.9)
@@ -390,7 +389,7 @@ def test_a_workload_that_never_ran_is_refused_with_those_that_did(made):
 def test_one_run_is_enough_for_an_answer():
     runs, epochs = frames([run_row("a")], [window_row("a", 0)])
     found = advise(run_metrics(runs, epochs), epochs, "digits-cnn")
-    assert found.recommended.setting["gpus"] == 1
+    assert found.recommended.setting.gpus == 1
     assert found.worker == "worker"
     json.dumps(found.to_dict(), allow_nan=False)
 

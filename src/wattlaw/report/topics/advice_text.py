@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.caveats import UNKNOWN_BATCH
 from wattlaw.analysis.advise.certainty import Savings
 from wattlaw.analysis.advise.option import Option
+from wattlaw.analysis.advise.options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
 from wattlaw.study.footprint import Footprint
@@ -56,7 +56,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
             known_by = f" (predicted{beyond})" if nearest.is_predicted else ""
             lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
             lines += _epochs_differ(advice, nearest)
-        lines += [*_with_any_batch(advice), *_both_scalings(advice), *_basis(advice)]
+        lines += [*_with_any_batch(advice), *_basis(advice)]
     else:
         goal = f"for the lowest {advice.goal}{caveats}."
         if advice.clearly_best:
@@ -65,7 +65,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
             lines += [f"No setting is clearly best for {advice.workload}, {goal}"]
             lines += [_candidates(advice, option)]
         lines += [_takes(advice, option), *_epochs_differ(advice, option), *_saves(advice, option)]
-        lines += [*_with_any_batch(advice), *_both_scalings(advice)]
+        lines += _with_any_batch(advice)
         lines += [_sure(advice)] if advice.clearly_best else []
         lines += [*_basis(advice), _next(advice)]
     lines += [f"Warning: {item}" for item in advice.warnings if item.code in _IN_FULL]
@@ -298,41 +298,6 @@ def _epochs_differ(advice: Advice, option: Option) -> Iterator[str]:
             own = option.epochs_trained
             ran = "" if own is None or own == option.amount.mean else f" This setting ran {own:g}."
             yield f"{warning.text}{ran}"
-
-
-def _both_scalings(advice: Advice) -> Iterator[str]:
-    """Yield the best settings at a constant local and global batch, where these are two answers."""
-    both = advice.weak_scaling
-    if both is None or both.at_local_batch is both.at_global_batch is None:
-        return
-
-    def answer(option: Option | None) -> str:
-        if option is None:
-            return "no setting meets the constraints"
-        amounts = [fmt.duration_text(option.time_s.mean)]
-        amounts += [fmt.energy_text(option.energy_j.mean)] if option.energy_j else []
-        size = fmt.plural(option.gpus, advice.worker)
-        size += " (predicted)" if option.is_predicted else ""
-        return f"{size}, {' and '.join(amounts)} per {option.unit}"
-
-    local = "" if both.local_batch is None else f"local batch {both.local_batch}"
-    at_local, at_global = answer(both.at_local_batch), answer(both.at_global_batch)
-    workers, unit = f"{advice.worker}s", f"{'an' if advice.unit == 'epoch' else 'a'} {advice.unit}"
-    at_one_batch = f"at global batch {both.global_batch}, {at_global}."
-    per_sample_s = both.at_local_batch and both.at_local_batch.per.get("time_per_sample_s")
-    if both.is_same_work:
-        yield f"The batch grows with the {workers}: at {local}, {at_local}; {at_one_batch}"
-    elif both.at_local_batch is not None and per_sample_s:
-        size = fmt.plural(both.at_local_batch.gpus, advice.worker)
-        yield (
-            f"{unit.capitalize()} has more samples on more {workers}: per sample ({local}), "
-            f"{size}, {fmt.duration_text(per_sample_s)}; {at_one_batch}"
-        )
-    else:
-        yield (
-            f"If {unit} has the same samples on any number of {workers}: {at_global}; if it has "
-            f"more samples on more {workers}{local and f' ({local})'}: {at_local}."
-        )
 
 
 def _basis(advice: Advice) -> Iterator[str]:
