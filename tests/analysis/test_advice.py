@@ -12,7 +12,7 @@ from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.options import WIDEST
+from wattlaw.analysis.advise.possible_options import WIDEST
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.report.topics.advice_text import summary

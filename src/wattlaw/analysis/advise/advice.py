@@ -8,19 +8,17 @@ from typing import Any
 
 import pandas as pd
 
+from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import NextRun, Savings, Tie, certainty, draw, savings
-from wattlaw.analysis.advise.choice import choose, pareto
+from wattlaw.analysis.advise.choice import Choice, choose, fastest, pareto
 from wattlaw.analysis.advise.option import Option
-from wattlaw.analysis.advise.options import (
+from wattlaw.analysis.advise.possible_options import (
     LOWER_BATCH,
     UNKNOWN_BATCH,
     WIDEST,
     Options,
-    knows_energy,
-    needed_epochs,
     read_options,
 )
-from wattlaw.analysis.laws.series import varying_columns
 from wattlaw.analysis.metrics.comparable_runs import (
     NOT_DATA_PARALLEL,
     WHY_NO_EPOCH,
@@ -109,7 +107,6 @@ class Advice(Result):
     faster_left_out: tuple[FasterSetting, ...]  # than the baseline, unless that is named
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
-    shown: tuple[str, ...] = field(repr=False)  # settings that a label names
     baseline_is_named: bool = field(repr=False)
     any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
     footprint: Footprint | None = field(repr=False)
@@ -148,10 +145,6 @@ class Advice(Result):
                     row[name] = value
             rows.append(row | {"recommended": option == best})
         return pd.DataFrame(rows)
-
-    def label(self, option: Option) -> str:
-        """Return an option's GPUs and batch, and the settings in which options differ."""
-        return option.label(self.worker, self.shown)
 
 
 def advise(
@@ -198,13 +191,15 @@ def advise(
     if is_late and options.sound and question.max_gpus is None:
         options = options.predict(far=True)
         choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
-    sure = certainty(choice, options, job.rows)
+    front = pareto(options.offered)
+    base = options.named or fastest(choice.compared)  # what savings refer to
+    sure = certainty(choice, base, options.ran, job.rows)
     any_batch_savings = None
     if larger is not None and larger.recommended is not None:
-        others = larger.recommended, choice.recommended or choice.nearest or options.base
+        others = larger.recommended, choice.recommended or choice.nearest or base
         any_batch_savings = savings(*others, draw(others, options.ran))
 
-    rests_on = _rests_on(job, epochs, options)
+    rests_on = _rests_on(job, epochs, options, choice)
     warnings = [*_of_batches(options, choice.recommended), *warnings, *choice.warnings]
     if (option := choice.recommended or choice.nearest) is not None:
         warnings += _of_option(option, options.ran, job)
@@ -232,19 +227,18 @@ def advise(
         recommended=choice.recommended,
         reason=choice.reason,
         nearest=choice.nearest,
-        baseline=options.base,
+        baseline=base,
         tolerance=question.tolerance,
         **vars(sure),
         rests_on=rests_on,
-        pareto=pareto(options.offered),
+        pareto=front,
         any_batch=larger.recommended if larger else None,
         any_batch_savings=any_batch_savings,
         batches_left_out=tuple(sorted({item.global_batch or 0 for item in left})),
-        left_out={**(without_result or {}), **job.left_out, **_left_out(job, options)},
-        faster_left_out=() if options.named else _faster(options),
+        left_out={**(without_result or {}), **job.left_out, **_left_out(job, options, choice)},
+        faster_left_out=() if options.named else _faster(base, options, choice),
         warnings=tuple(dict.fromkeys(warnings)),
         worker=job.worker,
-        shown=tuple(varying_columns(job.rows)),
         baseline_is_named=options.named is not None,
         any_batch_meets=larger.meets if larger else "",
         footprint=question.footprint,
@@ -266,13 +260,15 @@ def runs_without_result(
     return {reason: count for reason, count in counts.items() if count}
 
 
-def _rests_on(job: ComparableRuns, epochs: pd.DataFrame, options: Options) -> RestsOn:
+def _rests_on(
+    job: ComparableRuns, epochs: pd.DataFrame, options: Options, choice: Choice
+) -> RestsOn:
     rows, repeats = job.rows, [item.repeats for item in options.ran]
     reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
     verdicts = rows["energy_verdict"].value_counts()
     return RestsOn(
         runs=dict(Counter(rows["launcher"].map(source_of))),
-        settings=dict(Counter(item.source for item in options.compared)),
+        settings=dict(Counter(item.source for item in choice.compared)),
         repeats=(min(repeats), max(repeats)),
         energy_is=job.energy_is,
         energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
@@ -280,27 +276,25 @@ def _rests_on(job: ComparableRuns, epochs: pd.DataFrame, options: Options) -> Re
     )
 
 
-def _left_out(job: ComparableRuns, options: Options) -> dict[str, int]:
+def _left_out(job: ComparableRuns, options: Options, choice: Choice) -> dict[str, int]:
     """Return the number of runs of the job that are not compared, by the reason."""
     ran = sum(item.repeats for item in options.ran)
     reasons = (f"with a {UNKNOWN_BATCH}", f"with a {LOWER_BATCH}", f"with {_NO_ENERGY}")
     counts = {"without a time or the epochs to train": len(job.rows) - ran}
     counts |= dict.fromkeys(reasons, 0)
-    by_energy = knows_energy(options.offered)
     for item in options.ran if options.sound else ():
         if item.left_out in (UNKNOWN_BATCH, LOWER_BATCH):
             counts[f"with a {item.left_out}"] += item.repeats
-        elif not item.left_out and by_energy and not item.energy_j:
+        elif not item.left_out and item not in choice.compared:
             counts[f"with {_NO_ENERGY}"] += item.repeats
     return {reason: count for reason, count in counts.items() if count > 0}
 
 
-def _faster(options: Options) -> tuple[FasterSetting, ...]:
+def _faster(base: Option, options: Options, choice: Choice) -> tuple[FasterSetting, ...]:
     """Return the fastest setting of each reason that leaves out one faster than the baseline."""
     by_reason: dict[str, FasterSetting] = {}
-    compared, base_s = options.compared, options.base.train_time_s.mean
     for item in sorted(options.ran, key=lambda item: item.train_time_s.mean):
-        if item.train_time_s.mean < base_s and item not in compared:
+        if item.train_time_s.mean < base.train_time_s.mean and item not in choice.compared:
             reason = item.left_out or _NO_ENERGY
             by_reason.setdefault(reason, FasterSetting(item, reason))
     return tuple(by_reason.values())

@@ -15,7 +15,6 @@ import pandas as pd
 
 from wattlaw.analysis.advise.choice import Choice, meets
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advise.options import Options
 from wattlaw.analysis.decide.regret import regrets as regrets_of
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
 from wattlaw.analysis.metrics.estimates import Floats, pool
@@ -111,16 +110,16 @@ class Certainty:
     savings: Savings | None = None
 
 
-def certainty(choice: Choice, options: Options, rows: pd.DataFrame) -> Certainty:
+def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.DataFrame) -> Certainty:
     """Return how sure it is that the recommended option is within the tolerance of the best one.
 
-    ``rows`` are the runs of the job.
+    Savings are relative to ``base``. ``ran`` are all options that ran, and ``rows`` their runs.
     """
-    best, compared, base = choice.recommended, options.compared, options.base
+    best, compared = choice.recommended, choice.compared
     if best is None:
         return Certainty()
     drawn = [*compared, *([] if base in compared else [base])]
-    draws = draw(drawn, options.ran) if len(drawn) > 1 else None
+    draws = draw(drawn, ran) if len(drawn) > 1 else None
     saved = savings(best, base, draws)
     hours = run_hours(rows)
     repeat = NextRun(best, hours(best))

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wattlaw.analysis.advise.option import Option, Quantity
-from wattlaw.analysis.advise.options import Options, fastest, knows_energy
-from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
+from wattlaw.analysis.advise.possible_options import Options
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common.formatting import duration_text, energy_text, plural
 from wattlaw.study.question import Question
@@ -15,12 +14,14 @@ from wattlaw.study.question import Question
 class Choice:
     """The recommended option, or None and the nearest one, which exceeds the bounds least.
 
+    ``compared`` are the options to choose from with an energy; if no energy is known, all of them.
     ``question`` is what was asked, with the goal that is minimized, and a slow-down as a deadline.
     ``meets`` is which bounds the option meets, in words; empty without bounds.
     """
 
     recommended: Option | None
     reason: str
+    compared: tuple[Option, ...]
     question: Question
     goal: str  # in words
     nearest: Option | None = None
@@ -52,9 +53,8 @@ def choose(
            if item.unit == "epoch" and item.epochs_trained]  # fmt: skip
     found = choose_of(own, question, worker).recommended if own and epochs_differ else None
     if choice.recommended is None and found is not None:
-        limits = [name for name in POWER_SETTINGS if found.columns[name] is not None]
         text = (
-            f" {found.label(worker, limits)} would do so over the {found.amount.mean:g} epochs "
+            f" {found.label} would do so over the {found.amount.mean:g} epochs "
             f"that it ran ({duration_text(found.train_time_s.mean)})."
         )
         choice = replace(choice, reason=f"{choice.reason}{text}")
@@ -77,7 +77,8 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     upper bounds meet them; options of runs, then predicted ones of which only the mean does. A
     slow-down is a ratio of means to the fastest option of runs, whether its energy is known or not.
     """
-    by_energy = knows_energy(options)
+    by_energy = any(option.energy_j for option in options if not option.is_predicted)
+    compared = tuple(option for option in options if option.energy_j or not by_energy)
     goal = _goal(question, by_energy=by_energy)
     hours = f"{worker}-hours"
     texts = {"edp": f"{'energy' if by_energy else hours} x time", "gpu_hours": hours}
@@ -90,19 +91,18 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     if question.energy_budget_j is not None and not by_energy:
         reason = "No energy is known, so the energy budget cannot be checked."
         nearest = min(options, key=lambda option: option.gpu_hours.mean)
-        return Choice(None, reason, asked, text, nearest)
-    usable = [option for option in options if option.energy_j or not by_energy]
+        return Choice(None, reason, compared, asked, text, nearest)
     groups: dict[int, list[Option]] = {}
-    for option in usable:
+    for option in compared:
         if meets(option, asked):
             groups.setdefault(_group(option, question), []).append(option)
     phrase = _phrase(question, worker)
     if not groups:
-        known = " with a known energy" if len(usable) < len(options) else ""
+        known = " with a known energy" if len(compared) < len(options) else ""
         excess = [max(quantity.mean / most for quantity, most in _bounded(option, asked))
-                  for option in usable]  # fmt: skip
-        nearest = usable[excess.index(min(excess))]
-        return Choice(None, f"No setting{known} {phrase}.", asked, text, nearest)
+                  for option in compared]  # fmt: skip
+        nearest = compared[excess.index(min(excess))]
+        return Choice(None, f"No setting{known} {phrase}.", compared, asked, text, nearest)
 
     def order(option: Option) -> tuple[float, float, int]:
         return _cost(option, goal, by_energy=by_energy), option.train_time_s.mean, option.gpus
@@ -113,12 +113,18 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     if phrase:
         reason += f", each of which {phrase}"
     if group < _ONLY_THE_MEAN:
-        return Choice(best, reason, asked, text, meets=phrase)
+        return Choice(best, reason, compared, asked, text, meets=phrase)
     warning = Caution(
         "only-the-mean-meets",
         "Only the mean meets the constraints; the upper bound of its 95 % interval does not.",
     )
-    return Choice(best, reason, asked, text, None, (warning,), f"only its mean {phrase}")
+    return Choice(best, reason, compared, asked, text, None, (warning,), f"only its mean {phrase}")
+
+
+def fastest(options: Sequence[Option]) -> Option:
+    """Return the fastest option of runs; a predicted one only where there is no other."""
+    of_runs = [option for option in options if not option.is_predicted]
+    return min(of_runs or options, key=lambda option: option.train_time_s.mean)
 
 
 def _goal(question: Question, *, by_energy: bool) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
-from wattlaw.analysis.metrics.estimates import Floats
+from wattlaw.analysis.metrics.estimates import Floats, Pooled, t_interval
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.predict.job import Job
@@ -22,6 +22,8 @@ COLUMNS = (
 )  # fmt: skip
 #: The source of an option that no run has; that of others is ``sources.source_of``.
 PREDICTED = "predicted"
+#: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.
+_ENOUGH_FREEDOM = 3
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,20 @@ class Quantity:
         if not (math.isfinite(low) and math.isfinite(high)):
             return cls(float(mean))
         return cls(float(mean), float(low), float(high))
+
+    @classmethod
+    def of_repeats(
+        cls, mean: float, ends: tuple[float, float], repeats: int, spread: Pooled
+    ) -> "Quantity | None":
+        """Return a mean over repeats; ``ends`` are its bounds by these repeats alone.
+
+        Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval
+        uses that of all settings, ``spread`` of logarithms.
+        """
+        if 1 < repeats <= _ENOUGH_FREEDOM and spread.freedom >= repeats:
+            half = t_interval(0.0, math.sqrt(spread.variance / repeats), spread.freedom)[1]
+            ends = mean * math.exp(-half), mean * math.exp(half)
+        return cls.of(mean, *ends)
 
     @property
     def interval(self) -> list[float] | None:
@@ -88,6 +104,8 @@ class Option(Result):
     falls: bool = False  # quality is shown to fall at its global batch
     quality_known: bool = False  # quality is known at its global batch
     left_out: str = ""  # why it may not be recommended
+    worker: str = "GPU"  # what a "gpu" is called
+    shown: Collection[str] = ()  # columns in which the options of the job differ
     footprint: Footprint | None = None  # factors of cost and carbon
     per: Mapping[str, Any] = field(default_factory=dict)  # means of ``PER``
 
@@ -144,12 +162,10 @@ class Option(Result):
         batch = values["local_batch"]
         return values | {"local_batch": None if batch is None else int(batch)}
 
-    def label(self, worker: str, names: Collection[str]) -> str:
-        """Return ``16 GPUs on 4 nodes, 200 W, batch 1024 (64 each), fp32``.
-
-        Besides GPUs and batch, it has the columns of ``names``: those in which options differ.
-        """
-        values, parts = self.columns, [plural(self.gpus, worker)]
+    @property
+    def label(self) -> str:
+        """``16 GPUs on 4 nodes, 200 W, batch 1024 (64 each), fp32``: batch and what is shown."""
+        values, names, parts = self.columns, self.shown, [plural(self.gpus, self.worker)]
         if "nodes" in names and values["nodes"] is not None and self.gpus > 1:
             parts[0] += f" on {plural(values['nodes'], 'node')}"
         parts += [limit_label(name, values[name]) for name in LIMITS if name in names]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.certainty import Savings
 from wattlaw.analysis.advise.option import Option
-from wattlaw.analysis.advise.options import UNKNOWN_BATCH
+from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
 from wattlaw.study.footprint import Footprint
@@ -54,13 +54,13 @@ def summary(advice: Advice) -> tuple[str, ...]:
         if (nearest := advice.nearest) is not None:
             beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
             known_by = f" (predicted{beyond})" if nearest.is_predicted else ""
-            lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
+            lines += [f"Nearest{known_by}: {nearest.label}.", _takes(advice, nearest)]
             lines += _epochs_differ(advice, nearest)
         lines += [*_with_any_batch(advice), *_basis(advice)]
     else:
         goal = f"for the lowest {advice.goal}{caveats}."
         if advice.clearly_best:
-            lines += [f"Run {advice.workload} on {advice.label(option)}, {goal}"]
+            lines += [f"Run {advice.workload} on {option.label}, {goal}"]
         else:
             lines += [f"No setting is clearly best for {advice.workload}, {goal}"]
             lines += [_candidates(advice, option)]
@@ -77,9 +77,9 @@ def brief(advice: Advice) -> str:
     option = advice.recommended
     if option is None:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
-    parts = [advice.label(option), changes(advice, ("energy", "time"), intervals=False)]
+    parts = [option.label, changes(advice, ("energy", "time"), intervals=False)]
     if not advice.clearly_best:
-        first = advice.label(option)
+        first = option.label
         first += "" if advice.probability is None else f" ({percent(advice.probability)})"
         ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
         others = [f"{_difference(advice, tie.option)} ({percent(tie.probability)})" for tie in ties]
@@ -93,7 +93,7 @@ def brief(advice: Advice) -> str:
     codes = {warning.code for warning in advice.warnings}
     parts += [text for code, text in _IN_FULL.items() if code in codes]
     if advice.any_batch is not None:
-        parts.append(f"or, if quality allows, {advice.label(advice.any_batch)} (--any-batch)")
+        parts.append(f"or, if quality allows, {advice.any_batch.label} (--any-batch)")
     elif "batch-quality-unknown" in codes:
         parts.append("larger batches are left out (--any-batch)")
     if "epochs-differ" in codes:
@@ -138,12 +138,12 @@ def _takes(advice: Advice, option: Option) -> str:
     GPU-hours are GPU-seconds where the length of a training is unknown. The
     relative interval of GPU-hours is that of time, and that of carbon is that of energy.
     """
-    carbon = option.co2_kg
+    spent, carbon = hours(advice, option), option.co2_kg
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     amounts = [
         fmt.duration_text(option.train_time_s),
         fmt.energy_text(option.train_energy_j),
-        fmt.estimate_text(*hours(advice, option)),
+        fmt.estimate_text(*spent),
         fmt.estimate_text(option.cost, currency),
         fmt.estimate_text(carbon and carbon.mean, "kg CO2e"),
     ]
@@ -162,7 +162,7 @@ def hours(advice: Advice, option: Option) -> tuple[float, str]:
 def _with_any_batch(advice: Advice) -> Iterator[str]:
     """Yield what is recommended if the quality at a larger global batch is acceptable."""
     if (option := advice.any_batch) is not None:
-        text = advice.label(option)
+        text = option.label
         savings, nearest = advice.any_batch_savings, advice.nearest
         if savings is not None and (nearest is None or option.setting != nearest.setting):
             base = "the nearest setting" if advice.recommended is None else "this setting"
@@ -186,11 +186,11 @@ def _saves(advice: Advice, option: Option) -> Iterator[str]:
         that = " that is compared" if advice.faster_left_out or advice.left_out else ""
         named = f"the fastest {base.source} setting{that}"
     if base is not None and option.setting != base.setting:
-        yield f"{changes(advice)} against {advice.label(base)} ({named})."
+        yield f"{changes(advice)} against {base.label} ({named})."
     elif advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
         yield f"It is {named}, so it saves nothing."
     if faster:
-        listed = "; ".join(f"{advice.label(item.option)} ({item.reason})" for item in faster)
+        listed = "; ".join(f"{item.option.label} ({item.reason})" for item in faster)
         yield f"Faster, but left out: {listed}."
 
 
@@ -238,8 +238,8 @@ def _is_only(advice: Advice) -> bool:
 
 def _candidates(advice: Advice, option: Option) -> str:
     if _is_only(advice):
-        return f"The only setting that is compared: {advice.label(option)}."
-    lowest = f"Lowest mean of {_settings(advice)}: {advice.label(option)}"
+        return f"The only setting that is compared: {option.label}."
+    lowest = f"Lowest mean of {_settings(advice)}: {option.label}"
     if advice.probability is None:
         return f"{lowest}; its probability is unknown."
     within = f"to be within {percent(advice.tolerance)} of the best"
@@ -285,8 +285,8 @@ def _sure(advice: Advice) -> str:
 def _difference(advice: Advice, option: Option) -> str:
     """Return an option's GPUs, and those of its other settings that the recommended one lacks."""
     best = advice.recommended
-    known = "" if best is None else advice.label(best)
-    gpus, *others = advice.label(option).split(", ")
+    known = "" if best is None else best.label
+    gpus, *others = option.label.split(", ")
     text = ", ".join([gpus, *(part for part in others if part not in known)])
     return f"{text} (predicted)" if option.is_predicted else text
 
@@ -320,7 +320,7 @@ def _next(advice: Advice) -> str:
     if run is None:
         return "Measure next: nothing, the decision is certain enough."
     is_same = advice.recommended is not None and run.option.setting == advice.recommended.setting
-    what = "this setting" if is_same else advice.label(run.option)
+    what = "this setting" if is_same else run.option.label
     again = " again" if run.is_repeat else ""
     again = " on the hardware itself" if advice.simulated else again
     cost = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"

@@ -81,7 +81,7 @@ def table(findings: Findings) -> tables.Table | None:
     rows = [_Row(advice, advice.recommended, ()) for advice in advices if advice.recommended]
 
     def run_on(row: _Row) -> str:
-        label = row.advice.label(row.option)
+        label = row.option.label
         return label if row.advice.clearly_best else f"{label} ({UNCLEAR})"
 
     def change(row: _Row) -> str:
@@ -100,7 +100,7 @@ def table(findings: Findings) -> tables.Table | None:
         if run is None:
             return "nothing: certain enough"
         is_same = run.option.setting == row.option.setting
-        what = "this setting" if is_same else row.advice.label(run.option)
+        what = "this setting" if is_same else run.option.label
         return f"{what} again" if run.is_repeat else what
 
     columns = [
@@ -108,7 +108,7 @@ def table(findings: Findings) -> tables.Table | None:
         tables.text("run on", run_on),
         tables.text(
             LARGER_BATCH,
-            lambda row: row.advice.any_batch and row.advice.label(row.advice.any_batch),
+            lambda row: row.advice.any_batch and row.advice.any_batch.label,
         ),
         *_amounts(rows),
         tables.text("against the baseline", change),
@@ -144,7 +144,7 @@ def settings(advice: Advice) -> tables.Table | None:
                 roles.setdefault(key, []).append(role)
     rows = [_Row(advice, option, tuple(roles[key])) for key, option in options.items()]
     columns = [
-        tables.text("setting", lambda row: row.advice.label(row.option)),
+        tables.text("setting", lambda row: row.option.label),
         tables.text("is", lambda row: ", ".join(row.roles)),
         *_amounts(rows),
         tables.text("known by", lambda row: _known_by(row.option)),
@@ -211,7 +211,7 @@ def pareto(findings: Findings) -> Spec | None:
             hours = "hours per {} (h)" if _hour_s(advice) > 1 else "seconds per {} (s)"
             spent = f"{advice.worker}-{hours.format(advice.unit)}"
         best = advice.recommended
-        subtitle = shorten_middle(advice.label(best) if best else "nothing recommended")
+        subtitle = shorten_middle(best.label if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
         layers = _layers(points, kinds, spent, advice.unit)
         panels.append(charts.panel(layers, title, width, height, subtitle if title else ""))
@@ -259,7 +259,7 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
             if option.energy_j is None:
                 continue
             quantity = option.energy_j.times(1 / joules)
-        row: dict[str, Any] = {"line": kind, "setting": advice.label(option)}
+        row: dict[str, Any] = {"line": kind, "setting": option.label}
         for name, value in (("time", option.time_s), ("energy", quantity)):
             low, high = (math.nan if end is None else end for end in (value.low, value.high))
             row |= {name: value.mean, f"{name}_low": low, f"{name}_high": high}

@@ -7,33 +7,32 @@ quality is known to hold, or that is in use. A setting that ran is never replace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
-from math import exp, sqrt
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from wattlaw.analysis.advise.amounts import Amounts
 from wattlaw.analysis.advise.option import COLUMNS, PER, PREDICTED, Option, Quantity
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
-from wattlaw.analysis.laws.to_target import time_to_target
+from wattlaw.analysis.laws.series import varying_columns
 from wattlaw.analysis.metrics.comparable_runs import (
     ENERGY,
     NOT_DATA_PARALLEL,
     TIME,
-    WHY_NO_EPOCH,
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.metrics.estimates import Floats, Pooled, pool, t_interval
+from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
-from wattlaw.analysis.metrics.result import Caution, plain
+from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.predict import grid
 from wattlaw.analysis.predict.intervals import quantiles
 from wattlaw.analysis.predict.job import Job, job_of, setting_of_row
 from wattlaw.analysis.predict.predictions import MeasuredRange
-from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
+from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
@@ -41,10 +40,6 @@ from wattlaw.study.sources import source_of
 
 #: Runs that differ in these columns inform different models.
 _SEPARATE = ["hardware", "launcher", "threads_per_worker", "power_profile"]
-#: What the number of epochs to train depends on.
-_LEARNS = ["precision", "global_batch"]
-#: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.
-_ENOUGH_FREEDOM = 3
 #: A time is known well enough for an option if its 95 % interval is no wider than this factor.
 WIDEST = 4.0
 #: GPU counts to try, as a multiple of the largest one that ran: intervals decide what is kept.
@@ -55,9 +50,6 @@ _MOST = 400
 TOO_MANY_GPUS, UNKNOWN_BATCH, LOWER_BATCH = (
     "more GPUs than allowed", "batch of unknown quality", "batch of lower quality",
 )  # fmt: skip
-
-#: The epochs to train by precision and global batch; 1 where the unit is no epoch.
-Amounts = Mapping[tuple[Any, Any], Quantity]
 
 
 @dataclass(frozen=True)
@@ -122,17 +114,6 @@ class Options:
         """Those to choose from; all that ran where none may be recommended."""
         return [*self.sound, *self.predicted] or list(self.ran)
 
-    @property
-    def compared(self) -> list[Option]:
-        """Those to choose from with an energy; if no energy is known, all of them."""
-        by_energy = knows_energy(self.offered)
-        return [item for item in self.offered if item.energy_j or not by_energy]
-
-    @property
-    def base(self) -> Option:
-        """The option that savings refer to."""
-        return self.named or fastest(self.compared)
-
     def predict(self, *, far: bool) -> "Options":
         """Return these options with predicted ones; ``far``: outside of the range of the runs."""
         models: dict[int, list[Option]] = {}
@@ -148,17 +129,6 @@ class Options:
         return replace(self, predicted=tuple(predicted))
 
 
-def fastest(options: Sequence[Option]) -> Option:
-    """Return the fastest option of runs; a predicted one only where there is no other."""
-    of_runs = [option for option in options if not option.is_predicted]
-    return min(of_runs or options, key=lambda option: option.train_time_s.mean)
-
-
-def knows_energy(options: Sequence[Option]) -> bool:
-    """Say whether energy is known of an option that ran, so that GPU-hours do not replace it."""
-    return any(option.energy_j for option in options if not option.is_predicted)
-
-
 def read_options(
     table: pd.DataFrame, job: ComparableRuns, amounts: Amounts, question: Question,
     baseline: Mapping[str, Any] | None, *, any_batch: bool,
@@ -169,10 +139,25 @@ def read_options(
     largest of known quality. Without both, the smallest batch of the runs is allowed. Epochs to a
     target are known where quality is.
     """
-    ran = options_of_runs(job, amounts, _models(table, job), question.footprint)
+    ran = options_of_runs(job, amounts, question.footprint)
     if not ran:
         workload = job.rows["workload"].iloc[0]
         raise NothingToRecommend(f"no setting of {workload!r} has a time and the epochs to train")
+    # Runs that emulate the batch of more GPUs are no options, but they inform the model.
+    informing, models = job, {}
+    if table["emulated_gpus"].notna().any():
+        workload = str(job.rows["workload"].iloc[0])
+        with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
+        if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
+            informing = with_emulated
+    if set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL):
+        models = {
+            tuple(map(plain, key)): job_of(replace(informing, rows=rows))
+            for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
+            if rows["run_id"].isin(job.rows["run_id"]).any()
+        }
+    ran = [replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
+           for item in ran]  # fmt: skip
     rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf)
     named = None if baseline is None else _index_of(ran, baseline)
     in_use = None if named is None else ran[named].global_batch
@@ -188,155 +173,51 @@ def read_options(
     return options.predict(far=question.max_gpus is not None)
 
 
-def _models(table: pd.DataFrame, job: ComparableRuns) -> dict[tuple[Any, ...], Job]:
-    """Return the prediction model's job for each combination of ``_SEPARATE``; none without laws.
-
-    Runs that emulate the batch of more GPUs are no options, but they inform the model.
-    """
-    if set(job.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}:
-        return {}
-    informing = job
-    if table["emulated_gpus"].notna().any():
-        workload = str(job.rows["workload"].iloc[0])
-        with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
-        if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
-            informing = with_emulated
-    return {
-        tuple(map(plain, key)): job_of(replace(informing, rows=rows))
-        for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
-        if rows["run_id"].isin(job.rows["run_id"]).any()
-    }
-
-
-def needed_epochs(
-    job: ComparableRuns, epochs: pd.DataFrame, wanted: int | None, target: float | None
-) -> tuple[Amounts, tuple[Caution, ...]]:
-    """Return the epochs to train, and warnings; batches without them are no options.
-
-    Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
-    equally frequent ones, the largest.
-
-    Raises
-    ------
-    BadInput
-        Epochs below 1, or both epochs and a target are given.
-    Refused
-        No run reached the target, the direction of the metric is unknown, or the unit of the runs
-        is not an epoch.
-    """
-    if wanted is not None and target is not None:
-        raise BadInput("given epochs and a target; allowed: one of them")
-    if wanted is not None and wanted < 1:
-        raise BadInput(f"epochs: given {wanted}; allowed: 1 or more")
-    if job.unit != "epoch" and (wanted is not None or target is not None):
-        raise Refused(
-            f"{'epochs' if target is None else 'target'}: what was measured is a {job.unit}, not "
-            f"an epoch: {WHY_NO_EPOCH[job.unit]}"
-        )
-    if target is not None:
-        return _epochs_to(target, job, epochs)
-    count, warnings, trained = wanted or 1, [], job.rows["epochs_trained"].dropna()
-    if wanted is None and job.unit == "epoch" and trained.empty:
-        text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
-        warnings.append(Caution("epochs-unknown", text))
-    elif wanted is None and job.unit == "epoch":
-        count = int(trained.mode().max())
-        text = f"The runs trained {int(trained.min())} to {int(trained.max())} epochs; totals are"
-        if trained.nunique() > 1:
-            text = f"{text} for {count} epochs. Set --epochs to change it."
-            warnings.append(Caution("epochs-differ", text))
-    exactly = Quantity(float(count), float(count), float(count))
-    keys = job.rows[_LEARNS].drop_duplicates().itertuples(index=False)
-    return {tuple(map(plain, key)): exactly for key in keys}, tuple(warnings)
-
-
-def _epochs_to(
-    target: float, job: ComparableRuns, epochs: pd.DataFrame
-) -> tuple[Amounts, tuple[Caution, ...]]:
-    """Return the epochs that the runs of a global batch took to the target."""
-    settings = time_to_target(job.rows, epochs, target)
-    settings = settings[settings["global_batch"].notna()]
-    amounts, failed = {}, {}
-    for row in settings.drop_duplicates(_LEARNS).to_dict("records"):
-        count = Quantity.of(row["epochs"], row["epochs_low"], row["epochs_high"])
-        if count is not None:
-            amounts[tuple(row[name] for name in _LEARNS)] = count
-        else:
-            failed[row["global_batch"]] = str(row["why"])
-    if not amounts:
-        raise NothingToRecommend(
-            f"no global batch reached a metric of {target:g} in all runs; train longer or choose "
-            "an easier target"
-        )
-    warnings = [
-        Caution("target-not-reached", f"Global batch {batch:g} is excluded: {why}.")
-        for batch, why in sorted(failed.items())
-    ]
-    if without := job.rows.loc[job.rows["global_batch"].isna(), "run_id"].nunique():
-        text = f"{without} runs without a known global batch are excluded."
-        warnings.append(Caution("batch-unknown", text))
-    return amounts, tuple(warnings)
-
-
 def options_of_runs(
-    job: ComparableRuns,
-    amounts: Amounts,
-    models: Mapping[tuple[Any, ...], Job] = {},
-    footprint: Footprint | None = None,
+    job: ComparableRuns, amounts: Amounts, footprint: Footprint | None = None
 ) -> list[Option]:
     """Return the settings of a job that have an amount, with the time and energy of their runs."""
-    group = group_numbers(job.rows, SETTINGS)
+    group, quantities = group_numbers(job.rows, SETTINGS), [TIME, ENERGY]
     rows = aggregate(job.rows).assign(
         eval_time_s=job.rows["eval_time_s"].groupby(group).mean(),
         epochs_trained=job.rows["epochs_trained"].groupby(group).max(),
     )
-    by_group = dict(list(job.rows[[TIME, ENERGY]].groupby(group)))
-    spreads = {name: _pooled(own[name] for own in by_group.values()) for name in (TIME, ENERGY)}
-    options = []
+    runs = [own.to_numpy(float) for _, own in job.rows[quantities].groupby(group)]
+    spreads = []
+    for at in range(len(quantities)):
+        known = (np.log(own[own[:, at] > 0, at]) for own in runs)
+        spreads.append(pool(dict(enumerate(logs for logs in known if len(logs)))))
+    shown, options = tuple(varying_columns(job.rows)), []
     for number, row in enumerate(rows.to_dict("records")):
         values = {str(name): plain(value) for name, value in row.items()}
-        amount = amounts.get((values["precision"], values["global_batch"]))
-        time_s, energy_j = (_quantity(row, name, spreads[name]) for name in (TIME, ENERGY))
-        if amount is None or time_s is None:
-            continue
+        for name in ("threads_per_worker", "global_batch"):
+            values[name] = None if values[name] is None else int(values[name])
+        amount, repeats = amounts.get((values["precision"], values["global_batch"])), int(row["n"])
         setting = replace(
             setting_of_row(row, job.unit), power_profile=values["power_profile"],
             dataset_fraction=values["dataset_fraction"] or 1.0,
         )  # fmt: skip
-        for name in ("threads_per_worker", "global_batch"):
-            values[name] = None if values[name] is None else int(values[name])
+        time_s, energy_j = (
+            Quantity.of_repeats(
+                row[name], (row[f"{name}_low"], row[f"{name}_high"]), repeats, spread
+            )
+            for name, spread in zip(quantities, spreads, strict=True)
+        )
+        if amount is None or time_s is None:
+            continue
         options.append(
             Option(
                 setting=setting, hardware=values["hardware"], launcher=values["launcher"],
                 threads_per_worker=values["threads_per_worker"], run_length=values["run_length"],
                 global_batch=values["global_batch"], unit=job.unit, time_s=time_s,
                 energy_j=energy_j, amount=amount, source=source_of(values["launcher"]),
-                repeats=int(row["n"]), runs=by_group[number].to_numpy(float),
-                energy_is=job.energy_is if energy_j else None, footprint=footprint,
-                epochs_trained=values["epochs_trained"], eval_time_s=values["eval_time_s"],
-                metric=values["metric"], per={name: values[name] for name in PER},
-                model=models.get(tuple(values[name] for name in _SEPARATE)),
+                repeats=repeats, runs=runs[number], energy_is=job.energy_is if energy_j else None,
+                footprint=footprint, epochs_trained=values["epochs_trained"],
+                eval_time_s=values["eval_time_s"], metric=values["metric"],
+                per={name: values[name] for name in PER}, worker=job.worker, shown=shown,
             )
         )  # fmt: skip
     return options
-
-
-def _pooled(values: Iterable[pd.Series]) -> Pooled:
-    logs = (np.log(own[own > 0].to_numpy(float)) for own in values)
-    return pool(dict(enumerate(own for own in logs if len(own))))
-
-
-def _quantity(row: Mapping[Any, Any], name: str, spread: Pooled) -> Quantity | None:
-    """Return a quantity with the interval of its mean.
-
-    Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval uses
-    that of all settings.
-    """
-    mean, repeats = row[name], int(row["n"])
-    if 1 < repeats <= _ENOUGH_FREEDOM and spread.freedom >= repeats:
-        half = t_interval(0.0, sqrt(spread.variance / repeats), spread.freedom)[1]
-        return Quantity.of(mean, mean * exp(-half), mean * exp(half))
-    return Quantity.of(mean, row[f"{name}_low"], row[f"{name}_high"])
 
 
 def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
