@@ -17,8 +17,8 @@ from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.commands.advise import advise as advise_command
-from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
+from wattlaw.report.topics.advice_text import summary
 
 #: The most lines of the first screen, at 80 columns.
 LINES = 16
@@ -153,20 +153,14 @@ def test_every_value_names_its_source(launcher, source):
         assert result.next_measurement.option == result.recommended
         assert not plain["next_measurement"]["is_repeat"]
     if source != "measured":
-        first = results_text(result)[0]
+        first = summary(result)[0]
         assert f"{source}, not measured" in first
-
-
-def results_text(result: Advice) -> tuple[str, ...]:
-    from wattlaw.report.topics.advice_text import summary
-
-    return summary(result)
 
 
 def test_suspect_energies_say_why_in_the_first_sentence():
     result = advice_of(caps(spread(100.0), spread(70.0), launcher="imported"))
     assert {"energy-suspect", "energy-reason"} <= {warning.code for warning in result.warnings}
-    assert "from elsewhere" in results_text(result)[0]
+    assert "from elsewhere" in summary(result)[0]
     assert result.rests_on.energy_verdicts == {"suspect": 6}
 
 
@@ -178,18 +172,18 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
     result = advice_of(tables)
     assert result.recommended.setting.global_batch == 64
     assert result.warnings[0].code == "batch-quality-unknown"
-    assert "--any-batch" in results_text(result)[0]
+    assert "--any-batch" in summary(result)[0]
     assert result.any_batch.setting.global_batch == 256
     assert result.any_batch_savings.time.mean == pytest.approx(4**-0.9 - 1, rel=0.01)
     assert result.to_dict()["any_batch"]["source"] == "measured"
-    assert any("batch 256 (64 each)" in line for line in results_text(result)[1:])
+    assert any("batch 256 (64 each)" in line for line in summary(result)[1:])
     bounded = advice_of(tables, deadline_s=3 * 50.0, epochs=3)  # none but 4 GPUs meet it
     larger, nearest = bounded.any_batch, bounded.nearest
     assert (bounded.recommended, larger.gpus) == (None, 4)
     assert nearest.is_predicted and nearest.extrapolates
     saved = larger.train_time_s.mean / nearest.train_time_s.mean - 1
     assert bounded.any_batch_savings.time.mean == pytest.approx(saved)
-    text = " ".join(results_text(bounded))
+    text = " ".join(summary(bounded))
     for words in ("(predicted, outside of", "against the nearest", "it meets the deadline"):
         assert words in text
     in_use = advice_of(tables, baseline={"gpus": 2})
@@ -221,11 +215,11 @@ def test_a_limit_that_leaves_no_batch_of_known_quality_is_answered_by_the_neares
 
 def test_machines_without_gpus_have_workers_and_no_limits():
     tables = study(source="estimated")
-    text = " ".join(results_text(advice_of(tables)))
+    text = " ".join(summary(advice_of(tables)))
     for word in ("GPU", "cap", "clock", " W,", "free"):
         assert word not in text, word
     assert "worker" in text
-    assert "estimated" in results_text(advice_of(tables))[0]
+    assert "estimated" in summary(advice_of(tables))[0]
 
 
 @pytest.mark.parametrize(
@@ -268,27 +262,11 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 ASKED: tuple[dict[str, object], ...] = (
-    {},
-    {
-        "any_batch": True,
-        "price": "0.2 EUR",
-        "grid": "de",
-        "pue": 1.3,
-        "price_per_gpu_hour": "2 EUR",
-    },
     {"baseline": "gpus=8,clock_limit_mhz=735", "max_slowdown": "50%", "grid": "400"},
     {"any_batch": True, "deadline": "1s", "max_gpus": 2},
-    {
-        "any_batch": True,
-        "deadline": "20min",
-        "epochs": 90,
-        "max_gpus": 256,
-        "price": "0.2",
-        "baseline": "gpus=2,power_limit_w=200",
-        "grid": "de",
-        "price_per_gpu_hour": "2",
-    },
-)
+    {"any_batch": True, "deadline": "20min", "epochs": 90, "max_gpus": 256, "price": "0.2",
+     "baseline": "gpus=2,power_limit_w=200", "grid": "de", "price_per_gpu_hour": "2"},
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -336,8 +314,3 @@ def test_several_workloads_have_a_line_each(two, capsys, monkeypatch):
 def test_the_command_names_an_option_that_it_cannot_read(store, asked, words):
     with pytest.raises(BadInput, match=words):
         advise_command([store], "dimenet", **asked)
-
-
-def test_an_unknown_baseline_exits_with_2(store, capsys):
-    assert main(["advise", str(store), "--baseline", "gpus=5"]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
