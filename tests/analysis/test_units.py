@@ -338,7 +338,7 @@ def test_advice_names_the_nodes_where_a_count_was_run_on_several():
     tables = frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=2.0)])
     advice = advise(run_metrics(*tables), tables[1], "digits-cnn")
     assert advice.recommended is not None
-    assert advice.recommended.setting["nodes"] == 1
+    assert advice.recommended.setting.nodes == 1
     assert "on 1 node" in summary(advice)[0]
 
 

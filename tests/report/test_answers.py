@@ -10,8 +10,7 @@ import pytest
 from asking import advise
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.caveats import runs_without_result
+from wattlaw.analysis.advise.advice import Advice, runs_without_result
 from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -171,43 +170,30 @@ def test_the_only_setting_left_says_so_first():
     assert "fastest" not in shown(advice)
 
 
-def test_weak_scaling_has_both_answers():
-    """At a constant local batch, the smallest count is the only one whose batch is allowed."""
+def test_a_batch_that_grows_with_the_workers_has_an_answer_at_a_larger_one():
+    """The smallest count is the only one whose batch is allowed."""
     weak = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
             for n in (1, 2, 4)]  # fmt: skip
     advice = advice_of(*weak)
-    assert advice.recommended.gpus == 1
-    both = advice.to_dict()["weak_scaling"]
-    assert (both["local_batch"], both["at_local_batch"]["gpus"]) == (64, 4)
-    assert both["at_local_batch"]["time_s"] == pytest.approx(100 / 4**0.9, rel=1e-3)
-    assert (both["global_batch"], both["at_global_batch"]["global_batch"]) == (64, 64)
-    assert f"{fmt_s(100 / 4**0.9)} and" in shown(advice)
-    every = advice_of(*weak, any_batch=True)
-    assert (every.recommended.gpus, every.weak_scaling.at_local_batch.gpus) == (4, 4)
-    strong = advice_of(*(runs_of({"gpus": n}, near(100 / n)) for n in (1, 2, 4)))
-    assert strong.weak_scaling is None
+    assert (advice.recommended.gpus, advice.any_batch.gpus) == (1, 4)
+    assert advice.any_batch.time_s.mean == pytest.approx(100 / 4**0.9, rel=1e-3)
+    assert advice.clearly_best
 
 
-def fmt_s(value_s: float) -> str:
-    return f"{value_s:.3g} s"
-
-
-def test_steps_of_an_unknown_batch_have_both_answers_and_none_is_clear():
+def test_steps_of_an_unknown_batch_have_no_clear_answer():
     steps = [
         runs_of({"gpus": n, "global_batch": None, "local_batch": None}, near(10 * n**0.2), None,
                 phase="steps", samples=None, steps=100)
         for n in (1, 2, 4)
     ]  # fmt: skip
     advice = advice_of(*steps)
-    assert advice.unit == "step"
-    assert advice.recommended.gpus == 1  # if a step has the same samples
-    assert advice.weak_scaling.at_global_batch.gpus == 1
-    assert advice.weak_scaling.at_local_batch.gpus == 4  # if each worker keeps its samples
+    assert (advice.unit, advice.recommended.gpus) == ("step", 1)  # if a step has the same samples
     assert not advice.clearly_best
+    assert "the batch is unknown" in text.summary(advice)[0]
 
 
 @pytest.mark.parametrize("are_known", [True, False])
-def test_epochs_that_grow_with_the_workers_are_compared_per_sample(are_known):
+def test_epochs_that_grow_with_the_workers_have_no_clear_answer(are_known):
     """The data set grows with the GPUs: epochs take the same time, and samples do not."""
     grown = [
         runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64, "launcher": "imported"},
@@ -216,12 +202,10 @@ def test_epochs_that_grow_with_the_workers_are_compared_per_sample(are_known):
     ]  # fmt: skip
     advice = advice_of(*grown, any_batch=True)
     assert advice.unit == "epoch"
-    both = advice.weak_scaling
-    assert (both.at_local_batch.gpus, both.at_global_batch.gpus) == (4, 1)
-    assert not both.is_same_work
     assert not advice.clearly_best
-    words = "An epoch has more samples" if are_known else "if it has more samples"
-    assert words in shown(advice)
+    assert "different work" in text.summary(advice)[0]
+    [told] = [str(warning) for warning in advice.warnings if warning.code == "work-unknown"]
+    assert "has more samples" in told or not are_known
 
 
 def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
@@ -258,10 +242,10 @@ def test_a_setting_that_misses_a_bound_never_ties(bound):
     parts = [runs_of({"power_limit_w": limit}, [time_s - 0.1, time_s, time_s + 0.1])
              for limit, time_s in ((None, 100.0), (200.0, 100.6))]  # fmt: skip
     free = advice_of(*parts)
-    assert 200.0 in {tie.option.setting["power_limit_w"] for tie in free.ties}
+    assert 200.0 in {tie.option.setting.power_limit_w for tie in free.ties}
     bounded = advice_of(*parts, **bound)
-    assert bounded.recommended.setting["power_limit_w"] is None
-    assert 200.0 not in {tie.option.setting["power_limit_w"] for tie in bounded.ties}
+    assert bounded.recommended.setting.power_limit_w is None
+    assert 200.0 not in {tie.option.setting.power_limit_w for tie in bounded.ties}
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +353,7 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
                     [window for _, windows in parts for window in windows])  # fmt: skip
     path = write_store(tmp_path / "store", *tables).path
     page = read_report([path])
-    for words in ("Run digits-cnn on 1 GPU", "at local batch 64, 4 GPUs", "Left out: 6 runs"):
+    for words in ("Run digits-cnn on 1 GPU", "allows a larger batch: 4 GPUs", "Left out: 6 runs"):
         assert words in page
     findings = analyse(*tables)
     [screen] = sections(Content(findings, (), Layout(("advice",))))

@@ -96,7 +96,7 @@ def test_every_analysis_names_the_scope(store: Path) -> None:
     laws = results.fit(y="energy_j", energy_scope="gpu")
     assert {row.group["energy_is"] for row in laws.rows} == {"gpu, counter"}
     capped = results.advise(energy_scope="gpu").recommended
-    assert capped.setting["power_limit_w"] == 200.0
+    assert capped.setting.power_limit_w == 200.0
     (change,) = [
         item
         for item in results.compare(str(store), energy_scope="gpu").changes

@@ -8,8 +8,7 @@ from functools import cached_property
 
 import pandas as pd
 
-from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.caveats import runs_without_result
+from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_drift, factor_model

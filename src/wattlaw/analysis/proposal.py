@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advise.run_options import needed_epochs, options_of_runs
+from wattlaw.analysis.advise.possible_options import options_of_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS
@@ -104,14 +105,14 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
             "for nodes"
         )
     comparable = comparable_runs(findings.runs, workload)
-    needed = needed_epochs(comparable, findings.epochs, campaign.epochs, None)
-    amount = needed.for_setting({}) or Quantity(1.0, 1.0, 1.0)
+    amounts, _ = needed_epochs(comparable, findings.epochs, campaign.epochs, None)
+    amount = next(iter(amounts.values()))
     rows = comparable.rows
     rows = rows[
         rows["hardware"].isna() if job.hardware is None else rows["hardware"] == job.hardware
     ]
     settings = _settings(job, campaign.nodes)
-    options = options_of_runs(replace(comparable, rows=rows), lambda _: amount)
+    options = options_of_runs(replace(comparable, rows=rows), amounts)
     ran = dict(_of_runs(options, settings))
     if not ran:
         raise Refused(f"{workload}: no run has the batch and the limits of most runs")
@@ -158,7 +159,8 @@ _MATCHED = ("gpus", "nodes", "local_batch", "precision", *LIMITS)
 def _of_runs(
     options: Sequence[Option], settings: Sequence[Setting]
 ) -> Iterator[tuple[Setting, Point]]:
-    ran = {tuple(item.setting[name] for name in _MATCHED): item for item in reversed(options)}
+    columns = [(item.columns, item) for item in reversed(options)]
+    ran = {tuple(values[name] for name in _MATCHED): item for values, item in columns}
     for setting in settings:
         if item := ran.get(tuple(getattr(setting, name) for name in _MATCHED)):
             values = item.source, item.repeats, item.train_time_s, item.train_energy_j

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
-from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.caveats import runs_without_result
+from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
 from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.api.fits import fit_metrics

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from math import ceil
 from numbers import Real
@@ -65,6 +65,8 @@ class Setting:
     expert_parallel: int = 1
     sharding: str | None = None  # of parameters and optimizer between ranks, such as ``"full"``
     activation_checkpointing: bool = False
+    #: Versions by name. They are facts: two runs of one setting may differ in them.
+    software: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
@@ -155,13 +157,18 @@ class Setting:
         return None if self.local_batch is None else self.local_batch * self.gpus
 
     @property
+    def micro_batch(self) -> float | None:
+        """Return the samples that a GPU processes at once."""
+        return None if self.local_batch is None else self.local_batch / self.gradient_accumulation
+
+    @property
     def samples(self) -> float:
         """Return the samples of an optimizer step; with an unknown batch, one for each GPU."""
         return self.gpus * (self.local_batch or 1.0)
 
 
 _set = object.__setattr__
-_DEFAULTS = {item.name: item.default for item in fields(Setting)}
+_DEFAULTS = {item.name: item.default for item in fields(Setting) if item.compare}
 
 
 def _in_range(value: object, most: float = sys.float_info.max) -> bool:

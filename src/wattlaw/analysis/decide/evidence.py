@@ -104,12 +104,12 @@ def read_evidence(
         job = jobs_of(rows, study.workloads[0].name, study.launch.gpus_per_node)[0]
     seconds = _seconds(own, epochs)
     overheads = [total - trained for total, trained in seconds.values() if trained]
-    startup_s = max(0.0, median(overheads)) if overheads else 0.0
+    overhead_s = max(0.0, median(overheads)) if overheads else 0.0
     per_epoch = epoch_samples or 1.0
     if job is not None and job.unit == "epoch":
         per_epoch = job.samples_per_unit or 1.0
     candidates = {
-        run.run_id: _candidate(run, settings[run.run_id], per_epoch, startup_s, study)
+        run.run_id: _candidate(run, settings[run.run_id], per_epoch, overhead_s, study)
         for run in planned
     }
     done = own.index[own["status"] == "done"]
@@ -146,7 +146,7 @@ def read_evidence(
 
 
 def _candidate(
-    run: PlannedRun, setting: Setting, per_epoch: float, startup_s: float, study: Study
+    run: PlannedRun, setting: Setting, per_epoch: float, overhead_s: float, study: Study
 ) -> Candidate:
     measure = run.spec.measure
     steps: float = measure.warmup_steps + (measure.steps or 0)
@@ -155,7 +155,7 @@ def _candidate(
     emulated = emulated_setting(run, study)
     if emulated is not None:
         emulated = replace(emulated, local_batch=setting.local_batch)
-    return Candidate(setting, steps, startup_s + (measure.seconds or 0.0), emulated)
+    return Candidate(setting, steps, overhead_s + (measure.seconds or 0.0), emulated)
 
 
 def _job_rows(study: Study, rows: pd.DataFrame, run_ids: Collection[str]) -> pd.DataFrame:

@@ -132,6 +132,27 @@ class Job:
             return observation.step_time_s
         return observation.step_time_s * self._per_unit / observation.setting.samples
 
+    def means(
+        self, settings: Sequence[Setting], draws: int
+    ) -> tuple[Floats, Floats | None, Floats, Floats | None]:
+        """Return draws of the mean time and energy of a unit, shape (draws, settings).
+
+        After them, the standard deviations of the logarithms of a run's time and energy.
+        """
+        posterior = fit(self.observations)
+        times, noise, powers, power_noise = posterior.means(settings, draws)
+        if self._per_unit is not None:
+            times = times * np.array([self._per_unit / item.samples for item in settings])
+        if (fixed_s := posterior.epoch_s) is not None:
+            every = max(1, posterior.draws // draws)  # as in ``Posterior.means``
+            times = times + fixed_s[::every, None]
+        if powers is None or power_noise is None:
+            return times, None, noise, None
+        watts = powers * np.array([item.gpus for item in settings])
+        if self.host is not None:
+            watts = watts + self.host.draws(settings, len(times), posterior.seed)
+        return times, times * watts, noise, np.hypot(noise, power_noise)
+
     @property
     def _per_unit(self) -> float | None:
         """Return the samples of a unit; None if the unit is a step."""
