@@ -4,14 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wattlaw.analysis.findings import analyse
 from wattlaw.api.results import open as open_results
 from wattlaw.common.errors import one_line
 from wattlaw.report.figures import GALLERY
 from wattlaw.report.layouts import MAX_CAVEATS
 from wattlaw.report.pictures import chart_of, draw_charts
 from wattlaw.report.sections import Picture
-from wattlaw.report.stores import read_findings
 from wattlaw.report.topics import verdict
+from wattlaw.store.statistics import read_telemetry
 from wattlaw.store.store import Store
 from wattlaw.study.sources import MEASURED, source_of
 
@@ -68,7 +69,8 @@ def read_results(paths: Sequence[Path]) -> Results:
         if results.metrics.empty:
             return Results(reason="no run is done yet")
         stores = [Store(path) for path in paths]
-        findings = read_findings(stores, results.runs, results.epochs)
+        statistics, joint = read_telemetry(stores, results.runs)
+        findings = analyse(results.runs, results.epochs, statistics=statistics, joint=joint)
         chosen = [figure for name in _FIGURES for figure in GALLERY if figure.name == name]
         charts = (chart_of(figure, findings) for figure in chosen)
         pictures = draw_charts([chart for chart in charts if chart is not None])

@@ -6,6 +6,7 @@ import pytest
 from made_studies import Caps, Model, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import analyse, facts
+from wattlaw.report.topics import data_quality
 from wattlaw.study.footprint import Footprint
 
 ONE = {"resnet50": Model(3000.0, 0.83, 256)}
@@ -113,3 +114,19 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
         "zero": "the training windows have no duration above 0 s",
     }
     assert analyse(*study()).not_timed.empty
+
+
+def test_interruptions_and_clocks_are_told():
+    runs = [
+        run_row("a", interruptions=2, clock_offset_max_s=0.0032),
+        run_row("b", repeat=1, interruptions=0, clock_offset_max_s=0.001),
+        run_row("c", repeat=2, interruptions=1, status="failed", reason="out of tries"),
+    ]
+    windows = [window_row("a", 1), window_row("b", 1), window_row("a", 2, interrupted=True)]
+    text = " ".join(data_quality.status_sentences(analyse(*frames(runs, windows))))
+    assert "2 runs were interrupted (3 times in total)" in text
+    assert "Left out: 1 training window" in text
+    assert "compared in 2 runs: they differ by at most 3.2 ms" in text
+    without = " ".join(data_quality.status_sentences(analyse(*study())))
+    assert "interrupted" not in without
+    assert "clocks" not in without

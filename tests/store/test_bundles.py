@@ -28,7 +28,6 @@ from wattlaw.api.results import Results
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.exporting.bundle import columns_in_markdown
-from wattlaw.report.stores import read_accounting_windows
 from wattlaw.store.bundle import Bundle, open_store
 from wattlaw.store.schema import TABLES, describe_columns
 from wattlaw.store.statistics import read_telemetry
@@ -100,7 +99,6 @@ def test_a_report_reads_the_same_from_a_bundle(store, bundle):
     for one, other in zip(first, again, strict=True):
         assert_frame_equal(one, other)
         assert len(one) > 0
-    assert read_accounting_windows([open_store(bundle)]).empty
 
 
 def test_a_bundle_of_a_bundle_is_the_same_file(bundle, tmp_path):

@@ -28,7 +28,6 @@ from wattlaw.analysis.metrics import metrics
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
 from wattlaw.analysis.metrics.groups import aggregate, groups, join_energy_kinds
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.analysis.metrics.scheduler_energy import Sites, summarise_sites
 from wattlaw.analysis.predict.overview import Overview, overviews
 from wattlaw.common import formatting
 from wattlaw.common.errors import Refused
@@ -70,7 +69,6 @@ class Findings:
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
-    sites: Sites
     cautions: tuple[Caution, ...]  # about runs that do not compare
     decisions: tuple[Decision, ...] = ()  # of studies with ``decide``, at most one of each store
 
@@ -124,7 +122,6 @@ def analyse(
     *,
     statistics: pd.DataFrame | None = None,
     joint: pd.DataFrame | None = None,
-    accounting_windows: pd.DataFrame | None = None,
     footprint: Footprint | None = None,
     reference: int | None = None,
     target: float | None = None,
@@ -134,9 +131,8 @@ def analyse(
     """Return all findings of the tables.
 
     ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
-    ``store.statistics``, where there is telemetry of GPUs; ``accounting_windows`` of
-    ``report.stores``, to compare with a scheduler's accounting. ``footprint``, ``reference`` and
-    ``target`` are those of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
+    ``store.statistics``, where there is telemetry of GPUs. ``reference`` and ``target`` are those
+    of ``speedup.speedups`` and ``to_target.analyse_targets``.
     ``decisions`` has the last one of each store that has one, ``energy_scope`` is that of
     ``metrics.run_metrics``.
     """
@@ -179,7 +175,6 @@ def analyse(
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
         footprint=footprint,
-        sites=summarise_sites(table, runs, epochs, accounting_windows),
         cautions=tuple(_cautions(table)),
         decisions=tuple(decisions),
     )

@@ -269,7 +269,10 @@ class StoreReports(StoreTables):
         return fit_metrics(self.metrics, "gpus", "time_s", None).to_frame()
 
     def _findings(self, **options: Any) -> "Findings":
-        from wattlaw.report.stores import read_findings
+        from wattlaw.analysis.findings import analyse
+        from wattlaw.store.statistics import read_telemetry
 
         options["decisions"] = tuple(self._decisions())
-        return read_findings(self._stores, *self._tables, **options)
+        runs, epochs = self._tables
+        statistics, joint = read_telemetry(self._stores, runs)
+        return analyse(runs, epochs, statistics=statistics, joint=joint, **options)
