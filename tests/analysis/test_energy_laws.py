@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.laws.energy_laws import energy_law, energy_laws, factor_drift, factor_model
-from wattlaw.analysis.laws.series import fit_table, scaling_series
+from wattlaw.analysis.laws.series import fit_metrics, fit_table, scaling_series
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.api.fits import fit_metrics
 from wattlaw.common.errors import Refused
 
 COUNTS = (1, 2, 4, 8, 16)

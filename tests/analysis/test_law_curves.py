@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from wattlaw.analysis.laws.curves import LAWS, Curve, fit_curve
+from wattlaw.analysis.laws.fitting import Selection, selection
 from wattlaw.analysis.laws.observations import observe
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.analysis.laws.series_fits import Selection, selection
 from wattlaw.common.errors import Refused
 
 COUNTS = np.array([1.0, 2, 4, 8, 16, 32, 64])

@@ -14,9 +14,9 @@ from scipy import stats
 
 from conftest import wattlaw
 from public_data import public_csv
+from wattlaw.analysis.laws.fitting import fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.analysis.laws.series_fits import fit_groups
 from wattlaw.api.fits import fit
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused

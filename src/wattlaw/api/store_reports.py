@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.api.fits import fit_metrics
+from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.questions import read_question
 from wattlaw.api.store_tables import StoreTables, checked_scope
 from wattlaw.common import registry

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.laws.series_fits import SeriesFits
+from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions
 from wattlaw.api import fits as tables
 from wattlaw.api import results
@@ -87,7 +87,7 @@ def _is_table(path: Path) -> bool:
 def _fits(
     source: Sequence[Path], x: str, y: str, by: list[str] | None, energy_scope: str | None, *,
     strict: bool,
-) -> SeriesFits:  # fmt: skip
+) -> Fits:  # fmt: skip
     if _is_table(source[0]):
         fits = tables.fit(source[0], x, y, by or ())
         if fits.left_out:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
+from wattlaw.analysis.laws.limit_effects import without_limits
 from wattlaw.analysis.metrics.groups import differing_options
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
@@ -16,21 +17,14 @@ from wattlaw.report.facets import (
     Quantity,
     against_workers,
     facet,
-    fixed_dataset,
     panel_size,
     row_labels,
     shorten_middle,
     unique_labels,
-    without_limits,
 )
 from wattlaw.report.topics.energy import counted_note, energy_quantity
 from wattlaw.report.topics.measured import setting_columns, with_labels
 from wattlaw.report.topics.scaling import TIME
-
-#: Explains B_crit where a sentence first names it.
-_CRITICAL = (
-    "the critical batch B_crit (samples per step at which epochs to the target have doubled)"
-)
 
 
 def means(findings: Findings) -> tables.Table | None:
@@ -83,7 +77,7 @@ def targets(findings: Findings) -> tables.Table | None:
 
 
 def quality_sentences(findings: Findings) -> Iterator[str]:
-    """Yield where quality falls with the global batch, and the critical batches."""
+    """Yield up to where quality holds, and workloads without a time to the target."""
     rows = [row for row in findings.quality if len(row.means)]
     for verdict in (FALLS, NO_FALL):
         for row in rows:
@@ -96,12 +90,8 @@ def quality_sentences(findings: Findings) -> Iterator[str]:
             f"{undecided} of {fmt.plural(len(rows), 'group')} of runs; the table has the reasons."
         )
     if findings.targets is not None:
-        name = _CRITICAL
-        for group, law in findings.targets.critical:
-            yield f"{group['workload']}: {fmt.full_stop(law.sentence.replace('B_crit', name, 1))}"
-            name = "B_crit"
         for group, reason in findings.targets.refusals:
-            yield f"{group['workload']}: no critical batch: {fmt.full_stop(reason)}"
+            yield f"{group['workload']}: no time to the target: {fmt.full_stop(reason)}"
 
 
 def _label(findings: Findings, row: BatchQuality) -> str:
@@ -121,7 +111,7 @@ def _label(findings: Findings, row: BatchQuality) -> str:
 
 def constant_batch(findings: Findings, rule: str) -> Spec | None:
     """Draw time and energy per unit against workers at constant global or local batch."""
-    rows = without_limits(fixed_dataset(findings.series))
+    rows = findings.unlimited_series
     rows = rows[rows["rule"] == rule]
     if rows.empty:
         return None
@@ -139,7 +129,7 @@ def growing_data(findings: Findings) -> Spec | None:
     if rows.empty:
         return None
     columns = [name for name in LINE_COLUMNS if name != "dataset_fraction"]
-    facets = facet(without_limits(rows), line_by=columns)
+    facets = facet(without_limits(rows, ["family"]), line_by=columns)
     notes = ["Samples per epoch are in proportion to workers.", charts.SD_BARS]
     return against_workers(facets, [Quantity("time_s", TIME)], notes)
 

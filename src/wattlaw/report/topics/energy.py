@@ -21,10 +21,8 @@ from wattlaw.report.facets import (
     Quantity,
     against_workers,
     facet,
-    fixed_dataset,
     shorten_middle,
     unit_name,
-    without_limits,
 )
 from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
 from wattlaw.report.topics.scaling import reference_label, relative_facets
@@ -70,7 +68,6 @@ def factors(findings: Findings) -> tables.Table | None:
         tables.number("R²", "r2_origin", 4),
         tables.text("proportional", proportional),
         tables.estimate("exponent", "exponent"),
-        tables.text("best form", "best"),
         tables.number("settings", "n"),
         tables.interval(f"{noun}-hours per {unit_name(laws)}", "hours", ends=("_min", "_max")),
         tables.text("note", "note"),
@@ -149,7 +146,7 @@ def counted(findings: Findings) -> tuple[str, ...]:
 
 
 def energy_sentences(findings: Findings) -> Iterator[str]:
-    """Yield what is counted, the factor of each workload and hardware, and its drift."""
+    """Yield what is counted and the factor of each workload and hardware."""
     if findings.energy is None:
         why = "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
         if findings.sources_label == "imported":
@@ -159,10 +156,6 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
     caveats = [text for origin, text in _ORIGINS.items() if origin in findings.energy]
     yield " ".join([f"Energies include: {findings.energy}.", *caveats])
     noun = worker_noun(findings)
-    drifts = findings.factor_drift["verdict"].value_counts()
-    if len(drifts):
-        counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
-        yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
     for row in _laws(findings).to_dict("records"):
         limits = [
             fmt.setting_label(kind, row[kind]) for kind in POWER_SETTINGS if fmt.known(row[kind])
@@ -186,7 +179,7 @@ def _laws(findings: Findings) -> Any:
 
 def energy_figure(findings: Findings) -> Spec | None:
     """Draw energy per unit against workers; lines join only energies that count the same."""
-    rows = without_limits(fixed_dataset(findings.series))
+    rows = findings.unlimited_series
     rows = rows[rows["energy_j"].notna()]
     if rows.empty:
         return None
