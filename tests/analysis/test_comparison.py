@@ -96,18 +96,6 @@ def test_the_pooled_change_is_the_geometric_mean_of_the_ratios():
     assert (pooled.n_a, pooled.n_b, pooled.interval) == (8, 9, REPEATS)
 
 
-def test_intervals_contain_the_true_ratio_as_often_as_they_say():
-    dice, hits, count = np.random.default_rng(0), 0, 250
-    sides = [(metrics({1: [1.0] * n, 2: [1.0] * n}), ratio, sd)
-             for n, ratio, sd in ((3, 1.0, 0.02), (5, 1.1, 0.06))]  # fmt: skip
-    for _ in range(count):
-        drawn = [rows.assign(epoch_time_s=ratio * np.exp(dice.normal(0, sd, len(rows))))
-                 for rows, ratio, sd in sides]  # fmt: skip
-        low, high = compare(*drawn).pooled["time"].ratio_ci
-        hits += low <= 1.1 <= high
-    assert 0.92 <= hits / count <= 0.98
-
-
 def test_without_repeats_only_the_settings_show_scatter():
     one = {gpus: values[:1] for gpus, values in A.items()}
     other = {gpus: values[:1] for gpus, values in B.items()}
@@ -251,8 +239,7 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
 def test_the_command_fails_beyond_a_limit_only(stores, tmp_path, capsys):
     line = ["compare", *map(str, stores)]
     for limits, code in (
-        (["time > +5%"], 0), (["time < -1%"], 4), (["time > +5%", "energy < -1%"], 4),
-        (["metric > +1%"], 0), (["metric > +1%", "--strict"], 4), (["--strict"], 0),
+        (["time > +5%", "metric > +1%"], 0), (["metric > +1%", "--strict"], 4),
         (["time > 5 percent"], 2),
     ):  # fmt: skip
         words = [limit if limit == "--strict" else f"--fail-if={limit}" for limit in limits]

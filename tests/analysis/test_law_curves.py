@@ -193,8 +193,8 @@ def test_deviations_that_repeats_share_make_counts_the_observations():
 def test_a_law_is_refused_where_it_is_not_defined():
     x = np.array([0.25, 0.5, 1, 2, 4])
     table = select(x, x**-0.7).table.set_index("law")
-    assert table.loc["usl", "reason"] == "not defined below N = 1"
-    assert table.loc["communication", "reason"] == "not defined below N = 1"
+    assert table.loc["usl", "reason"] == "not defined below 1"
+    assert table.loc["communication", "reason"] == "not defined below 1"
     with pytest.raises(Refused, match="above 0"):
         select([1, 2, 4, 8], [1.0, 2.0, -1.0, 3.0])
 
@@ -206,7 +206,7 @@ def test_fitted_cost_terms_are_not_negative():
     assert min(low for low, _ in curve.params_ci.values()) >= 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @example(
     {207: 1e199, 284: 7e199, 500: 2e98, 499: 2e199, 50: 2e178, 6: 2e16, 119: 7e199, 195: 4e-196}
 )

@@ -521,13 +521,6 @@ def test_energy_laws_are_quoted_with_their_cap():
     assert "V100-32GB, 102 W: 92 (" in text
 
 
-def test_the_drift_of_the_factor_is_summarised_by_verdict():
-    findings = mit_findings()
-    drift = findings.factor_drift.iloc[:3].assign(verdict=["falls", "cannot tell", "falls"])
-    text = text_of(replace(findings, factor_drift=drift), "energy")
-    assert "falls in 2, cannot tell in 1 of 3 series" in text
-
-
 def test_a_section_has_a_limited_number_of_sentences():
     notes = tuple(f"note {i}" for i in range(MAX_CAVEATS + MAX_SENTENCES + 4))
     findings = replace(small_findings(), cautions=tuple(Caution("a", note) for note in notes))
