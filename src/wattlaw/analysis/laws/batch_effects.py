@@ -86,14 +86,11 @@ def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
 
     Verdict ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
     and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is within
-    the margin with that confidence, and no run diverged from the best batch on. Otherwise ``cannot
-    tell``, with the reason: a direction that is unknown, one batch, no repeats, too much spread,
-    runs that diverged.
+    the margin with that confidence, and no run diverged from the best batch on.
 
     A run diverged if it was evaluated (it has an ``eval_time_s``, a ``loss``, or an infinite
-    metric) and has no finite metric, while others of its group have one. An imported run without a
-    metric but with an evaluation time or a loss counts as diverged; one without all three was not
-    evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
+    metric) and has no finite metric, while others of its group have one. A repeat of which any run
+    diverged, on any number of GPUs, has no quality.
     """
     known = table[table["global_batch"].notna()]
     return tuple(_group_quality(*item) for item in groups(known, _BY))
@@ -216,8 +213,7 @@ class BestComparison:
     """Distance of each mean from the best of the others, bigger being better.
 
     ``low`` and ``high`` bound mean_i - max over j != i of mean_j. Which of the means have a high
-    below 0, so are not the best, and all ``low`` hold together at 95 %; how far such a high is
-    below 0 holds at 95 % for that mean alone. ``p_value`` is that of "i is the best".
+    below 0, so are not the best, and all ``low`` hold together at 95 %.
     """
 
     mean: Floats
@@ -230,19 +226,13 @@ def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
     """Compare each sample's mean with the best of the others.
 
     Hsu's multiple comparisons with the best (J. C. Hsu 1996, "Multiple Comparisons: Theory and
-    Methods", chapter 4), on the one-sided comparisons with a control of C. W. Dunnett 1955, "A
-    Multiple Comparison Procedure for Comparing Several Treatments with a Control".
+    Methods", chapter 4), on the one-sided comparisons with a control of C. W. Dunnett 1955.
 
     With s^2 the variance pooled over the k samples, n_i their sizes and d_j the 95 % quantile of
     the greatest of the k - 1 t statistics against sample j, the bound of i below j is L_ij =
     mean_i - mean_j - d_j s sqrt(1/n_i + 1/n_j). Then high_j = min over i of -L_ij, and low_i
     = min(0, min of L_ij over those j != i with high_j > 0). Assumes independent, normal values of
-    one variance.
-
-    Raises
-    ------
-    Refused
-        There are fewer than two samples, no repeats, or repeats that are all the same.
+    one variance. Refused with fewer than two samples, or without repeats that differ.
     """
     if len(samples) < 2:
         raise Refused("a comparison needs at least two samples")

@@ -53,10 +53,8 @@ def energy_law(table: pd.DataFrame) -> dict[str, Any]:
 
     Returns the values of ``GROUP_COLUMNS``; ``n`` settings of ``runs``; ``hours_min, hours_max``;
     ``factor_w`` of E = factor_w 3600 h by least squares weighted with 1 / h^2, as errors grow with
-    E: the mean of E / h over settings, in W per GPU; ``exponent`` of E ~ h^exponent by least
-    squares in logs; their standard errors ``_se`` and 95 % intervals ``_low`` and ``_high``;
-    ``r2_origin`` and ``r2_log_log``, 1 - sum (E - fit)^2 / sum (E - mean E)^2, None where all
-    energies are the same; and ``note``, the settings that differ among the runs.
+    E; ``exponent`` of E ~ h^exponent in logs; their ``_se`` and 95 % intervals; ``r2_origin`` and
+    ``r2_log_log``, of E; and ``note``, the settings that differ among the runs.
     """
     rows = with_energy(table, GROUP_COLUMNS)
     points = rows.groupby(list(SETTINGS), dropna=False)[[HOURS, ENERGY]].mean()
@@ -142,12 +140,11 @@ class FactorModel(Result):
 def factor_model(table: pd.DataFrame) -> FactorModel:
     """Fit ln factor ~ ln samples per GPU-hour + ln steps per GPU-hour + workload + hardware.
 
-    Ordinary least squares over runs. Standard errors are robust to what the repeats of a setting
-    share (clusters of settings), and the intervals are from Student's t with settings - 1 degrees
-    of freedom. The ratio of the two rates is the global batch, so without several of these they
-    are confounded. GPU-hours are in all three ratios: an error in them alone looks like a joint
-    elasticity of 1. Refused as ``with_energy``, if a rate is unknown or does not vary by itself, or
-    if there are fewer settings than terms + 3.
+    Ordinary least squares over runs, with standard errors robust to what the repeats of a setting
+    share, and Student's t with settings - 1 degrees of freedom. The ratio of the two rates is the
+    global batch, so without several of these they are confounded. GPU-hours are in all three
+    ratios: an error in them alone looks like a joint elasticity of 1. Refused as ``with_energy``,
+    if a rate does not vary by itself, or of fewer settings than terms + 3.
     """
     rows = with_energy(table, ("energy_is", *POWER_SETTINGS))
     known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]

@@ -58,22 +58,16 @@ class LimitComparison(Result):
 def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") -> LimitComparison:
     """Compare the scaling laws of the time of one family of ``scaling_series`` under its limits.
 
-    Rows in which the other limit is set too are ignored if there are some without it. Limits with
-    fewer than three GPU counts are left out; with fewer than two limits, the comparison is refused.
+    Limits with fewer than three GPU counts are left out; with fewer than two limits, the comparison
+    is refused. ``limits`` of the result has a row per limit, the reference (no limit, else the
+    highest) first: the ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference
+    with its 90 % interval (within the margin exactly where both one-sided tests reject at 5 %) and
+    ``equivalence_p``. "same beta" needs equivalence; "different beta" a difference at 5 % without.
 
-    ``limits`` of the result has a row per limit, the reference (no limit, else the highest) first:
-    the ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
-    interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided tests
-    reject at 5 %) and ``equivalence_p``.
-
-    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU count
-    are not independent where the count deviates from the law, which ``basis`` takes into account:
-    if a lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are
-    all the same, they are averaged first, and every GPU count has an effect of its own that all
-    limits share, so that only differences between limits at the same count are used (if the limits
-    share enough counts).
-
-    "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
+    Residuals are taken as independent and normal in ln t, with one variance. Where a GPU count
+    deviates from the law (a lack-of-fit F test rejects at ``POOLING_LEVEL``), or repeats are all
+    the same, they are averaged first, and every count has an effect of its own that all limits
+    share (if they share enough counts); ``basis`` says so.
     """
     rows = _usable_rows(series_rows, limit)
     limits = distinct_limits(rows[limit])

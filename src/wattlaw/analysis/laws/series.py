@@ -46,9 +46,8 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     Adds ``rule`` (global_batch, local_batch, or unknown_batch where a row has neither) and
     ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
     ``placement``, the nodes if they do not follow from the GPUs: ``2 nodes`` or ``fewest nodes``;
-    ``series``, a label that names the settings in which the series of a table differ; and
-    ``family``, the same without cap and clock. A series has at least two GPU counts. Missing
-    ``options`` and ``train`` are taken as none. Rows with one of ``law_refusals`` are left out.
+    ``series``, a label; and ``family``, the same without cap and clock. A series has at least two
+    GPU counts. Rows with one of ``law_refusals`` are left out.
     """
     table = table[law_refusals(table).isna()]
     table = table.assign(**{name: table[name].astype(object).fillna("{}") for name in JSON_COLUMNS})

@@ -30,13 +30,11 @@ _COLUMNS = [*_NUMBERS, "energy_is", "why"]
 def epochs_to_target(
     epochs: pd.DataFrame, target: float, better: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Return after how many epochs each run first reached a target.
+    """Return after how many epochs each run of ``better`` first reached a target.
 
-    The evaluations of ``epochs``, windows of a store, have a ``metric``. Warm-up epochs count: they
-    train as well. Reached is at least (better ``higher``) or at most (``lower``) the target. Runs
-    that are not in ``better``, by ``run_id``, are left out. The columns are ``run_id,
-    epochs_to_target`` (missing when never reached), ``reached, epochs_evaluated`` (up to the last
-    evaluation), ``best``.
+    Warm-up epochs count: they train as well. Reached is at least (better ``higher``) or at most
+    (``lower``) the target. The columns are ``run_id, epochs_to_target`` (missing when never
+    reached), ``reached, epochs_evaluated`` (up to the last evaluation), ``best``.
     """
     evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
     evaluated = evaluated.assign(better=evaluated["run_id"].map(better)).dropna(subset="better")
@@ -64,15 +62,11 @@ def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> 
     The columns are those of ``SETTINGS``, and
 
     - ``epochs_trained, runs, runs_reached``: repeats with this global batch, on any GPUs, and those
-      that got there.
-    - ``epochs, epochs_low, epochs_high``: geometric mean over these repeats; missing if one of them
-      did not reach the target.
-    - ``statistical_efficiency``: least ``epochs`` among the batches of the group / ``epochs``.
-    - ``time_to_target_s, time_to_target_s_low, ..., energy_to_target_j, ...``: ``epochs`` x
-      geometric mean over the setting's repeats of ``epoch_time_s`` and of ``energy_per_epoch_j``;
-      training alone, without evaluations and start-up.
-    - ``energy_is``: what the energy counts; no energy where that differs between repeats.
-    - ``why`` there is no time, or None. Without a known global batch there is none.
+      that got there; ``epochs, epochs_low, epochs_high``: their geometric mean, missing if one of
+      them did not; ``statistical_efficiency``: least ``epochs`` among the batches / ``epochs``.
+    - ``time_to_target_s, ..._low, ..._high, energy_to_target_j, ...``: ``epochs`` x geometric mean
+      over the setting's repeats of time and energy per epoch, without evaluations and start-up.
+    - ``energy_is``: what the energy counts; ``why`` there is no time, or None.
 
     Intervals at 95 %: normal logs, variances of the two factors added, degrees of freedom by Welch
     and Satterthwaite; missing without repeats of both.

@@ -71,19 +71,11 @@ class ComparableRuns:
 def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
-    Replayed runs are excluded if there are measured ones, and simulated runs if there are others.
-    Runs that emulate other GPUs, and runs on several GPUs whose workers do not cooperate, are
-    excluded. The unit of most runs is kept. Of several variants of the job (options, training loop,
-    share of the data set, length of a run), the one with the largest share of the data is kept,
-    then the one with the most runs. Of energies that count different devices, those of the most
-    settings are kept; the other runs keep their times only. ``warnings`` names what is excluded,
-    and ``left_out`` counts it.
-
-    Raises
-    ------
-    Refused
-        No run of this workload is done, and the text lists the workloads that have runs; or the
-        workers of no run cooperate.
+    Measured runs are kept, else replayed, else simulated ones; the unit of most runs; of several
+    variants of the job (options, training loop, share of the data set, length of a run), the one
+    with the largest share of the data, then with the most runs. Of energies that count different
+    devices, those of the most settings are kept; the other runs keep their times only.
+    Refused if no run of the workload is done, or the workers of no run cooperate.
     """
     rows = table[table["workload"] == workload]
     if rows.empty:

@@ -23,8 +23,7 @@ ROUNDING = 1e-9
 def f_test_p(between: float, between_df: int, within: float, within_df: int) -> float:
     """Return p of F = (between / its df) / (within / its df), of two sums of squares.
 
-    Small where what groups differ by, or a law leaves of their means, is more than their repeats
-    explain (Draper & Smith 1998, "Applied Regression Analysis", section 2.1).
+    Draper & Smith 1998, "Applied Regression Analysis", section 2.1.
     """
     ratio = (between / between_df) / (within / within_df)
     return float(special.fdtrc(between_df, within_df, ratio))
@@ -162,9 +161,8 @@ class LeastSquares:
 class Pooled:
     """Means of samples, and the variance that they share.
 
-    ``freedom`` is 0, and there is no variance, without repeats and where repeats are ``identical``
-    up to rounding (a replay, a simulation, a coarse clock): identical repeats do not prove that
-    the mean is certain.
+    ``freedom`` is 0 without repeats, and where repeats are ``identical`` up to rounding (a replay,
+    a coarse clock): identical repeats do not prove that the mean is certain.
     """
 
     means: Mapping[Hashable, float]
@@ -192,8 +190,7 @@ class Pooled:
 def pool(samples: Mapping[Any, Floats]) -> Pooled:
     """Return the means of ``samples``, each of one value at least, and their pooled variance.
 
-    s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom: as many as there are
-    repeats beyond the first of each. It assumes one variance, and repeats that are independent.
+    s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom; it assumes one variance.
     """
     means = {key: float(values.mean()) for key, values in samples.items()}
     sizes = {key: len(values) for key, values in samples.items()}
