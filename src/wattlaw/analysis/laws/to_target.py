@@ -34,25 +34,15 @@ def epochs_to_target(
 
     Warm-up epochs count: they train as well. Reached is at least (better ``higher``) or at most
     (``lower``) the target. The columns are ``run_id, epochs_to_target`` (missing when never
-    reached), ``reached, epochs_evaluated`` (up to the last evaluation), ``best``.
+    reached), ``reached``.
     """
     evaluated = epochs[(epochs["phase"] == "evaluate") & epochs["metric"].notna()]
     evaluated = evaluated.assign(better=evaluated["run_id"].map(better)).dropna(subset="better")
     metric, higher = evaluated["metric"], evaluated["better"] == "higher"
-    evaluated = evaluated.assign(
-        number=evaluated["epoch"] + 1,  # the first epoch is 0
-        is_reached=(metric >= target).where(higher, metric <= target),
-        signed=metric.where(higher, -metric),
-    )
-    by_run = evaluated.groupby("run_id", sort=True)
-    first = evaluated[evaluated["is_reached"]].groupby("run_id")["number"].min()
-    result = pd.DataFrame({"epochs_to_target": first.reindex(by_run.size().index).astype(float)})
-    best = by_run["signed"].max()
-    return result.assign(
-        reached=result["epochs_to_target"].notna(),
-        epochs_evaluated=by_run["number"].max(),
-        best=best.where(by_run["better"].first() == "higher", -best),
-    ).reset_index()
+    reached = (metric >= target).where(higher, metric <= target)
+    number = (evaluated["epoch"] + 1).astype(float).where(reached)  # the first epoch is 0
+    first = number.groupby(evaluated["run_id"]).min().rename("epochs_to_target")
+    return first.to_frame().assign(reached=first.notna()).reset_index()
 
 
 def time_to_target(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> pd.DataFrame:
