@@ -113,13 +113,6 @@ def test_an_undecided_result_has_a_reason(table, why):
     assert why in row.sentence
 
 
-def test_runs_of_one_repeat_on_other_gpus_count_once():
-    table = learned(like_resnet50(), repeats=1)
-    copied = pd.concat([table, table.assign(gpus=2), table.assign(gpus=4, power_limit_w=200.0)])
-    (row,) = quality_by_batch(copied)
-    assert row.verdict == CANNOT_TELL and "no repeats" in row.sentence
-
-
 def test_runs_that_learn_otherwise_are_not_compared():
     short = learned(like_resnet50())
     long = short.assign(epochs_trained=90, metric=short["metric"] + 0.1)
@@ -192,11 +185,3 @@ def test_a_repeat_that_diverged_on_one_of_several_gpu_counts_has_diverged():
     both = pd.concat([table, diverged(table, {128: 1}).assign(gpus=2)])
     (row,) = quality_by_batch(both)
     assert "1 of 3 repeats at 128 diverged" in row.sentence
-
-
-def test_a_single_batch_next_to_a_diverged_one_has_a_reason():
-    (row,) = quality_by_batch(diverged(learned({32: 0.7, 64: 0.7}), {64: 5}))
-    assert "one global batch only" in row.sentence
-    assert "5 of 5 repeats at 64 diverged" in row.sentence
-    assert row.means["verdict"].isna().all()  # nothing was compared
-    json.dumps(row.to_dict(), allow_nan=False)

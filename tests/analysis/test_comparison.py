@@ -281,16 +281,6 @@ def test_results_are_compared_in_python(stores):
     assert back == pytest.approx(1 / comparison.pooled["energy"].ratio)
 
 
-def test_a_damaged_run_is_left_out_of_a_comparison(stores, capsys):
-    run = next((stores[1] / "runs").iterdir())
-    (run / "epochs.parquet").unlink()
-    assert main(["compare", *map(str, stores), "--json"]) == 0
-    output = capsys.readouterr()
-    assert json.loads(output.out)["b"]["runs"] == 8
-    assert run.name in output.err
-    assert main(["compare", *map(str, stores), "--strict"]) == 2
-
-
 def test_the_last_two_commits_of_a_store_are_compared(tmp_path, capsys):
     store, commits = tmp_path / "store", ("1" * 40, "2" * 40, "3" * 40 + "-dirty")
     of_commit = {"x": {1: [9.0, 8.0]}, "a": A, "b": B}

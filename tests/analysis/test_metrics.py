@@ -160,17 +160,6 @@ def test_a_meter_that_did_not_move_measured_no_energy():
     assert run["energy_per_epoch_j"] == 2.0
 
 
-def test_runs_that_are_not_done_never_enter_a_mean():
-    runs = [run_row("a"), run_row("b", repeat=1, status="failed")]
-    table = run_metrics(*frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=99.0)]))
-    assert table["run_id"].to_list() == ["a"]
-    findings = analyse(*frames([run_row("a", status="failed", reason="broken")], []))
-    assert findings.runs.empty
-    assert findings.fits.laws == ()
-    assert findings.not_done["reason"].to_list() == ["broken"]
-    assert findings.energy is None
-
-
 GPU = {"gpu_energy_j": 7200.0, "energy_source": "counter", "energy_verdict": "ok"}
 
 
@@ -206,12 +195,6 @@ def test_derived_metrics_equal_a_calculation_by_hand():
     assert run["steps_per_gpu_hour"] == pytest.approx(2000)
     assert run["energy_per_gpu_hour_j"] == pytest.approx(900_000)
     assert (run["eval_time_s"], run["eval_energy_j"]) == (3.0, 65.0)
-
-
-def test_energy_of_the_gpus_alone_is_known_where_the_processors_was_lost():
-    run = one_run(window_row("a", 1, cpu_energy_j=10.0, **GPU), window_row("a", 2, **GPU))
-    assert np.isnan(run["energy_per_epoch_j"])
-    assert run["gpu_energy_per_epoch_j"] == 7200.0
 
 
 def test_utilisation_of_a_run_is_that_of_all_its_samples():
@@ -259,15 +242,6 @@ def test_loop_settings_distinguish_cells_and_the_seed_does_not():
     ]
     found = aggregate(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
     assert sorted(found["n"]) == [1, 2]
-
-
-def test_an_evaluation_of_unknown_duration_has_none_and_not_zero():
-    run = one_run(
-        window_row("a", 1),
-        window_row("a", 1, phase="evaluate", duration_s=None, metric=0.9),
-    )
-    assert np.isnan(run["eval_time_s"])
-    assert run["metric"] == 0.9
 
 
 def test_the_statistics_of_all_samples_replace_what_is_pooled_from_windows():

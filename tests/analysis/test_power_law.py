@@ -135,32 +135,6 @@ def test_trusted_intervals_cover_the_truth(between, least):
     assert (np.mean(hits, axis=0) >= least).all()
 
 
-def test_a_date_as_group_becomes_text(tmp_path, capsys):
-    table = pd.DataFrame(
-        {"gpus": [1, 2, 4], "t": [8.0, 4.1, 2.0], "day": pd.to_datetime(["2026-11-21"] * 3)}
-    )
-    table.to_parquet(tmp_path / "t.parquet")
-    line = ["fit", str(tmp_path / "t.parquet"), "--y", "t", "--by", "day", "--json"]
-    assert main(line) == 0
-    assert json.loads(capsys.readouterr().out)[0]["group"] == {"day": "2026-11-21T00:00:00"}
-
-
-def test_the_command_line_gives_the_same_laws(tmp_path, capsys):
-    table = pd.concat([random_table(seed).assign(s=seed) for seed in range(5)])
-    table.to_csv(tmp_path / "table.csv", index=False)
-    line = ["fit", str(tmp_path / "table.csv"), "--x", "n", "--y", "t", "--by", "s", "--json"]
-    assert main(line) == 0
-    laws = json.loads(capsys.readouterr().out)
-    assert [law["group"] for law in laws] == [{"s": seed} for seed in range(5)]
-    for law in laws:
-        rows = table[table["s"] == law["group"]["s"]]
-        expected = fit_power_law(rows["n"], rows["t"]).to_dict()
-        assert set(law) == KEYS
-        assert [law[name] for name in ("beta", "beta_se", "x_min", "x_max")] == pytest.approx(
-            [expected[name] for name in ("beta", "beta_se", "x_min", "x_max")]
-        )
-
-
 several = st.lists(st.integers(1, 500), min_size=3, unique=True)
 
 
@@ -174,13 +148,8 @@ def test_an_exact_law_is_found_again(alpha, beta, counts):
 @pytest.mark.parametrize(
     ("x", "y", "says"),
     [
-        ([], [], "0 distinct"),
-        ([1, 2], [2.0, 1.0], "2 distinct worker counts; a law needs at least 3"),
-        ([2, 2, 2, 2], [1.0, 2.0, 3.0, 4.0], "1 distinct"),
-        ([1, 2, np.nan], [3.0, 2.0, 1.0], "2 distinct"),
-        ([1, 2, 4], [3.0, np.nan, 1.0], "2 distinct"),
+        ([1, 2, np.nan], [3.0, 2.0, 1.0], "2 distinct worker counts; a law needs at least 3"),
         ([0, 1, 2], [3.0, 2.0, 1.0], "1 of 3 rows"),
-        ([1, 2, 4], [3.0, 2.0, 0.0], "above 0"),
         ([1, 2, 4], [3.0, -2.0, 1.0], "above 0"),
         ([1, 2, 4], [3.0, np.inf, 1.0], "1 of 3 rows"),
     ],

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from made_tables import frames, run_row, window_row
@@ -48,17 +46,6 @@ def test_a_metric_that_is_better_low_is_reached_from_above():
     found = epochs_to_target(epochs, 2.0, {"a" * 16: "lower", "z" * 16: "higher"})
     assert found["epochs_to_target"].item() == 2
     assert epochs_to_target(epochs, 2.0, {"z" * 16: "higher"}).empty
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0, 1), st.floats(0, 1))
-def test_a_harder_target_never_takes_fewer_epochs(metrics, one, two):
-    easy, hard = sorted([one, two])
-    epochs = frames(*trained("a" * 16, metrics))[1]
-    higher = {"a" * 16: "higher"}
-    first = epochs_to_target(epochs, easy, higher)["epochs_to_target"].item()
-    second = epochs_to_target(epochs, hard, higher)["epochs_to_target"].item()
-    assert math.isnan(second) or first <= second
 
 
 def rise(reach: int, length: int = 10) -> list[float]:
