@@ -22,13 +22,12 @@ _MAX_COUNTS = 7
 
 def comparisons(findings: Findings) -> tables.Table | None:
     """Return, per family and kind of limit, whether limits change the exponent."""
-    rows = []
-    for series, comparison in findings.comparisons:
-        # Of the limits, the one that differs most from the reference is shown.
-        others = comparison.limits.iloc[1:]
-        largest = others.iloc[int(others["beta_difference"].abs().argmax())]
-        kind = {"series": series, "kind": comparison.limit}
-        rows.append(vars(comparison) | kind | dict(largest.drop("equivalence_p")))
+    rows = [
+        vars(comparison)
+        | {"series": series, "kind": comparison.limit}
+        | dict(comparison.largest.drop("equivalence_p"))
+        for series, comparison in findings.comparisons
+    ]
     return tables.build(
         "comparisons",
         "Does a limit change the exponent β?",
