@@ -22,7 +22,7 @@ from wattlaw.common.errors import BadInput, Refused
 
 KEYS = {
     "group", "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value",
-    "x_min", "x_max", "beta_se_hc3", "beta_ci_hc3", "beta_se_repeats", "beta_ci_repeats",
+    "x_min", "x_max", "beta_se_repeats", "beta_ci_repeats",
     "alpha_ci_repeats", "lack_of_fit_p", "trusted", "selected", "breakpoint",
     "breakpoint_p", "no_breakpoint_reason", "reason", "unit", "nodes",
 }  # fmt: skip
