@@ -76,7 +76,7 @@ def _comparison_page(result: Comparison, path: Path) -> None:
 
 def _fit_lines(result: Fits) -> list[str]:
     refused = [f"{group_label(group)}: {reason}" for group, reason in result.refusals]
-    return ["t = α N^−β", *refused, *scaling.breakpoints(result.rows)]
+    return [result.formula, *refused, *scaling.breakpoints(result.rows)]
 
 
 @shown.register

@@ -183,12 +183,20 @@ _LAW_KEYS = (*(item.name for item in fields(PowerLaw) if item.repr), *PowerLaw.p
 
 @dataclass(frozen=True)
 class Fits(Result):
-    """One fit per group; ``left_out`` counts the rows of the table without a value of x or y."""
+    """One fit of y against x per group; ``left_out`` counts the rows without a value of these."""
 
     rows_field = "rows"
 
     rows: tuple[Fit, ...]
+    x: str
+    y: str
     left_out: int = 0
+
+    @property
+    def formula(self) -> str:
+        x = "N" if self.x == "gpus" else self.x
+        y = "t" if self.y.endswith("time_s") else self.y
+        return f"{y} = α {x}^−β"
 
     @property
     def laws(self) -> tuple[tuple[Group, PowerLaw], ...]:
@@ -222,4 +230,4 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
             first = f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""
             raise BadInput(f"column {name!r} is not numeric{first}")
     fits = tuple(Fit.of(group, rows[x], rows[y]) for group, rows in groups(frame, by))
-    return Fits(fits, int(frame[[x, y]].isna().any(axis=1).sum()))
+    return Fits(fits, x, y, int(frame[[x, y]].isna().any(axis=1).sum()))

@@ -128,7 +128,7 @@ def fit_metrics(
     if missing:  # and not once more as series of no worker counts
         table = table[table[y].notna()]
     if by is None and x == "gpus" and y in table.columns:
-        return Fits((*fit_table(table, y).rows, *missing))
+        return Fits((*fit_table(table, y).rows, *missing), x, y)
     names = [by] if isinstance(by, str) else list(by or ())
     if by is None:  # one group for each job: what else varies than x and the batches
         others = (name for name in (*FIXED, "gpus", "nodes") if name != x and name in table)
@@ -142,7 +142,7 @@ def fit_metrics(
         replace(fit, unit=units.get(fit.group.get("unit", table["unit"].iloc[0])))
         for fit in map(_without_estimated, fits.rows)
     ]
-    return Fits((*rows, *missing), fits.left_out)
+    return Fits((*rows, *missing), x, y, fits.left_out)
 
 
 def fit_table(table: pd.DataFrame, y: str = "time_s") -> Fits:
@@ -152,7 +152,7 @@ def fit_table(table: pd.DataFrame, y: str = "time_s") -> Fits:
         Fit(group, refusal=f"{plural(len(rows), 'run')}: {group.pop('reason')}")
         for group, rows in groups(left, ["workload", "reason"])
     ]
-    return Fits((*fit_series(scaling_series(table), y).rows, *refused))
+    return Fits((*fit_series(scaling_series(table), y).rows, *refused), "gpus", y)
 
 
 def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:
@@ -176,7 +176,7 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:
                     replace(fit, unit=unit_of(y, str(unit)), nodes=_nodes(of_fit))
                     for fit, (_, of_fit) in fitted
                 ]
-    return Fits(tuple(map(_without_estimated, fits)))
+    return Fits(tuple(map(_without_estimated, fits)), "gpus", y)
 
 
 def _without_estimated(fit: Fit) -> Fit:

@@ -91,7 +91,7 @@ def laws(fits: Fits) -> tables.Table | None:
     notes = [_FROM_MEANS] if any(_beta_interval(fit).endswith("*") for fit in rows) else []
     notes += [_ONE_NODE] if any(fit.nodes == (1, 1) for fit in rows) else []
     return tables.build(
-        "laws", "t = α N^−β", _COLUMNS, rows, note=" ".join(notes), max_rows=len(rows)
+        "laws", fits.formula, _COLUMNS, rows, note=" ".join(notes), max_rows=len(rows)
     )
 
 
