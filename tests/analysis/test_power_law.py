@@ -177,7 +177,7 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
     refused = next(row.to_dict() for row in fits.rows if row.law is None)
     assert refused["law"] is None
     assert refused["beta"] is None
-    assert refused["reason"].startswith("2 distinct worker counts")
+    assert refused["reason"].startswith("2 distinct values of n")
     assert set(refused) == KEYS
 
 
