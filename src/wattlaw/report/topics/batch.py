@@ -1,6 +1,7 @@
 """Batch effects: quality against global batch, time and energy at a constant batch, and targets."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -33,19 +34,21 @@ def means(findings: Findings) -> tables.Table | None:
         for quality in findings.quality
         for row in quality.means.to_dict("records")
     ]
-    columns = [
-        tables.text("runs of", "label"),
-        tables.number("global batch", "global_batch", 9),
-        tables.number("repeats", "n"),
-        tables.number("mean", "mean", 4),
-        tables.number("SD", "sd", 2),
-        tables.number("worse than the best by", "worse_by", 2),
-        tables.interval("95 % interval", "worse_by", 2),
-        tables.p_value("p of being the best", "p_value"),
-        tables.text("verdict", "verdict"),
-    ]
     return tables.build(
-        "batch_means", "Quality after the last epoch, by global batch", columns, rows
+        "batch_means",
+        "Quality after the last epoch, by global batch",
+        [
+            tables.text("runs of", "label"),
+            tables.number("global batch", "global_batch", 9),
+            tables.number("repeats", "n"),
+            tables.number("mean", "mean", 4),
+            tables.number("SD", "sd", 2),
+            tables.number("worse than the best by", "worse_by", 2),
+            tables.interval("95 % interval", "worse_by", 2),
+            tables.p_value("p of being the best", "p_value"),
+            tables.text("verdict", "verdict"),
+        ],
+        rows,
     )
 
 
@@ -53,23 +56,23 @@ def targets(findings: Findings) -> tables.Table | None:
     if findings.targets is None:
         return None
     rows = with_labels(findings.targets.settings, findings.varying_settings)
-    columns = [
-        *setting_columns(findings.varying_settings),
-        tables.Column(
-            "reached by",
-            lambda row: f"{fmt.number(row['runs_reached'])} of {fmt.number(row['runs'])}",
-        ),
-        tables.estimate("epochs", "epochs"),
-        tables.number("statistical efficiency", "statistical_efficiency"),
-        tables.amount("time", "time_to_target_s", rows, fmt.TIME_UNITS),
-        tables.amount("energy", "energy_to_target_j", rows, fmt.ENERGY_UNITS),
-        tables.text("energy is", "energy_is"),
-        tables.text("why not", "why"),
-    ]
+
+    def reached(row: dict[str, Any]) -> str:
+        return f"{fmt.number(row['runs_reached'])} of {fmt.number(row['runs'])}"
+
     return tables.build(
         "targets",
         f"Time and energy to {fmt.number(findings.targets.target, 6)}",
-        columns,
+        [
+            *setting_columns(findings.varying_settings),
+            tables.Column("reached by", reached),
+            tables.estimate("epochs", "epochs"),
+            tables.number("statistical efficiency", "statistical_efficiency"),
+            tables.amount("time", "time_to_target_s", rows, fmt.TIME_UNITS),
+            tables.amount("energy", "energy_to_target_j", rows, fmt.ENERGY_UNITS),
+            tables.text("energy is", "energy_is"),
+            tables.text("why not", "why"),
+        ],
         rows.to_dict("records"),
         note="Epochs to the target (statistical efficiency) times seconds and joules per epoch "
         "(system efficiency), without evaluation.",
