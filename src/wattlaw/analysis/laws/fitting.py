@@ -103,16 +103,16 @@ def selection(data: Observations) -> Selection:
             ),
         }
     )
-    best, reason = _select_law(table)
+    best, reason = _select_law(table, data.noun)
     return Selection(fitted[best], table, unit, reason)
 
 
-def _select_law(table: pd.DataFrame) -> tuple[str, str]:
+def _select_law(table: pd.DataFrame, noun: str) -> tuple[str, str]:
     near = table[table["aicc"] <= table["aicc"].min() + AICC_TOLERANCE]
     if near.empty:
         errors = table.set_index("law")["holdout_error"].abs().dropna()
         if errors.empty:
-            return POWER.name, "too few worker counts to compare laws"
+            return POWER.name, f"too few {noun} to compare laws"
         return str(errors.idxmin()), "too few observations for AICc; lowest holdout error"
     names = near.sort_values(["k", "aicc"], kind="stable")["law"].tolist()
     lowest, others = near.sort_values("aicc")["law"].iloc[0], ", ".join(names[1:])

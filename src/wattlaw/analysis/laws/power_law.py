@@ -75,9 +75,8 @@ class PowerLaw(Result):
         p_value = self.lack_of_fit_p
         if self._noise.share < 1 and se is not None and beta_ci and alpha_ci:
             why = (
-                f"repeats of a worker count share deviations from the law (lack of fit p = "
-                f"{p_value:.2g}, below {obs.POOLING_LEVEL:g}), so the error is that of the counts' "
-                "means"
+                f"repeats share deviations from the law (lack of fit p = {p_value:.2g}, below "
+                f"{obs.POOLING_LEVEL:g}), so the error is that of their means"
             )
             return Trusted("repeats", se, beta_ci, alpha_ci, why)
         why = "without repeats, the error is that of the scatter around the law"
