@@ -68,7 +68,7 @@ SLOW = (
     "measure", "readme", "track", "sampler", "out_of_memory", "molecules", "vision", "advice",
     "image_files",
     "command_line", "limit_comparison", "claims", "site_limits", "full_disk",
-    "scheduler_energy", "clocks", "cancel", "import_isolation", "hostile_limits", "damaged_stores",
+    "clocks", "cancel", "import_isolation", "hostile_limits", "damaged_stores",
     "hostile_tables", "implausible_energy", "unexpected_errors", "terminal_output",
 )  # fmt: skip
 

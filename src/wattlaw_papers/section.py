@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.laws.fitting import Fit
 from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
-from wattlaw.analysis.laws.series_fits import SeriesFit
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.sections import Content, Layout, Method, Parts, Section
@@ -117,7 +117,7 @@ def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str
         yield text
 
 
-def _published(fit: SeriesFit) -> Published | None:
+def _published(fit: Fit) -> Published | None:
     """Return the published exponent of a fit's workload, cap and clock."""
     for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
         if all(getattr(value, name, None) == fit.group.get(name) for name in POWER_SETTINGS):
@@ -125,7 +125,7 @@ def _published(fit: SeriesFit) -> Published | None:
     return None
 
 
-def _published_beta(fit: SeriesFit) -> str | None:
+def _published_beta(fit: Fit) -> str | None:
     value = _published(fit)
     if value is None:
         return None
@@ -133,7 +133,7 @@ def _published_beta(fit: SeriesFit) -> str | None:
     return f"{fmt.number(value.value)} ({counts}; {value.source.name}, {value.hardware})"
 
 
-def _beta_in_published_range(fit: SeriesFit) -> float | None:
+def _beta_in_published_range(fit: Fit) -> float | None:
     value = _published(fit)
     if value is None or fit.law is None or not (value.gpus_min and value.gpus_max):
         return None

@@ -93,11 +93,6 @@ def test_energies_that_count_different_things_have_no_ratio():
     assert found.loc[100.0, "time_ratio"] == pytest.approx(2)
 
 
-def test_a_setting_of_one_limit_is_left_out():
-    table = rows(power_limit_w=[100, 100], time_s=[1.0, 2], energy_j=[1.0, 2])
-    assert limit_effects(table).empty
-
-
 def test_each_machine_keeps_runs_without_limits_or_with_the_highest():
     table = rows(hardware=["a", "a", "b", "b", "b"], power_limit_w=[np.nan, 200, 300, 300, 250],
                  clock_limit_mhz=[np.nan, np.nan, 1000, 900, 1000])  # fmt: skip

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from made_studies import kit, mit
+from made_studies import kit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.laws.series import fit_series, scaling_series
@@ -70,11 +70,6 @@ def test_speedup_is_a_ratio_of_geometric_means_with_a_pooled_interval():
     assert table.loc[1, "speedup"] == 1.0
 
 
-def test_a_law_of_energy_says_what_the_energy_is():
-    fits = fit_series(scaling_series(run_metrics(*study(source="counter"))), "energy_per_epoch_j")
-    assert {group["energy_is"] for group, _ in fits.laws} == {"cpu, counter"}
-
-
 def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():
     made = kit(repeats=2)
     series = scaling_series(run_metrics(made.runs, made.epochs))
@@ -89,16 +84,6 @@ def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():
     groups = [group for group, _ in fit_series(series).laws if "fraction_per_gpu" in group]
     assert {group["fraction_per_gpu"] for group in groups} == {1 / 16}
     assert all("dataset_fraction" not in group for group in groups)
-
-
-def test_a_family_has_the_series_that_differ_in_cap_and_clock_alone():
-    made = mit(counts=(2, 4), repeats=1)
-    series = scaling_series(run_metrics(made.runs, made.epochs))
-    families = series.groupby("family")["series"].nunique()
-    assert dict(families) == {
-        "bert-base, local batch 8": 5, "dimenet, local batch 128": 5,
-        "resnet50, local batch 256": 5, "schnet, local batch 128": 5, "vgg16, local batch 256": 5,
-    }  # fmt: skip
 
 
 def test_runs_without_any_batch_make_one_series():
@@ -159,17 +144,6 @@ def test_energies_that_count_different_things_have_no_ratio():
     table = speedups(scaling_series(run_metrics(*frames(runs, windows))))
     assert table["energy_ratio"].isna().all()
     assert table["speedup"].notna().all()
-
-
-def test_a_repeat_without_energy_leaves_the_ratio_of_the_others():
-    energy = {"cpu_energy_j": 4.0, "energy_source": "counter", "energy_verdict": "ok"}
-    runs = [run_row("a"), run_row("b", repeat=1), run_row("c", gpus=2, local_batch=32)]
-    windows = [window_row(name, 1, **energy) for name in "abc"]
-    windows[1]["energy_verdict"] = "partial"
-    windows[2]["cpu_energy_j"] = 6.0
-    table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
-    assert table.loc[2, "energy_ratio"] == pytest.approx(1.5)
-    assert set(table["energy_is"]) == {"cpu, counter"}
 
 
 def test_repeats_that_are_all_the_same_give_no_interval():

@@ -131,7 +131,7 @@ def test_several_stores_are_one_set_of_results(folder, measured):
 
 def test_a_fit_of_a_store_is_that_of_its_table(results):
     (row,) = results.fit().rows
-    assert "SeriesFits(" not in str(results.fit())
+    assert "Fits(" not in str(results.fit())
     assert row.group["global_batch"] == 256
     uncapped = results.metrics[results.metrics["power_limit_w"].isna()]
     (of_table,) = wattlaw.fit(uncapped, by=["workload"]).rows
@@ -352,7 +352,7 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
                 value = eval(expression, names)  # noqa: S307
                 shown.append(type(value).__name__)
     assert shown == [
-        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "SeriesFits", "Advice",
+        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "Fits", "Advice",
         "DataFrame", "ConcatChart", "Claims", "Report", "TrackResult",
     ]  # fmt: skip
     assert names["outcome"].done == 21

@@ -483,15 +483,12 @@ def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
     assert merge_warnings([replace(first, warnings=both[:1])]) == ["energies"]
 
 
-def test_the_text_of_energies_has_their_scope_factors_and_drift():
+def test_the_text_of_energies_has_their_scope_and_factors():
     findings = mit_findings()
     text = text_of(findings, "energy")
     assert text.startswith("Energies include: gpu, counter.")
     law = findings.energy_laws.set_index("workload").loc["resnet50"]
     assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
-    drift = findings.factor_drift.iloc[:3].assign(verdict=["falls", "cannot tell", "falls"])
-    text = text_of(replace(findings, factor_drift=drift), "energy")
-    assert "falls in 2, cannot tell in 1 of 3 series" in text
     none = replace(findings, energy_laws=findings.energy_laws.assign(reason="too few settings"))
     assert "W per GPU;" not in text_of(none, "energy")
 

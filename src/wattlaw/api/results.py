@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
-from wattlaw.analysis.laws.series_fits import SeriesFits
-from wattlaw.api.fits import fit_metrics
+from wattlaw.analysis.laws.fitting import Fits
+from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.questions import read_baseline, read_question
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput
@@ -35,7 +35,7 @@ class Results(StoreReports):
         by: str | Sequence[str] | None = None,
         *,
         energy_scope: str | None = None,
-    ) -> SeriesFits:
+    ) -> Fits:
         """Fit the power law y = alpha * x^-beta, and other laws, to each scaling series.
 
         Parameters

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.api.fits import fit_metrics
+from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.questions import read_question
 from wattlaw.api.store_tables import StoreTables, checked_scope
 from wattlaw.common import registry
@@ -266,7 +266,10 @@ class StoreReports(StoreTables):
         return fit_metrics(self.metrics, "gpus", "time_s", None).to_frame()
 
     def _findings(self, **options: Any) -> "Findings":
-        from wattlaw.report.stores import read_findings
+        from wattlaw.analysis.findings import analyse
+        from wattlaw.store.statistics import read_telemetry
 
         options["decisions"] = tuple(self._decisions())
-        return read_findings(self._stores, *self._tables, **options)
+        runs, epochs = self._tables
+        statistics, joint = read_telemetry(self._stores, runs)
+        return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

@@ -37,7 +37,6 @@ from wattlaw.report.topics import (
     measured,
     prediction,
     scaling,
-    scheduler_energy,
     utilisation,
     verdict,
 )
@@ -75,12 +74,10 @@ def _scaling(content: Content) -> Parts:
 def _energy(content: Content) -> Parts:
     findings = content.findings
     yield from energy.energy_sentences(findings)
-    yield from scheduler_energy.agreement_sentences(findings)
     if findings.energy is not None:
         yield from content.pictures
         yield energy.factors(findings)
         yield energy.factor_terms(findings)
-    yield scheduler_energy.energies(findings)
     if findings.footprint is not None:
         yield energy.totals(findings)
         yield BulletList("What carbon and cost include", energy.counted(findings))

@@ -170,17 +170,6 @@ def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]
     return [name for name in columns if name in differing]
 
 
-def without_limits(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without cap and clock; of families that have none, those of the highest."""
-    rows = series
-    for limit in LIMITS:
-        missing = rows[limit].isna()
-        has_missing = missing.groupby(rows["family"]).transform("any")
-        highest = rows.groupby("family")[limit].transform("max")
-        rows = rows[missing | (~has_missing & (rows[limit] == highest))]
-    return rows
-
-
 def fixed_dataset(series: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of series whose data set does not grow with the workers."""
     return series[series["fraction_per_gpu"].isna()]

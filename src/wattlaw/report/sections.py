@@ -98,7 +98,7 @@ class Section:
     layouts
         Layouts by the name that ``--template`` accepts.
     law_columns
-        Columns of the table of power laws, whose rows are ``analysis.laws.series_fits.SeriesFit``.
+        Columns of the table of power laws, whose rows are ``analysis.laws.fitting.Fit``.
     citations
         Sources, for the list of what to cite.
     """

@@ -72,19 +72,12 @@ _RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end 
 def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.DataFrame:
     """Return time, speed and energy of each limit as ratios to the run without it.
 
-    ``time_ratio = T(limit) / T(reference)`` of geometric means over repeats, ``speed_ratio`` its
-    inverse, ``energy_ratio = E(limit) / E(reference)`` of the energy per epoch. The reference is
-    the same setting without the limit or, where none was run so, with the highest; the other limit
-    stays the same. 95 % intervals (``_low``, ``_high``) are those of ``speedup.ratios``, pooled
-    over the limits of the setting. A column of settings that ``table`` lacks is taken not to
-    differ.
-
-    Returns
-    -------
-    DataFrame
-        One row per setting and limit, settings of a single limit left out: the settings, ``limit``
-        and ``reference`` (missing: none), the ratios, ``n``, ``n_reference``, and ``energy_is``.
-        Energies that count different things have no ratio, and ``energy_is`` names all of them.
+    One row per setting and limit, settings of a single limit left out: the settings, ``limit`` and
+    ``reference`` (missing: none; else the highest), ratios of geometric means over repeats with
+    their 95 % intervals of ``speedup.ratios``, pooled over the limits of the setting, ``n``,
+    ``n_reference``, and ``energy_is``. Energies that count different things have no ratio, and
+    ``energy_is`` names all of them. The other limit stays the same. A column of settings that
+    ``table`` lacks is taken not to differ.
     """
     names = [name for name in SETTINGS if name in table.columns and name != limit]
     limits = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)

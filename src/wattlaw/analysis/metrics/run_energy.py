@@ -17,9 +17,7 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
     """Return the mean energy of an epoch's windows; missing when any window lacks a part.
 
     ``energy_scope`` is ``all`` for the outermost scope that was measured, or the kinds that count,
-    such as ``gpu``, ``node`` or ``gpu+cpu+dram``; where none of these was measured, the energy is
-    missing. By run, ``block_energy_j``, ``block_gpu_energy_j``, ``block_node_energy_j``, and of
-    ``run_metrics`` ``energy_scope, energy_source`` and ``energy_verdict``.
+    such as ``gpu+cpu+dram``; where none of these was measured, the energy is missing.
     """
     by_run = windows.groupby("run_id", sort=True)
     counted = by_run[_ENERGY_COLUMNS].count().set_axis(list(KINDS), axis=1)

@@ -23,27 +23,27 @@ _MAX_COUNTS = 7
 
 def comparisons(findings: Findings) -> tables.Table | None:
     """Return, per family and kind of limit, whether limits change the exponent."""
-    rows = []
-    for series, comparison in findings.comparisons:
-        others = comparison.limits.iloc[1:]  # of which the one that differs most is shown
-        largest = others.iloc[int(others["beta_difference"].abs().argmax())]
-        rows.append({"series": series, "comparison": comparison, **largest})
-    columns = [
-        tables.text("series", "series"),
-        tables.text("limit", lambda row: LIMIT_NAMES[row["comparison"].limit]),
-        tables.text("verdict", lambda row: row["comparison"].verdict),
-        tables.p_value("p of a difference", lambda row: row["comparison"].difference_p),
-        tables.p_value("p of equivalence", lambda row: row["comparison"].equivalence_p),
-        tables.number("largest difference of β", "beta_difference", 2),
-        tables.interval("90 % interval", "beta_difference", 2),
-        tables.text("at", lambda row: limit_label(row["comparison"].limit, row["limit"])),
-        tables.number("margin", lambda _: MARGIN),
-        tables.text("computed from", lambda row: row["comparison"].basis),
+    rows = [
+        vars(comparison)
+        | {"series": series, "kind": comparison.limit}
+        | dict(comparison.largest.drop("equivalence_p"))
+        for series, comparison in findings.comparisons
     ]
     return tables.build(
         "comparisons",
         "Does a limit change the exponent β?",
-        columns,
+        [
+            tables.text("series", "series"),
+            tables.text("limit", lambda row: LIMIT_NAMES[row["kind"]]),
+            tables.text("verdict", "verdict"),
+            tables.p_value("p of a difference", "difference_p"),
+            tables.p_value("p of equivalence", "equivalence_p"),
+            tables.number("largest difference of β", "beta_difference", 2),
+            tables.interval("90 % interval", "beta_difference", 2),
+            tables.text("at", lambda row: limit_label(row["kind"], row["limit"])),
+            tables.number("margin", lambda _: MARGIN),
+            tables.text("computed from", "basis"),
+        ],
         rows,
         note="Analysis of covariance of ln t over limits and ln N. A difference is shown where its "
         "p is below 0.05. Only the equivalence test (two one-sided tests against the margin) shows "
@@ -102,9 +102,9 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
         for quantity in ("time", "energy"):
             ratios = changed[f"{quantity}_ratio"].dropna()
             row |= {
-                quantity: ratios.median() if len(ratios) else None,
-                f"{quantity}_least": ratios.min() if len(ratios) else None,
-                f"{quantity}_most": ratios.max() if len(ratios) else None,
+                quantity: ratios.median(),
+                f"{quantity}_least": ratios.min(),
+                f"{quantity}_most": ratios.max(),
             }
         table.append(row)
     return table

@@ -113,18 +113,19 @@ def status_sentences(findings: Findings) -> Iterator[str]:
     yield f"{total:,} runs: {counts}." if total else "There is no run."
     if findings.not_done.empty and total:
         yield "Every run is done."
-    sites = findings.sites
-    if sites.interrupted_runs:
-        was = "was" if sites.interrupted_runs == 1 else "were"
+    interruptions = findings.stored["interruptions"].fillna(0)
+    if interrupted := int((interruptions > 0).sum()):
+        was = "was" if interrupted == 1 else "were"
         yield (
-            f"{fmt.plural(sites.interrupted_runs, 'run')} {was} interrupted "
-            f"({fmt.plural(sites.interruptions, 'time')} in total) and continued later."
+            f"{fmt.plural(interrupted, 'run')} {was} interrupted "
+            f"({fmt.plural(int(interruptions.sum()), 'time')} in total) and continued later."
             f"{interruption_note(findings)}"
         )
-    if sites.clock_offset_max_s is not None:
+    offsets = findings.stored["clock_offset_max_s"].dropna()
+    if len(offsets):
         yield (
-            f"The clocks of hosts were compared in {fmt.plural(sites.clock_runs, 'run')}: they "
-            f"differ by at most {fmt.number(1e3 * sites.clock_offset_max_s)} ms, uncertainty "
+            f"The clocks of hosts were compared in {fmt.plural(len(offsets), 'run')}: they "
+            f"differ by at most {fmt.number(1e3 * float(offsets.max()))} ms, uncertainty "
             "included. The windows and samples of a host use its own clock, so no time or energy "
             "of a window depends on it."
         )

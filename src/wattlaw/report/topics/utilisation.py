@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.limit_effects import Limit
+from wattlaw.analysis.laws.limit_effects import Limit, without_limits
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.charts import Spec
@@ -19,7 +19,6 @@ from wattlaw.report.facets import (
     facet,
     fixed_dataset,
     shorten_middle,
-    without_limits,
 )
 from wattlaw.report.topics.scaling import facets_by_limit
 
@@ -44,7 +43,7 @@ def sentences(findings: Findings) -> Iterator[str]:
 def mean(findings: Findings) -> Spec | None:
     """Draw mean SM and memory utilisation against workers, without caps and clocks."""
     note = "Values are means over all samples of a run's training windows."
-    rows = without_limits(fixed_dataset(findings.series)).dropna(subset=_MEAN, how="all")
+    rows = findings.unlimited_series.dropna(subset=_MEAN, how="all")
     return _sm_and_memory(facet(rows, most=2 * MAX_LINES), _MEAN, "", note)
 
 
@@ -70,8 +69,8 @@ def joint(findings: Findings) -> Spec | None:
     """Draw joint memory and SM utilisation at the two worker counts of ``compared_counts``."""
     if findings.joint is None or findings.joint.empty:
         return None
-    rows = findings.series[findings.series["run_id"].isin(findings.joint["run_id"])]
-    rows = without_limits(fixed_dataset(rows))
+    series = findings.series[findings.series["run_id"].isin(findings.joint["run_id"])]
+    rows = without_limits(fixed_dataset(series), ["family"])
     if rows.empty:
         return None
     facets = facet(rows, PANEL_COLUMNS, (), one_panel=False)
