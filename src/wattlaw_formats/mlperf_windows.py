@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.importing.account import Account
-from wattlaw.importing.overlap import Span, overlapping
+from wattlaw.importing.timeseries import overlapping
 from wattlaw.importing.reading import number
 
 METRIC = "eval_accuracy"
@@ -196,7 +196,7 @@ def _innermost(
         around = (epoch.rows in kept for epoch in _within(block, epochs))
         if block.rows in kept and any(around):
             leave_out([block], "of epochs, which are read instead")
-    spans = [Span(rows, "train", *each.times) for rows, each in kept.items()]
+    spans = {rows: ("train", *each.times) for rows, each in kept.items()}
     for rows, why in overlapping(spans).items():
         leave_out([kept[rows]], f"is {why}")
     return sorted(kept.values(), key=lambda each: each.times)

@@ -18,11 +18,10 @@ import numpy.typing as npt
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import MAX_READINGS, Source, moment_ns
 from wattlaw.importing.readings import SampleRows, gpus_of
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import measure_of, measured, phase_of
+from wattlaw.importing.timeseries import measure_of, measured, overlapping, phase_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw_formats.hdf5 import Node, read_tree
 
@@ -106,11 +105,10 @@ def _round(
             _add_sensor(reader, rows, _name(host), sensor, started_ns)
     windows = list(_calls(reader, group, started_ns))
     ends_ns = [row["start_ns"] + round(row["duration_s"] * 1e9) for row in windows]
-    spans = [
-        Span(index, row["phase"], row["start_ns"], end_ns)
+    left = overlapping({
+        index: (row["phase"], row["start_ns"], end_ns)
         for index, (row, end_ns) in enumerate(zip(windows, ends_ns, strict=True))
-    ]
-    left = overlapping(spans)
+    })  # fmt: skip
     reader.dropped.update(("call", why) for why in left.values())
     windows = [row for index, row in enumerate(windows) if index not in left]
     if not windows:
@@ -128,8 +126,7 @@ def _round(
     )  # fmt: skip
     if readings is None:
         return run, end_ns
-    measured_rows, telemetry = measured(run.record.run_id, run.windows, readings)
-    return ImportedRun(record=run.record, windows=measured_rows, telemetry=telemetry), end_ns
+    return measured(run, readings), end_ns
 
 
 def _add_sensor(

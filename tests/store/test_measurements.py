@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from wattlaw.common.errors import BadInput
-from wattlaw.store.fields import Field, finite_number
+from wattlaw.store.fields import Field
+from wattlaw.store.units import finite_number
 from wattlaw.store.measurements import read_measurements
 
 

@@ -18,9 +18,6 @@ from wattlaw.measure.devices.meter import Facts
 from wattlaw.store.import_tables import ImportedRun
 
 GROUP = "wattlaw.importers"
-#: Files of tools that no importer reads: tuples of a pattern of their first characters, what they
-#: are, and what to import instead.
-FOREIGN_GROUP = "wattlaw.foreign_files"
 
 
 @dataclass(frozen=True)
