@@ -77,25 +77,27 @@ class CodeCarbonImporter:
             own[:] = [task for task in own if task not in inside]
         nodes = options.constants.get("nodes", 1)
         maker, runs, notes = RunMaker(source.path, options), [], []
-        groups = [(group, False) for group in _groups(kept)]
-        for group, is_tasks in [*groups, *((own, True) for own in tasks.values() if own)]:
+        of_tasks = [own for own in tasks.values() if own]
+        groups = _groups(kept)
+        for place, group in enumerate([*groups, *of_tasks]):
+            is_tasks, numbers = place >= len(groups), [line for line, *_ in group]
             try:
                 runs.append(_run(maker, group, nodes, options, is_tasks))
             except InvalidCell as error:
-                for line, *_ in group:
+                for line in numbers:
                     account.reject(line, str(error))
                 continue
-            account.read(*(line for line, *_ in group))
+            account.read(*numbers)
             if is_tasks:
-                notes.append(f"line {group[0][0]}: {plural(len(group), 'task')} of one process")
+                notes.append(f"line {numbers[0]}: {plural(len(group), 'task')} of one process")
             elif len(group) > nodes:
-                places = ", ".join(str(line) for line, *_ in group[:8])
                 notes.append(
-                    f"lines {places}: {len(group)} processes at the same time on "
-                    f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
+                    f"lines {', '.join(map(str, numbers[:8]))}: {len(group)} processes at the same "
+                    f"time on {plural(nodes, 'node')}; each counts all of its node, so a node "
+                    "counts once"
                 )
-        processes = len(kept) + sum(map(bool, tasks.values()))
-        counts = f"{plural(processes, 'tracker')} in {plural(len(runs), 'run')}"
+        trackers = plural(len(kept) + len(of_tasks), "tracker")
+        counts = f"{trackers} in {plural(len(runs), 'run')}"
         text = f"CodeCarbon: {counts}, times in {options.zone_note}"
         return Imported(text, runs, notes=notes)
 

@@ -1,8 +1,8 @@
 """HDF5 files as plain data, read by a process of its own.
 
-A damaged file can make the HDF5 library loop without end or crash, and Python cannot interrupt it.
-A small one can have many gigabytes of values. The process has limits of time, memory and disk. It
-writes a JSON file, and a file for each list of numbers.
+A damaged file can make the HDF5 library loop without end or crash, and a small one can have many
+gigabytes of values. The process has limits of time, memory and disk; it writes a JSON file, and a
+file for each list of numbers.
 """
 
 import importlib.util

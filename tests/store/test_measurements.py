@@ -6,8 +6,8 @@ import pytest
 
 from wattlaw.common.errors import BadInput
 from wattlaw.store.fields import Field
-from wattlaw.store.units import finite_number
 from wattlaw.store.measurements import read_measurements
+from wattlaw.store.units import finite_number
 
 
 def a_table(path: Path, *lines: str) -> Path:

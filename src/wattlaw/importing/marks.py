@@ -26,8 +26,8 @@ _PHASE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,49}")
 _MAX_MARKS, _MAX_SEARCHED, _MAX_EPOCH = 100_000, 10_000, 10**7
 #: Steps are whole numbers, so that "12,000" means one thing only.
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|$))")
-#: The time of a line: ``2026-01-31 12:00:00,5 UTC``, ``31.01.2026 12:00:00`` or seconds since 1970 at
-#: its beginning. Other orders of day and month are read differently from country to country.
+#: The time of a line: ``2026-01-31 12:00:00,5 UTC``, ``31.01.2026 12:00:00``, or seconds since 1970
+#: at its beginning. Other orders of day and month are read differently from country to country.
 _TIME = re.compile(
     r"(?<!\d)((?:\d{4}([-/])\d\d\2\d\d[ T]|\d\d\.\d\d\.\d{4} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
     r"(?:\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)(?![\d:]))?(?!\s?[AP]M\b)(?!\d)"
@@ -175,15 +175,7 @@ class LogImporter:
             account.leave_out("a line of an evaluation", *results)
             evaluated = sorted([*evaluated, *results])
             found = [point for point in found if not point.is_evaluation]
-        points = list[_Point]()
-        for point in found:
-            is_same = bool(points) and point[2:4] == points[-1][2:4]
-            if points and point.t_ns <= points[-1].t_ns and not is_same:
-                account.leave_out("not later than the line before", point.row)
-            elif is_same and point[2:4] != (None, None):
-                account.leave_out("the same step or epoch as the line before", point.row)
-            else:
-                points.append(point)
+        points = _later(source, found)
         marks, notes = _marks(source, points, evaluated, is_steps=is_by_step)
         if found and are_all_evaluations:
             notes.append("every line has a word such as eval: the windows may include evaluations")
@@ -192,6 +184,20 @@ class LogImporter:
             raise BadInput(f"{path}: {'; '.join(notes or [few, *account.texts()[:2]])}")
         text = f"log: {plural(len(marks), 'window')}, times in {options.zone_note}"
         return Imported(text, marks=marks, notes=notes)
+
+
+def _later(source: Source, found: Sequence[_Point]) -> list[_Point]:
+    """Return the lines that are later than the one before, and of another step or epoch."""
+    points = list[_Point]()
+    for point in found:
+        is_same = bool(points) and point[2:4] == points[-1][2:4]
+        if points and point.t_ns <= points[-1].t_ns and not is_same:
+            source.account.leave_out("not later than the line before", point.row)
+        elif is_same and point[2:4] != (None, None):
+            source.account.leave_out("the same step or epoch as the line before", point.row)
+        else:
+            points.append(point)
+    return points
 
 
 def _time_ns(line: str, zone: tzinfo) -> int | None:

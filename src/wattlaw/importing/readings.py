@@ -188,14 +188,14 @@ def selected(readings: Readings, devices: Sequence[str]) -> tuple[Readings, list
     for key, of_device in readings.facts.items():
         if key[1] not in devices:
             continue
-        facts[key] = {**of_device}
+        more: Facts = {}
         # The other GPU of its board may not be among the devices.
         board, reporter = of_device.get("board"), of_device.get("reporter")
         if board and board not in devices:
-            facts[key] |= {"is_shared": True}
+            more = {"is_shared": True}
         elif reporter and reporter not in devices:
-            failed = f"GPU {reporter} has the power of its board"
-            facts[key] |= {"kind": "gpu", "failed": failed}
+            more = {"kind": "gpu", "failed": f"GPU {reporter} has the power of its board"}
+        facts[key] = {**of_device, **more}
     others = sorted({*known} - {*devices})
     count = len(readings.samples) - len(samples)
     left_out = f"{plural(count, 'reading')} left out: of {join_names(others)}, not in --device"

@@ -165,27 +165,23 @@ def jobs_of_json(source: Source) -> list[Job]:
 
 
 def _entry(job: Mapping[str, Any]) -> Row:
+    """Return an entry with the columns of a line."""
     state = _get(job, "state", "current") or _get(job, "state")
-    allocated = _get(job, "tres", "allocated")
-    tres = [
-        (
-            "/".join(str(each[key]) for key in ("type", "name") if each.get(key)),
-            _plain(each.get("count")),
-        )
-        for each in (allocated if isinstance(allocated, list) else [])
-        if isinstance(each, dict)
-    ]
-    names = {"JobName": "name", "Cluster": "cluster", "Partition": "partition",
-             "Account": "account"}  # fmt: skip
+    resources = []
+    for each in _list(job.get("tres"), "allocated"):
+        if isinstance(each, dict) and (amount := _plain(each.get("count"))) is not None:
+            name = "/".join(str(each[key]) for key in ("type", "name") if each.get(key))
+            resources.append(f"{name}={amount}")
     nodes = _plain(_get(job, "allocation_nodes"))
-    return {
+    row = {
         "JobID": _job_id(job)[:40],
         "State": str(state[0] if isinstance(state, list) and state else state),
-        "AllocTRES": ",".join(f"{name}={amount}" for name, amount in tres if amount is not None),
-        **({} if nodes is None else {"NNodes": str(nodes)}),
-        **{name: text_in(job, key) or "" for name, key in names.items()},
-        **_values_of(job),
+        "AllocTRES": ",".join(resources),
     }
+    row |= {} if nodes is None else {"NNodes": str(nodes)}
+    for column in ("JobName", "Cluster", "Partition", "Account"):
+        row[column] = text_in(job, column.removeprefix("Job").lower()) or ""
+    return {**row, **_values_of(job)}
 
 
 def _values_of(entry: Any) -> Row:

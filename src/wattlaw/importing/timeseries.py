@@ -110,19 +110,17 @@ def _attached(
 ) -> tuple[list[ImportedRun], str]:
     """Return runs of other files with the energies of their windows, and a text about them."""
     attached, count = [], 0
-    for run in runs:
-        timed = sum(row.get("start_ns") is not None for row in run.windows)
+    for imported in runs:
+        timed = sum(row.get("start_ns") is not None for row in imported.windows)
         if not timed:
             raise BadInput(
                 f"{path}: the windows of the other file have no times since 1970, so its readings "
                 "cannot be assigned to them"
             )
-        run = measured(run, readings)
+        run = measured(imported, readings)
         count += timed if run.telemetry else 0
-        if (site := _node_energy(run.record, readings)) is not None:
-            record = run.record.model_copy(update={"site": site})
-            run = replace(run, record=record)
-        attached.append(run)
+        site = _node_energy(run.record, readings) or run.record.site
+        attached.append(replace(run, record=run.record.model_copy(update={"site": site})))
     if not count:
         raise BadInput(f"{path}: no reading is within a window of the other file")
     return attached, f"energy of {plural(count, 'window')} from the other file"
@@ -266,15 +264,13 @@ def measured(run: ImportedRun, readings: Readings) -> ImportedRun:
     table = pa.Table.from_pylist(open_rows, schema=WINDOWS)
     energies = energy_of_windows(table, samples, readings.facts).to_pylist()
     for row, energy in zip(open_rows, energies, strict=True):
-        row |= energy
+        row.update(energy)
     run_ids = pa.repeat(pa.scalar(run.record.run_id, pa.string()), len(samples))
     telemetry = samples.add_column(0, TELEMETRY.field(0), run_ids)
     return replace(run, windows=rows, telemetry=telemetry)
 
 
-def overlapping(
-    spans: Mapping[Key, tuple[str, int, int]],
-) -> dict[Key, str]:
+def overlapping(spans: Mapping[Key, tuple[str, int, int]]) -> dict[Key, str]:
     """Return the windows to leave out, with the reasons; of two that are nested, the outer one.
 
     ``spans`` are phase, start and end of each window.

@@ -144,9 +144,7 @@ class FieldMap:
     @property
     def columns(self) -> dict[str, str]:
         """The columns, by field."""
-        return {
-            name: each.column for name, each in self.targets.items() if each.column is not None
-        }
+        return {name: each.column for name, each in self.targets.items() if each.column is not None}
 
     @property
     def constants(self) -> dict[str, Any]:

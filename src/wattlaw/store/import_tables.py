@@ -64,8 +64,7 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
 
     A run that the store has with other values is rejected, and so are all new runs of its
     setting: with new repeat numbers they might count a measurement twice. Raises ``BadInput``, and
-    writes nothing, if a run has a value that no table of a store may have, or the store has a
-    damaged import or a damaged folder of one of the runs.
+    writes nothing, if a run has a value that no table of a store may have, or the store is damaged.
     """
     with naming(store.path), _lock(store.path / "imports"):
         snapshot = store.snapshot()
@@ -75,8 +74,7 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
         changed_ids = _changed_ids(store, snapshot, existing)
         changed = [run for run in existing if run.record.run_id in changed_ids]
         changed_settings = {run.setting for run in changed}
-        added: list[ImportedRun] = []
-        rejected = []
+        added, rejected = list[ImportedRun](), list[RejectedRow]()
         for run in changed:
             how = _how_to_remove(store, snapshot, run.record.run_id)
             reason = f"run {run.record.run_id} is in the store with other values; to replace it, "
@@ -164,26 +162,24 @@ def _different(stored: pa.Table, imported: pa.Table) -> set[str]:
 
 def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
     tracked = track(runs, "importing runs", len(runs))
-    rows = (row_of(run.record, run.record.state) for run in tracked)
-    for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
-        yield _table(batch, RUNS)
+    return _batches((row_of(run.record, run.record.state) for run in tracked), RUNS)
 
 
 def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
     rows = (row for run in runs if run.record.status == "done" for row in run.windows)
-    for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
-        table = _table(batch, EPOCHS)
+    for table in _batches(rows, EPOCHS):
         for fault, is_bad in find_faults(table):
             run_id = table["run_id"][pc.index(is_bad, value=True).as_py()]
             raise BadInput(f"run {run_id}: {fault}")
         yield table
 
 
-def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    try:
-        return rows_table(rows, schema)
-    except (pa.ArrowException, OverflowError) as error:
-        raise BadInput(f"a value does not fit its column: {error}") from None
+def _batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
+    while batch := list(itertools.islice(rows, _BATCH_ROWS)):
+        try:
+            yield rows_table(batch, schema)
+        except (pa.ArrowException, OverflowError) as error:
+            raise BadInput(f"a value does not fit its column: {error}") from None
 
 
 def _write(store: Store, runs: Sequence[ImportedRun]) -> None:

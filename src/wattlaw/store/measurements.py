@@ -190,7 +190,9 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
             is_of_setting = name in SETTING_FIELDS or name.startswith(OPTIONS)
             if is_of_setting == of_setting:
                 read = readers.get(name)
-                known[name] = target.value if read is None else read(row.cells.get(target.column))
+                known[name] = (
+                    target.value if read is None else read(row.cells.get(target.column or ""))
+                )
         return {name: value for name, value in known.items() if value is not None}
 
     fault = None

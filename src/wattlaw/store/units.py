@@ -1,4 +1,4 @@
-"""Numbers and units as people and programs write them: ``8,192``, ``0,85``, ``power [W]``, ``1h30m``.
+"""Numbers and units as people and programs write them: ``8,192``, ``0,85``, ``[ms]``, ``1h30m``.
 
 Both are read where they can mean one thing only, and never guessed. ``1,234`` is 1234 or 1.234,
 unless it is a whole number or other cells show what the comma is. The ``m`` of ``mj`` is milli or
