@@ -1,6 +1,8 @@
 """Imports as tables: the same runs as run folders, written once, completely or not at all."""
 
 import dataclasses
+import os
+import pty
 import shutil
 import subprocess
 import sys

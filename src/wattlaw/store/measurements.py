@@ -189,10 +189,8 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
         for name, target in fields.targets.items():
             is_of_setting = name in SETTING_FIELDS or name.startswith(OPTIONS)
             if is_of_setting == of_setting:
-                read = readers.get(name)
-                known[name] = (
-                    target.value if read is None else read(row.cells.get(target.column or ""))
-                )
+                read, cell = readers.get(name), row.cells.get(target.column or "")
+                known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
     fault = None
