@@ -214,15 +214,6 @@ def test_a_banner_and_repeated_headers_are_no_rows():
         assert joules(alone) == [pytest.approx(joules_of_it, abs=1e-3)]
 
 
-def test_a_banner_of_another_log_is_counted(tmp_path):
-    rows = [row for s in range(12) for row in
-            ("", "timestamp,gpu,socket_power", f"{1_722_959_100 + s},0,200",
-             f"{1_722_959_100 + s},1,300")]  # fmt: skip
-    read = read_import(made(tmp_path, "amd.csv", "Press q to stop", "", "(rocm 6.2)", *rows))
-    assert left_out(read) == {"before the header": 2}
-    assert (gpus(read), joules(read)) == ([2], [pytest.approx(500 * 11)])
-
-
 DMON = (
     "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk ",
     "#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MHz    MHz ",

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.laws.series import scaling_series
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import
 from wattlaw.cli.commands.export import export
@@ -445,17 +444,6 @@ def test_a_table_of_power_caps_is_imported_completely(home, origin):
     assert len(both) == len(frame)
     assert np.allclose(both["epoch_time_s"], both["time_per_epoch"], rtol=1e-12)
     assert np.allclose(both["energy_per_epoch_j"], both["energy_per_epoch_J"], rtol=1e-9)
-
-
-@pytest.mark.parametrize("origin", ORIGINS)
-def test_scaling_series_stay_separate_when_they_are_imported(home, origin):
-    path = public_csv("scaling_series.csv", origin)
-    frame = pd.read_csv(path)
-    assert bring(path, "gpus=gpus,epoch_time_s=value,workload=series,options.unit=unit", home) == 0
-    series = scaling_series(metrics(home))
-    sizes = frame.groupby(["series", "unit"])["gpus"].agg(["size", "nunique"])
-    expected = sorted(sizes.loc[sizes["nunique"] > 1, "size"])
-    assert sorted(series.groupby("series").size()) == expected
 
 
 def test_the_other_commands_take_an_imported_store(tmp_path, home, capsys):

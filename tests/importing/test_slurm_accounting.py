@@ -241,15 +241,6 @@ def test_steps_of_a_job_that_follow_each_other_add_up(kind):
     ]
 
 
-def test_energies_that_slurm_or_no_node_has_are_unknown():
-    read = read_import(misread_file("sacct_no_val.txt"))
-    assert energies(read) == [None, None, None, None, 3_600_000.0]
-    reasons = [note for run in read.runs for note in run.record.notes if "energy unknown" in note]
-    kinds = ("no value", "no value", "negative", "power that no node has")
-    assert len(reasons) == 4
-    assert all(kind in reason for kind, reason in zip(kinds, reasons, strict=True))
-
-
 def test_an_energy_in_three_digits_is_read_and_marked():
     read = read_import(misread_file("sacct_consumedenergy.txt"))
     assert energies(read) == [4_580_000.0]

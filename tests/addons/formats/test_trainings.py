@@ -221,27 +221,3 @@ def test_epochs_of_keras_are_no_steps(tmp_path):
     events(folder / "validation", {"epoch_loss": steps(0, 4, 0.1, 30.0)})
     with pytest.raises(BadInput, match="log one in each step"):
         read_import(folder, map="gpus=@1")
-
-
-def test_each_call_of_fit_is_read(tmp_path):
-    head = "epoch,step,train/batches,train/samples,train/time,train_loss,val_loss"
-    rows = [
-        *(f"0,{step},{step},{step * 4},{step * 0.5},," for step in range(5, 41, 5)),
-        "0,39,,,,,1.5",
-        "0,40,,,,0.5,",
-        # Resumed from step 20, with its time from 0 and another column.
-        f"{head},lr",
-        *(f"1,{step},{step - 20},{(step - 20) * 4},{(step - 20) * 0.7},,,0.1"
-          for step in range(25, 51, 5)),
-        "1,50,7",
-        "2,55,1,4,0.5,,,0.1",
-    ]  # fmt: skip
-    path = a_file(tmp_path / "net" / "version_0" / "metrics.csv", "\n".join([head, *rows, ""]))
-    read = read_import(path, map="gpus=@2")
-    assert blocks(read) == [
-        (35, pytest.approx(17.5), 35 * 4 * 2), (25, pytest.approx(17.5), 25 * 4 * 2),
-    ]  # fmt: skip
-    assert [row["from_step"] for row in windows(read, "steps")] == [5, 25]
-    assert [row["loss"] for row in windows(read, "evaluate")] == [1.5]
-    assert read.runs[0].record.spec.workload.name == "net"
-    assert sorted(left_out(read).values()) == [1, 1, 1]
