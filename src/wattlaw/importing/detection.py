@@ -5,8 +5,8 @@ import glob
 import os
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -161,23 +161,24 @@ def find_files(
             if path.is_dir() and _folder_importer(path, name) is None:
                 search.add_folder(path, root or path)
             else:
-                search.add(path, root, importer_of(path, options, name))
+                search.add_named(path, root)
     left_out = [
         f"{plural(len(paths), 'file')} left out, such as {paths[0]}: {reason}"
         for reason, paths in search.left_out.items()
     ]
-    if not search.files:
+    files = [*search.files.values()]
+    if not files:
         raise BadInput("; ".join([f"{arguments[0]}: no file of a known format", *left_out[:5]]))
+    if len(files) > MAX_FILES:
+        raise BadInput(f"{arguments[0]}: more than {MAX_FILES:,} files; import them in parts")
     # Files of equal names are told apart by their path below a folder.
-    counts = Counter(file.source for file in search.files)
-    twice = [file.path.absolute() for file in search.files if counts[file.source] > 1]
+    counts = Counter(file.source for file in files)
+    twice = [file.path.absolute() for file in files if counts[file.source] > 1]
     folder = os.path.commonpath([path.parent for path in twice]) if twice else ""
-    files = [
-        replace(file, source=file.path.absolute().relative_to(folder).as_posix())
-        if counts[file.source] > 1
-        else file
-        for file in search.files
-    ]
+    for place, file in enumerate(files):
+        if counts[file.source] > 1:
+            below = file.path.absolute().relative_to(folder)
+            files[place] = replace(file, source=below.as_posix())
     return files, left_out
 
 
@@ -196,67 +197,63 @@ def _expanded(argument: Path) -> list[tuple[Path, Path | None]]:
     return [(path, Path(*argument.parts[:fixed])) for path in found]
 
 
-@dataclass
 class _Search:
-    """Collects files, and those of folders that are left out, by reason."""
+    """Collects files by their place without links, and those of folders that are left out."""
 
-    options: Options
-    name: str | None
-    files: list[InputFile] = field(default_factory=list)
-    left_out: dict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
-    _named: set[Path] = field(default_factory=set)
-    _seen: set[Path] = field(default_factory=set)  # files and folders, without links
-    _parts: set[Path] = field(default_factory=set)  # files of trainings that are folders
-    _entries: int = 0
+    def __init__(self, options: Options, name: str | None) -> None:
+        self._options, self._name = options, name
+        self.files: dict[Path, InputFile] = {}
+        self.left_out: dict[str, list[Path]] = defaultdict(list)  # by reason
+        self._named: set[Path] = set()
+        self._parts: set[Path] = set()  # files of trainings that are folders
+        self._entries = 0
 
-    def add(self, path: Path, root: Path | None, importer: Importer) -> None:
-        place = path.resolve()
+    def add_named(self, path: Path, root: Path | None) -> None:
+        importer, place = importer_of(path, self._options, self._name), path.resolve()
         if place in self._named:
             raise BadInput(f"{path}: a file is named twice")
-        if place in self._seen:  # in a folder that was named before
-            self.files = [file for file in self.files if file.path.resolve() != place]
         self._named.add(place)
-        self._append(path, root, importer)
+        self.files.pop(place, None)  # of a folder that was named before
+        self._add(path, root, importer)
 
     def add_folder(self, top: Path, root: Path) -> None:
-        """Add the files of a folder and of those in it; a folder is read once, also by links."""
-        pending = [(top, 0)]
-        while pending:
-            folder, depth = pending.pop()
-            if depth > _MAX_DEPTH:
-                self.left_out["nested in too many folders"].append(folder)
-            elif version_path(folder).exists():
-                self.left_out["a store of wattlaw"].append(folder)
-            elif folder.resolve() in self._seen:
-                self.left_out["a link to a folder that is read already"].append(folder)
-            else:
-                inner = list(self._read(folder, root))
-                pending += [(path, depth + 1) for path in reversed(inner)]
-
-    def _read(self, folder: Path, root: Path) -> Iterator[Path]:
-        """Add the files of a folder, and yield the folders in it."""
-        self._seen.add(folder.resolve())
-        try:
-            entries = sorted(folder.iterdir())
-        except OSError as error:
-            self.left_out[f"a folder that cannot be read: {error.strerror}"].append(folder)
+        """Add the files of a folder and of those in it, but not of links to folders."""
+        if version_path(top).exists():
+            self.left_out["a store of wattlaw"].append(top)
             return
-        self._entries += len(entries)
-        if self._entries > _MAX_ENTRIES:
-            raise BadInput(f"{folder}: more than {_MAX_ENTRIES:,} files in the folders")
-        if (training := _folder_importer(folder, self.name)) is not None:
-            # Those of some folders in it may be its own, too.
-            own = {path.resolve() for path in training.files_of(folder)}
-            if not own <= self._parts and folder.resolve() not in self._named:
-                self._append(folder, root, training)
-            self._parts |= own
-        for path in entries:
-            if path.name.startswith("."):
-                self.left_out["hidden"].append(path)
-            elif path.is_dir():
-                yield path
-            else:
-                self._add_found(path, root, training)
+
+        def refuse(error: OSError) -> None:
+            why = f"a folder that cannot be read: {error.strerror}"
+            self.left_out[why].append(Path(error.filename))
+
+        for place, inner, names in os.walk(top, onerror=refuse):
+            folder = Path(place)
+            self._entries += len(inner) + len(names)
+            if self._entries > _MAX_ENTRIES:
+                raise BadInput(f"{folder}: more than {_MAX_ENTRIES:,} files in the folders")
+            training = _folder_importer(folder, self._name)
+            if training is not None:
+                # Those of some folders in it may be its own, too.
+                own = {path.resolve() for path in training.files_of(folder)}
+                if not own <= self._parts:
+                    self._add(folder, root, training)
+                self._parts |= own
+            is_deep = len(folder.parts) - len(top.parts) >= _MAX_DEPTH
+            followed = []
+            for path in sorted(folder / name for name in (*inner, *names)):
+                if path.name.startswith("."):
+                    self.left_out["hidden"].append(path)
+                elif not path.is_dir():
+                    self._add_found(path, root, training)
+                elif version_path(path).exists():
+                    self.left_out["a store of wattlaw"].append(path)
+                elif path.is_symlink():
+                    self.left_out["a link to a folder; name the folder"].append(path)
+                elif is_deep:
+                    self.left_out["nested in too many folders"].append(path)
+                else:
+                    followed.append(path.name)
+            inner[:] = followed
 
     def _add_found(self, path: Path, root: Path, training: Importer | None) -> None:
         try:
@@ -268,25 +265,23 @@ class _Search:
         place = path.resolve()
         if importer is training or place in self._parts or place in self._named:
             return
-        if place in self._seen:
+        if place in self.files:
             self.left_out["a link to a file that is read already"].append(path)
-            return
-        self._seen.add(place)
-        self._append(path, root, importer)
+        else:
+            self._add(path, root, importer)
 
     def _importer(self, path: Path) -> Importer:
-        is_by_suffix = self.name in _SUFFIXES
-        importer = importer_of(path, self.options, self.name if is_by_suffix else None)
+        is_by_suffix = self._name in _SUFFIXES
+        importer = importer_of(path, self._options, self._name if is_by_suffix else None)
         suffix = path.suffix.lower()
         is_known = suffix in _SUFFIXES.get(importer.name, (suffix,))
-        if not is_known or self.name not in (None, importer.name):
+        if not is_known or self._name not in (None, importer.name):
             raise BadInput(f"{path}: {_UNKNOWN}")
-        if importer.name == "table" and not columns_of(self.options.mapping):
+        if importer.name == "table" and not columns_of(self._options.mapping):
             raise BadInput(f"{path}: a table, which needs --map")
         return importer
 
-    def _append(self, path: Path, root: Path | None, importer: Importer) -> None:
-        if len(self.files) >= MAX_FILES:
-            raise BadInput(f"{path}: more than {MAX_FILES:,} files; import them in parts")
-        place = path.name if root in (None, path) else path.relative_to(str(root)).as_posix()
-        self.files.append(InputFile(path, place, importer, root and path.parent))
+    def _add(self, path: Path, root: Path | None, importer: Importer) -> None:
+        source = path.name if root in (None, path) else path.relative_to(str(root)).as_posix()
+        file = InputFile(path, source, importer, root and path.parent)
+        self.files.setdefault(path.resolve(), file)

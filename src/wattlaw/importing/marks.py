@@ -30,7 +30,7 @@ _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?:,|$))")
 #: at its beginning. Other orders of day and month are read differently from country to country.
 _TIME = re.compile(
     r"(?<!\d)((?:\d{4}([-/])\d\d\2\d\d[ T]|\d\d\.\d\d\.\d{4} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-    r"(?:\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)(?![\d:]))?(?!\s?[AP]M\b)(?!\d)"
+    r"(?:\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)(?![\d:]))?(?!\s?[AP]M\b)(?![.,]?\d)"
 )
 _SECONDS = re.compile(r"\W*(?:(?:time|ts|timestamp)\W{1,4})?(1\d{9}(?:\.\d+)?|1\d{12})(?![\d.])")
 _ALLOWED_TIMES = "2026-01-31T12:00:00, with or without a zone, or seconds since 1970"
