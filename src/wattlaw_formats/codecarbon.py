@@ -172,13 +172,15 @@ def _run(
     if nodes > 1 and not is_tasks and len(group) % nodes:
         raise InvalidCell(f"{len(group)} processes cannot be divided by {nodes} nodes")
     gpus = count(row.get("gpu_count"), least=1)
-    values: dict[str, Any] = {"workload": text_in(row, "project_name") or options.study}
-    values |= {"gpus": gpus * nodes} if gpus is not None else {}
     hardware = text_in(row, "gpu_model") or text_in(row, "cpu_model")
-    values |= {"hardware": hardware} if hardware else {}
-    experiment = text_in(row, "experiment_id") or ""
-    if experiment and not _UUID.fullmatch(experiment):
-        values["options.experiment_id"] = experiment
+    experiment = text_in(row, "experiment_id")
+    named: dict[str, Any] = {
+        "workload": text_in(row, "project_name") or options.study,
+        "gpus": None if gpus is None else gpus * nodes,
+        "hardware": hardware,
+        "options.experiment_id": None if experiment and _UUID.fullmatch(experiment) else experiment,
+    }
+    values = {name: value for name, value in named.items() if value is not None}
     known = options.constants.get("gpus", values.get("gpus", 1))
     windows, total_j, site = [], 0.0, None
     for part in [[item] for item in group] if is_tasks else [group]:
