@@ -96,11 +96,10 @@ def test_a_long_text_in_every_row_is_in_memory_once(tmp_path):
 
 
 def test_very_many_rows_of_text_are_refused_while_they_are_read(tmp_path, capsys):
-    for kind, row, command in ((".csv", "1,1\n", fit), (".jsonl", '{"n":1,"t":1}\n', bring)):
-        path = tmp_path / f"t{kind}"
-        path.write_text("n,t\n" * (kind == ".csv") + row * (MAX_ROWS + 1))
-        said = told(capsys, command(path))
-        assert f"{path}: given more than 200,000 rows; allowed: at most 200,000" in said
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"n":1,"t":1}\n' * (MAX_ROWS + 1))
+    said = told(capsys, bring(path))
+    assert f"{path}: given more than 200,000 rows; allowed: at most 200,000" in said
 
 
 # Columns that are neither numbers nor texts, and how messages call them.
