@@ -100,7 +100,7 @@ class Target:
         try:
             return quantity(cell, self.of_field.dimension, scale, mark)
         except ValueError as error:
-            why = f", which {error}" if isinstance(error, UnclearNumber) and str(error) else ""
+            why = error if isinstance(error, UnclearNumber) else ""
             dimension = self.of_field.dimension or "time"
             allowed = "a number" if scale is not None else cells_text(dimension)
             raise InvalidCell(f"{self.field} is {quote(cell)}{why}; allowed: {allowed}") from None

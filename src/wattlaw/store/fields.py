@@ -61,9 +61,8 @@ class Field:
             return self.parse(value)
         except ValueError as error:
             # A reason that is meant for people; those of ``parse`` are Python's.
-            why = str(error) if isinstance(error, UnclearNumber) else ""
-            given = f"{name} is {quote(value)}" + (f", which {why}" if why else "")
-            raise InvalidCell(f"{given}; allowed: {self.allowed}") from None
+            why = error if isinstance(error, UnclearNumber) else ""
+            raise InvalidCell(f"{name} is {quote(value)}{why}; allowed: {self.allowed}") from None
 
 
 def in_range(

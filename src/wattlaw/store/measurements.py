@@ -275,10 +275,10 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
                 cells.append(None if _is_missing(value) else parse(value))
             except ValueError as error:
                 allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
-                given = f"{quote(name)} is {quote(value)}"
-                if isinstance(error, UnclearNumber) and str(error):
-                    given += f", which {error}"
-                raise BadInput(f"{where} {given}; allowed: {allowed}") from None
+                why = error if isinstance(error, UnclearNumber) else ""
+                raise BadInput(
+                    f"{where} {quote(name)} is {quote(value)}{why}; allowed: {allowed}"
+                ) from None
     data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
     return pd.DataFrame(data)
 

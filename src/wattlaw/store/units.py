@@ -90,14 +90,15 @@ _RATE = re.compile(
 
 
 class UnclearNumber(ValueError):
-    """A text that is not a number, or is ambiguous; the message continues "which ..."."""
+    """A text that is ambiguous; the message says in which way, after a comma."""
 
 
 def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> float:
     """Return the number that a text means.
 
     ``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says that
-    only a whole number can be meant. Raises ``UnclearNumber`` where the text is none or is unclear.
+    only a whole number can be meant. Raises ``UnclearNumber`` where the text has several meanings,
+    and ``ValueError`` where it has none.
     """
     text = text.strip()
     if PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
@@ -112,10 +113,11 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
     if len(meanings) == 1:
         return float(meanings.pop())
     if meanings:
-        raise UnclearNumber(f"may be {' or '.join(sorted(meanings))}; write it without separators")
+        either = " or ".join(sorted(meanings))
+        raise UnclearNumber(f", which may be {either}; write it without separators")
     if text.lower() in _NO_NUMBERS:
         return float(text)
-    raise UnclearNumber
+    raise ValueError
 
 
 def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
