@@ -131,11 +131,6 @@ def test_gpus_without_an_id_are_refused_or_as_many_as_the_user_says(
     assert joules(read) == [pytest.approx(19 * sum(watts), rel=0.04)]
 
 
-def test_gpus_whose_ticks_follow_each_other_are_seen_by_their_power(tmp_path, capsys):
-    rows = {s / 50: f"{(300, 200)[s % 2] + s % 3}.00 W" for s in range(60)}
-    assert "index or uuid" in refusal(made(tmp_path, "gpu.csv", *smi(rows, POWER)), capsys)
-
-
 TIMES = {
     "even": [float(s) for s in range(40)],
     "jitter": [s + 0.3 * ((s * 7919) % 13) / 13 for s in range(40)],
@@ -152,16 +147,21 @@ def test_one_gpu_at_irregular_times_is_one(tmp_path, name):
     assert gpus(read_import(made(tmp_path, "gpu.csv", *smi(rows, POWER)))) == [1]
 
 
-def test_gpus_of_two_names_without_an_id_are_not_one(tmp_path, capsys):
-    rows = {s / 2: f"{('A100', 'V100')[s % 2]}, 250.00 W" for s in range(60)}
-    path = made(tmp_path, "gpu.csv", *smi(rows, "name", POWER))
-    assert "index or uuid" in refusal(path, capsys)
+SEVERAL = {  # columns, and the cells of each row by its seconds
+    "power in turn": ((POWER,), {s / 50: f"{(300, 200)[s % 2] + s % 3}.00 W" for s in range(60)}),
+    "two names": (("name", POWER), {s / 2: f"{('A100', 'V100')[s % 2]}, 250.00 W"
+                                    for s in range(60)}),
+    "an id that is missing": (
+        ("serial", POWER),
+        {s + i / 200: f"[N/A], {w}.00 W" for s in range(20) for i, w in enumerate((300, 200))},
+    ),
+}  # fmt: skip
 
 
-def test_an_id_that_is_missing_throughout_is_none(tmp_path, capsys):
-    rows = {s + i / 200: f"[N/A], {w}.00 W" for s in range(20) for i, w in enumerate((300, 200))}
-    path = made(tmp_path, "gpu.csv", *smi(rows, "serial", POWER))
-    assert "index or uuid" in refusal(path, capsys)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_rows_that_may_be_of_several_gpus_are_refused(tmp_path, capsys, name):
+    columns, rows = SEVERAL[name]
+    assert "index or uuid" in refusal(made(tmp_path, "gpu.csv", *smi(rows, *columns)), capsys)
 
 
 def test_a_log_in_utf_16_is_read(tmp_path):
@@ -328,11 +328,8 @@ def test_a_time_that_has_two_meanings_is_named_with_one_that_is_read(tmp_path, c
     assert "no time such as 2026-01-31 12:00:00" in refusal(path, capsys)
 
 
-@pytest.mark.parametrize("content", [b"", b" \n\n"])
-def test_an_empty_file_is_named_as_one(tmp_path, capsys, content):
-    path = tmp_path / "gpu.csv"
-    path.write_bytes(content)
-    assert "the file is empty" in refusal(path, capsys)
+def test_an_empty_file_is_named_as_one(tmp_path, capsys):
+    assert "the file is empty" in refusal(made(tmp_path, "gpu.csv", " ", ""), capsys)
 
 
 def test_a_log_that_is_in_the_file_twice_counts_once(tmp_path):

@@ -24,7 +24,6 @@ from wattlaw.importing.slurm_jobs import (
     duration_of,
     gpus_of,
     is_header,
-    is_other_accounting,
     jobs_of_json,
     jobs_of_text,
     nodes_of,
@@ -59,7 +58,7 @@ class SlurmImporter:
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         if head.lstrip()[:1] == b"{":
             return b'"jobs"' in head and any(key in head for key in (b'"association"', b'"tres"'))
-        return any(map(is_header, headers_in(head))) or is_other_accounting(head)
+        return any(map(is_header, headers_in(head)))
 
     def read(self, source: Source, options: Options) -> Imported:
         is_json = source.begins_with("{")

@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from wattlaw.common.errors import BadInput
@@ -22,8 +21,6 @@ NO_VAL, INFINITE, LEAST_NO_VAL64 = 2**32 - 2, 2**32 - 1, 2.0**63
 _MAX_NODES = 100_000
 _GPU = re.compile(r"gres/gpu(?::([A-Za-z0-9_.-]+))?$")
 _ELAPSED = re.compile(r"(?:([0-9]{1,5})-)?(?:([0-9]{1,6}):)?([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]+)?)")
-#: A line without a header.
-_JOB = re.compile(r"[0-9]+[0-9_+.]*\|(?:.*\|)?(?:COMPLETED|FAILED|CANCELLED|TIMEOUT)\b")
 Row = Mapping[str, str]
 
 
@@ -98,17 +95,6 @@ def is_header(cells: Sequence[str] | set[str]) -> bool:
     return bool(names & {"JobID", "JobIDRaw"} and has_more)
 
 
-def is_other_accounting(head: bytes) -> bool:
-    """Say whether this is an output of ``sacct`` that lacks a header, separators or the ``{``."""
-    lines = head.decode("utf-8", "replace").splitlines()[:20]
-    words = [line.split() for line in lines]
-    return (
-        any(is_header(above) and {*"".join(below)} == {"-"} for above, below in pairwise(words))
-        or any(map(_JOB.match, lines))
-        or (b'"jobs"' in head and b'"association"' in head)
-    )
-
-
 def jobs_of_text(source: Source) -> list[Job]:
     """Return the jobs with their steps.
 
@@ -140,11 +126,8 @@ def jobs_of_text(source: Source) -> list[Job]:
         else:
             source.account.leave_out("a step without a line of its job", line_number)
     if not (jobs or steps):
-        found = "; ".join(source.account.texts()[:2])
-        raise BadInput(
-            f"{source.path}: no job below a header of sacct with separators, and no JSON that "
-            f"begins with {{{f' ({found})' if found else ''}; ask: {ASK}"
-        )
+        found = "; ".join([f"{source.path}: no job", *source.account.texts()[:2]])
+        raise BadInput(f"{found}; ask: {ASK}")
     return jobs
 
 
