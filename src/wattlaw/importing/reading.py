@@ -253,19 +253,13 @@ def moment_ns(text: str, zone: tzinfo) -> int | None:
     if match is None:
         return None
     try:
-        whole = datetime.fromisoformat(match[1])
-        if match[3]:
-            whole = datetime.fromisoformat(match[1] + match[3])
-        elif whole.tzinfo is None:
+        whole = datetime.fromisoformat(match[1] + (match[3] or ""))
+        if whole.tzinfo is None:
             whole = whole.replace(tzinfo=zone)
-        return ns_of_datetime(whole, int((match[2] or "")[1:].ljust(9, "0")))
+        elapsed = whole - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
-
-
-def ns_of_datetime(whole: datetime, fraction_ns: int) -> int | None:
-    """Return whole seconds and a fraction as nanoseconds since 1970; None outside of the range."""
-    elapsed = whole.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    fraction_ns = int((match[2] or "")[1:].ljust(9, "0"))
     ns = (elapsed.days * 86_400 + elapsed.seconds) * 10**9 + fraction_ns
     return ns if 0 <= ns < MAX_NS else None
 
