@@ -190,7 +190,7 @@ class ImporterSuite:
 
     def test_each_row_is_read_or_left_out_with_a_reason(self, tmp_path, sample) -> None:
         """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
-        inputs = INPUTS or (3 if sample.format == "perun" else 12)
+        inputs = INPUTS or (5 if sample.format == "perun" else 12)
         path, options = sample.write(tmp_path), options_of(sample)
         importer, content = importers()[sample.format], sample.content()
         dice, read = random.Random(zlib.crc32(sample.file.encode()) + 1), 0
