@@ -310,8 +310,9 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], str, list
         )
     active = np.zeros((last - first) // 10**9 + 1, bool)  # by second
     by: set[str] = set()
-    gpus = samples.filter(pc.field("kind") == "gpu").to_pandas()
-    for _, own in gpus.groupby(["host", "device"], sort=False):
+    gpus = samples.filter(pc.field("kind") == "gpu")
+    frame = gpus.select(["host", "device", "t_ns", "sm_util", "power_w"]).to_pandas()
+    for _, own in frame.groupby(["host", "device"], sort=False):
         busy, of = _busy(*(own[name].to_numpy(float) for name in ("sm_util", "power_w")))
         if busy is None:
             return whole, "one window for the whole log: its power hardly changes", []
