@@ -129,15 +129,10 @@ def _as_text(parameters: Sequence[str], series: Sequence[_Series]) -> str:
 
 
 def _as_json_lines(parameters: Sequence[str], series: Sequence[_Series]) -> str:
-    lines = [
-        {
-            "params": dict(zip(parameters, point, strict=True)),
-            "callpath": one.callpath,
-            "metric": one.metric,
-            "value": value,
-        }
-        for one in series
-        for point, values in one.values.items()
-        for value in values
-    ]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    lines = []
+    for one in series:
+        for point, values in one.values.items():
+            params = dict(zip(parameters, point, strict=True))
+            about = {"params": params, "callpath": one.callpath, "metric": one.metric}
+            lines += [json.dumps({**about, "value": v}, ensure_ascii=False) for v in values]
+    return "".join(f"{line}\n" for line in lines)

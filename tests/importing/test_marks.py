@@ -19,10 +19,8 @@ def marked(tmp_path: Path, text: str, pattern: str = r"step (?P<step>\d+)") -> I
 FORMS = [
     "[2026-01-31 12:{m:02}:{s:02},500] step {n}", "2026-01-31T12:{m:02}:{s:02}.5Z step {n}",
     "2026/01/31 12:{m:02}:{s:02} step {n}", "2026-01-31T14:{m:02}:{s:02}+0200 step {n}",
-    "INFO 20260131 12{m:02}{s:02} step {n}", "31/Jan/2026 12:{m:02}:{s:02} step {n}",
-    "Sat Jan 31 12:{m:02}:{s:02} 2026: step {n}", "January 31, 2026 12:{m:02}:{s:02} step {n}",
-    "31.01.2026 12:{m:02}:{s:02} step {n}", "01/31/2026 12:{m:02}:{s:02} PM - INFO - step {n}",
-    "[{t}.25] step {n}", "ts={t}000 step {n}", '{{"time": "2026-01-31 12:{m:02}:{s:02}"}} step {n}',
+    "31.01.2026 12:{m:02}:{s:02} step {n}", "[{t}.25] step {n}", "ts={t}000 step {n}",
+    '{{"time": "2026-01-31 12:{m:02}:{s:02}"}} step {n}',
 ]  # fmt: skip
 
 
@@ -46,15 +44,10 @@ def test_steps_may_have_separators_of_thousands(tmp_path):
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("12:00:{:02} step {}", "line 1 has a time without a date: .12:00:10"),
-        ("Jan 31 12:00:{:02} host step {}", "without a year"),
-        ("I0131 12:00:{:02}.123456 step {}", "without a year"),
-        ("01/02/2026 12:00:{:02} step {}", "month and day"),
-        ("2026-13-31 12:00:{:02} step {}", "does not exist"),
-        (
-            "step {1} after {0} s",
-            "3 lines left out, the first is line 1: matches .* has no time such as",
-        ),
+        ("12:00:{:02} step {}", "3 lines left out, the first is line 1: matches .* has no time"),
+        ("01/02/2026 12:00:{:02} step {}", "has no time such as 2026-01-31"),
+        ("2026-01-02 12:00:{:02} PM step {}", "has no time such as 2026-01-31"),
+        ("2026-13-31 12:00:{:02} step {}", "has no time such as 2026-01-31"),
         ("2026-01-31 12:00:{:02} iteration {}", "3 lines left out, .* does not match"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 import import_samples as samples
 from imported import a_file, windows
 from public_data import misread_file
-from wattlaw.api.imports import Import, read_import
+from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
 
 
@@ -216,41 +216,24 @@ def test_versions_of_json_are_read_alike(tmp_path, version, wrap, state):
 
 
 def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
-    fixed = (
-        "JobID           State    Elapsed\n------------ ---------- ----------\n7 COMPLETED 1:00\n"
-    )
     bare, few = (
         "7|a|COMPLETED|01:00:00|gres/gpu=1\n",
         "JobID|State|Elapsed|\n7|COMPLETED|1:00:00|\n",
     )
-    banner = "Welcome\n" + samples.slurm_json().decode()
     commas = "JobID,State,Elapsed,AllocTRES\n7,COMPLETED,1:00:00,cpu=1,gres/gpu=1\n"
-    for text in (fixed, bare, few, banner, commas):
+    for text in (bare, few, commas):
         with pytest.raises(BadInput, match="sacct --parsable2"):
-            read_import(a_file(tmp_path / "jobs.txt", text))
-
-
-def energies(read: Import) -> list[float | None]:
-    return [run.record.site.energy_j for run in read.runs if run.record.site is not None]
+            read_import(a_file(tmp_path / "jobs.txt", text), format="slurm")
 
 
 @pytest.mark.parametrize("kind", ["txt", "json"])
 def test_steps_of_a_job_that_follow_each_other_add_up(kind):
-    assert energies(read_import(misread_file(f"sacct_sequential_steps.{kind}"))) == [
+    assert energies_of(read_import(misread_file(f"sacct_sequential_steps.{kind}"))) == [
         1_259_520_000.0
     ]
 
 
-def test_energies_that_slurm_or_no_node_has_are_unknown():
-    read = read_import(misread_file("sacct_no_val.txt"))
-    assert energies(read) == [None, None, None, None, 3_600_000.0]
-    reasons = [note for run in read.runs for note in run.record.notes if "energy unknown" in note]
-    kinds = ("no value", "no value", "negative", "power that no node has")
-    assert len(reasons) == 4
-    assert all(kind in reason for kind, reason in zip(kinds, reasons, strict=True))
-
-
 def test_an_energy_in_three_digits_is_read_and_marked():
     read = read_import(misread_file("sacct_consumedenergy.txt"))
-    assert energies(read) == [4_580_000.0]
+    assert energies_of(read) == [4_580_000.0]
     assert any("ConsumedEnergyRaw has all" in note for note in read.files[0].notes)

@@ -246,20 +246,6 @@ def count_jobs(content: bytes) -> int:
     return len(json.loads(text)["jobs"])
 
 
-def lightning() -> bytes:
-    """Return ``metrics.csv``: ThroughputMonitor's seconds and batches, and validations."""
-    head = (
-        "epoch,step,train/batches,train/device/samples_per_sec,train/samples,train/time,val_acc,"
-        "val_loss"
-    )
-    rows = []
-    for step in range(10, 101, 10):
-        rows.append(f"{step // 51},{step},{step},640.0,{64 * step},{step / 10 + 2},,")
-        if step % 50 == 0:
-            rows.append(f"{step // 51},{step - 1},,,,,0.{step + 400},{1.5 - step / 100}")
-    return "\n".join([head, *rows, ""]).encode()
-
-
 def tensorboard() -> bytes:
     """Return an event file that tensorboardX writes: a loss every 10 steps, two validations."""
     from tensorboardX import SummaryWriter
@@ -393,7 +379,6 @@ SAMPLES = (
         {"map": "gpus=@2"},
         count_rows=count_log_entries,
     ),
-    Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
     Sample("perun", "app.hdf5", perun, count_rows=count_datasets),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),

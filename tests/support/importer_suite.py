@@ -167,7 +167,7 @@ class ImporterSuite:
     def test_damaged_files_are_read_or_refused(self, tmp_path, sample, monkeypatch) -> None:
         """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
         # A file of perun is read by a process of its own.
-        inputs = INPUTS or (10 if sample.format == "perun" else 50)
+        inputs = INPUTS or (6 if sample.format == "perun" else 20)
         content, refused = sample.content(), 0
         files, settings = settings_of(sample, tmp_path)
         dice = random.Random(zlib.crc32(sample.file.encode()))
@@ -190,7 +190,7 @@ class ImporterSuite:
 
     def test_each_row_is_read_or_left_out_with_a_reason(self, tmp_path, sample) -> None:
         """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
-        inputs = INPUTS or (5 if sample.format == "perun" else 30)
+        inputs = INPUTS or (5 if sample.format == "perun" else 12)
         path, options = sample.write(tmp_path), options_of(sample)
         importer, content = importers()[sample.format], sample.content()
         dice, read = random.Random(zlib.crc32(sample.file.encode()) + 1), 0

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(terminal.escaped_output())
             crashes = stack.enter_context(crash.reported_in_threads())
-            with _warnings_as_notes():
+            with _warnings_as_notes(), _progress_bars():
                 code = _run(arguments)
             try:
                 terminal.flush_output()
@@ -69,6 +69,24 @@ def _warnings_as_notes() -> Iterator[None]:
         warnings.filterwarnings("always", category=DamagedFileWarning)
         show_others, warnings.showwarning = warnings.showwarning, show  # type: ignore[assignment]
         yield
+
+
+@contextlib.contextmanager
+def _progress_bars() -> Iterator[None]:
+    """Show a bar for long work if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from wattlaw.cli.common.work_bar import WorkBar
+    from wattlaw.common import progress
+
+    bar = WorkBar()
+    token = progress.observer.set(bar)
+    try:
+        yield
+    finally:
+        progress.observer.reset(token)
+        bar.stop()
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -81,9 +81,8 @@ def _with_ids(source: Source, frame: pd.DataFrame, options: Options) -> pd.DataF
     if has_id.any():
         source.account.leave_out("no index or uuid of the GPU", *frame["line"][~has_id])
         return frame[has_id]
-    t_ns = frame["t_ns"].to_numpy()
+    t_ns, gpus = frame["t_ns"].to_numpy(), options.constants.get("gpus", 1)
     sizes = ticks(t_ns)
-    gpus = options.constants.get("gpus", 1)
     if sizes is None and not _takes_turns(t_ns, frame["power_w"].to_numpy()):
         return frame.assign(device="0")
     if sizes is not None and gpus > 1 and (sizes == gpus).all():
@@ -150,33 +149,32 @@ def _facts_of_boards(
     Logs do not name the board. Where the user does not either, the missing power may as well be a
     fault, and the sum is partial.
     """
-    facts: dict[tuple[str, str], Any] = {
-        (HOST, each): dict(readings.facts.get((HOST, each), readings.facts.get((HOST, ""), {})))
-        for each in devices
+    named = str(options.constants.get("hardware") or readings.hardware or "").upper()
+    is_board, known = any(name in named for name in _BOARDS), readings.facts
+    facts: dict[str, dict[str, Any]] = {
+        each: {**known.get((HOST, each), known.get((HOST, ""), {}))} for each in devices
     }
-    named = str(options.constants.get("hardware") or readings.hardware or "")
-    is_board = any(name in named.upper() for name in _BOARDS)
     notes = []
     for each in without:
-        facts[HOST, each] |= {"kind": "gpu", "failed": "the log has no power of it"}
         before = str(int(each) - 1) if each.isdecimal() and int(each) % 2 else ""
-        if before not in devices or before in without:
-            notes.append(f"GPU {each}: its power is not available or 0 throughout")
-            continue
-        facts[HOST, before]["board"] = each
-        facts[HOST, each] |= {"reporter": before}
-        if is_board:
-            del facts[HOST, each]["failed"]
+        has_reporter, note = before in devices and before not in without, ""
+        facts[each] |= {"kind": "gpu", "failed": "the log has no power of it"}
+        if has_reporter:
+            facts[before]["board"] = each
+            facts[each]["reporter"] = before
+            note = (
+                f"; if GPU {before} has the power of both, as on an MI250X, name the board with "
+                "--hardware"
+            )
+        if has_reporter and is_board:
+            del facts[each]["failed"]
             notes.append(f"GPU {before} has the power of its board, of which GPU {each} is a part")
         else:
-            notes.append(
-                f"GPU {each}: its power is not available or 0 throughout; if GPU {before} has the "
-                "power of both, as on an MI250X, name the board with --hardware"
-            )
-    for each in devices:
-        if is_board and each not in without and "board" not in facts[HOST, each]:
-            facts[HOST, each]["is_shared"] = True  # the other GPU of its board is not in the log
-    return facts, notes
+            notes.append(f"GPU {each}: its power is not available or 0 throughout{note}")
+    for each in {*devices} - {*without} if is_board else ():
+        if "board" not in facts[each]:
+            facts[each]["is_shared"] = True  # the other GPU of its board is not in the log
+    return {(HOST, each): own for each, own in facts.items()}, notes
 
 
 def _once(source: Source, frame: pd.DataFrame) -> pd.DataFrame:

@@ -18,9 +18,6 @@ from wattlaw.measure.devices.meter import Facts
 from wattlaw.store.import_tables import ImportedRun
 
 GROUP = "wattlaw.importers"
-#: Files of tools that no importer reads: tuples of a pattern of their first characters, what they
-#: are, and what to import instead.
-FOREIGN_GROUP = "wattlaw.foreign_files"
 
 
 @dataclass(frozen=True)
@@ -82,25 +79,13 @@ class Importer(Protocol):
     description: str
 
     def detect(self, path: Path, head: bytes) -> bool:
-        """Say whether a file has this format.
-
-        Parameters
-        ----------
-        path
-            Its path; it is not read.
-        head
-            Its first ``detection.HEAD_BYTES`` bytes.
-        """
+        """Say whether a file, by its path and first ``detection.HEAD_BYTES``, has this format."""
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return the content of a file, read with the methods of ``source``.
 
         ``source.account`` takes what became of each row: ``read``, ``leave_out`` or ``reject``.
-
-        Raises
-        ------
-        wattlaw.common.errors.BadInput
-            The file is not of this format, or lacks something; the text names the file.
+        Raises ``BadInput``, which names the file, if it is not of this format or lacks something.
         """
 
 

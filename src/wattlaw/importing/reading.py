@@ -15,7 +15,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular, read_input
 from wattlaw.common.text import join_names
 from wattlaw.importing.account import Account
-from wattlaw.store.numbers import PLAIN
+from wattlaw.store.units import PLAIN
 
 T = TypeVar("T")
 
@@ -76,13 +76,25 @@ class Source:
         line without an end is left out: its writer was killed. Raises ``BadInput`` if the file
         cannot be read, is no text in these encodings or has a very long line.
         """
-        path = self.path
+        path, number = self.path, 0
         try:
             with open_regular(path) as binary:
                 encoding = encoding_of(binary.read(1024))
                 binary.seek(0)
-                with io.TextIOWrapper(binary, encoding=encoding) as file:
-                    yield from self._numbered(file, only_complete)
+                text = io.TextIOWrapper(binary, encoding=encoding)
+                while line := text.readline(MAX_LINE + 1):
+                    number += 1
+                    if len(line) > MAX_LINE:
+                        raise BadInput(
+                            f"{path}: line {number:,} has more than {MAX_LINE:,} characters"
+                        )
+                    if not line.strip():
+                        continue
+                    self.account.add(number)
+                    if only_complete and not line.endswith("\n"):
+                        self.account.leave_out("the last line is incomplete", number)
+                        return
+                    yield number, line.rstrip("\r\n")
         except FileNotFoundError:
             raise BadInput(f"{path}: no such file") from None
         except UnicodeError as error:
@@ -94,32 +106,14 @@ class Source:
         except OSError as error:
             raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
 
-    def _numbered(self, file: io.TextIOWrapper, only_complete: bool) -> Iterator[tuple[int, str]]:
-        number = 0
-        while line := file.readline(MAX_LINE + 1):
-            number += 1
-            if len(line) > MAX_LINE:
-                raise BadInput(
-                    f"{self.path}: line {number:,} has more than {MAX_LINE:,} characters"
-                )
-            if not line.strip():
-                continue
-            self.account.add(number)
-            if only_complete and not line.endswith("\n"):
-                self.account.leave_out("the last line is incomplete", number)
-                return
-            yield number, line.rstrip("\r\n")
-
     def table(
         self, is_header: Callable[[Sequence[str]], bool], *, only_complete: bool = False
     ) -> Iterator[Line]:
         """Yield the rows below each line that is a header.
 
-        Separators are ``,``, ``;``, tabs or ``|``. Cells are stripped, and no cell has a line
-        break, so that a torn line never takes the next one with it. Left out are lines before the
-        first header, comments, and lines with another number of cells than their header. A ``,``
-        in a cell may be a decimal comma: ``12,5`` becomes ``12.5``, and ``12,500`` stays as it is,
-        since it is unclear.
+        No cell has a line break, so that a torn line never takes the next one with it. Left out are
+        lines before the first header, comments, and lines with another number of cells than their
+        header. A decimal comma becomes a point: ``12,5``, but not ``12,500``, which is unclear.
         """
         header: tuple[str, ...] | None = None
         delimiter = ","
@@ -208,26 +202,26 @@ def headers_in(head: bytes) -> Iterator[set[str]]:
             yield {*split_cells(line[:MAX_LINE], delimiter)}
 
 
-def number(text: Any) -> float | None:
+def number(value: Any) -> float | None:
     """Return a finite number, from a number or a text without a unit; None where it is none."""
-    if isinstance(text, str):
-        text = text.strip()
-        value = float(text) if PLAIN.fullmatch(text) else math.nan
-    elif isinstance(text, bool) or not isinstance(text, int | float):
+    if isinstance(value, str):
+        value = value.strip()
+        known = float(value) if PLAIN.fullmatch(value) else math.nan
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         return None
     else:
         try:
-            value = float(text)
+            known = float(value)
         except OverflowError:
             return None
-    return value if math.isfinite(value) else None
+    return known if math.isfinite(known) else None
 
 
 def count(value: Any, least: int = 0, most: int = 2**53) -> int | None:
     known = number(value)
-    return (
-        int(known) if known is not None and known == int(known) and least <= known <= most else None
-    )
+    if known is None or known != int(known) or not least <= known <= most:
+        return None
+    return int(known)
 
 
 def positive(value: Any) -> float | None:
@@ -259,19 +253,13 @@ def moment_ns(text: str, zone: tzinfo) -> int | None:
     if match is None:
         return None
     try:
-        whole = datetime.fromisoformat(match[1])
-        if match[3]:
-            whole = datetime.fromisoformat(match[1] + match[3])
-        elif whole.tzinfo is None:
+        whole = datetime.fromisoformat(match[1] + (match[3] or ""))
+        if whole.tzinfo is None:
             whole = whole.replace(tzinfo=zone)
-        return ns_of_datetime(whole, int((match[2] or "")[1:].ljust(9, "0")))
+        elapsed = whole - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
-
-
-def ns_of_datetime(whole: datetime, fraction_ns: int) -> int | None:
-    """Return whole seconds and a fraction as nanoseconds since 1970; None outside of the range."""
-    elapsed = whole.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    fraction_ns = int((match[2] or "")[1:].ljust(9, "0"))
     ns = (elapsed.days * 86_400 + elapsed.seconds) * 10**9 + fraction_ns
     return ns if 0 <= ns < MAX_NS else None
 

@@ -52,12 +52,14 @@ class SampleRows:
         if not len(self):
             why = "; ".join(("no reading with a time and a value", *left_out[:3]))
             raise BadInput(f"{self._path}: {why}")
-        columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
-        samples = pa.table(columns, schema=SAMPLES)
+        samples = pa.table(self._columns, schema=SAMPLES)
         if (fault := _power_fault(samples)) is not None:
             raise BadInput(f"{self._path}: {fault}")
-        hardware = next(iter(self.names)) if len(self.names) == 1 else None
-        return Readings(samples, self.facts, hardware)
+        return Readings(samples, self.facts, _only(self.names))
+
+
+def _only(names: set[str]) -> str | None:
+    return next(iter(names)) if len(names) == 1 else None
 
 
 def _power_fault(samples: pa.Table) -> str | None:
@@ -109,6 +111,32 @@ def combined(series: Sequence[tuple[Path, Readings]]) -> tuple[Readings, list[st
     A GPU has its power from one file at a time. One without power is marked in the facts, so that
     sums that lack it are ``partial``; the second GPU of a board has none of its own.
     """
+    _refuse_powers_twice(series)
+    samples = pa.concat_tables([each.samples for _, each in series])
+    joined = joined_hosts(gpus_of(samples))
+    facts: dict[tuple[str, str], Facts] = {}
+    for _, each in series:
+        for (host, device), of_device in each.facts.items():
+            key = joined.get(host, host), device
+            facts[key] = {**facts.get(key, {}), **of_device}
+    hosts = samples["host"].combine_chunks().dictionary_encode()
+    names = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
+    place = samples.schema.get_field_index("host")
+    samples = samples.set_column(place, "host", pa.array(names, pa.string()).take(hosts.indices))
+    has_power = pc.field("power_w").is_valid() | pc.field("energy_j").is_valid()
+    powered, gpus, notes = {*gpus_of(samples.filter(has_power))}, gpus_of(samples), []
+    if gpus and not powered:
+        notes, gpus = ["no reading has the power of a GPU, so windows have no energy"], []
+    for key in gpus:
+        if key not in powered and not {"reporter", "failed"} & facts.get(key, {}).keys():
+            failed = {"kind": "gpu", "failed": "the readings have no power of it"}
+            facts[key] = {**facts.get(key, {}), **failed}
+            notes.append(f"GPU {key[1]}: no power")
+    hardware = _only({each.hardware for _, each in series if each.hardware})
+    return Readings(samples, facts, hardware), notes[:_MAX_NOTES]
+
+
+def _refuse_powers_twice(series: Sequence[tuple[Path, Readings]]) -> None:
     spans: dict[tuple[str, str, str], list[tuple[int, int, Path]]] = {}
     for path, each in series if len(series) > 1 else ():
         for column in ("power_w", "energy_j"):
@@ -125,30 +153,6 @@ def combined(series: Sequence[tuple[Path, Readings]]) -> tuple[Readings, list[st
                             "one by one, or log the uuid of GPUs"
                         )
                 own.append((first, last, path))
-    names = {each.hardware for _, each in series if each.hardware}
-    samples = pa.concat_tables([each.samples for _, each in series])
-    joined = joined_hosts(gpus_of(samples))
-    facts: dict[tuple[str, str], Facts] = {}
-    for _, each in series:
-        for (host, device), of_device in each.facts.items():
-            key = joined.get(host, host), device
-            facts[key] = {**facts.get(key, {}), **of_device}
-    hosts = samples["host"].combine_chunks().dictionary_encode()
-    names_of = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
-    place = samples.schema.get_field_index("host")
-    samples = samples.set_column(place, "host", pa.array(names_of, pa.string()).take(hosts.indices))
-    has_power = pc.field("power_w").is_valid() | pc.field("energy_j").is_valid()
-    powered, gpus = set(gpus_of(samples.filter(has_power))), gpus_of(samples)
-    notes = []
-    if gpus and not powered:
-        notes, gpus = ["no reading has the power of a GPU, so windows have no energy"], []
-    for key in gpus:
-        if key not in powered and not {"reporter", "failed"} & facts.get(key, {}).keys():
-            failed = {"kind": "gpu", "failed": "the readings have no power of it"}
-            facts[key] = {**facts.get(key, {}), **failed}
-            notes.append(f"GPU {key[1]}: no power")
-    hardware = next(iter(names)) if len(names) == 1 else None
-    return Readings(samples, facts, hardware), notes[:_MAX_NOTES]
 
 
 def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
@@ -182,14 +186,16 @@ def selected(readings: Readings, devices: Sequence[str]) -> tuple[Readings, list
     samples = readings.samples.filter(pc.is_in(readings.samples["device"], pa.array(devices)))
     facts: dict[tuple[str, str], Facts] = {}
     for key, of_device in readings.facts.items():
+        if key[1] not in devices:
+            continue
+        more: Facts = {}
+        # The other GPU of its board may not be among the devices.
         board, reporter = of_device.get("board"), of_device.get("reporter")
-        more: Facts = {}  # the other GPU of its board may not be among the devices
         if board and board not in devices:
             more = {"is_shared": True}
         elif reporter and reporter not in devices:
             more = {"kind": "gpu", "failed": f"GPU {reporter} has the power of its board"}
-        if key[1] in devices:
-            facts[key] = {**of_device, **more}
+        facts[key] = {**of_device, **more}
     others = sorted({*known} - {*devices})
     count = len(readings.samples) - len(samples)
     left_out = f"{plural(count, 'reading')} left out: of {join_names(others)}, not in --device"

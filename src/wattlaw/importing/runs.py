@@ -102,29 +102,13 @@ class RunMaker:
             period = {"energy_start_at": began, "energy_end_at": ended}
             site = site.model_copy(update=period)
         record = RunRecord(
-            run_id=run_id,
-            study=self._options.study,
-            spec=spec,
-            seed=0,
-            order_seed=0,
-            status="done",
-            notes=(f"imported from {self.source}", *assumed, *notes),
-            facts=facts,
-            site=site,
-            started_at=began,
-            finished_at=ended,
-        )
+            run_id=run_id, study=self._options.study, spec=spec, seed=0, order_seed=0,
+            status="done", notes=(f"imported from {self.source}", *assumed, *notes), facts=facts,
+            site=site, started_at=began, finished_at=ended,
+        )  # fmt: skip
         shared = {"run_id": run_id, "host": HOST, "warmup": False, "interrupted": False}
         rows = [{**shared, **NO_ENERGY, **window} for window in windows]
-        for row in rows:
-            start_ns = row.get("start_ns")
-            if start_ns is not None and not (
-                0 <= start_ns < MAX_NS and (row["duration_s"] or 0.0) < _MAX_S
-            ):
-                raise InvalidCell("a window is not between 1970 and 2116, or lasts a century")
-            if any((row.get(name) or 0) >= 2**63 for name in ("samples", "steps", "epoch")):
-                raise InvalidCell("a number of samples, steps or epochs is above 2^63")
-        if (fault := _power_fault(spec, rows)) is not None:
+        if (fault := _fault(spec, rows)) is not None:
             raise InvalidCell(fault)
         return ImportedRun(record=record, windows=rows, line=line)
 
@@ -136,12 +120,13 @@ class RunMaker:
     def _spec(
         self, from_file: Mapping[str, Any], measure: Measure
     ) -> tuple[RunSpec, str, tuple[str, ...]]:
+        """Return the specification of a setting, its canonical form, and a note of assumptions."""
         values = {**from_file, **self._options.constants}
         if "gpus" not in values:
             raise InvalidCell("the number of GPUs is not known; set it with --map gpus=@N")
-        batch = global_batch_of(values)
         setting = {key: values[key] for key in RECORDED if key in values}
-        setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]} if batch else {}
+        if batch := global_batch_of(values):
+            setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]}
         name = values.get("workload", self._options.study)
         options = {k.removeprefix(OPTIONS): v for k, v in values.items() if k.startswith(OPTIONS)}
         if slug(name) != name:
@@ -155,13 +140,9 @@ class RunMaker:
         try:
             spec = RunSpec(
                 workload=WorkloadSpec(name=slug(name) or KIND, options=options),
-                setting=Setting.of_record(setting),
-                repeat=values.get("repeat", 0),
-                measure=measure,
-                launch_kind=KIND,
-                hardware=values.get("hardware"),
-                nodes=values.get("nodes", 1),
-            )
+                setting=Setting.of_record(setting), repeat=values.get("repeat", 0), measure=measure,
+                launch_kind=KIND, hardware=values.get("hardware"), nodes=values.get("nodes", 1),
+            )  # fmt: skip
         except ValidationError as error:
             raise InvalidCell(error.errors()[0]["msg"]) from None
         except BadInput as error:
@@ -171,11 +152,19 @@ class RunMaker:
         return spec, canonical(spec), note
 
 
-def _power_fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
+def _fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """Return what of a run cannot be: a time, a number, or a power; None if all can be."""
     gpus, limit_w = spec.setting.gpus, spec.setting.power_limit_w
-    faults = (energy_fault(row, row.get("duration_s"), gpus, spec.nodes) for row in rows)
-    of_limit = limit_w and power_fault("power_limit_w", "gpu", limit_w)
-    return of_limit or next(filter(None, faults), None)
+    of_limit = power_fault("power_limit_w", "gpu", limit_w) if limit_w else None
+    of_energy = None
+    for row in rows:
+        start_ns, duration_s = row.get("start_ns"), row.get("duration_s")
+        if start_ns is not None and not (0 <= start_ns < MAX_NS and (duration_s or 0.0) < _MAX_S):
+            return "a window is not between 1970 and 2116, or lasts a century"
+        if any((row.get(name) or 0) >= 2**63 for name in ("samples", "steps", "epoch")):
+            return "a number of samples, steps or epochs is above 2^63"
+        of_energy = of_energy or energy_fault(row, duration_s, gpus, spec.nodes)
+    return of_limit or of_energy
 
 
 def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> ImportedRun:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wattlaw.common.files import locked_temporary, open_regular
+from wattlaw.common.progress import track
 
 FOLDER = ".cache"
 #: The files of a run whose state is part of its key.
@@ -83,7 +84,8 @@ def read_through(
     known = set(hits["run_id"].unique().to_pylist())
     missing = [run_id for run_id in keys if run_id not in known]
     rows, kept = [hits.drop_columns("key")], [hits]
-    for first in range(0, len(missing), _BATCH):
+    batches = range(0, len(missing), _BATCH)
+    for first in track(batches, f"reading {name}", len(batches)):
         table, changing = read(missing[first : first + _BATCH])
         rows.append(table)
         if len(missing) >= max(_MIN_RUNS, _MIN_SHARE * len(keys)):

@@ -38,12 +38,22 @@ def check_decoded_size(
     a text that many rows of one batch share counts once.
     """
     settings = json.dumps([[*columns], most_bytes, batch_rows, texts_once])
-    line = isolated_python("-m", __name__, settings, *map(str, paths))
-    limit_s = _LEAST_S + _S_PER_BYTE * sum(path.stat().st_size for path in paths)
     # Arrow's other allocators reserve more memory than they use.
-    environment = isolated_environment() | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+    pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+    run_apart(__name__, [settings, *map(str, paths)], paths, pool)
+
+
+def run_apart(
+    module: str, arguments: Sequence[str], paths: Sequence[Path], environment: dict[str, str]
+) -> None:
+    """Run a module that reads files in a process of its own, as long as their sizes allow.
+
+    Raises ``ValueError``, with what the process says on stderr, if it fails.
+    """
+    limit_s = _LEAST_S + _S_PER_BYTE * sum(path.stat().st_size for path in paths)
+    line = isolated_python("-m", module, *arguments)
     try:
-        done = run_captured(line, limit_s, environment)
+        done = run_captured(line, limit_s, isolated_environment() | environment)
     except subprocess.TimeoutExpired:
         raise ValueError(f"damaged: not decoded within {limit_s:.0f} s") from None
     if done.returncode < 0:

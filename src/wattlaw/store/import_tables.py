@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import naming, open_regular
+from wattlaw.common.progress import track
 from wattlaw.store.cache import by_run
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -63,8 +64,7 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
 
     A run that the store has with other values is rejected, and so are all new runs of its
     setting: with new repeat numbers they might count a measurement twice. Raises ``BadInput``, and
-    writes nothing, if a run has a value that no table of a store may have, or the store has a
-    damaged import or a damaged folder of one of the runs.
+    writes nothing, if a run has a value that no table of a store may have, or the store is damaged.
     """
     with naming(store.path), _lock(store.path / "imports"):
         snapshot = store.snapshot()
@@ -74,7 +74,7 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
         changed_ids = _changed_ids(store, snapshot, existing)
         changed = [run for run in existing if run.record.run_id in changed_ids]
         changed_settings = {run.setting for run in changed}
-        added, rejected = [], []
+        added, rejected = list[ImportedRun](), list[RejectedRow]()
         for run in changed:
             how = _how_to_remove(store, snapshot, run.record.run_id)
             reason = f"run {run.record.run_id} is in the store with other values; to replace it, "
@@ -157,7 +157,8 @@ def _rows_by_run(table: pa.Table) -> dict[str, list[str]]:
 
 
 def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
-    return _batches((row_of(run.record, run.record.state) for run in runs), RUNS)
+    tracked = track(runs, "importing runs", len(runs))
+    return _batches((row_of(run.record, run.record.state) for run in tracked), RUNS)
 
 
 def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
@@ -169,8 +170,7 @@ def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
         yield table
 
 
-def _batches(rows: Iterable[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
-    rows = iter(rows)
+def _batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
     while batch := list(itertools.islice(rows, _BATCH_ROWS)):
         try:
             yield rows_table(batch, schema)

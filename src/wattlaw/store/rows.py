@@ -205,12 +205,10 @@ def _no_row(cells: Sequence[str], columns: int) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def _open_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+def _open_text(path: Path, newline: str | None = None) -> TextIO:
     with path.open("rb") as file:
         encoding = encoding_of(file.read(1024))
-    with path.open(encoding=encoding, newline=newline) as text:
-        yield text
+    return path.open(encoding=encoding, newline=newline)
 
 
 def _text(cell: str) -> str:
@@ -350,8 +348,8 @@ def _is_plain(kind: "pa.DataType") -> bool:
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    of_numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-    plain = (*of_numbers, types.is_timestamp, types.is_date, types.is_null)
+    plain = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean,
+             types.is_timestamp, types.is_date, types.is_null)  # fmt: skip
     return any(is_kind(kind) for is_kind in plain) or _is_text(kind)
 
 
