@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conftest import environment, wait_for
-from powercap import Powercap
+from powercap import RANGE_UJ, Powercap
 from recording import HOST, report_of, samples_of
 from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, increase, put
 from wattlaw.common.errors import NotAvailable, NotPermitted
@@ -49,16 +50,21 @@ def energies(meter: Meter) -> dict[str, float]:
     return {sample.device: sample.energy_j for sample in meter.read()}
 
 
-def verdicts(meter: Meter, advance, seconds: int = 6) -> list[tuple[str, str | None]]:
-    """Return verdict and reason of the window from second 1 to the last but one."""
+def row_of(meter: Meter, advance: Callable[[int], object]) -> dict[str, object]:
+    """Return the energy of the window from second 1 to 5; the devices advance after each second."""
     rows = []
-    for second in range(seconds):
+    for second in range(6):
         rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
         advance(second)
     samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
-    window = {"host": "a", "start_ns": 10**9, "duration_s": seconds - 2.0}
-    table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples)
-    return [(row["energy_verdict"], row["energy_reason"]) for row in table.to_pylist()]
+    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
+    facts = {
+        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
+        for device in meter.devices()
+    }
+    windows = pa.Table.from_pylist([window], schema=WINDOWS)
+    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
+    return row
 
 
 # One file
@@ -165,6 +171,113 @@ def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
     assert f"can be read by root only; an administrator can allow it with: {permit}" in text
     subprocess.run(["/bin/sh", "-c", permit], cwd=root, check=True)
     assert {*opened().split("; ")} == {"read"}
+
+
+# RAPL
+
+
+@pytest.fixture
+def packages(root) -> Powercap:
+    return Powercap(root / "class/powercap")
+
+
+def test_packages_and_their_memory_are_read_and_parts_of_a_package_are_not_counted_twice(packages):
+    meter = RaplMeter.open(TARGET)
+    assert [(device.id, device.kind) for device in meter.devices()] == [
+        ("package-0", "cpu"), ("dram-0", "dram"), ("package-1", "cpu"), ("dram-1", "dram"),
+    ]  # fmt: skip
+    before = energies(meter)
+    packages.advance(2.0)
+    after = energies(meter)
+    used_j = {device: after[device] - before[device] for device in after}
+    assert used_j == pytest.approx({"package-0": 200, "dram-0": 40, "package-1": 240, "dram-1": 60})
+    assert {(s.power_source, s.power_w) for s in meter.read()} == {("measured", None)}
+    row = row_of(meter, lambda _: packages.advance(1.0))
+    assert (row["cpu_energy_j"], row["dram_energy_j"]) == pytest.approx((4 * 220, 4 * 50))
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
+
+
+def test_every_wrap_is_counted_and_another_fall_is_none(packages):
+    packages.set("intel-rapl:0", 200_000_000)
+    meter = RaplMeter.open(TARGET)
+    first = energies(meter)
+    for _ in range(3):
+        packages.set("intel-rapl:1:1", RANGE_UJ - 1)
+        energies(meter)
+        packages.set("intel-rapl:1:1", 0)
+        last = energies(meter)
+    assert last["dram-1"] - first["dram-1"] == pytest.approx(3 * RANGE_UJ * 1e-6)
+    packages.set("intel-rapl:0", 199_999_000)
+    assert energies(meter)["package-0"] < first["package-0"]  # seen as a fall, not as 262 kJ
+
+
+def test_a_counter_that_disappears_has_a_reason_and_others_continue(packages):
+    meter = RaplMeter.open(TARGET)
+    packages.file("intel-rapl:0:1").unlink()
+    for _ in range(2):
+        assert {*energies(meter)} == {"package-0", "package-1", "dram-1"}
+    (problem,) = meter.problems()
+    assert problem.startswith("dram-0: no longer read: ")
+    assert "No such file" in problem
+
+
+def test_a_machine_without_counters_says_so(root):
+    with pytest.raises(NotAvailable, match="no RAPL counters in"):
+        RaplMeter.open(TARGET)
+
+
+def test_a_counter_that_is_broken_from_the_start_is_failed_and_all_are_not_available(packages):
+    packages.file("intel-rapl:0").write_text("broken\n")
+    meter = RaplMeter.open(TARGET)
+    failed = {device.id: device.facts.get("failed") for device in meter.devices()}
+    file = packages.file("intel-rapl:0")
+    assert failed.pop("package-0") == f"{file} cannot be read: 'broken' is not a number"
+    assert {*energies(meter)} == {*failed} == {"dram-0", "package-1", "dram-1"}
+    for zone in ("intel-rapl:0:1", "intel-rapl:1", "intel-rapl:1:1"):
+        packages.file(zone).write_text("broken\n")
+    with pytest.raises(NotAvailable, match="intel-rapl:0/energy_uj cannot be read"):
+        RaplMeter.open(TARGET)
+
+
+@pytest.mark.parametrize("told", ["", "-5", "9" * 400, "1e9", "12 34", "\x00", str(2**64 - 1)])
+def test_an_invalid_counter_value_is_not_a_reading(packages, told):
+    meter = RaplMeter.open(TARGET)
+    packages.file("intel-rapl:1").write_text(told)
+    assert {*energies(meter)} == {"package-0", "dram-0", "dram-1"}
+    assert meter.problems()[0].startswith("package-1: no longer read: ")
+
+
+@pytest.mark.parametrize("told", [None, "", "text", "0", "-1", "1000000", "9" * 30])
+def test_a_wrap_of_a_zone_without_a_range_is_a_fault(packages, told):
+    path = packages.root / "intel-rapl:0" / "max_energy_range_uj"
+    path.unlink() if told is None else path.write_text(told)
+    for zone in ("intel-rapl:0", "intel-rapl:1"):
+        packages.set(zone, RANGE_UJ - 350_000_000)  # it wraps in the fourth second
+    meter = RaplMeter.open(TARGET)
+    assert next(device.id for device in meter.devices()) == "package-0"
+    wrapping = row_of(meter, lambda _: packages.advance(1.0))
+    assert wrapping["energy_verdict"] == "partial"  # package-0 is at fault, package-1 is not
+    after = row_of(meter, lambda _: packages.advance(1.0))
+    assert (after["energy_verdict"], after["cpu_energy_j"]) == ("ok", pytest.approx(4 * 220))
+
+
+def test_a_package_without_a_readable_name_makes_the_sum_partial(packages):
+    (packages.root / "intel-rapl:1" / "name").unlink()
+    meter = RaplMeter.open(TARGET)
+    failed = [device for device in meter.devices() if "failed" in device.facts]
+    assert [device.id for device in failed] == ["intel-rapl:1"]
+    assert row_of(meter, lambda _: packages.advance(1.0))["energy_verdict"] == "partial"
+
+
+@pytest.mark.parametrize("jump_uj", [10**15, 5 * 10**9, None])
+def test_a_constant_or_jumping_counter_is_never_ok(packages, jump_uj):
+    def advance(second: int) -> None:
+        if jump_uj is None or second < 3:
+            packages.advance(0.0 if jump_uj is None else 1.0)
+        elif second == 3:
+            packages.set("intel-rapl:0", jump_uj)
+
+    assert row_of(RaplMeter.open(TARGET), advance)["energy_verdict"] != "ok"
 
 
 # Intel
@@ -277,9 +390,9 @@ def test_a_faulty_counter_of_a_card_is_never_ok(root, fault, reason):
         if second == 2 and fault != "stuck":
             put(cards.energy(), 5 * 10**5 if fault == "backwards" else 10**14)
 
-    ((verdict, why),) = verdicts(meter, advance)
-    expected = "implausible" if fault == "jump" else "unavailable"
-    assert (verdict, reason in why) == (expected, True)
+    row = row_of(meter, advance)
+    assert row["energy_verdict"] == ("implausible" if fault == "jump" else "unavailable")
+    assert reason in row["energy_reason"]
 
 
 # Grace
@@ -460,33 +573,11 @@ def test_counters_that_are_stale_when_they_are_opened_are_not_the_node(root, is_
 
 
 def test_a_window_after_counters_have_stopped_has_the_reason(root):
-    counters = PmCounters(root, 0)
+    PmCounters(root, 0)
     meter = CrayMeter.open(TARGET)
-    row = row_of(meter, counters, stops_at=0)
+    row = row_of(meter, lambda _: None)
     assert (row["node_energy_verdict"], row["energy_verdict"]) == ("unavailable", "unavailable")
     assert "cray-node: it has no readings in the window" in row["energy_reason"]
-
-
-def row_of(
-    meter: Meter, counters: PmCounters, *, stops_at: int = 6, restarts_at: int | None = None
-) -> dict[str, object]:
-    """Return the energy of the window from second 1 to 5."""
-    rows = []
-    for second in range(6):
-        rows += [sample._replace(t_ns=second * 10**9)._asdict() for sample in meter.read()]
-        if second == restarts_at:
-            put(counters.folder / "startup", 2)
-        if second < stops_at:
-            counters.advance(1.0)
-    samples = pa.Table.from_pylist([{"host": "a"} | row for row in rows], schema=SAMPLES)
-    window = {"host": "a", "start_ns": 10**9, "duration_s": 4.0}
-    windows = pa.Table.from_pylist([window], schema=WINDOWS)
-    facts = {
-        ("a", device.id): {**device.facts, "kind": device.kind, "contains": device.contains}
-        for device in meter.devices()
-    }
-    (row,) = energy_of_windows(windows, samples, facts).to_pylist()
-    return row
 
 
 @pytest.mark.parametrize(
@@ -503,7 +594,13 @@ def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", "0")
     meter = CrayMeter.open(TARGET)
-    row = row_of(meter, counters, restarts_at=2 if fault == "restart" else None)
+
+    def advance(second: int) -> None:
+        if fault == "restart" and second == 2:
+            put(counters.folder / "startup", 2)
+        counters.advance(1.0)
+
+    row = row_of(meter, advance)
     assert row["node_energy_verdict"] == verdict
     assert row["energy_scope"] == scope
     if fault is None:
@@ -522,8 +619,9 @@ def test_a_window_across_a_restart_of_the_counters_has_a_fault(root, is_higher):
             counters.joules = dict.fromkeys(counters.joules, 2 * 10**6 if is_higher else 0)
         counters.advance(1.0)
 
-    ((verdict, reason),) = verdicts(meter, advance)
-    assert (verdict, "cray-cpu: the counter went back" in reason) == ("unavailable", True)
+    row = row_of(meter, advance)
+    assert row["energy_verdict"] == "unavailable"
+    assert "cray-cpu: the counter went back" in row["energy_reason"]
     assert meter.problems() == ["pm_counters: restarted (startup was 1, is 2)"]
 
 
@@ -536,7 +634,8 @@ def test_a_change_of_the_power_cap_is_noted_and_energy_counts(root):
             put(counters.folder / "generation", 41)
         counters.advance(1.0)
 
-    assert verdicts(meter, advance) == [("ok", None)]
+    row = row_of(meter, advance)
+    assert (row["energy_verdict"], row["energy_reason"]) == ("ok", None)
     assert meter.problems() == ["pm_counters: the node's power cap was changed during the run"]
 
 

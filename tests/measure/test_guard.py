@@ -24,8 +24,7 @@ from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.common.files import locked_temporary
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.measure.limits.saved_state import SavedState, boot_id
-from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder, boot_id
 
 Start = Callable[..., Place]
 LOCK, UNLOCK = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"

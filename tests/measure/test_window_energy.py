@@ -46,15 +46,6 @@ def test_a_window_without_an_energy_sample_has_no_energy_rather_than_zero():
     assert found["mem_used_max_bytes"] == 7
 
 
-def test_a_window_longer_than_the_samples_is_partial():
-    table = energy_of_windows(
-        windows({"start_ns": 5 * S, "duration_s": 10.0}), samples(at_ten_watts(0, 10))
-    )
-    row = table.to_pylist()[0]
-    assert row["cpu_energy_j"] == pytest.approx(50.0)
-    assert row["energy_verdict"] == "partial"
-
-
 def test_an_estimate_is_never_added_to_a_measurement():
     other = {"device": "package-0", "cpu_cores": None, "power_source": "measured"}
     estimates = at_ten_watts(0, 10)
@@ -66,14 +57,6 @@ def test_an_estimate_is_never_added_to_a_measurement():
     assert row["cpu_energy_j"] == pytest.approx(200.0)
     assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")
     assert row["cpu_cores_mean"] == 1.0
-
-
-def test_a_device_that_stopped_early_makes_the_energy_partial():
-    both = at_ten_watts(0, 10, power_source="measured") + at_ten_watts(
-        0, 1, power_source="measured", device="package-1"
-    )
-    table = energy_of_windows(windows({"start_ns": 4 * S, "duration_s": 2.0}), samples(both))
-    assert table.to_pylist()[0]["energy_verdict"] == "partial"
 
 
 def test_a_window_after_the_last_sample_has_no_energy():
@@ -137,19 +120,13 @@ def test_boards_are_each_counted_once_and_add_up_both_ways():
     assert row["sm_clock_mean_mhz"] == 1200.0
 
 
-def test_a_board_without_a_counter_is_integrated_and_not_zero():
-    row = one_window(boards(1, energy_j=None))
-    assert row["gpu_energy_j"] == pytest.approx(200.0)
-    assert row["gpu_energy_counter_j"] is None
-    assert (row["energy_source"], row["energy_verdict"]) == ("integral", "ok")
-
-
 def test_a_board_that_is_lost_makes_the_sum_partial():
     rows = [row for row in boards(2) if row["device"] == "GPU-0" or row["t_ns"] < 2 * S]
     row = one_window(rows)
     assert row["gpu_energy_j"] == pytest.approx(200.0)
     assert row["gpu_energy_counter_j"] is None
-    assert row["energy_verdict"] == "partial"
+    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "partial")
+    assert row["gpu_power_mean_w"] == pytest.approx(100.0)
 
 
 def test_a_row_that_has_an_estimate_in_it_says_so():
@@ -162,13 +139,6 @@ def test_a_row_that_has_an_estimate_in_it_says_so():
 def test_simulated_boards_say_so():
     row = one_window(boards(2, power_source="simulated"))
     assert (row["energy_source"], row["energy_verdict"]) == ("simulated", "ok")
-
-
-def test_a_row_without_one_board_keeps_its_energy_source():
-    rows = [row for row in boards(2) if row["device"] == "GPU-0" or row["t_ns"] < 2 * S]
-    row = one_window(rows)
-    assert (row["energy_source"], row["energy_verdict"]) == ("counter", "partial")
-    assert row["gpu_power_mean_w"] == pytest.approx(100.0)
 
 
 def test_every_reason_names_its_device():
@@ -186,10 +156,6 @@ def test_every_reason_names_its_device():
     assert row["gpu_energy_j"] == pytest.approx(2 * (100 + 200 + 300))
     assert row["gpu_energy_counter_j"] is None
     assert row["gpu_energy_integral_j"] == pytest.approx(2 * (100 + 200 + 200))
-
-
-def test_an_energy_that_is_beyond_doubt_has_no_reason():
-    assert one_window(boards(2))["energy_reason"] is None
 
 
 def test_a_partly_covered_window_has_its_share():
@@ -303,14 +269,6 @@ def test_a_limit_that_changes_is_averaged_and_one_between_two_readings_is_interp
     assert table["power_limit_mean_w"].to_pylist() == [250.0, 250.0, None]
 
 
-def test_windows_that_eight_ranks_share_do_not_count_their_machine_eight_times():
-    # The first rank of a host marks its windows, and a host has one sampler.
-    rows = boards(8) + at_ten_watts(0, 10)
-    row = one_window(rows)
-    assert row["gpu_energy_j"] == pytest.approx(2.0 * 100 * 36)
-    assert row["cpu_energy_j"] == pytest.approx(20.0)
-
-
 @pytest.mark.parametrize(
     ("facts", "verdict", "reason"),
     [
@@ -323,14 +281,6 @@ def test_a_board_that_others_share_is_never_wholly_ok(facts, verdict, reason):
     (row,) = energy_of_windows(window, samples(boards(1)), {("a", "GPU-0"): facts}).to_pylist()
     assert row["energy_verdict"] == verdict
     assert (reason or "") in (row["energy_reason"] or "")
-
-
-def test_a_visible_board_that_could_not_be_read_makes_the_sum_partial():
-    window = windows({"start_ns": 2 * S, "duration_s": 3.0})
-    facts = {("a", "GPU-7"): {"kind": "gpu", "failed": "cannot be read: it fell off the bus"}}
-    (row,) = energy_of_windows(window, samples(boards(1)), facts).to_pylist()
-    assert (row["energy_verdict"], row["gpu_energy_j"]) == ("partial", pytest.approx(300.0))
-    assert "fell off the bus" in row["energy_reason"]
 
 
 def test_power_that_the_board_averages_over_a_second_does_not_resolve_less():

@@ -38,9 +38,9 @@ time.sleep(60)
 
 def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
     """Restore the limits that ended processes have left; raise an error for damaged files."""
-    stale, contents = restore_stale(folder, include_kept=include_kept)
-    if contents.damaged:
-        raise BadInput("; ".join(contents.damaged))
+    stale, damaged = restore_stale(folder, include_kept=include_kept)
+    if damaged:
+        raise BadInput("; ".join(damaged))
     return stale
 
 

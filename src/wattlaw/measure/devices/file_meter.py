@@ -64,7 +64,6 @@ class FileSource:
     failures: int = 0
 
     def __post_init__(self) -> None:
-        self.file = sysfs.OpenFile(self.path)
         self.counter = WrappingCounter(self.wraps_at)
 
     def value(self) -> float:
@@ -72,7 +71,7 @@ class FileSource:
 
         Raises ``OSError`` or ``ValueError`` if it cannot be read.
         """
-        return self.counter.corrected(self.parse(self.file.read()), self.scale)
+        return self.counter.corrected(self.parse(sysfs.read_text(self.path)), self.scale)
 
     def read(self) -> Sample | None:
         if self.problem is not None:
@@ -84,19 +83,14 @@ class FileSource:
             self.failures += 1
             is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
             if not is_transient or self.failures >= _MAX_FAILURES:
-                self.problem = (
-                    f"{self.device.id}: no longer read: {collapse_whitespace(str(error))}"
-                )
+                reason = collapse_whitespace(str(error))
+                self.problem = f"{self.device.id}: no longer read: {reason}"
             return None
         self.failures = 0
-        return Sample(
-            self.device.id,
-            self.device.kind,
-            t_ns,
-            power_w=value if self.column == "power_w" else None,
-            energy_j=value if self.column == "energy_j" else None,
-            power_source="measured",
-        )
+        sample = Sample(self.device.id, self.device.kind, t_ns, power_source="measured")
+        if self.column == "power_w":
+            return sample._replace(power_w=value)
+        return sample._replace(energy_j=value)
 
 
 class FileMeter(Meter):
@@ -135,16 +129,11 @@ class FileMeter(Meter):
     def problems(self) -> list[str]:
         return [source.problem for source in self.sources if source.problem is not None]
 
-    def close(self) -> None:
-        for source in self.sources:
-            source.file.close()
-
 
 def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
-    """Return the error of a file that cannot be read.
+    """Return the error of a file that cannot be read: ``NotPermitted`` if only root can read it.
 
-    It is ``NotPermitted`` if only root can read it; ``permit`` is the command with which an
-    administrator allows it.
+    ``permit`` is the command with which an administrator allows it.
     """
     if isinstance(error, PermissionError):
         return NotPermitted(

@@ -24,17 +24,17 @@ _CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
 class PowerMeter:
     """An ACPI power meter, and the channel and socket that it names, if it does."""
 
-    chip: sysfs.Hwmon
+    folder: Path
     channel: str | None = None
     socket: int = 0
 
     def source(self, device: Device) -> FileSource:
-        return FileSource(device, self.chip.path / "power1_average", "power_w")
+        return FileSource(device, self.folder / "power1_average", "power_w")
 
     @property
     def facts(self) -> Facts:
         """Return the source of the power, its averaging time, and whether other jobs share it."""
-        interval_ms = sysfs.read_optional(self.chip.path / "power1_average_interval")
+        interval_ms = sysfs.read_optional(self.folder / "power1_average_interval")
         resolution_s = interval_ms and interval_ms * 1e-3
         return {"power": "acpi", "resolution_s": resolution_s, "is_shared": shares_node()}
 
@@ -55,7 +55,7 @@ def power_meters() -> list[PowerMeter]:
         except (OSError, ValueError):
             match = None
         channel = (match[1], int(match[2])) if match else ()
-        meters.append(PowerMeter(sysfs.Hwmon(place, chip.name), *channel))
+        meters.append(PowerMeter(place, *channel))
     return meters
 
 
