@@ -7,30 +7,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import environment, wait_for
 from powercap import RANGE_UJ, Powercap
-from recording import HOST, report_of, samples_of
-from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names, increase, put
-from wattlaw.common.errors import NotAvailable, NotPermitted
-from wattlaw.measure.devices import cray, node_power
+from trees import AcpiMeters, IntelCards, PmCounters, grace_names, increase, put
+from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices import cray
+from wattlaw.measure.devices.acpi import GraceMeter, NodePowerMeter
 from wattlaw.measure.devices.cray import CrayMeter
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource
-from wattlaw.measure.devices.grace import GraceMeter
 from wattlaw.measure.devices.intel import IntelMeter, select_gpus
 from wattlaw.measure.devices.inventory import counted, visible_gpu_ids
 from wattlaw.measure.devices.meter import Device, Meter, Target
-from wattlaw.measure.devices.node_power import NodePowerMeter, parse_dcmi
 from wattlaw.measure.devices.node_sharing import shares_node
 from wattlaw.measure.devices.rapl import RaplMeter
-from wattlaw.measure.telemetry import sampler
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS
 
@@ -695,13 +690,6 @@ def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, 
 # Node power
 
 
-@pytest.fixture
-def ipmi(root, tmp_path, monkeypatch) -> Ipmi:
-    server = Ipmi(root, tmp_path / "bin")
-    monkeypatch.setenv("PATH", os.pathsep.join([str(server.programs), os.environ["PATH"]]))
-    return server
-
-
 def readings(meter: Meter, count: int = 3) -> list[float]:
     samples = []
     for number in range(count):
@@ -718,8 +706,7 @@ def test_an_unnamed_power_meter_is_the_node(root, old):
     assert (device.id, device.kind) == ("node-acpi", "node")
     assert device.contains == ("module", "gpu", "cpu", "dram")
     assert (device.facts["power"], device.facts["resolution_s"]) == ("acpi", 1.0)
-    assert device.facts["call_s"] < 1
-    assert readings(meter) == [412, 412, 412]
+    assert readings(meter) == [412, 412]
     put(meters.files[""], 500_000_000)
     assert readings(meter)[-1] == 500
 
@@ -732,109 +719,3 @@ def test_two_unnamed_power_meters_and_one_of_a_battery_are_not_the_node(root):
         put(path, 1)
     with pytest.raises(NotAvailable, match="no ACPI power meter"):
         NodePowerMeter.open(TARGET)
-
-
-@pytest.mark.parametrize("mode", ["normal", "new", "unset"])
-def test_the_management_controller_gives_the_power_of_the_node(ipmi, mode):
-    ipmi.set(mode)
-    meter = NodePowerMeter.open(TARGET)
-    (device,) = meter.devices()
-    assert (device.id, device.kind, meter.period_s) == ("node-dcmi", "node", 5.0)
-    assert device.facts["complements"]
-    ipmi.set(mode, 650)
-    assert readings(meter) == [412, 650, 650]
-    assert meter.problems() == []
-    meter.close()
-
-
-def test_a_reading_of_an_old_time_is_not_a_new_one(ipmi):
-    ipmi.set("stale")
-    meter = NodePowerMeter.open(TARGET)
-    assert readings(meter) == [412]
-    assert meter.problems() == []
-
-
-@pytest.mark.parametrize(
-    ("mode", "kind", "reason"),
-    [
-        ("inactive", NotAvailable, "power reading': the .* not activated; ask an administrator"),
-        ("garbage", NotAvailable, "power reading': no power reading in .*; ask an administrator"),
-        ("unsupported", NotAvailable, "DCMI request failed because: Invalid command"),
-        ("permission", NotPermitted, "requires root; if sudo allows"),
-    ],
-)
-def test_a_controller_that_gives_no_power_has_a_reason(ipmi, mode, kind, reason):
-    ipmi.set(mode)
-    with pytest.raises(NotAvailable, match=reason) as caught:
-        NodePowerMeter.open(TARGET)
-    assert type(caught.value) is kind
-    assert "Error" not in str(caught.value)  # no name of a class
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_controller_that_hangs_is_not_waited_for(ipmi, monkeypatch):
-    monkeypatch.setattr(node_power, "_OPEN_TIMEOUT_S", 0.3)
-    monkeypatch.setattr(node_power, "_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(node_power, "_LAST_S", 0.1)
-    meter = NodePowerMeter.open(TARGET)
-    ipmi.set("hang")
-    meter.read()  # the first reading; the next one hangs
-    for last in (False, True):
-        start_s = time.monotonic()
-        assert meter.read(last=last) == []
-        assert time.monotonic() - start_s < (0.2 if last else 0.05)
-    time.sleep(0.4)
-    assert meter.read() == []
-    assert "timed out" in meter.problems()[0]
-    meter.close()
-    with pytest.raises(NotAvailable, match=r"no answer in 0\.3 s|timed out"):
-        NodePowerMeter.open(TARGET)
-
-
-def test_a_controller_that_fails_for_long_is_given_up(ipmi):
-    meter = NodePowerMeter.open(TARGET)
-    ipmi.set("unsupported")
-    assert readings(meter, 10) == [412]
-    ipmi.set("normal")
-    assert readings(meter, 3) == []
-    assert "Invalid command" in meter.problems()[0]
-
-
-def test_programs_of_the_working_folder_are_not_run(ipmi, tmp_path, monkeypatch):
-    (tmp_path / "bin").rename(tmp_path / "here")
-    monkeypatch.chdir(tmp_path / "here")
-    monkeypatch.setenv("PATH", os.pathsep.join([".", "", "here"]))
-    with pytest.raises(NotAvailable, match="ipmitool not found"):
-        NodePowerMeter.open(TARGET)
-
-
-@given(st.text())
-@example("Instantaneous power reading: 0 Watts\nPower reading state is: activated")
-@example("Instantaneous power reading: 7 Watts\n" * 2 + "Power reading state is: activated")
-def test_any_other_output_of_ipmitool_is_no_reading(text):
-    with pytest.raises(ValueError, match=r"power reading|0 W"):
-        parse_dcmi(text)
-
-
-def test_a_slow_controller_delays_no_other_meter(root, ipmi):
-    tree = Powercap(root / "class/powercap")
-    ipmi.set("slow")  # 1.5 s, and a reading begins when sampling begins
-    folder = root.parent / "live"
-    folder.mkdir()
-    line = sampler.command(folder, HOST, Target(os.getpid(), 0.1))
-    process = subprocess.Popen(line, env=environment())
-    try:
-        wait_for(sampler.stream_path(folder, HOST).exists, "samples")
-        for _ in range(25):
-            time.sleep(0.1)
-            tree.advance(0.1)
-    finally:
-        process.terminate()
-        process.wait(20)
-    rows = samples_of(folder).to_pylist()
-    times = [row["t_ns"] for row in rows if row["device"] == "package-0"]
-    assert max(later - t_ns for t_ns, later in pairwise(times)) < 10**9
-    powers = [row["power_w"] for row in rows if row["device"] == "node-dcmi"]
-    assert powers == [412, 412]  # that of the opening, and the one that began then
-    facts = {device.id: device.facts for device in report_of(folder).devices}
-    assert facts["node-dcmi"]["call_s"] > 1.5

@@ -1,4 +1,4 @@
-"""``wattlaw devices`` on six types of machine: what is measured, what not, and why."""
+"""``wattlaw devices`` on five types of machine: what is measured, what not, and why."""
 
 import json
 import os
@@ -13,7 +13,7 @@ EXPECTED = {
     "nvidia": {
         "rapl": {"package-0", "dram-0", "package-1", "dram-1"},
         "nvidia": "NVIDIA driver",  # its library is not in a tree
-        "node-power": "no management controller (kernel drivers",
+        "node-power": "no ACPI power meter",
         "cray": "not an HPE Cray machine",
     },
     "lumi": {
@@ -32,17 +32,11 @@ EXPECTED = {
         "node-power": "no ACPI power meter",
         "rapl": "no RAPL counters",
     },
-    "dcmi-server": {
-        "node-power": {"node-dcmi"},
-        "rapl": {"package-0", "dram-0", "package-1", "dram-1"},
-        "grace": "no ACPI power meter of an NVIDIA Grace processor",
-        "intel": "no Intel GPU",
-    },
     "virtual-machine": {
         "cray": "not an HPE Cray machine",
         "grace": "no ACPI power meter",
         "intel": "no Intel GPU",
-        "node-power": "no management controller",
+        "node-power": "no ACPI power meter",
         "rapl": "a virtual machine, or no driver",
     },
 }
@@ -53,7 +47,6 @@ TITLES = {
     "lumi": "Energy of a run includes: node",
     "aurora": "Energy of a run includes: gpu + cpu + dram",
     "grace-hopper": "Energy of a run includes: module",
-    "dcmi-server": "Energy of a run includes: cpu + dram",
     "virtual-machine": "Energy cannot be measured on this machine",
 }
 

@@ -1,7 +1,6 @@
 """What every registered meter has to fulfil, each on hardware that can be lost."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import get_args
 import pytest
 
 from powercap import RANGE_UJ, Powercap
-from trees import AcpiMeters, IntelCards, Ipmi, PmCounters, grace_names
+from trees import AcpiMeters, IntelCards, PmCounters, grace_names
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import GROUP, Meter, Sample, Target
@@ -115,9 +114,6 @@ def tree(request: pytest.FixtureRequest, name: str, kind: str) -> Bench:
         advance, count = PmCounters(root).advance, 7
     elif kind == "acpi":
         AcpiMeters(root, {"": 412.0}, interval_ms=1000)
-    elif kind == "dcmi":
-        programs = Ipmi(root, folder / "bin").programs
-        patch.setenv("PATH", os.pathsep.join([str(programs), os.environ["PATH"]]))
 
     def go_on() -> None:
         if advance is not None:
@@ -127,8 +123,6 @@ def tree(request: pytest.FixtureRequest, name: str, kind: str) -> Bench:
 
     def lose() -> None:
         shutil.rmtree(root)
-        if kind == "dcmi":
-            programs.joinpath("mode").write_text("unsupported\n")
 
     def hide() -> None:
         patch.setenv("WATTLAW_SYSFS_ROOT", str(folder / "nothing"))
@@ -184,7 +178,6 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "grace": lambda request: tree(request, "grace", "grace"),
     "cray": lambda request: tree(request, "cray", "cray"),
     "node-power, acpi": lambda request: tree(request, "node-power", "acpi"),
-    "node-power, dcmi": lambda request: tree(request, "node-power", "dcmi"),
     "simulated": simulated,
 }
 
