@@ -264,7 +264,7 @@ def test_a_package_without_a_readable_name_makes_the_sum_partial(packages):
     assert row_of(meter, lambda _: packages.advance(1.0))["energy_verdict"] == "partial"
 
 
-@pytest.mark.parametrize("jump_uj", [10**15, 5 * 10**9, None])
+@pytest.mark.parametrize("jump_uj", [10**15, None])
 def test_a_constant_or_jumping_counter_is_never_ok(packages, jump_uj):
     def advance(second: int) -> None:
         if jump_uj is None or second < 3:
@@ -371,25 +371,6 @@ def test_gpus_of_other_vendors_and_connectors_are_no_cards(root):
         IntelMeter.open(TARGET)
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [("stuck", "stands still"), ("backwards", "went back"), ("jump", "jumped ahead")],
-)
-def test_a_faulty_counter_of_a_card_is_never_ok(root, fault, reason):
-    cards = IntelCards(root, 1)
-    meter = IntelMeter.open(TARGET)
-
-    def advance(second: int) -> None:
-        if fault != "stuck":
-            cards.advance(1.0)
-        if second == 2 and fault != "stuck":
-            put(cards.energy(), 5 * 10**5 if fault == "backwards" else 10**14)
-
-    row = row_of(meter, advance)
-    assert row["energy_verdict"] == ("implausible" if fault == "jump" else "unavailable")
-    assert reason in row["energy_reason"]
-
-
 # Grace
 
 
@@ -417,15 +398,6 @@ def test_a_socket_without_the_sum_of_its_processor_counts_its_cores(root):
     (device,) = meter.devices()
     assert (device.contains, device.facts["scope"]) == ((), "cores of socket 0")
     assert meter.period_s == 0.5
-
-
-def test_a_channel_that_is_unplugged_is_given_up_and_the_others_go_on(root):
-    files = AcpiMeters(root, grace_names(1)).files
-    meter = GraceMeter.open(TARGET)
-    files["Module Power Socket 0"].unlink()
-    for _ in range(2):
-        assert [sample.device for sample in meter.read()] == ["grace-0"]
-    assert meter.problems()[0].startswith("module-0: no longer read: [Errno 2] No such file")
 
 
 # pm_counters
@@ -557,7 +529,7 @@ def test_counters_that_are_stale_when_they_are_opened_are_not_the_node(root, is_
     ended.set()
     thread.join()
     kinds, _ = counted(meter.devices())
-    row = row_of(meter, counters)
+    row = row_of(meter, lambda _: counters.advance(1.0))
     if is_updated:
         assert (kinds, row["energy_scope"], row["node_energy_verdict"]) == (("node",), "node", "ok")
         return

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -15,8 +15,8 @@ import pynvml
 import pytest
 
 from conftest import SIMULATED_DEVICES, started, wait_for
-from fake_nvml import FakeGpus
 from limiting import (
+    CAP,
     FAKE_BIN,
     OWNER,
     SET,
@@ -27,6 +27,7 @@ from limiting import (
     kill,
     kill_group,
     kill_tree,
+    places,
     restore_stale_or_raise,
     stays,
 )
@@ -37,26 +38,11 @@ from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 
 Start = Callable[..., Place]
-#: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
-HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
-CAP = Limits(power_limit_w=150)
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Start]:
-    """Give a function that makes boards; at the end no lock or watchdog may remain."""
-    places = []
-
-    def make(count: int = 1, **changes: object) -> Place:
-        places.append(Place(tmp_path, fake_gpus(count, **(HARDWARE | changes)), monkeypatch))
-        return places[-1]
-
-    yield make
-    for place in places:
-        place.boards.clear_faults()
-        place.wait_until_clean()
+def start(tmp_path, fake_gpus, monkeypatch):
+    yield from places(tmp_path, fake_gpus, monkeypatch)
 
 
 def test_the_limits_of_a_killed_process_are_restored(start: Start) -> None:

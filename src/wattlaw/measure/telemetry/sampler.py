@@ -8,7 +8,6 @@ and nothing but a reading wakes it more often than every 4 s. A second thread ch
 whether a driver hangs, and then continues without it.
 """
 
-import argparse
 import dataclasses
 import functools
 import gc
@@ -67,9 +66,7 @@ class MeterPoller:
     """Polls one meter on an absolute schedule, and reports how the polling went.
 
     It is due at whole periods after the first reading of all meters, so that meters share wake-ups
-    also after their periods have changed. A broken meter is not read again; the other meters of
-    the run continue. ``open_meter`` returns the meter, or raises a ``WattlawError`` that says why
-    there is none.
+    also after their periods have changed. A broken meter is not read again.
     """
 
     def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
@@ -301,18 +298,13 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END_SIGNAL})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("host")
-    parser.add_argument("parent_pid", type=int)
-    parser.add_argument("target", type=json.loads)
-    parser.add_argument("--no-sigterm", action="store_true")
-    options = parser.parse_args()
-    gpus = options.target["gpus"]
-    target = Target(**options.target | {"gpus": None if gpus is None else tuple(gpus)})
-    ends_on = {END_SIGNAL} if options.no_sigterm else {END_SIGNAL, signal.SIGTERM}
+    folder, host, parent_pid, text, *no_sigterm = sys.argv[1:]
+    told = json.loads(text)
+    gpus = told["gpus"]
+    target = Target(**told | {"gpus": None if gpus is None else tuple(gpus)})
+    ends_on = {END_SIGNAL} if no_sigterm else {END_SIGNAL, signal.SIGTERM}
     try:
-        Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
+        Sampler(Path(folder), host, target, int(parent_pid), ends_on).run()
     except OSError as error:  # such as a full disk; the run notes that the sampler was lost
         sys.exit(f"sampler: {one_line(error)}")
 
