@@ -16,11 +16,12 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from conftest import wait_for, wattlaw
+from conftest import wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN, OWNER, child, kill
 from trees import IntelCards, put
+from wattlaw.cli.main import main
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices import meter
@@ -463,7 +464,7 @@ def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
 
 
 def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cards = IntelCards(tmp_path / "sys", 1, limit_w=0, driver="xe")
     monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
@@ -472,8 +473,11 @@ def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
         (device,) = limiter.devices()
         state = limiter.read(device)
         assert (state.power_limit_w, state.enforced_w, state.max_w) == (0, None, 600)
-    assert "none of 1 to 600 W" in wattlaw("devices").stdout
-    row = wattlaw("limits", "show").stdout.splitlines()[-2].split()
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["devices"]) == main(["limits", "show"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any("none of 1 to 600 W" in line for line in lines)
+    row = lines[-2].split()
     assert row[:4] == [device, "none", "–", "600"]
     lease = acquire([device])
     assert lease is not None
