@@ -20,11 +20,10 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import cray
 from wattlaw.measure.devices.acpi import GraceMeter, NodePowerMeter
 from wattlaw.measure.devices.cray import CrayMeter
-from wattlaw.measure.devices.file_meter import FileMeter, FileSource
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource, shares_node
 from wattlaw.measure.devices.intel import IntelMeter, select_gpus
 from wattlaw.measure.devices.inventory import counted, visible_gpu_ids
 from wattlaw.measure.devices.meter import Device, Meter, Target
-from wattlaw.measure.devices.node_sharing import shares_node
 from wattlaw.measure.devices.rapl import RaplMeter
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.schema import SAMPLES, WINDOWS

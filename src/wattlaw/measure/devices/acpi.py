@@ -16,9 +16,8 @@ from typing import Self
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import cray, sysfs
-from wattlaw.measure.devices.file_meter import FileMeter, FileSource
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource, shares_node
 from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
-from wattlaw.measure.devices.node_sharing import shares_node
 from wattlaw.store.streams import Kind
 
 #: Of the node, whose reading can take some time; how long the last one of a run is waited for.

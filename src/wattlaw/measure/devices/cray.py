@@ -23,9 +23,9 @@ from wattlaw.measure.devices.file_meter import (
     FileSource,
     failed_device,
     reading_error,
+    shares_node,
 )
 from wattlaw.measure.devices.meter import Device, Sample, Target
-from wattlaw.measure.devices.node_sharing import shares_node
 from wattlaw.store.streams import Kind
 
 _DEFAULT_HZ = 10

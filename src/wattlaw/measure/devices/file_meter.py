@@ -6,8 +6,10 @@ not read again. A reading with a transient error is repeated.
 """
 
 import errno
+import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -25,6 +27,8 @@ _TRANSIENT = frozenset(
     {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENODATA, errno.ETIMEDOUT}
 )
 _MAX_FAILURES = 10
+_CPUS = re.compile(r"(?<![0-9x])[0-9]{1,6}(?![0-9])")
+_EXCLUSIVE = ("SBATCH_EXCLUSIVE", "SLURM_EXCLUSIVE")
 
 
 @dataclass(eq=False)
@@ -145,3 +149,19 @@ def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
 
 def failed_device(device: Device, reason: object) -> Device:
     return replace(device, facts={**device.facts, "failed": str(reason)})
+
+
+def shares_node(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a Slurm job may share its node with other jobs.
+
+    It may if it does not have all processors of the machine and did not request the node for
+    itself. A process outside Slurm has the machine to itself. ``SLURM_CPUS_ON_NODE`` counts the
+    processors of the job or of its step on this node, and ``SLURM_JOB_CPUS_PER_NODE`` those of the
+    job on each of its nodes, such as ``64(x2),32`` (sbatch(1)).
+    """
+    if "SLURM_JOB_ID" not in environ or any(name in environ for name in _EXCLUSIVE):
+        return False
+    nodes = _CPUS.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    counts = [min(map(int, nodes), default=0)]
+    counts += map(int, _CPUS.findall(environ.get("SLURM_CPUS_ON_NODE", "")))
+    return max(counts) < (os.cpu_count() or 1)

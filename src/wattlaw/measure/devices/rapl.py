@@ -16,9 +16,9 @@ from wattlaw.measure.devices.file_meter import (
     FileSource,
     failed_device,
     reading_error,
+    shares_node,
 )
 from wattlaw.measure.devices.meter import Device, Facts, Target
-from wattlaw.measure.devices.node_sharing import shares_node
 
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
 _REFRESH_S, _MIN_PERIOD_S = 0.001, 0.05
