@@ -8,6 +8,7 @@ and nothing but a reading wakes it more often than every 4 s. A second thread ch
 whether a driver hangs, and then continues without it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -15,16 +16,18 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Set
 from pathlib import Path
+from typing import IO, Self
 
 from wattlaw.common import crash, registry
 from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.common.files import write_text
-from wattlaw.common.isolation import isolated_python
+from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.measure.devices.meter import GROUP, Device, Meter, Sample, Target
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, MeterReport, SamplerReport
@@ -39,6 +42,9 @@ READ_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 30.0
 #: The signal that ends every sampler in an orderly way.
 END_SIGNAL = signal.SIGUSR2
+#: How long a caller waits for open meters, for an orderly end, and after a kill. A sampler notices
+#: within 15 s that a driver hangs.
+_READY_S, _GRACE_S, _KILL_WAIT_S = 15.0, 20.0, 5.0
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
@@ -60,6 +66,56 @@ def stream_path(folder: Path, host: str) -> Path:
 def report_path(folder: Path, host: str) -> Path:
     """Return the path of the report that a sampler writes at an orderly end."""
     return folder / f"sampler.{host}.json"
+
+
+class SamplerProcess:
+    """A running sampler. As a context it is stopped at the end of the block.
+
+    ``folder`` gets its files, and ``log`` its output, by default the output of this process.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        target: Target,
+        *,
+        log: IO[bytes] | None = None,
+        handles_sigterm: bool = True,
+    ) -> None:
+        self._stream = stream_path(folder, host)
+        self._process = subprocess.Popen(
+            command(folder, host, target, handles_sigterm=handles_sigterm),
+            env=isolated_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self) -> None:
+        """Wait until its meters are open, at most 15 s."""
+        end_s = time.monotonic() + _READY_S
+        while (
+            not self._stream.exists() and self._process.poll() is None and time.monotonic() < end_s
+        ):
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        """Stop the sampler, which writes its report; kill it after 20 s."""
+        self._process.send_signal(END_SIGNAL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it alive
+            self._process.wait(_KILL_WAIT_S)
 
 
 class MeterPoller:
