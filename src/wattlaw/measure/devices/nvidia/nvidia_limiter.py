@@ -42,18 +42,17 @@ _MASK_BITS = 32
 
 
 class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
-    def __init__(self, driver: contextlib.ExitStack) -> None:
-        super().__init__({gpu.uuid: gpu for gpu in driver.enter_context(open_driver())})
-        self._driver = driver
+    _driver: contextlib.ExitStack
 
     @classmethod
     def open(cls) -> Self:
         with contextlib.ExitStack() as stack:
-            limiter = cls(stack)
-            if not limiter._gpus:
+            gpus = stack.enter_context(open_driver())
+            if not gpus:
                 raise NotAvailable("the NVIDIA driver lists no GPU")
+            limiter = cls({gpu.uuid: gpu for gpu in gpus})
             limiter._driver = stack.pop_all()
-            return limiter
+        return limiter
 
     def read(self, device: str) -> LimitState:
         gpu = self._gpu(device)

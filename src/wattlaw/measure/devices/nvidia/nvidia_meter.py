@@ -30,12 +30,12 @@ class NvidiaMeter:
 
     accelerator = NVIDIA
 
-    def __init__(self, target: Target, driver: contextlib.ExitStack) -> None:
-        """Open the GPUs of a target; ``driver`` is to be closed with the meter."""
-        self._target, self._driver = target, driver
-        own = _own_gpus(driver.enter_context(open_driver()), target)
+    _driver: contextlib.ExitStack
+
+    def __init__(self, own: GpuSelection[NvidiaGpu], target: Target) -> None:
         if not own.gpus:
             raise NotAvailable((*own.notes, "no NVIDIA GPU that this process may use")[0])
+        self._target = target
         self._readers: list[GpuReader] = []
         self._failed: list[Device] = []  # visible, but they could not be opened
         self._problems = list(own.notes)
@@ -54,9 +54,9 @@ class NvidiaMeter:
     @classmethod
     def open(cls, target: Target) -> Self:
         with contextlib.ExitStack() as stack:
-            meter = cls(target, stack)
+            meter = cls(_own_gpus(stack.enter_context(open_driver()), target), target)
             meter._driver = stack.pop_all()
-            return meter
+        return meter
 
     def devices(self) -> list[Device]:
         read = [device for reader in self._readers for device in reader.devices()]
