@@ -677,7 +677,7 @@ def test_an_unnamed_power_meter_is_the_node(root, old):
     assert (device.id, device.kind) == ("node-acpi", "node")
     assert device.contains == ("module", "gpu", "cpu", "dram")
     assert (device.facts["power"], device.facts["resolution_s"]) == ("acpi", 1.0)
-    assert readings(meter) == [412, 412]
+    assert {*readings(meter)} == {412}
     put(meters.files[""], 500_000_000)
     assert readings(meter)[-1] == 500
 

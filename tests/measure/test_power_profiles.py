@@ -201,7 +201,9 @@ def test_decide_is_for_one_profile(write_study) -> None:
         read_study(write_study(**changes))
 
 
-def test_runs_with_profiles_are_measured_and_advised(offering, write_study, tmp_path) -> None:
+def test_runs_with_profiles_are_measured_and_advised(
+    offering, write_study, tmp_path, capsys
+) -> None:
     place = offering(1)
     store = tmp_path / "store"
     done = wattlaw("run", write_study(**study_with(None, "max-q", "compute")), "--store", store)
@@ -213,8 +215,9 @@ def test_runs_with_profiles_are_measured_and_advised(offering, write_study, tmp_
     assert (limit.power_profile, limit.power_limit_w, limit.note) == ("max-q", None, None)
     assert by_profile[None].limits == ()
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    named = wattlaw("advise", store, "--json", "--baseline", "power_profile=max-q").stdout
-    advice = json.loads(named)
+    line = ["advise", str(store), "--json", "--baseline", "power_profile=max-q"]
+    assert main(line) == 0
+    advice = json.loads(capsys.readouterr().out)
     assert advice["baseline"]["power_profile"] == "max-q"
     options = [advice["recommended"], *advice["pareto"]]
     assert {option["power_profile"] for option in options} <= {None, "max-q"}
