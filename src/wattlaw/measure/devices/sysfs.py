@@ -54,7 +54,6 @@ def optional_text(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> int:
-    """Return the number in a file; raises as ``read_text`` and ``parse_number``."""
     return parse_number(read_text(path))
 
 

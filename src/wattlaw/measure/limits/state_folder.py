@@ -76,7 +76,6 @@ class SavedState(BaseModel):
 
 
 def boot_id() -> str | None:
-    """Return the id of this boot of the machine, None if the system has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -90,7 +90,6 @@ class Bounds:
 
     @classmethod
     def for_device(cls, kind: str, facts: Mapping[str, Any]) -> "Bounds":
-        """Return the bounds of a measured device of a kind, from its maximum limit if known."""
         highest_w, lowest_w = MAX_DEVICE_W.get(kind, math.inf), MIN_DEVICE_W.get(kind, 0.0)
         limit_w = facts.get("max_power_limit_w")
         if not isinstance(limit_w, int | float) or not 0 < limit_w < math.inf:

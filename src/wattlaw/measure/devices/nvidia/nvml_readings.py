@@ -78,7 +78,6 @@ class Fields:
             value.fieldId, value.scopeId = field if isinstance(field, tuple) else (field, 0)
 
     def read(self, now_ns: int) -> Reading:
-        """Return the available values now."""
         reading: Reading = {}
         if self._wanted:
             count, values = len(self._wanted), self._values
