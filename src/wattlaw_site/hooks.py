@@ -19,7 +19,7 @@ from wattlaw.measure.limits.requests import (
     report_applied_limits,
     state_to_save,
 )
-from wattlaw.measure.limits.saved_state import SavedState
+from wattlaw.measure.limits.state_folder import SavedState
 from wattlaw.store.record import LimitReport
 from wattlaw_site.node_state import (
     SiteStateFolder,
@@ -148,7 +148,7 @@ def epilog(paths: SitePaths, job: NodeJob) -> None:
     try:
         own = [saved for saved in folder.of_this_host() if belongs_to(saved, job)]
         _restore_all(folder, own, is_stale=False)
-        if damaged := folder.survey().damaged:
+        if damaged := folder.survey()[1]:
             raise NotAvailable("; ".join(damaged))
     finally:
         remove_report(paths, job.job_id, job.node)
@@ -173,7 +173,7 @@ def restore(paths: SitePaths, *, also_running: bool) -> None:
         remove_report(paths, saved.job_id or "", saved.node or "")
     advice = "Slurm does not say whether it is over; 'restore --all' restores its limits"
     reasons += [f"{saved.device}: job {saved.job_id}: {advice}" for saved in unknown]
-    reasons += folder.survey().damaged
+    reasons += folder.survey()[1]
     if reasons:
         raise NotAvailable("; ".join(reasons))
 
@@ -208,8 +208,8 @@ def job_gpu_uuids(gpus: str) -> list[str]:
             f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers or UUIDs; "
             "parts of GPUs (MIG, shards) are not limited"
         )
-    with open_driver() as driver:
-        names = [(gpu.minor, gpu.uuid) for gpu in driver.gpus()]
+    with open_driver() as listed:
+        names = [(gpu.minor, gpu.uuid) for gpu in listed]
     uuids: dict[str, None] = {}
     for entry in entries:
         found = [

@@ -11,9 +11,7 @@ from wattlaw.measure.devices.limiter import Limiters
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.restore import recover, restore
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import StateFolder
-from wattlaw.measure.limits.trust import check_only_root_writes
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder, check_only_root_writes
 from wattlaw_site.site_job import NodeJob, SitePaths, log
 
 #: Another prolog, epilog or watchdog locks a GPU for as long as the driver takes.
@@ -58,7 +56,7 @@ class SiteStateFolder(StateFolder):
         return None if file is None else [file]
 
     def of_this_host(self) -> list[SavedState]:
-        return [saved for saved in self.survey().states if saved.is_for_this_host]
+        return [saved for saved in self.survey()[0] if saved.is_for_this_host]
 
     @contextmanager
     def locked(self, devices: Iterable[str]) -> Iterator[None]:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.measure.limits.trust import check_only_root_writes
+from wattlaw.measure.limits.state_folder import check_only_root_writes
 from wattlaw.study.base_model import PowerProfile
 from wattlaw.study.document import read_document
 

@@ -2,9 +2,6 @@
 
 import csv
 import itertools
-import os
-import signal
-import subprocess
 import time
 from collections.abc import Sequence
 
@@ -23,11 +20,10 @@ from fake_nvml import (
     FakeGpus,
 )
 from public_data import ORIGINS, public_csv
-from recording import HOST, Recording, machine, record, report_of, samples_of
-from wattlaw.measure.devices.meter import Target
+from recording import HOST, Recording, record
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.requests import Limits, report_applied_limits
-from wattlaw.measure.telemetry import plausibility, sampler
+from wattlaw.measure.telemetry import plausibility
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
@@ -167,56 +163,6 @@ def test_a_fault_that_heals_leaves_a_gap_and_the_rest_is_measured(recording):
             assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=0.05)
 
 
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <time.h>
-#include <sys/stat.h>
-int clock_gettime(clockid_t id, struct timespec *t)
-{
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-    int code = real(id, t);
-    struct stat info;
-    if (id == CLOCK_REALTIME && !stat(getenv("STEPPED"), &info)) t->tv_sec += atoi(getenv("STEP"));
-    return code;
-}
-"""
-
-
-def test_a_wall_clock_that_is_set_during_a_window_is_never_ok(tmp_path):
-    (tmp_path / "clock.c").write_text(CLOCK)
-    library, stepped = tmp_path / "clock.so", tmp_path / "stepped"
-    line = ["gcc", "-shared", "-fPIC", tmp_path / "clock.c", "-o", library, "-ldl"]
-    subprocess.run(line, check=True)
-    boards = FakeGpus.create(tmp_path / "boards", 2, counter_mode=[0, COUNTER_ABSENT])
-    folders = {step_s: tmp_path / f"live{step_s}" for step_s in (-2, 2)}
-    processes = []
-    try:
-        for step_s, folder in folders.items():
-            folder.mkdir()
-            more = {"LD_PRELOAD": str(library), "STEPPED": str(stepped), "STEP": str(step_s)}
-            line = sampler.command(folder, HOST, Target(os.getpid(), 0.1))
-            processes.append(subprocess.Popen(line, env=machine(boards) | more))
-        while not all(sampler.stream_path(folder, HOST).exists() for folder in folders.values()):
-            assert all(process.poll() is None for process in processes)
-            time.sleep(0.05)
-        time.sleep(1.5)
-        start_ns = time.time_ns() - S
-        stepped.touch()
-        time.sleep(1.7)
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
-    for folder in folders.values():
-        found = Recording(boards, samples_of(folder), report_of(folder), 0)
-        for board in range(2):
-            (row,) = found.windows(board, [start_ns], 2.5)
-            assert row["energy_verdict"] != "ok"
-
-
 # Boards that return, change their order, or are another one.
 
 
@@ -231,17 +177,6 @@ def test_a_lost_board_that_returns_has_no_energy_for_the_rest_of_its_sampler(fak
     again = opened(boards)
     assert told(of(boards, 0, again.read(last=True)), "power_w") == [250.0]
     again.close()
-
-
-def test_boards_are_known_by_uuid_when_their_order_changes(fake_gpus):
-    boards = fake_gpus(2, high_w=[100.0, 300.0])
-    for order in ([0, 1], [1, 0]):
-        boards.header.order[:2] = order
-        meter = opened(boards, 1)
-        samples = meter.read(last=True)
-        assert {sample.device for sample in samples} == {boards[1].uuid.decode()}
-        assert told(samples, "power_w") == [300.0]
-        meter.close()
 
 
 def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):

@@ -136,7 +136,7 @@ class CappedRound:
 
 
 class AmdRound(CappedRound):
-    """The same on AMD GPUs, which AMD SMI limits, or without its library the driver's files."""
+    """The same on AMD GPUs, with and without the library of AMD SMI."""
 
     def _make_boards(self) -> tuple[FakeGpus | AmdMachine, dict[str, str]]:
         self.by_sudo = False

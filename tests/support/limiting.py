@@ -17,11 +17,15 @@ from conftest import heard, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from wattlaw.common.errors import BadInput
+from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.restore import StaleLimit, restore_stale
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
 SET = "nvmlDeviceSetPowerManagementLimit"
+#: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
+HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
+CAP = Limits(power_limit_w=150)
 #: Limits the boards of its arguments, says so, and does nothing else.
 OWNER = """
 import sys, time
@@ -38,9 +42,9 @@ time.sleep(60)
 
 def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
     """Restore the limits that ended processes have left; raise an error for damaged files."""
-    stale, contents = restore_stale(folder, include_kept=include_kept)
-    if contents.damaged:
-        raise BadInput("; ".join(contents.damaged))
+    stale, damaged = restore_stale(folder, include_kept=include_kept)
+    if damaged:
+        raise BadInput("; ".join(damaged))
     return stale
 
 
@@ -111,6 +115,22 @@ class Place:
         start = [sys.executable, "-m", "wattlaw", "measure", "-o", str(store)]
         with child([*start, *map(str, line)], stderr=subprocess.PIPE, **options) as process:
             yield process
+
+
+def places(
+    path: Path, fake_gpus: Callable[..., FakeGpus], patch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Place]]:
+    """Give a function that makes boards with a folder of limits; in the end no watchdog remains."""
+    made: list[Place] = []
+
+    def make(count: int = 1, **changes: object) -> Place:
+        made.append(Place(path, fake_gpus(count, **(HARDWARE | changes)), patch))
+        return made[-1]
+
+    yield make
+    for place in made:
+        place.boards.clear_faults()
+        wait_for(lambda place=place: not place.watchdogs, "the watchdogs to end", 20)
 
 
 Child = subprocess.Popen[str]

@@ -118,13 +118,9 @@ def scope_of_windows(
 def outermost(contains: Mapping[str, Collection[str]]) -> tuple[str, ...]:
     """Return the outermost kinds, which together count everything and nothing twice.
 
-    Parameters
-    ----------
-    contains
-        Of each kind that has an energy, the kinds that its devices contain. A node contains all.
+    ``contains`` has the kinds that have an energy, each with those that its devices contain. A node
+    contains all.
 
-    Examples
-    --------
     >>> outermost({"gpu": (), "cpu": ("dram",), "dram": ()})
     ('gpu', 'cpu')
     >>> outermost({"module": ("gpu", "cpu"), "gpu": (), "cpu": (), "dram": ()})

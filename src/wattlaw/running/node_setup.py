@@ -107,11 +107,11 @@ def lease_boards(
 def restore_stale_limits() -> None:
     """Restore the limits that dead runs left here; print what was restored, and what cannot be."""
     try:
-        outcomes, survey = restore_stale(StateFolder())
+        outcomes, damaged = restore_stale(StateFolder())
     except WattlawError as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return
-    for line in survey.damaged:
+    for line in damaged:
         print(f"wattlaw: {line}", file=sys.stderr)
     for outcome in outcomes:
         if outcome.state == "restored":

@@ -16,7 +16,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular, write_text
 from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.measure.devices.meter import Target
-from wattlaw.measure.telemetry.sampler_process import SamplerProcess
+from wattlaw.measure.telemetry.sampler import SamplerProcess
 from wattlaw.running.job_step import JobStep, missing_hosts
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import ATTEMPT, RUN_FOLDER, host_name

@@ -15,7 +15,7 @@ from pathlib import Path
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry import sampler
-from wattlaw.measure.telemetry.sampler_process import SamplerProcess
+from wattlaw.measure.telemetry.sampler import SamplerProcess
 from wattlaw.store.live import read_live
 from wattlaw.store.record import DeviceReport, SamplerReport
 

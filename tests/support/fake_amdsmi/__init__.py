@@ -179,7 +179,6 @@ class AmdMachine:
             self._link(folder, name)
         (self.sys / "class/drm" / f"{card}-DP-1").mkdir()
         (smi := self.root / "smi" / bus_id).mkdir()
-        (smi / "sys").symlink_to(folder)
         files, sensors = MODELS[self.model]
         unique_id = f"{0xB45D0000DEADBEE0 + place:016x}"
         files = _FILES | {"unique_id": unique_id} | files
@@ -189,11 +188,9 @@ class AmdMachine:
         if self.model == "MI250X" and place % 2:
             gpu.set(**SECONDARY)
         self._add_node(place)
-        power = 0 if self.model == "MI250X" and place % 2 else 96
-        kind = "current" if self.model == "MI300X" else "average"
-        gpu.set_smi(**{f"{kind}_socket_power": power}, energy_accumulator=5_000_000_000, clk=810,
-                    gfx_activity=88, umc_activity=32, accumulation_counter=1000,
-                    ppt_residency_acc=10)  # fmt: skip
+        gpu.set_smi(
+            energy_accumulator=5_000_000_000, accumulation_counter=1000, ppt_residency_acc=10
+        )
         return gpu
 
     def _add_node(self, place: int) -> None:

@@ -23,8 +23,7 @@ from wattlaw.measure.devices.inventory import visible_gpu_ids
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.restore import restore_stale
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 from wattlaw.running.node_setup import lease_boards
 
 app = typer.Typer(help="Show, set and restore power limits and clock locks.")
@@ -37,10 +36,10 @@ def limits_show(as_json: JsonOption = False) -> int:
     folder = StateFolder()
     saved: dict[str, SavedState] = {}
     try:
-        survey = folder.survey()
-        for line in survey.damaged:
+        left, damaged = folder.survey()
+        for line in damaged:
             print_note(line)
-        saved = {state.device: state for state in survey.states}
+        saved = {state.device: state for state in left}
     except NotAvailable as error:  # show the limits anyway
         print_note(str(error))
     devices = list(dict.fromkeys([*states, *saved]))
@@ -115,7 +114,7 @@ def limits_set(
 @app.command("restore")
 def limits_restore() -> int:
     """Restore the limits from before wattlaw changed them."""
-    results, survey = restore_stale(StateFolder(), include_kept=True)
+    results, damaged = restore_stale(StateFolder(), include_kept=True)
     if not results:
         print("There are no limits to restore.")
     for result in results:
@@ -123,8 +122,8 @@ def limits_restore() -> int:
         user = f" (by {saved.user}, pid {saved.owner_pid})" if result.state == "in use" else ""
         reason = f": {result.reason}" if result.reason else ""
         print(f"{saved.device}: {result.state}{user}{reason}")
-    if survey.damaged:
-        raise BadInput("; ".join(survey.damaged))
+    if damaged:
+        raise BadInput("; ".join(damaged))
     failed = any(result.state == "not restored" for result in results)
     return NotAvailable.exit_code if failed else 0
 

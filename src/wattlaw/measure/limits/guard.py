@@ -24,8 +24,7 @@ from wattlaw.measure.limits.requests import (
     state_to_save,
 )
 from wattlaw.measure.limits.restore import limiters_for, open_limiters, recover, restore
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 from wattlaw.measure.limits.watchdog import DONE, RESTORE, WatchdogProcess
 from wattlaw.store.record import LimitReport
 

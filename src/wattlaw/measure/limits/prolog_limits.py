@@ -17,7 +17,7 @@ from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.limits.prolog_request import REPORTS, limit_comment
 from wattlaw.measure.limits.requests import Limits, is_enforced, watts_text
 from wattlaw.measure.limits.restore import limiters_for, open_limiters
-from wattlaw.measure.limits.trust import read_small_file
+from wattlaw.measure.limits.state_folder import read_small_file
 from wattlaw.store.record import LimitReport
 
 #: Names the folder of the prolog's reports if a site does not use the default folder.

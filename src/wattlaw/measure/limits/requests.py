@@ -10,7 +10,7 @@ from typing import Any
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.limiter import Limiter, LimitState
 from wattlaw.measure.limits.restore import LIMIT_TOLERANCE_W
-from wattlaw.measure.limits.saved_state import SavedState, boot_id
+from wattlaw.measure.limits.state_folder import SavedState, boot_id
 from wattlaw.store.record import LimitReport
 
 _ENFORCED_AFTER_S = 0.5

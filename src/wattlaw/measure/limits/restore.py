@@ -10,8 +10,7 @@ from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import remove_abandoned
 from wattlaw.measure.devices.limiter import GROUP, Limiter, Limiters
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import FolderContents, StateFolder
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 
 Outcome = Literal["restored", "in use", "kept", "on another host", "not restored"]
 
@@ -53,8 +52,8 @@ def limiters_for(device: str, limiters: Limiters) -> Limiters:
 def restore(saved: SavedState, limiters: Limiters) -> None:
     """Set a device to its saved state by the first limiter that can, and check the result.
 
-    Raises ``NotAvailable`` if no limiter could restore the power limit, unlock the clock or restore
-    the power profiles. The message says why. The others of the three are restored.
+    Raises ``NotAvailable``, with why, if no limiter could restore the power limit, the clock or the
+    power profiles. The others of the three are restored.
     """
     usable = list(limiters_for(saved.device, limiters).values())
     reasons = []
@@ -86,9 +85,7 @@ def _try_each(
 
 
 def _restore_power(limiter: Limiter, saved: SavedState) -> None:
-    previous_w = saved.power_limit_w
-    if previous_w is None:
-        return
+    previous_w = saved.power_limit_w or 0.0
     limiter.set_power_limit(saved.device, previous_w)
     now_w = limiter.read(saved.device).power_limit_w
     if now_w is None or abs(now_w - previous_w) > LIMIT_TOLERANCE_W:
@@ -108,14 +105,11 @@ def _restore_profiles(limiter: Limiter, saved: SavedState) -> None:
 
 
 def _is_unchanged(limiter: Limiter, saved: SavedState) -> bool:
-    try:
-        now_w = limiter.read(saved.device).power_limit_w
-    except Exception:  # unknown, so not known to be unchanged
-        return False
-    previous_w = saved.power_limit_w
-    if now_w is None or previous_w is None:
-        return False
-    return abs(now_w - previous_w) < _UNCHANGED_TOLERANCE_W
+    with contextlib.suppress(Exception):  # unknown, so not known to be unchanged
+        now_w, previous_w = limiter.read(saved.device).power_limit_w, saved.power_limit_w
+        if now_w is not None and previous_w is not None:
+            return abs(now_w - previous_w) < _UNCHANGED_TOLERANCE_W
+    return False
 
 
 @dataclass(frozen=True)
@@ -129,22 +123,19 @@ class StaleLimit:
 
 def restore_stale(
     folder: StateFolder, *, include_kept: bool = False
-) -> tuple[list[StaleLimit], FolderContents]:
-    """Restore the limits that ended processes have left; return them and the folder's contents.
+) -> tuple[list[StaleLimit], list[str]]:
+    """Restore the limits that ended processes have left; return them, and what files are damaged.
 
     With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Raises
     ``NotAvailable`` if other users can write the folder.
     """
-    contents = folder.survey()
+    states, damaged = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
-    if not contents.states:
-        return [], contents
+    if not states:
+        return [], damaged
     with open_limiters() as limiters:
-        stale = [
-            _try_restore(folder, saved, limiters, include_kept=include_kept)
-            for saved in contents.states
-        ]
-    return stale, contents
+        stale = [_try_restore(folder, one, limiters, include_kept=include_kept) for one in states]
+    return stale, damaged
 
 
 def _try_restore(
@@ -192,11 +183,9 @@ def _changed_by_others(saved: SavedState, limiters: Limiters) -> float | None:
     """Return the present limit if it is neither the previous one nor the one that was set."""
     for limiter in limiters_for(saved.device, limiters).values():
         with contextlib.suppress(Exception):  # then it is restored
-            now_w = limiter.read(saved.device).power_limit_w
-            known_w = (saved.power_limit_w, saved.set_w)
-            if now_w is None or any(
-                w is None or abs(now_w - w) <= _SAME_SETTING_W for w in known_w
-            ):
+            now_w, known_w = limiter.read(saved.device).power_limit_w, saved.power_limit_w
+            if now_w is None or known_w is None or saved.set_w is None:
                 return None
-            return now_w
+            is_known = min(abs(now_w - known_w), abs(now_w - saved.set_w)) <= _SAME_SETTING_W
+            return None if is_known else now_w
     return None

@@ -56,7 +56,6 @@ def detach() -> None:
 
 
 def main() -> None:
-    """Watch the owner, and restore the limits if it does not."""
     folder, token, owner_pid, *devices = sys.argv[1:]
     try:
         owner = [os.pidfd_open(int(owner_pid))]

@@ -64,10 +64,7 @@ _NO_ESTIMATE = EnergyEstimate(None, 0.0)
 
 
 class Counter:
-    """Readings of a cumulative energy counter that refreshes less often than it may be read.
-
-    The readings are of one device, with ascending times.
-    """
+    """Readings, in order of time, of a counter that refreshes less often than it may be read."""
 
     def __init__(self, t_ns: Times, energy_j: Floats, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
         changes = np.flatnonzero(np.diff(energy_j) != 0) + 1
@@ -100,16 +97,10 @@ class Counter:
     ) -> EnergyEstimate:
         """Return the difference of the counter in a window, interpolated at its edges.
 
-        Parameters
-        ----------
-        start_ns, end_ns
-            The window.
-        must_increase
-            The device is never off, so that a counter that does not change has a fault.
-        shape
-            The power over the same time. It divides the energy between two readings at an edge;
-            the total is the counter's. Without it, the energy is divided evenly, but not over a
-            gap: then the time between the edge and the nearest reading is not covered.
+        With ``must_increase`` the device is never off, so a counter that does not change has a
+        fault. ``shape`` is the power over the same time: it divides the energy between two readings
+        at an edge; the total is the counter's. Without it, the energy is divided evenly, but not
+        over a gap: then the time between the edge and the nearest reading is not covered.
         """
         t_ns, energy_j = self._t_ns, self._energy_j
         if len(t_ns) < 2 or end_ns <= start_ns:
@@ -171,10 +162,9 @@ class Counter:
 
 
 def _constant_s(t_ns: Times, energy_j: Floats) -> Floats:
-    """Return how long the value stays constant around each step between readings, in seconds.
+    """Return how long, in seconds, the value stays constant around each step between readings.
 
-    A step is from one reading to the next. If it is part of a sequence of equal values, this is
-    the duration of the full sequence; it is 0 if the value changes in the step.
+    It is the duration of the full sequence of equal values, 0 if the value changes in the step.
     """
     if len(t_ns) < 2:
         return np.zeros(0)
@@ -198,8 +188,7 @@ class Power:
     def extended(self) -> "Power":
         """Return the same power, continued for one period before its beginning and after its end.
 
-        So it also covers the time between the last power reading of a recording and the last
-        counter reading, and likewise at the beginning.
+        So it covers the time to the first and the last counter reading of a recording.
         """
         if self.spacing_s is None:
             return self
@@ -232,10 +221,7 @@ class Power:
         t_ns, power_w = self._t_ns[first:last] - start_ns, self._power_w[first:last]
         if len(t_ns) < 2:
             return _NO_ESTIMATE
-        begin, end = (
-            np.clip(t_ns[:-1], 0, end_ns - start_ns),
-            np.clip(t_ns[1:], 0, end_ns - start_ns),
-        )
+        begin, end = (np.clip(edge, 0, end_ns - start_ns) for edge in (t_ns[:-1], t_ns[1:]))
         is_covered = (end > begin) & (np.diff(t_ns) <= self._max_gap_ns)
         if not is_covered.any():
             return _NO_ESTIMATE
@@ -294,25 +280,27 @@ def reconcile(
     if used.energy_j is None:
         faults = faults or "it has no readings in the window"
         return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", faults)
-    verdict: Verdict = "ok"
-    reason: str | None = None
     both_j = [e.energy_j for e in (counter, integral) if e.energy_j is not None]
     are_comparable = len(both_j) == 2 and min(counter.coverage, integral.coverage) >= MIN_COVERAGE
     greater_j, difference = max(both_j), 0.0  # relative to the greater
     if are_comparable and greater_j > 0:
         difference = (greater_j - min(both_j)) / greater_j
+    reason = None
     if faults:
-        verdict, reason = "suspect" if used.is_valid else "implausible", faults
+        reason = faults
     elif by_counter and resolution_s is not None and window_s < resolution_s:
         resolution = f"the resolution of counter and power, {resolution_s:.3g} s"
-        verdict, reason = "suspect", f"the window is shorter than {resolution}"
+        reason = f"the window is shorter than {resolution}"
     elif not by_counter and power_spacing_s is not None and window_s < power_spacing_s:
-        verdict, reason = "suspect", "the window is shorter than the time between power readings"
+        reason = "the window is shorter than the time between power readings"
     elif difference > MAX_DIFFERENCE:
-        verdict, reason = "suspect", f"counter and integral differ by {difference:.0%}"
+        reason = f"counter and integral differ by {difference:.0%}"
     elif used.gap_share > 1 - MIN_COVERAGE:
-        verdict, reason = "suspect", f"there are no readings for {used.gap_share:.0%} of the window"
-    if used.coverage < MIN_COVERAGE and verdict != "implausible":
+        reason = f"there are no readings for {used.gap_share:.0%} of the window"
+    verdict: Verdict = "suspect" if reason else "ok"
+    if not used.is_valid:
+        verdict = "implausible"
+    elif used.coverage < MIN_COVERAGE:
         verdict, reason = "partial", f"{used.coverage:.0%} of the window is covered"
     return DeviceEnergy(
         counter.energy_j if by_counter or counter.is_valid else None,
@@ -328,7 +316,7 @@ def reconcile(
 def _scaled_to_window(estimate: EnergyEstimate) -> EnergyEstimate:
     """Scale an estimate that covers nearly all of a window to all of it, at its mean power.
 
-    Without this, the energy of windows would be biased towards lower values.
+    Otherwise the energy of windows would be biased towards lower values.
     """
     if estimate.energy_j is None or not MIN_COVERAGE <= estimate.coverage < 1:
         return estimate

@@ -31,8 +31,6 @@ DeviceFacts = Mapping[str, Any]
 
 
 class DeviceSamples:
-    """The samples of one device in order of time."""
-
     def __init__(self, samples: pa.Table, facts: DeviceFacts) -> None:
         self._setbacks = [
             clock_setbacks(samples.filter(pc.field(column).is_valid())["t_ns"].to_numpy())

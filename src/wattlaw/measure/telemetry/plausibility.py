@@ -52,18 +52,8 @@ def power_fault(
 ) -> str | None:
     """Return why a power is more than all devices of a kind can draw; None if they can.
 
-    Parameters
-    ----------
-    what
-        What is said to have this power, such as ``power_w``.
-    kind
-        One of ``MAX_DEVICE_W``.
-    power_w
-        The sum over all devices of the kind.
-    gpus, nodes
-        The GPUs and nodes that have these devices.
-    units
-        The unit that may have been taken for the right one, with a place for its prefix.
+    ``power_w`` is the sum over the devices of some GPUs and nodes, and ``what`` is said to have it.
+    ``units`` may have been taken for the right one, with a place for its prefix.
     """
     count = gpus if kind == "gpu" else max(gpus, nodes)
     max_w = MAX_DEVICE_W[kind] * count * _MOST_PER_GPU.get(kind, 1)
@@ -100,7 +90,6 @@ class Bounds:
 
     @classmethod
     def for_device(cls, kind: str, facts: Mapping[str, Any]) -> "Bounds":
-        """Return the bounds of a measured device of a kind, from its maximum limit if known."""
         highest_w, lowest_w = MAX_DEVICE_W.get(kind, math.inf), MIN_DEVICE_W.get(kind, 0.0)
         limit_w = facts.get("max_power_limit_w")
         if not isinstance(limit_w, int | float) or not 0 < limit_w < math.inf:
@@ -145,16 +134,10 @@ def clock_setbacks(t_ns: Times) -> Intervals:
 def stuck_power(
     power: Series, util: Series, clock: Series, limit_w: float | None, mean_s: float
 ) -> Intervals:
-    """Return the intervals in which power does not change while the load does.
+    """Return where power (W) does not change while utilisation (0 to 1) or the clock (MHz) does.
 
-    Parameters
-    ----------
-    power, util, clock
-        Ascending times, and values (W, 0 to 1, MHz).
-    limit_w
-        The enforced power limit, if known.
-    mean_s
-        The time over which the device averages its power. The load is averaged over twice that.
+    The device averages its power over ``mean_s``; the load is averaged over twice that. ``limit_w``
+    is the enforced power limit, if known.
     """
     t_ns, power_w = power
     changes = np.flatnonzero(np.abs(np.diff(power_w)) > _SAME_W) + 1

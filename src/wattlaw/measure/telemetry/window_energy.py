@@ -37,20 +37,13 @@ def energy_of_windows(
     samples: pa.Table,
     facts: Mapping[tuple[str, str], DeviceFacts] | None = None,
 ) -> pa.Table:
-    """Return the ``WINDOW_ENERGY`` columns, one row per window.
+    """Return the ``WINDOW_ENERGY`` columns of ``WINDOWS``, from ``SAMPLES`` of the same host.
 
-    Parameters
-    ----------
-    windows
-        With the columns of ``store.schema.WINDOWS``.
-    samples
-        With the columns of ``store.schema.SAMPLES``. A window uses those of its host.
-    facts
-        By host and device, of ``store.record.device_facts``: ``kind``; ``contains``, the kinds of
-        devices of the host that its energy includes; and the features that its meter has detected:
-        ``counter_refresh_s``, ``resolution_s``, ``power`` (its source), ``max_power_limit_w``,
-        ``is_shared``, ``complements`` of a device that counts only where no other one of its kind
-        has an energy, and ``failed`` of one that could not be read at all.
+    ``facts`` are by host and device, of ``store.record.device_facts``: ``kind``; ``contains``, the
+    kinds of devices of the host that its energy includes; and the features that its meter has
+    detected: ``counter_refresh_s``, ``resolution_s``, ``power`` (its source),
+    ``max_power_limit_w``, ``is_shared``, ``complements`` of a device that counts only where no
+    other one of its kind has an energy, and ``failed`` of one that could not be read at all.
     """
     samples = _valid_samples(samples)
     hosts = {

@@ -27,7 +27,7 @@ from wattlaw.common.files import read_end, write_text
 from wattlaw.common.isolation import isolate, isolated_python
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.measure.devices.meter import Target
-from wattlaw.measure.telemetry.sampler_process import SamplerProcess
+from wattlaw.measure.telemetry.sampler import SamplerProcess
 from wattlaw.running.training import command_rank, failures
 from wattlaw.running.training.clocks import Clocks, Endpoint
 from wattlaw.running.training.command_steps import CommandSteps

@@ -1,4 +1,4 @@
-"""Power limits and clock limits of AMD GPUs, by the driver's files or the library of AMD SMI."""
+"""Power limits and clock limits of AMD GPUs, by the driver's files."""
 
 import re
 from typing import Self
@@ -6,7 +6,6 @@ from typing import Self
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.amd.gpus import AmdGpu, all_gpus
-from wattlaw.measure.devices.amd.smi import AmdSmi
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 
 #: The driver's files of the performance level and of the range of clocks.
@@ -59,17 +58,14 @@ class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
         gpu, state = self._gpu(device), self.read(device)
         # The driver takes 0 W for the limit that is in force.
         _check(device, watts, max(state.min_w or 0.0, _LEAST_W), state.max_w or 0.0, "W")
-        self._set_power(device, self._gpu(gpu.reporter), round(watts) * 1_000_000)
+        folder = self._gpu(gpu.reporter).hwmon
+        if folder is None:
+            raise NotAvailable(f"{device}: the driver amdgpu has no hwmon sensors")
+        write_setting(device, folder / "power1_cap", str(round(watts) * 1_000_000))
 
     def permission_problem(self, device: str) -> str | None:
         folder = self._gpu(self._gpu(device).reporter).hwmon
         return None if folder is None else setting_problem(device, folder / "power1_cap")
-
-    def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
-        folder = reporter.hwmon
-        if folder is None:
-            raise NotAvailable(f"{device}: the driver amdgpu has no hwmon sensors")
-        write_setting(device, folder / "power1_cap", str(microwatts))
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Set the highest graphics clock. The driver refuses a range of one clock.
@@ -107,28 +103,6 @@ class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
         if text is None or not text.isdigit() or (text == "0" and file != "power1_cap_min"):
             return None
         return int(text) * 1e-6
-
-
-class AmdSmiLimiter(AmdSysfsLimiter):
-    """Limits the power of GPUs by the library of AMD SMI, which needs the same permission."""
-
-    def __init__(self, smi: AmdSmi) -> None:
-        super().__init__()
-        self._smi = smi
-
-    @classmethod
-    def open(cls) -> Self:
-        AmdSysfsLimiter.open()  # without a GPU nothing is loaded
-        return cls(AmdSmi.open())
-
-    def close(self) -> None:
-        self._smi.close()
-
-    def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
-        gpu = self._smi.gpu(reporter.bus_id)
-        if gpu is None:
-            raise NotAvailable(f"{device}: AMD SMI does not list it")
-        gpu.set_power_cap(device, microwatts)
 
 
 def _check(device: str, value: float, low: float, high: float, unit: str) -> None:
