@@ -1,4 +1,4 @@
-"""The energy of a scheduler's accounting, interruptions and clocks: columns, analysis, page."""
+"""The energy of a scheduler's accounting, interruptions: columns, analysis, page."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +19,7 @@ from wattlaw.report.page import write_report
 from wattlaw.report.sections import Content
 from wattlaw.report.stores import read_accounting_windows
 from wattlaw.report.topics import scheduler_energy
-from wattlaw.store.record import ClockReport, Interruption, Site
+from wattlaw.store.record import Interruption, Site
 from wattlaw.store.schema import TELEMETRY
 from wattlaw.store.store import Store
 
@@ -99,22 +99,19 @@ def changed(**changes: Any) -> Site:
 def test_the_table_of_runs_has_the_scheduler_values_or_null(tmp_path):
     store = slurm_store(tmp_path, {"a": SITE, "b": None})
     record = store.folder("a").read()
-    clock = ClockReport(host="n2", reference="n1", at="begin", offset_s=0.001, uncertainty_s=0.0002)
-    other = clock.model_copy(update={"at": "end", "offset_s": -0.003})
     cut = Interruption(attempt=1, at=START, reason="node failure")
-    more = {"clocks": (clock, other), "interruptions": (cut, cut), "attempts": 3}
+    more = {"interruptions": (cut, cut), "attempts": 3}
     store.folder("a").write(record.model_copy(update=more))
     told, nothing = store.arrow("runs").to_pylist()
     assert (told["job_id"], told["partition"]) == ("17", "gpu")
     assert told["node_names"] == ["n1", "n2"]
     assert told["interruptions"] == 2
-    assert told["clock_offset_max_s"] == pytest.approx(0.0032)
     assert told["site_energy_j"] == 5000.0
     assert told["site_energy_source"] == "sacct ConsumedEnergyRaw"
     assert told["site_energy_start_at"] == START
     assert told["site_energy_end_at"] == START + timedelta(seconds=20)
     assert nothing["interruptions"] == 0
-    unknown = {"job_id", "partition", "node_names", "clock_offset_max_s"}
+    unknown = {"job_id", "partition", "node_names"}
     unknown |= {name for name in nothing if name.startswith("site_energy")}
     assert {nothing[name] for name in unknown} == {None}
 
@@ -239,7 +236,6 @@ def test_without_a_scheduler_the_page_does_not_mention_it():
     text = text_of(findings, "energy") + text_of(findings, "data")
     assert "scheduler" not in text
     assert "interrupted" not in text
-    assert "clocks" not in text
 
 
 def test_the_schedulers_energy_is_shown_without_a_meter_of_ours():
@@ -252,17 +248,16 @@ def test_the_schedulers_energy_is_shown_without_a_meter_of_ours():
     assert "scheduler_energy" in text_of(findings, "energy")
 
 
-def test_interruptions_and_clocks_are_in_the_section_on_data_quality():
+def test_interruptions_are_in_the_section_on_data_quality():
     runs = [
-        run_row("a", interruptions=2, clock_offset_max_s=0.0032),
-        run_row("b", repeat=1, interruptions=0, clock_offset_max_s=0.001),
+        run_row("a", interruptions=2),
+        run_row("b", repeat=1, interruptions=0),
         run_row("c", repeat=2, interruptions=1, status="failed", reason="out of tries"),
     ]
     windows = [window_row("a", 1), window_row("b", 1), window_row("a", 2, interrupted=True)]
     text = text_of(analyse(*frames(runs, windows)), "data")
     assert "2 runs were interrupted (3 times in total)" in text
     assert "Left out: 1 training window" in text
-    assert "compared in 2 runs: they differ by at most 3.2 ms" in text
 
 
 def test_a_damaged_file_of_telemetry_is_named(tmp_path):

@@ -11,7 +11,7 @@ from wattlaw.running.finish import failure_reason, finish, merged_windows, missi
 from wattlaw.running.training import failures
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.live import open_windows, write_window
-from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
+from wattlaw.store.record import Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
@@ -249,20 +249,14 @@ def test_an_attempt_that_stopped_for_a_warning_is_not_the_runs_end(tmp_path):
     assert record.reason.startswith("stopped after step 4 of epoch 0: warned")
 
 
-def test_clocks_of_all_attempts_are_in_the_record_which_keeps_what_was_there(tmp_path):
+def test_the_record_keeps_what_was_there(tmp_path):
     record, run = written(tmp_path, [[Part(0, 0, 4)], [Part(0, 4, W), *WHOLE[1:]]])
-    for number in (1, 2):
-        report = ClockReport(
-            host="a", reference="b", at="begin", offset_s=float(number), uncertainty_s=0.1
-        )
-        (run.live(number) / "clocks.a.json").write_text(json.dumps([report.model_dump()]))
     there = {
         "interruptions": (Interruption(attempt=1, at=now(), reason="time limit"),),
         "site": Site(scheduler="slurm", job_id="7"),
     }
     done = finish(record.model_copy(update=there), run)
     assert done.status == "done", done.reason
-    assert [one.offset_s for one in done.clocks] == [1.0, 2.0]
     assert (done.interruptions, done.site) == (there["interruptions"], there["site"])
 
 

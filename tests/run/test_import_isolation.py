@@ -14,7 +14,6 @@ from fake_nvml import FakeGpus
 from hostile import BEFORE_US, Hostile
 from wattlaw.measure.limits.state_folder import VARIABLE
 from wattlaw.running.planning import git_commit
-from wattlaw.running.selftest import run_checks
 from wattlaw.running.slurm.submission import write_script
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -102,13 +101,6 @@ def test_the_command_as_a_module_drops_the_working_folder(hostile):
     for name in BEFORE_US:
         (hostile.folder / f"{name}.py").unlink()
     assert "evil" not in hostile.does(sys.executable, "-m", "wattlaw", "devices", "--json")
-
-
-def test_a_selftest_samples_in_a_hostile_folder(hostile, monkeypatch):
-    monkeypatch.chdir(hostile.folder)
-    checks = run_checks(watch_s=3.0, pairs=1)
-    assert "nvidia" in {check.device for check in checks}
-    assert hostile.imported == []
 
 
 def test_a_program_that_tracks_itself_is_sampled_and_stored_from_a_hostile_folder(

@@ -16,7 +16,6 @@ from wattlaw.running import planning
 from wattlaw.running.campaign import Campaign, Observer, Receiver
 from wattlaw.running.choosing import Selection
 from wattlaw.running.launcher import GROUP, Launcher
-from wattlaw.running.notify import Notifications, command_words
 from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.running.stop import CANCELLED
 from wattlaw.store.store import Store
@@ -344,7 +343,6 @@ def run(
     *,
     progress: Observer | Callable[[str], object] | None = None,
     openmetrics: str | PathLike[str] | None = None,
-    notify: str | None = None,
 ) -> RunOutcome:
     """Run what a study asks for and the store does not have yet.
 
@@ -362,10 +360,6 @@ def run(
         ``wattlaw.running.campaign.Observer``. Without it nothing is shown.
     openmetrics
         A ``.prom`` file that always has the state of the study as OpenMetrics text.
-    notify
-        A command that is run for each failed run, for limits that could not be restored, and at the
-        end of the study. It gets ``{event, store, run_id, reason, time}`` as JSON on its standard
-        input.
 
     Raises
     ------
@@ -378,7 +372,6 @@ def run(
     >>> outcome.done, outcome.failed
     (18, 0)
     """
-    command = None if notify is None else command_words(notify)
     if not isinstance(study, Study):
         study = load_study(study)
     plan, path = study.plan, Path(store)
@@ -395,8 +388,6 @@ def run(
     with closing(launcher), ExitStack() as stack:
         receivers: list[Receiver] = []
         decider = selection = None
-        if command is not None:
-            receivers.append(stack.enter_context(Notifications(command, path)))
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 

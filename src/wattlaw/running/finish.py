@@ -14,7 +14,6 @@ from wattlaw.measure.limits.restore import LIMIT_TOLERANCE_W
 from wattlaw.measure.telemetry.sampler import report_path
 from wattlaw.running.training import failures
 from wattlaw.store.record import (
-    ClockReport,
     Facts,
     LimitReport,
     RunRecord,
@@ -117,7 +116,7 @@ _NOTES = TypeAdapter(tuple[str, ...])
 _SAMPLER, _FACTS = TypeAdapter(SamplerReport), TypeAdapter(Facts)
 #: A board locks the nearest clock that it supports; supported clocks are 15 MHz apart.
 _CLOCK_STEP_MHZ = 30.0
-_LIMITS, _CLOCKS = TypeAdapter(tuple[LimitReport, ...]), TypeAdapter(tuple[ClockReport, ...])
+_LIMITS = TypeAdapter(tuple[LimitReport, ...])
 
 
 class _Stopped(BaseModel):
@@ -164,8 +163,6 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     limits = tuple(chain(*_read(sorted(live.glob("limits.*.json")), _LIMITS, "its limits", notes)))
     notes += [limit.note for limit in limits if limit.note]
     notes += chain(*_read(sorted(live.glob("notes.*.json")), _NOTES, "its content", notes))
-    clock_files = (sorted(folder.live(number).glob("clocks.*.json")) for number in attempts)
-    clocks = tuple(chain(*_read(chain(*clock_files), _CLOCKS, "its clock's offset", notes)))
     facts = _facts(live, notes)
     gpus = [device for report in reports for device in report.devices if device.kind == "gpu"]
     if gpus and not facts.device_ids:  # the workers have not named theirs
@@ -180,7 +177,7 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
     telemetry = [pa.repeat(record.run_id, len(samples)), *samples.columns]
     folder.write_tables(pa.table(epochs, schema=EPOCHS), pa.table(telemetry, schema=TELEMETRY))
     changes: dict[str, object] = {"status": "done", "reason": None, "notes": tuple(notes)}
-    changes |= {"facts": facts, "samplers": reports, "limits": limits, "clocks": clocks}
+    changes |= {"facts": facts, "samplers": reports, "limits": limits}
     return record.model_copy(update=changes)
 
 

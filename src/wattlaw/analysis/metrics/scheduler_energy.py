@@ -153,8 +153,6 @@ class Sites:
     agreements: tuple[tuple[Group, Agreement], ...]  # by COMPARED_BY
     interrupted_runs: int
     interruptions: int
-    clock_runs: int  # runs whose hosts' clocks were compared
-    clock_offset_max_s: float | None  # largest |offset| + uncertainty among them
 
 
 def summarise_sites(
@@ -165,7 +163,6 @@ def summarise_sites(
 ) -> Sites:
     energies = scheduler_energy(table, runs, epochs, accounting_windows)
     count = runs["interruptions"].fillna(0)
-    offsets = runs["clock_offset_max_s"].dropna()
     return Sites(
         energies=energies,
         agreements=tuple(
@@ -174,6 +171,4 @@ def summarise_sites(
         ),
         interrupted_runs=int((count > 0).sum()),
         interruptions=int(count.sum()),
-        clock_runs=len(offsets),
-        clock_offset_max_s=None if offsets.empty else float(offsets.max()),
     )

@@ -185,18 +185,14 @@ class _Driver:
         address, suffix = socket.gethostname(), self._slurm.host_suffix
         if suffix:
             address = address.partition(".")[0] + suffix
-        with socket.socket() as first, socket.socket() as second:
-            for free in (first, second):
-                free.bind(("", 0))
-            port, clock_port = (free.getsockname()[1] for free in (first, second))
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
         line += isolated_python(
             "-m", "wattlaw.running.slurm.node", str(self._folder.path.resolve())
         )
         line += [str(record.attempts), "--workers", str(workers), "--nodes", str(spec.nodes)]
-        return [
-            *(*line, "--address", address),
-            *("--port", str(port), "--clock-port", str(clock_port)),
-        ]
+        return [*line, "--address", address, "--port", str(port)]
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
         """Store an attempt, or record its failure or interruption; return the exit code.

@@ -29,7 +29,6 @@ from wattlaw.common.text import collapse_whitespace
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry.sampler_process import SamplerProcess
 from wattlaw.running.training import command_rank, failures
-from wattlaw.running.training.clocks import Clocks, Endpoint
 from wattlaw.running.training.command_steps import CommandSteps
 from wattlaw.running.training.environment import (
     AGENT_PID,
@@ -76,11 +75,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--address", default="127.0.0.1", help="of the first node")
     parser.add_argument("--port", type=int, help="of the first rank")
-    parser.add_argument("--clock-port", type=int, help="of the first node's agent")
     options = parser.parse_args()
     isolate()
     processes.end_with_parent(options.parent_pid)
-    node = Node(options.node, options.nodes, options.address, options.port, options.clock_port)
+    node = Node(options.node, options.nodes, options.address, options.port)
     return run_agent(RunFolder(options.folder), options.attempt, options.workers, node)
 
 
@@ -117,15 +115,11 @@ def _run(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     run = _run_command if is_command else _run_workers
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
     sampling = SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
-    endpoint = None
-    if node.clock_port is not None:
-        endpoint = Endpoint(node.address, node.clock_port, node.number, node.nodes)
-    clocks = Clocks(endpoint, live)
     with sampling as sampler:
         if is_command:
             sampler.wait_until_ready()  # the command may be one window from its start
         try:
-            code = run(record, folder, workers, node, clocks)
+            code = run(record, folder, workers, node)
         except EndedBySignal as error:
             _log(f"ended by {error}")
             code = _fail(live, "terminated", f"the node agent was ended by {error}")
@@ -158,9 +152,7 @@ class _OtherNodes:
         return False
 
 
-def _run_workers(
-    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
-) -> int:
+def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
     live = folder.live(record.attempts)
     if importlib.util.find_spec("torch") is None:
@@ -170,17 +162,13 @@ def _run_workers(
         )
     # SIGTERM is a notice where Slurm sends it to announce the end.
     signals = SIGNALS - {signal.SIGTERM} if WARNS in os.environ else SIGNALS
-    clocks.compare("begin")
     failed = run_ranks(line, workers, node, _OtherNodes(live, node).check, signals)
     if failed:
         return _fail(live, *failures.reason_of_ranks(live, failed))
-    clocks.compare("end")
     return 0
 
 
-def _run_command(
-    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
-) -> int:
+def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     attempt, live = record.attempts, folder.live(record.attempts)
     spec, program = record.spec, record.spec.workload.launch_with
     catalogue.check_launch_program(program)
@@ -201,7 +189,6 @@ def _run_command(
         def is_over() -> bool:
             return steps.are_complete() or others.check()
 
-        clocks.compare("begin")
         start_ns, start_s = time.time_ns(), time.perf_counter()
         try:
             if program in ("auto", "none"):
@@ -225,8 +212,6 @@ def _run_command(
         except (EndedBySignal, _FailedElsewhere):
             steps.write(start_ns, time.perf_counter() - start_s)
             raise
-        if code == 0:
-            clocks.compare("end")  # all nodes have ended, and their steps are recorded
         steps.write(start_ns, duration_s)
     return code
 

@@ -58,7 +58,6 @@ class Node:
     nodes: int = 1
     address: str = "127.0.0.1"
     port: int | None = None  # a free one if the node is alone
-    clock_port: int | None = None  # of the first node's agent, to compare clocks
 
 
 def run_ranks(
