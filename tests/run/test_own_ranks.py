@@ -61,7 +61,6 @@ def test_a_program_that_starts_ranks_is_seen(line, program, count):
         "python train.py --launcher torchrun",
         "python -c 'torchrun'",
         "./mytrainer torchrun",
-        "nohup ./mytrainer torchrun",
         "accelerate test",
         "lightning download x",
         "sh -c 'python t.py # torchrun'",

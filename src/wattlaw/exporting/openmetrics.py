@@ -9,12 +9,12 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
 from wattlaw.common.scopes import PARTS
-from wattlaw.running.campaign import Receiver
+from wattlaw.running.campaign import Observer
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.sources import MEASURED, origin_of
@@ -49,7 +49,7 @@ _OF_ENERGY += [f"{kind}_energy_j" for kind in _ENERGIES]
 Labels = tuple[tuple[str, str], ...]
 
 
-class MetricsFile(Receiver):
+class MetricsFile(Observer):
     """Keeps a file up to date, with mode 0644, every 10 s.
 
     Raises ``BadInput`` if it cannot be written at first; ``warnings`` has later errors.
@@ -61,6 +61,7 @@ class MetricsFile(Receiver):
                 f"{path}: not a file for OpenMetrics; allowed: a regular file whose name ends in "
                 ".prom, since node_exporter reads no other"
             )
+        self.warnings: tuple[str, ...] = ()
         self._path, self._store, self._runs = path, store, runs
         self._common = (("study", study), ("store", str(store.path.resolve())))
         self._active: dict[str, RunRecord] = {}
@@ -83,6 +84,9 @@ class MetricsFile(Receiver):
         self._active.pop(record.run_id, None)
         self._states[record.state] += 1
         self._ended.append(record)
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()

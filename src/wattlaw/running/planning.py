@@ -14,7 +14,6 @@ from wattlaw.common.processes import run_captured
 from wattlaw.running.command_checks import check_own_ranks, command_warnings
 from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.store.record import RunRecord
-from wattlaw.store.store import Store
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
@@ -116,16 +115,6 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
             f"{len(count) - len(shown):,} other reasons ('wattlaw status' lists them later)"
         )
     return sentences
-
-
-def statuses(
-    store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord | None]
-) -> dict[str, str]:
-    planned = {run.run_id: "planned" for run in runs}
-    return planned | {
-        run_id: "damaged" if record is None else store.folder(run_id).status(record)
-        for run_id, record in records.items()
-    }
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from typing import Any
 from wattlaw.common import registry
 from wattlaw.common.errors import WattlawError, one_line
 from wattlaw.common.formatting import group_label
-from wattlaw.running.choosing import NOT_NEEDED
+from wattlaw.running.campaign import NOT_NEEDED
 from wattlaw.running.finish import failed
 from wattlaw.running.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
