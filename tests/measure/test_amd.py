@@ -118,15 +118,6 @@ def test_a_container_has_only_the_gpus_whose_render_node_it_can_open(amd_machine
     assert gpu_environment([machine[1].id])["ROCR_VISIBLE_DEVICES"] == "0"
 
 
-def test_a_worker_sees_exactly_its_gpus(amd_machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = amd_machine("MI250X", 8, library=False)
-    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "6,7")
-    ids = [machine[7].id, machine[2].id]
-    for name, value in gpu_environment(ids).items():
-        monkeypatch.setenv(name, value)
-    assert visible_gpu_ids() == ids
-
-
 @pytest.mark.parametrize("model", ["MI210", "RX 7900 XTX"])
 def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(
     amd_machine: Make, fake_gpus: Callable[..., FakeGpus], model: str

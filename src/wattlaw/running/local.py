@@ -19,7 +19,12 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import naming, open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.isolation import isolated_environment, isolated_python
-from wattlaw.measure.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
+from wattlaw.measure.devices.inventory import (
+    accelerators,
+    gpu_environment,
+    visible_devices,
+    visible_gpu_ids,
+)
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
@@ -51,13 +56,13 @@ _GRACE_S = 5.0
 _WORKERS_PER_CORE = 2
 #: How often a message of who uses this machine is made anew.
 _MESSAGE_S = 10.0
-_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 #: torch's UUIDs of AMD and Intel GPUs differ from wattlaw's ids; its order is the same.
-_PROBE = """import torch
-gpu = torch.cuda if torch.cuda.is_available() else torch.xpu
+_PROBE = """import sys, torch
+kinds = [getattr(torch, kind, None) for kind in sys.argv[1:]]
+gpu = next((kind for kind in kinds if kind and kind.is_available()), None)
 has_uuid = gpu is torch.cuda and not torch.version.hip
 print("TORCH", torch.__version__, *(torch.cuda.get_arch_list() if has_uuid else ()))
-for index in range(gpu.device_count() if gpu.is_available() else 0):
+for index in range(gpu.device_count() if gpu else 0):
     found = gpu.get_device_properties(index)
     print("GPU", found.uuid if has_uuid else "-", found.total_memory,
           *((found.major, found.minor) if has_uuid else ("-", "-")), found.name)
@@ -343,9 +348,12 @@ def _devices() -> tuple[list[str], dict[str, str], Torch]:
     devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
         return list(devices), devices, Torch()
-    if not devices and not any(map(os.path.exists, _GPU_DRIVERS)):
+    vendors = accelerators()
+    drivers = [file for vendor in vendors for file in vendor.driver_files]
+    if not devices and not any(map(os.path.exists, drivers)):
         return [], devices, Torch()
-    torch = _probe_torch(tuple(sorted(isolated_environment().items())))
+    kinds = tuple(vendor.torch_kind for vendor in vendors)
+    torch = _probe_torch(kinds, tuple(sorted(isolated_environment().items())))
     return _usable(list(devices), torch.uuids), devices, torch
 
 
@@ -359,12 +367,12 @@ def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _probe_torch(environment: tuple[tuple[str, str], ...]) -> Torch:
+def _probe_torch(kinds: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> Torch:
     """Import torch in a child process, so that this one stays small.
 
     A UUID is the same in every process.
     """
-    line = isolated_python("-c", _PROBE)
+    line = isolated_python("-c", _PROBE, *kinds)
     try:
         probe = processes.run_captured(line, _PROBE_TIMEOUT_S, dict(environment))
         probe.check_returncode()

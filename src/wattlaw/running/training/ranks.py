@@ -15,14 +15,14 @@ import torch
 import torch.distributed as dist
 
 from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.inventory import accelerators
+from wattlaw.measure.devices.meter import NO_GPU, Accelerator
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.running.steps import Floats
 from wattlaw.running.training.environment import RENDEZVOUS_FILE, host_name, take_device
 
 T = TypeVar("T")
 
-#: The backend of torch.distributed for each kind of device.
-BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
 #: A collective that waits longer than this has lost another rank.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
@@ -125,7 +125,7 @@ def process_group() -> Iterator[Ranks]:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     file = os.environ.get(RENDEZVOUS_FILE)
     dist.init_process_group(
-        BACKENDS[device.type],
+        available_accelerator().backend,
         store=dist.FileStore(file, world) if file else None,  # type: ignore[attr-defined]
         rank=rank,
         world_size=world,
@@ -159,17 +159,14 @@ def to_device(data: Any, device: torch.device, images: torch.memory_format | Non
     return data
 
 
-def device_kind(*, has_cuda: bool, has_xpu: bool) -> str:
-    """Return the kind of device to train on.
-
-    >>> BACKENDS[device_kind(has_cuda=False, has_xpu=True)]
-    'xccl'
-    """
-    return "cuda" if has_cuda else "xpu" if has_xpu else "cpu"
+def available_accelerator() -> Accelerator:
+    """Return that of the GPUs that this torch can use, ``NO_GPU`` if there are none."""
+    kinds = ((getattr(torch, one.torch_kind, None), one) for one in accelerators())
+    return next((one for gpu, one in kinds if gpu is not None and gpu.is_available()), NO_GPU)
 
 
 def available_device(index: int = 0) -> torch.device:
-    kind = device_kind(has_cuda=torch.cuda.is_available(), has_xpu=torch.xpu.is_available())
+    kind = available_accelerator().torch_kind
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
-from wattlaw.measure.devices.amd.gpus import AmdGpu, usable_gpus, visible_gpus
+from wattlaw.measure.devices.amd.gpus import AMD, AmdGpu, usable_gpus, visible_gpus
 from wattlaw.measure.devices.amd.smi import AmdSmi, SmiGpu, number
 from wattlaw.measure.devices.file_meter import MAX_W, WrappingCounter
 from wattlaw.measure.devices.meter import Device, Meter, Sample, Target
@@ -32,6 +32,8 @@ _POWER = {
 
 
 class AmdMeter(Meter):
+    accelerator = AMD
+
     def __init__(
         self, readers: list["_Reader"], smi: AmdSmi | None, period_s: float, notes: Collection[str]
     ) -> None:

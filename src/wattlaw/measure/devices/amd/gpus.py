@@ -14,11 +14,12 @@ from pathlib import Path
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.meter import Accelerator
 from wattlaw.measure.devices.visible import GpuSelection, parse_ordinal, select
 from wattlaw.store.streams import Kind
 
 #: Ids are AMD-<unique id of the chip>, or AMD-<PCI bus id> of a GPU that has none.
-ID_PREFIX = "AMD-"
+_ID_PREFIX = "AMD-"
 _VENDOR = "0x1002"
 #: PCI ids of Instinct boards, by the driver's table (``amdgpu_drv.c``) and the PCI ID database.
 _INSTINCT = {
@@ -170,7 +171,7 @@ def _gpu(folder: Path) -> AmdGpu:
     render = next((folder / "drm").glob("renderD*"), None)
     partition = sysfs.optional_text(folder / "current_compute_partition")
     return AmdGpu(
-        uuid=f"{ID_PREFIX}{unique_id or folder.name}",
+        uuid=f"{_ID_PREFIX}{unique_id or folder.name}",
         name=_INSTINCT.get(model)
         or sysfs.optional_text(folder / "product_name")
         or f"AMD GPU {model}",
@@ -223,3 +224,25 @@ def _can_open(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _environment(ids: Sequence[str]) -> dict[str, str]:
+    usable = {gpu.uuid: index for index, gpu in enumerate(usable_gpus())}
+    ordinals = ",".join(str(place) for place in range(len(ids)))
+    # HIP counts the GPUs that ROCm lists. It would use CUDA_VISIBLE_DEVICES without its own list.
+    return {
+        "ROCR_VISIBLE_DEVICES": ",".join(str(usable[gpu]) for gpu in ids),
+        "HIP_VISIBLE_DEVICES": ordinals,
+        "CUDA_VISIBLE_DEVICES": ordinals,
+    }
+
+
+AMD = Accelerator(
+    torch_kind="cuda",  # of a torch for ROCm
+    backend="nccl",
+    id_prefixes=(_ID_PREFIX,),
+    visible=lambda: {gpu.uuid: gpu.uuid for gpu in visible_gpus().gpus},
+    environment=_environment,
+    driver_files=("/dev/kfd",),
+    order=1,
+)

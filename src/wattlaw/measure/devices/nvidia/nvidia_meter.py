@@ -8,7 +8,7 @@ import pynvml
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Device, Sample, Target
-from wattlaw.measure.devices.nvidia.nvml import Driver, GpuLost, NvidiaGpu, open_driver
+from wattlaw.measure.devices.nvidia.nvml import NVIDIA, Driver, GpuLost, NvidiaGpu, open_driver
 from wattlaw.measure.devices.nvidia.nvml_readings import FieldValue
 from wattlaw.measure.devices.nvidia.reader import GpuReader
 
@@ -19,6 +19,8 @@ _ENOUGH_CHANGES = 5
 
 class NvidiaMeter:
     """The GPUs that the environment makes visible, each once, by UUID."""
+
+    accelerator = NVIDIA
 
     def __init__(self, driver: Driver, readers: list[GpuReader], target: Target) -> None:
         self._driver, self._readers = driver, readers

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 import pynvml
 
 from wattlaw.common.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.measure.devices.meter import Accelerator
 from wattlaw.measure.devices.visible import GpuSelection, parse_ordinal, select
 
 T = TypeVar("T")
@@ -245,3 +246,25 @@ def _find(
     elif entry.startswith("GPU-"):
         matches = [(gpu, gpu.uuid) for gpu in gpus if gpu.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None
+
+
+def _visible_devices() -> dict[str, str]:
+    ids: dict[str, str] = {}
+    with open_driver() as driver:
+        selection = driver.visible()
+    listed = selection.devices or {gpu.uuid: gpu for gpu in selection.gpus}
+    for device, gpu in listed.items():  # of a GPU in MIG mode, CUDA uses its instances
+        parts = gpu.mig_uuids if device == gpu.uuid else ()
+        ids.update(dict.fromkeys(parts or (device,), gpu.uuid))
+    return ids
+
+
+NVIDIA = Accelerator(
+    torch_kind="cuda",
+    backend="nccl",
+    id_prefixes=("GPU-", "MIG-"),
+    visible=_visible_devices,
+    environment=lambda ids: {_VISIBLE: ",".join(ids)},
+    driver_files=("/dev/nvidiactl", "/dev/dxg"),
+    order=0,
+)
