@@ -26,8 +26,9 @@ TITLE_COLUMNS = (
     "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
     "clock_limit_mhz", "power_profile",
 )  # fmt: skip
-#: Columns that say how a run is, and those of its title.
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
+#: The jobs of a store by run id, and the errors of queues that cannot be read.
+_Queued = tuple[dict[str, Job], list[str]]
 
 
 @dataclass(frozen=True)
@@ -79,25 +80,22 @@ def run_title(
     return f"{workload}{size} (repeat {repeat}, {run_id})"
 
 
-def load_queues() -> tuple[list[Queue], list[str]]:
+def _load_queues() -> tuple[list[Queue], list[str]]:
     """Return the queues of all launchers, and the errors of launchers that cannot be loaded."""
-    queues: list[Queue] = []
-    errors = []
+    queues, errors = list[Queue](), list[str]()
     for name in registry.names(GROUP):
         try:
             launcher: type[Launcher] = registry.load(GROUP, name)
         except WattlawError as error:
             errors.append(str(error))
-            continue
-        if launcher.queue is not None:
-            queues.append(launcher.queue)
+        else:
+            queues += [] if launcher.queue is None else [launcher.queue]
     return queues, errors
 
 
-def queued_jobs(store: Store) -> tuple[dict[str, Job], list[str]]:
-    """Return the jobs of a store by run id, and the errors of queues that cannot be read."""
+def _queued_jobs(store: Store) -> _Queued:
     jobs: dict[str, Job] = {}
-    queues, errors = load_queues()
+    queues, errors = _load_queues()
     for queue in queues:
         try:
             jobs |= queue.jobs(store)
@@ -106,13 +104,11 @@ def queued_jobs(store: Store) -> tuple[dict[str, Job], list[str]]:
     return jobs, errors
 
 
-def store_status(
-    store: Store, queued: tuple[dict[str, Job], list[str]] | None = None
-) -> StoreStatus:
+def store_status(store: Store, queued: _Queued | None = None) -> StoreStatus:
     import pyarrow.compute as pc
 
     # before the records: a job that ends in between has updated its record
-    jobs, errors = queued_jobs(store) if queued is None else queued
+    jobs, errors = queued or _queued_jobs(store)
     snapshot = store.snapshot()
     runs = snapshot.runs
     # Arrow's comparisons with a value of Python import pandas, which takes longer than the rest.
@@ -135,38 +131,6 @@ def store_status(
     return StoreStatus(states, not_done, names, batch_texts(declared.to_pylist()), list(errors))
 
 
-class StatusPoller:
-    """The status of stores for a view that reads it often, without a query of a queue each time.
-
-    The jobs of a store are used for ``_QUEUE_S``, and queried earlier if a run that was not
-    missing in the queue is missing: it was submitted since.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: dict[Path, tuple[float, tuple[dict[str, Job], list[str]]]] = {}
-        self._missing: dict[Path, set[str]] = {}
-
-    def status(self, store: Store) -> StoreStatus:
-        read_s, queued = self._jobs.get(store.path, (-math.inf, None))
-        if queued is not None and time.monotonic() - read_s < _QUEUE_S:
-            status = store_status(store, queued)
-            if _missing_jobs(status) <= self._missing.get(store.path, set()):
-                return status
-        queued = queued_jobs(store)
-        self._jobs[store.path] = time.monotonic(), queued
-        status = store_status(store, queued)
-        self._missing[store.path] = _missing_jobs(status)
-        return status
-
-
-def _missing_jobs(status: StoreStatus) -> set[str]:
-    return {
-        run.run_id
-        for run in status.not_done
-        if run.state == "running" and run.job is None and run.reason is not None
-    }
-
-
 def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
     run_id, state, reason, job_id = (row.pop(n) for n in ("run_id", "status", "reason", "job_id"))
     ended = state in ("failed", "skipped", "damaged")
@@ -186,6 +150,36 @@ def _job_text(job: Job) -> str:
     return f"job {job.id}: {job.state}{why}"
 
 
+class StatusPoller:
+    """The status of stores for a view that reads it often, without a query of a queue each time.
+
+    The jobs of a store are used for ``_QUEUE_S``, and queried earlier if a run that was not
+    missing in the queue is missing: it was submitted since.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[float, _Queued, set[str]]] = {}  # with the missing runs
+
+    def status(self, store: Store) -> StoreStatus:
+        read_s, queued, missing = self._read.get(store.path, (-math.inf, ({}, []), set[str]()))
+        if time.monotonic() - read_s < _QUEUE_S:
+            status = store_status(store, queued)
+            if _missing_jobs(status) <= missing:
+                return status
+        queued, read_s = _queued_jobs(store), time.monotonic()
+        status = store_status(store, queued)
+        self._read[store.path] = read_s, queued, _missing_jobs(status)
+        return status
+
+
+def _missing_jobs(status: StoreStatus) -> set[str]:
+    return {
+        run.run_id
+        for run in status.not_done
+        if run.state == "running" and run.job is None and run.reason is not None
+    }
+
+
 @dataclass(frozen=True)
 class Cancelled:
     """How many jobs and runs were cancelled, and how many are left."""
@@ -203,29 +197,28 @@ def cancel(store: Store) -> Cancelled:
     """
     store.cancel()  # first, so that no campaign submits a cancelled run again
     end_s = time.monotonic() + _TIMEOUT_S
-    loaded, errors = load_queues()
-    queues = dict(enumerate(loaded))
+    queues, errors = _load_queues()
     cancelled_jobs: set[tuple[int, str]] = set()  # by queue
     while True:
         left = 0
-        for number, queue in list(queues.items()):
+        for queue in list(queues):
             try:
-                jobs = {(number, job.id) for job in queue.jobs(store).values()}
+                jobs = {(id(queue), job.id) for job in queue.jobs(store).values()}
                 if new := [job_id for _, job_id in jobs - cancelled_jobs]:
                     queue.cancel(new)
             except WattlawError as error:
                 errors.append(str(error))
-                del queues[number]
+                queues.remove(queue)
             else:
                 cancelled_jobs |= jobs
                 left += len(jobs)
         if not left or time.monotonic() > end_s:
             break
         time.sleep(_POLL_S)
-    cancelled, (active, damaged) = 0, _active_runs(store, queues.values())
+    cancelled, (active, damaged) = 0, _active_runs(store, queues)
     while active and time.monotonic() < end_s:
         cancelled += sum(_record_cancellation(folder) for folder in active)
-        active, damaged = _active_runs(store, queues.values())
+        active, damaged = _active_runs(store, queues)
         time.sleep(_POLL_S if active else 0)
     if damaged:
         raise damaged[0]
@@ -235,26 +228,27 @@ def cancel(store: Store) -> Cancelled:
 def _active_runs(
     store: Store, emptied: Collection[Queue]
 ) -> tuple[list[RunFolder], list[WattlawError]]:
-    active: list[RunFolder] = []
-    errors: list[WattlawError] = []
+    active, errors = list[RunFolder](), list[WattlawError]()
     for folder in store.folders():
         try:
-            record = folder.read()
-            if record is None or record.status not in ("planned", "running"):
-                continue
-            if RunLock(folder).is_locked() or any(q.was_submitted(folder) for q in emptied):
+            if _is_active(folder) and (
+                RunLock(folder).is_locked() or any(q.was_submitted(folder) for q in emptied)
+            ):
                 active.append(folder)
         except WattlawError as error:
             errors.append(error)
     return active, errors
 
 
+def _is_active(folder: RunFolder) -> bool:
+    record = folder.read()
+    return record is not None and record.status in ("planned", "running")
+
+
 def _record_cancellation(folder: RunFolder) -> bool:
     """Record that a run was cancelled, unless an active campaign has its lock and does so."""
     with RunLock(folder) as lock:
-        if not lock.acquire():
-            return False
-        record = folder.read()
+        record = folder.read() if lock.acquire() else None
         if record is None or record.status not in ("planned", "running"):
             return False
         reason = "cancelled by 'wattlaw cancel'"

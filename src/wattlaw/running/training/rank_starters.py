@@ -74,12 +74,13 @@ _ALIASES = {
     **dict.fromkeys(("mpirun.openmpi", "mpirun.mpich"), "mpirun"),
 }
 #: Programs that start another one.
-_WRAPPERS = frozenset(
-    "env nohup nice ionice time stdbuf setsid numactl sudo exec command hwloc-bind strace ncu "
-    "timeout taskset chrt uv poetry pipenv pdm hatch pixi conda mamba micromamba nsys perf py-spy "
-    "wattlaw apptainer singularity docker podman enroot accelerate lightning fabric colossalai "
-    "flux".split()
-)
+_WRAPPERS = (
+    "env", "nohup", "nice", "ionice", "time", "stdbuf", "setsid", "numactl", "sudo", "exec",
+    "command", "hwloc-bind", "strace", "ncu", "timeout", "taskset", "chrt", "uv", "poetry",
+    "pipenv", "pdm", "hatch", "pixi", "conda", "mamba", "micromamba", "nsys", "perf", "py-spy",
+    "wattlaw", "apptainer", "singularity", "docker", "podman", "enroot",
+    "accelerate", "lightning", "fabric", "colossalai", "flux",
+)  # fmt: skip
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 _PYTHON = re.compile(r"\{python\}|(python|pypy)[0-9.]*[tw]?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
