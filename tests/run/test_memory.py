@@ -20,7 +20,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.plan import expand, read_study
 from wattlaw.workloads import catalogue
-from wattlaw.workloads.memory import rank_memory_gb
+from wattlaw.workloads.profile import rank_memory_gb
 from wattlaw_simulator.profiling.profiler import measure_profile
 
 EXAMPLE_FOLDER = Path(examples.__file__).parent

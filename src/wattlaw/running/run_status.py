@@ -80,7 +80,7 @@ def run_title(
     return f"{workload}{size} (repeat {repeat}, {run_id})"
 
 
-def _load_queues() -> tuple[list[Queue], list[str]]:
+def load_queues() -> tuple[list[Queue], list[str]]:
     """Return the queues of all launchers, and the errors of launchers that cannot be loaded."""
     queues, errors = list[Queue](), list[str]()
     for name in registry.names(GROUP):
@@ -95,7 +95,7 @@ def _load_queues() -> tuple[list[Queue], list[str]]:
 
 def _queued_jobs(store: Store) -> _Queued:
     jobs: dict[str, Job] = {}
-    queues, errors = _load_queues()
+    queues, errors = load_queues()
     for queue in queues:
         try:
             jobs |= queue.jobs(store)
@@ -197,7 +197,7 @@ def cancel(store: Store) -> Cancelled:
     """
     store.cancel()  # first, so that no campaign submits a cancelled run again
     end_s = time.monotonic() + _TIMEOUT_S
-    queues, errors = _load_queues()
+    queues, errors = load_queues()
     cancelled_jobs: set[tuple[int, str]] = set()  # by queue
     while True:
         left = 0
