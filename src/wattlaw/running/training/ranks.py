@@ -39,10 +39,6 @@ class Ranks:
     host: str
 
     @property
-    def is_first_of_host(self) -> bool:
-        return self.local_rank == 0
-
-    @property
     def gpu(self) -> Any | None:
         """Return torch's functions for this rank's GPU, None if it trains on the processor."""
         return gpu_functions(self.device)
@@ -112,9 +108,8 @@ def process_group() -> Iterator[Ranks]:
     """Join the process group that the environment describes; leave it if the block succeeds.
 
     After an error the group is left as it is: to destroy it would wait for ranks that wait for this
-    one. The end of the process aborts it.
-
-    Raises ``NotAvailable`` if torch has no kernels for the GPU.
+    one. The end of the process aborts it. Raises ``NotAvailable`` if torch has no kernels for the
+    GPU.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = available_device(take_device(local_rank))  # CUDA reads the variable at its first use
