@@ -83,12 +83,10 @@ class LineProgress(Observer):
 
 def title(record: RunRecord) -> str:
     """Return the name of a run: workload, size, limits, repeat and id."""
-    spec, setting = record.spec, record.spec.setting
-    return run_title(
-        record.run_id, spec.workload.name, spec.repeat, setting.gpus, spec.local_batch,
-        spec.nodes, setting.emulated_gpus, setting.power_limit_w, setting.clock_limit_mhz,
-        setting.power_profile,
-    )  # fmt: skip
+    spec = record.spec
+    values = {"workload": spec.workload.name, "repeat": spec.repeat, "nodes": spec.nodes}
+    values |= vars(spec.setting) | {"local_batch": spec.local_batch}
+    return run_title(record.run_id, values)
 
 
 def waiting_text(runs: int) -> str:

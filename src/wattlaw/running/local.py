@@ -15,9 +15,9 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -111,10 +111,9 @@ class LocalLauncher(Launcher):
         requested = launch.gpus_per_node
         self.capacity = min(requested or available, available) if gpus else requested or available
         self.threads = launch.threads_per_worker or max(1, processes.cores() // self.capacity)
-        self._printed: set[str] = set()
         self._range_reasons: dict[Limits, str | None] = {}
-        #: The slots that were occupied at the last attempt to start a run.
-        self._occupied: Sequence[str] = ()
+        #: Says what the next run waits for; None if the last one did not wait.
+        self._waits_for: Callable[[], str | None] | None = None
         self._message: str | None = None
         self._message_s = -math.inf
 
@@ -187,11 +186,10 @@ class LocalLauncher(Launcher):
 
         A slot is a board: runs on MIG instances of one board would each record all its energy.
         """
-        self._occupied = ()
         runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
         run = acquire_slots(runs, 1)
         if run is None:
-            self._occupied = runs
+            self._waits_for = partial(_users_text, runs)
             return None
         names = (self._gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
         instances: dict[str, list[str]] = defaultdict(list)
@@ -204,33 +202,29 @@ class LocalLauncher(Launcher):
                 workers += own
         allocation = LocalAllocation(run, boards, workers[: spec.setting.gpus])
         if len(workers) < spec.setting.gpus:
-            self._occupied = list(instances)
+            self._waits_for = partial(_users_text, list(instances))
             allocation.release()
             return None
+        self._waits_for, self._message_s = None, -math.inf
         if not requested_limits(spec.setting).are_none:
             limited = list(boards) if self._gpus else self._boards
             try:
                 allocation.lease = acquire(limited)
+                if allocation.lease is None:
+                    self._waits_for = lambda: f"waiting: {lock_conflict(limited)}"
+                    allocation.release()
+                    return None
             except NotAvailable as error:
                 allocation.error = error
-                return allocation
-            if allocation.lease is None:
-                line = f"wattlaw: waiting: {lock_conflict(limited)}"
-                if line not in self._printed:
-                    print(line, file=sys.stderr)
-                self._printed.add(line)
-                allocation.release()
-                return None
         return allocation
 
     def status_message(self) -> str | None:
         """Return who else uses this machine, if a run waits for that."""
+        if self._waits_for is None:
+            return None
         if time.monotonic() > self._message_s + _MESSAGE_S:
-            self._message_s = time.monotonic()
-            holders = slot_holders(self._occupied)
-            text = f"waiting: another wattlaw run uses this machine: {'; '.join(holders)}"
-            self._message = text if holders else None
-        return self._message if self._occupied else None
+            self._message, self._message_s = self._waits_for(), time.monotonic()
+        return self._message
 
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
@@ -307,6 +301,11 @@ def slot_holders(names: Sequence[str]) -> list[str]:
         text = f"process {pid} of user {user}" if pid else f"a process of user {user}"
         texts.append(f"{text}, {shown}" if shown else text)
     return texts
+
+
+def _users_text(slots: Sequence[str]) -> str | None:
+    holders = "; ".join(slot_holders(slots))
+    return f"waiting: another wattlaw run uses this machine: {holders}" if holders else None
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,9 @@ from wattlaw.study.not_as_declared import batch_texts
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view, unless there is a new run.
 _QUEUE_S = 10.0
-#: The columns of a run that its title has, as arguments of ``run_title``.
-TITLE_COLUMNS = (
-    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
-    "clock_limit_mhz", "power_profile",
-)  # fmt: skip
+_LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
+#: The columns of a run that its title has.
+TITLE_COLUMNS = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", *_LIMITS)
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 #: The jobs of a store by run id, and the errors of queues that cannot be read.
 _Queued = tuple[dict[str, Job], list[str]]
@@ -58,26 +56,15 @@ class StoreStatus:
     errors: list[str]  # of queues that cannot be read
 
 
-def run_title(
-    run_id: str,
-    workload: str,
-    repeat: int,
-    gpus: int,
-    local_batch: int | None,
-    nodes: int,
-    emulated_gpus: int | None,
-    power_limit_w: float | None = None,
-    clock_limit_mhz: float | None = None,
-    power_profile: str | None = None,
-) -> str:
-    """Return the name of a run: workload, size, limits, repeat and id."""
+def run_title(run_id: str, values: Mapping[str, Any]) -> str:
+    """Return the name of a run by its ``TITLE_COLUMNS``: workload, size, limits, repeat and id."""
+    gpus, local_batch, nodes = values["gpus"], values["local_batch"], values["nodes"]
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
-    size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
-    limits = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
-    label = group_label(limits | {"power_profile": power_profile})
+    size += f", emulates {values['emulated_gpus']} GPUs" if values["emulated_gpus"] else ""
+    label = group_label({name: values[name] for name in _LIMITS})
     size += f", {label}" if label else ""
-    return f"{workload}{size} (repeat {repeat}, {run_id})"
+    return f"{values['workload']}{size} (repeat {values['repeat']}, {run_id})"
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:
@@ -142,7 +129,7 @@ def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
         state, reason = "queued" if job.is_queued else "running", _job_text(job)
     elif state == "running" and job_id is not None:
         reason = f"job {job_id} is not in the queue; run 'wattlaw run' to update its status"
-    return RunStatus(run_id, state, run_title(run_id, **row), reason, job)
+    return RunStatus(run_id, state, run_title(run_id, row), reason, job)
 
 
 def _job_text(job: Job) -> str:
