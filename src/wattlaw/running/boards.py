@@ -65,7 +65,6 @@ def too_large_reason(spec: RunSpec, boards: Sequence[Board]) -> str | None:
 
 
 def memory_warnings(specs: Iterable[RunSpec], boards: Sequence[Board]) -> Iterator[str]:
-    """Yield a sentence for each workload with runs that may not fit into the memory of a board."""
     board, memory_gb = _largest(boards)
     near: dict[str, tuple[float, RunSpec]] = {}
     for spec in specs:

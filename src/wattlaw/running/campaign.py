@@ -59,22 +59,23 @@ class Outcome:
 
 
 class Observer:
-    """Receives the events of a campaign; a method that is not overridden ignores its event."""
+    """Receives the events of a campaign; a method that is not overridden ignores its event.
 
-    def started(self, record: RunRecord) -> None:
-        """Handle the start of a run."""
+    A run is started, and ended once it is done, failed or skipped (``is_new`` if this campaign
+    ended it). The campaign is waiting if others have the remaining runs, or the resources for
+    them. A note is a message of the launcher. In a study with ``decide`` the state of the decision
+    follows each run.
+    """
 
-    def ended(self, record: RunRecord, *, is_new: bool) -> None:
-        """Handle a run that is done, failed or skipped; ``is_new`` if this campaign ended it."""
+    def started(self, record: RunRecord) -> None: ...
 
-    def waiting(self, runs: int) -> None:
-        """Handle a wait: other campaigns have the remaining runs, or the resources for them."""
+    def ended(self, record: RunRecord, *, is_new: bool) -> None: ...
 
-    def note(self, message: str) -> None:
-        """Handle a status message of the launcher."""
+    def waiting(self, runs: int) -> None: ...
 
-    def decided(self, message: str) -> None:
-        """Handle the state of the decision after a run, in a study with ``decide``."""
+    def note(self, message: str) -> None: ...
+
+    def decided(self, message: str) -> None: ...
 
 
 class StepTime(NamedTuple):
@@ -104,8 +105,6 @@ class Chooser(Protocol):
 
 @dataclass
 class _ActiveRun:
-    """A run that this campaign has started or reattached."""
-
     record: RunRecord
     folder: RunFolder
     lock: RunLock
@@ -114,8 +113,6 @@ class _ActiveRun:
 
 @dataclass
 class Campaign:
-    """Executes one plan on one store with one launcher."""
-
     _study: Study
     _plan: Sequence[PlannedRun]
     _store: Store
@@ -323,7 +320,6 @@ class Campaign:
         lock: RunLock,
         allocation: Allocation,
     ) -> None:
-        """Start a run; it stays pending if the resources are busy."""
         attempts, changes = 0, dict[str, object]()
         if old is not None:
             attempts = old.attempts
@@ -358,7 +354,6 @@ class Campaign:
             observer.started(run.record)
 
     def _poll_active(self) -> None:
-        """Record the runs that have ended, and stop those that a decision does not need."""
         for run in list(self._active.values()):
             if (ended := _poll(run.attempt)) is not None:
                 self._finish(run, ended)
@@ -426,7 +421,6 @@ class Campaign:
             observer.ended(record, is_new=is_new)
 
     def _mark_not_needed(self) -> None:
-        """Record why the remaining runs stay planned; a later campaign may start them."""
         pending = self._pending()
         self._not_needed = len(pending)
         changes = {"reason": f"{NOT_NEEDED}{self._stopped_because}"}

@@ -35,8 +35,6 @@ _CLOCK_STEP_MHZ = 30.0
 
 
 class _Stopped(BaseModel):
-    """``stopped.json``."""
-
     epoch: int
     step: int
     reason: str
@@ -98,7 +96,6 @@ def merged_windows(
 
 
 def _positions(windows: "pa.Table") -> list[tuple[int, bool, int]]:
-    """Return each window's place in the run: epoch, whether it is the evaluation, step."""
     rows = windows.select(["epoch", "phase", "from_step"]).to_pylist()
     return [(row["epoch"], row["phase"] == "evaluate", row["from_step"] or 0) for row in rows]
 
@@ -149,7 +146,6 @@ def _covered_steps(rows: Iterable[Mapping[str, Any]], nodes: int) -> int | None:
 
 
 def _stop(record: RunRecord, folder: RunFolder) -> str | None:
-    """Return where and why the last attempt stopped after a notice; None if it did not."""
     path = folder.live(record.attempts) / "stopped.json"
     if not os.path.lexists(path):
         return None

@@ -219,7 +219,6 @@ class LocalLauncher(Launcher):
         return allocation
 
     def status_message(self) -> str | None:
-        """Return who else uses this machine, if a run waits for that."""
         if self._waits_for is None:
             return None
         if time.monotonic() > self._message_s + _MESSAGE_S:
@@ -267,7 +266,6 @@ class SlotLease(dict[str, socket.socket], Allocation):
     """Slots with their locks, by name, until they are released or this process ends."""
 
     def release(self) -> None:
-        """Release the slots; repeated calls do nothing."""
         while self:
             self.popitem()[1].close()
 
@@ -288,7 +286,6 @@ def acquire_slots(names: Sequence[str], count: int) -> SlotLease | None:
 
 
 def slot_holders(names: Sequence[str]) -> list[str]:
-    """Return who else occupies the named slots: the process, its user and its command."""
     found = {machine_lock.holder(f"slot/{name}") for name in names}
     texts = []
     for pid, user in sorted(holder for holder in found if holder is not None):
@@ -310,8 +307,6 @@ def _users_text(slots: Sequence[str]) -> str | None:
 
 @dataclass
 class LocalAllocation(Allocation):
-    """The resources of one run."""
-
     run: SlotLease
     boards: SlotLease
     workers: list[str]  # the GPU or MIG instance of each
@@ -339,8 +334,6 @@ class LocalAllocation(Allocation):
 
 @dataclass
 class LocalAttempt:
-    """The process tree under one node agent."""
-
     _process: subprocess.Popen[bytes]
     _record: RunRecord
     _folder: RunFolder
@@ -375,15 +368,12 @@ class LocalAttempt:
 
 
 class Torch(NamedTuple):
-    """The GPUs that torch can use, as it reports them."""
-
     uuids: tuple[str, ...] = ()
     hardware: tuple[Board, ...] = ()
     no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
 
 
 def _devices() -> tuple[list[str], dict[str, str], Torch]:
-    """Return the devices that torch can use, the board of each visible one, and torch's report."""
     devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
         return list(devices), devices, Torch()

@@ -47,8 +47,6 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """The status of the runs of a store."""
-
     states: list[str]  # of each run
     not_done: list[RunStatus]  # in order of run id
     uncooperative: list[str]  # workloads of runs whose processes trained without a process group
@@ -68,7 +66,6 @@ def run_title(run_id: str, values: Mapping[str, Any]) -> str:
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:
-    """Return the queues of all launchers, and the errors of launchers that cannot be loaded."""
     queues, errors = list[Queue](), list[str]()
     for name in registry.names(GROUP):
         try:
@@ -169,8 +166,6 @@ def _missing_jobs(status: StoreStatus) -> set[str]:
 
 @dataclass(frozen=True)
 class Cancelled:
-    """How many jobs and runs were cancelled, and how many are left."""
-
     jobs: int
     runs: int
     left: int

@@ -31,7 +31,6 @@ _MAX_FILE_BYTES = 5_000_000
 
 
 def entry(name: str) -> Entry:
-    """Return a registered workload; ``BadInput`` if no workload has this name."""
     loaded: Entry = registry.load(GROUP, name)
     return loaded
 
@@ -81,7 +80,6 @@ def _is_missing(spec: WorkloadSpec) -> bool:
 
 
 def missing_files(study: Study) -> list[str]:
-    """Return a sentence for each script or program of a study's commands that is missing here."""
     sentences = []
     for index, spec in enumerate(study.workloads):
         place, words = f"workloads[{index}].command", spec.command or ()
@@ -195,7 +193,6 @@ def check_launch_program(name: str) -> None:
 
 
 def work(spec: WorkloadSpec) -> Work | None:
-    """Return the work of an epoch of a workload, where it is known before a run."""
     count = entry(spec.name).work if is_registered(spec) else None
     return None if count is None else count(validated(spec))
 

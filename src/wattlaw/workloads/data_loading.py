@@ -88,8 +88,6 @@ def splitmix64(seeds: Seeds, positions: npt.NDArray[np.integer[Any]]) -> Seeds:
 
 @dataclass(frozen=True)
 class LoaderOptions:
-    """How batches are loaded."""
-
     workers: int | None = None  # loader processes of a rank; None: by dataset and cores
     prefetch: int = 2  # batches that each loader process prepares in advance
     pin_memory: bool = False  # page-locked memory, for copies in parallel with GPU work
@@ -170,8 +168,6 @@ class _ReadError(NamedTuple):
 
 
 class _Fetcher(torch.utils.data.Dataset[Any]):
-    """A dataset for torch's DataLoader, in which one item is one batch."""
-
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
@@ -183,7 +179,6 @@ class _Fetcher(torch.utils.data.Dataset[Any]):
 
 
 def _ignore_sigterm(_: int) -> None:
-    """Ignore SIGTERM in a loader process; its rank decides when it ends."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 

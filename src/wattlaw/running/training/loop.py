@@ -209,7 +209,6 @@ class Training:
     def _train_by_epochs(
         self, begin: Progress, checkpointer: Checkpointer, windows: LiveWriter | None, metric: str
     ) -> Progress | None:
-        """Train and evaluate to the end; return the progress at a notice, None without one."""
         measure, every = self._measure, self._options.checkpoint_every
         steps, host = self.loader.steps, self._ranks.host
         is_resumed = not begin.is_begin
@@ -244,7 +243,6 @@ class Training:
     def train_epoch(
         self, epoch: int, begin: Progress | None = None
     ) -> tuple[dict[str, Any], Progress]:
-        """Train an epoch from a progress to its end or a notice; return window and progress."""
         begin = begin or Progress(epoch)
         self._model.train()
         window = self._begin_window()

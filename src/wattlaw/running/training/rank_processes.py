@@ -137,7 +137,6 @@ def _run(
 
 
 def _environment(ranks: int, node: Node) -> dict[str, str]:
-    """Return the variables that torchrun sets alike for all ranks of a node."""
     world, port = str(ranks * node.nodes), node.port
     if port is None:
         with socket.socket() as free:

@@ -103,7 +103,6 @@ def find_rank_starter(words: Sequence[str], *, follow_shells: bool = True) -> Ra
 
 
 def _in_command(words: Sequence[str]) -> RankStarter | None:
-    """Return the program that a command without a shell starts, by itself or by other programs."""
     first = _name(words[0]) if words else ""
     if first in _PROGRAMS or first in _ALIASES or first in _WRAPPERS or _PYTHON.fullmatch(first):
         return _first_starter(words)
@@ -143,7 +142,6 @@ def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
 
 
 def _shell_texts(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the text that the first shell of a command reads, and its script if it is one."""
     for index, word in enumerate(words):
         if word in ("-S", "--split-string"):  # of env
             yield " ".join(words[index + 1 : index + 2]), None

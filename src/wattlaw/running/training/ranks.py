@@ -29,8 +29,6 @@ _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of a process and the world."""
-
     rank: int
     world: int
     local_rank: int
@@ -40,7 +38,6 @@ class Ranks:
 
     @property
     def gpu(self) -> Any | None:
-        """Return torch's functions for this rank's GPU, None if it trains on the processor."""
         return gpu_functions(self.device)
 
     def synchronize(self) -> None:
@@ -66,7 +63,6 @@ class Ranks:
                 self.barrier()
 
     def all_gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in order of rank, on every rank."""
         gathered: list[T] = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(gathered, value)
@@ -80,7 +76,6 @@ class Ranks:
         return None if self.gpu is None else dist.new_group(backend="gloo")
 
     def largest(self, values: Sequence[float], group: Any) -> list[float]:
-        """Return the largest of each value over all ranks, by a reduction on the CPU."""
         reduced = torch.tensor(values, dtype=torch.float64)
         if self.world > 1:
             dist.all_reduce(reduced, dist.ReduceOp.MAX, group=group)
