@@ -397,9 +397,7 @@ def run(
     for source in (decider, metrics):
         warnings += () if source is None else source.warnings
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
-    ended = RunOutcome(
-        **vars(outcome) | {"warnings": tuple(warnings)}, store=path, has_jobs=has_jobs
-    )
+    ended = RunOutcome(**vars(outcome), store=path, has_jobs=has_jobs)
     if ended.failed and ended.is_success:
         failed = f"{plural(ended.failed, 'run')} failed; the decision is certain without them"
         warnings.append(f"{failed} (wattlaw status {path})")
