@@ -117,7 +117,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     from wattlaw.running.training.ranks import to_device
     from wattlaw.study.model import WorkloadSpec
     from wattlaw.workloads import catalogue
-    from wattlaw.workloads.data_loading import Loader, LoaderOptions
+    from wattlaw.workloads.data_loading import Loader
     from wattlaw.workloads.workload import Shard
 
     torch.manual_seed(0)
@@ -126,7 +126,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     model = workload.model().to(device)
     optimizer = workload.optimizer(model, batch, fused=False)
     shard = Shard(0, 1, batch, seed=0, fraction=1.0)
-    loader = Loader(workload.training_data(), shard, LoaderOptions(), training=True)
+    loader = Loader(workload.training_data(), shard, 0, training=True)
     batches = [to_device(part.data, device) for part in loader.epoch(0)]
 
     def block() -> None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from wattlaw.workloads.data_loading import (
     InMemory,
     Loader,
-    LoaderOptions,
     evaluation_parts,
     sample_seeds,
     splitmix64,
@@ -127,7 +126,7 @@ class Counted(InMemory):
 
 def test_updates_before_the_one_that_an_epoch_begins_at_are_not_fetched():
     shard = Shard(0, 1, 4, seed=0, micro_batches=2)
-    loader = Loader(Counted((torch.arange(22),)), shard, LoaderOptions(0), training=True)
+    loader = Loader(Counted((torch.arange(22),)), shard, 0, training=True)
     whole = [(batch.data[0].tolist(), batch.ends_step) for batch in loader.epoch(1)]
     Counted.asked.clear()
     rest = [(batch.data[0].tolist(), batch.ends_step) for batch in loader.epoch(1, 3)]

@@ -86,54 +86,50 @@ def splitmix64(seeds: Seeds, positions: npt.NDArray[np.integer[Any]]) -> Seeds:
     return mixed
 
 
-@dataclass(frozen=True)
-class LoaderOptions:
-    workers: int | None = None  # loader processes of a rank; None: by dataset and cores
-    prefetch: int = 2  # batches that each loader process prepares in advance
-    pin_memory: bool = False  # page-locked memory, for copies in parallel with GPU work
-    handles_sigterm: bool = True  # whether SIGTERM ends loader processes
-
-    def workers_for(self, dataset: Dataset, sharing: int) -> int:
-        """Return the number of loader processes of a rank, one of ``sharing`` on its cores."""
-        if self.workers is not None:
-            return self.workers
-        if not dataset.reads_files:
-            return 0
-        # A rank that trains on a GPU mostly waits for it, so that one process always helps it.
-        spare = processes.cores() // sharing - 1
-        return min(_MOST_WORKERS, max(int(self.pin_memory), spare))
+def workers_for(dataset: Dataset, sharing: int, *, on_gpu: bool) -> int:
+    """Return the number of loader processes of a rank, one of ``sharing`` on its cores."""
+    if not dataset.reads_files:
+        return 0
+    # A rank that trains on a GPU mostly waits for it, so that one process always helps it.
+    return min(_MOST_WORKERS, max(int(on_gpu), processes.cores() // sharing - 1))
 
 
 class Loader:
-    """Loads the batches of one rank; every rank has the same number of steps."""
+    """Loads the batches of one rank; every rank has the same number of steps.
+
+    ``workers`` are its loader processes, each of which prepares ``prefetch`` batches in advance.
+    ``pin_memory`` is page-locked, for copies in parallel with GPU work. SIGTERM ends the processes
+    unless ``handles_sigterm`` is False.
+    """
 
     def __init__(
         self,
         dataset: Dataset,
         shard: Shard,
-        options: LoaderOptions,
+        workers: int,
         *,
         training: bool,
-        sharing: int = 1,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+        handles_sigterm: bool = True,
     ) -> None:
         self._samples, self._shard, self._training = len(dataset), shard, training
-        self.workers = options.workers_for(dataset, sharing)
-        self.steps = steps_per_epoch(len(dataset), shard)
+        self.workers, self.steps = workers, steps_per_epoch(len(dataset), shard)
         self._fetcher = _Fetcher(dataset)
         self._keys: list[_Key] = []  # of the batches of the present epoch
         self._batches: Iterable[Any] | None = None
-        if self.workers or options.pin_memory:
+        if workers or pin_memory:
             self._batches = DataLoader(
                 self._fetcher,
                 batch_size=None,
                 sampler=self._keys,  # any iterable of keys
-                num_workers=self.workers,
+                num_workers=workers,
                 collate_fn=_unchanged,
                 generator=torch.Generator(),  # so that it does not use training's generator
-                pin_memory=options.pin_memory,
-                prefetch_factor=options.prefetch if self.workers else None,
-                persistent_workers=bool(self.workers),
-                worker_init_fn=None if options.handles_sigterm else _ignore_sigterm,
+                pin_memory=pin_memory,
+                prefetch_factor=prefetch if workers else None,
+                persistent_workers=bool(workers),
+                worker_init_fn=None if handles_sigterm else _ignore_sigterm,
             )
 
     def epoch(self, epoch: int, from_step: int = 0) -> Iterator[Batch]:

@@ -27,8 +27,8 @@ from wattlaw.running.training.ranks import Ranks, to_device
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
-from wattlaw.workloads.workload import Batch, Shard, Workload
+from wattlaw.workloads.data_loading import Loader, workers_for
+from wattlaw.workloads.workload import Batch, Dataset, Shard, Workload
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: Epochs of the schedule of a run that is measured by steps.
@@ -53,28 +53,21 @@ class Training:
         if local_batch is None or global_batch is None:
             raise BadInput("a run that is trained here needs a batch size")
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
-        self._measure, self._options, warns = spec.measure, spec.train, WARNS in os.environ
-        self._notice = PreemptionNotice(ranks, expected=warns)
+        self._measure, self._options = spec.measure, spec.train
+        self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._clock = StepClock(ranks.gpu)
         self._precision = Precision(spec.setting.precision or "fp32", ranks.device)
         parts, fraction = self._options.gradient_accumulation, spec.setting.dataset_fraction
         self._batch_size = local_batch // parts
         shard = Shard(ranks.rank, ranks.world, local_batch, seed, fraction, parts)
-        options = LoaderOptions(
-            self._options.loader_workers,
-            self._options.prefetch,
-            pin_memory=ranks.gpu is not None,
-            handles_sigterm=not warns,
-        )
-        sharing = int(os.environ.get(SHARING_WORKERS, ranks.local_world))
         evaluated = self._evaluation = None
         with ranks.first_before_others():
             self.data = workload.training_data()
             if self._measure.evaluate and not self._measure.is_by_steps:
                 evaluated = workload.evaluation_data()
-        self.loader = Loader(self.data, shard, options, training=True, sharing=sharing)
+        self.loader = self._loader(self.data, shard, training=True)
         if evaluated is not None:
-            self._evaluation = Loader(evaluated, shard, options, training=False, sharing=sharing)
+            self._evaluation = self._loader(evaluated, shard, training=False)
         if not self.loader.steps:
             raise BadInput(
                 f"dataset_fraction {fraction:g} of {len(self.data)} samples with "
@@ -89,6 +82,21 @@ class Training:
         self._optimizer = workload.optimizer(plain, global_batch, fused=fused)
         self._epochs = self._measure.epochs or _SCHEDULED_EPOCHS
         self._schedule = workload.schedule(self._optimizer, global_batch, self._epochs)
+
+    def _loader(self, data: Dataset, shard: Shard, *, training: bool) -> Loader:
+        workers, on_gpu = self._options.loader_workers, self._ranks.gpu is not None
+        if workers is None:
+            sharing = int(os.environ.get(SHARING_WORKERS, self._ranks.local_world))
+            workers = workers_for(data, sharing, on_gpu=on_gpu)
+        return Loader(
+            data,
+            shard,
+            workers,
+            training=training,
+            prefetch=self._options.prefetch,
+            pin_memory=on_gpu,
+            handles_sigterm=WARNS not in os.environ,
+        )
 
     def _wrapped(self) -> nn.Module:
         """Return the model for training. A single rank does not communicate gradients."""
