@@ -121,7 +121,9 @@ class Campaign:
     _git_commit: str | None = None
     #: What chooses the next runs; without it, they start in the plan's order.
     _chooser: Chooser | None = None
-    _active: dict[str, _ActiveRun] = field(default_factory=dict)  # by run id
+    #: The runs that have not ended, by run id.
+    _pending: dict[str, PlannedRun] = field(default_factory=dict)
+    _active: dict[str, _ActiveRun] = field(default_factory=dict)
     _states: dict[str, str] = field(default_factory=dict)  # of the runs that ended
     #: The runs that ended and did not train as declared, or not known to.
     _others: list[RunRecord] = field(default_factory=list)
@@ -144,6 +146,7 @@ class Campaign:
         has tried since then is not.
         """
         self._store.remove_abandoned()
+        self._pending = {run.run_id: run for run in self._plan}
         self._write_plan()
         with stopping(self._store) as stop:
             try:
@@ -199,50 +202,45 @@ class Campaign:
             git_commit=self._git_commit,
         )
 
-    def _pending(self) -> list[PlannedRun]:
-        over = self._states.keys() | self._active.keys()
-        return [run for run in self._plan if run.run_id not in over]
-
     def _execute(self, stop: "Stop") -> None:
         # First, so that progress and the time to go are of runs that start.
-        for run in self._pending():
+        for run in list(self._pending.values()):
             reason = None if stop.by else self._launcher.unsupported_reason(run.spec)
             if reason is not None:
                 self._advance(run, reason)
-        while (self._pending() or self._active) and stop.by is None:
+        while (self._pending or self._active) and stop.by is None:
             detached = self._launcher.detached_run_ids()  # active without a campaign
-            for run in self._pending():
-                if run.run_id in detached:
-                    self._advance(run)
-            chosen = self._choose(self._pending())
+            for run in [self._pending[run_id] for run_id in self._pending if run_id in detached]:
+                self._advance(run)
+            chosen = self._choose()
             if self._chooser is not None and not chosen and not self._active:
                 break
             is_busy = self._start_until_busy(chosen, stop)
             if stop.by is not None:
                 break
-            pending = self._pending()
-            self._tell(len(pending))
+            self._tell()
             if self._active:
                 self._poll_active()
                 time.sleep(_POLL_S)
-            elif pending:
+            elif self._pending:
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
             stop.poll()
         if self._chooser is not None and (self._stopped_because or stop.by is None):
-            self._choose(self._pending())
+            self._choose()
             self._mark_not_needed()
 
-    def _tell(self, pending: int) -> None:
+    def _tell(self) -> None:
         message = self._launcher.status_message()
         for observer in self._observers:
             if message and message != self._last_message:
                 observer.note(message)
-            elif pending and not self._active and not message:
-                observer.waiting(pending)
+            elif self._pending and not self._active and not message:
+                observer.waiting(len(self._pending))
         self._last_message = message
 
-    def _choose(self, pending: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
+    def _choose(self) -> Sequence[PlannedRun]:
         """Return the pending runs to start; choose at the beginning and when runs have ended."""
+        pending = list(self._pending.values())
         if self._chooser is None:
             return pending
         if self._ended_at_choice != len(self._states):
@@ -349,6 +347,7 @@ class Campaign:
             self._watch(_ActiveRun(record, folder, lock, attempt))
 
     def _watch(self, run: _ActiveRun) -> None:
+        del self._pending[run.record.run_id]
         self._active[run.record.run_id] = run
         for observer in self._observers:
             observer.started(run.record)
@@ -413,6 +412,7 @@ class Campaign:
         self._report_end(record, is_new=True)
 
     def _report_end(self, record: RunRecord, *, is_new: bool) -> None:
+        self._pending.pop(record.run_id, None)
         self._active.pop(record.run_id, None)
         self._states[record.run_id] = record.state
         if record.facts.workers_cooperate is False or record.facts.global_batch is not None:
@@ -421,10 +421,9 @@ class Campaign:
             observer.ended(record, is_new=is_new)
 
     def _mark_not_needed(self) -> None:
-        pending = self._pending()
-        self._not_needed = len(pending)
+        self._not_needed = len(self._pending)
         changes = {"reason": f"{NOT_NEEDED}{self._stopped_because}"}
-        for planned in pending:
+        for planned in self._pending.values():
             folder = self._store.folder(planned.run_id)
             # A damaged record is no reason to end without the decision; status names it.
             with contextlib.suppress(BadInput, NotPermitted), RunLock(folder) as lock:
