@@ -84,8 +84,8 @@ class LineProgress(Observer):
 def title(record: RunRecord) -> str:
     """Return the name of a run: workload, size, limits, repeat and id."""
     spec = record.spec
-    values = {"workload": spec.workload.name, "repeat": spec.repeat, "nodes": spec.nodes}
-    values |= vars(spec.setting) | {"local_batch": spec.local_batch}
+    names = {"workload": spec.workload.name, "repeat": spec.repeat, "nodes": spec.nodes}
+    values = vars(spec.setting) | names | {"local_batch": spec.local_batch}
     return run_title(record.run_id, values)
 
 
