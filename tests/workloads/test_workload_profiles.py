@@ -223,12 +223,6 @@ def test_an_update_by_plain_sgd_reads_weights_and_gradients_and_writes_weights(s
     assert total(small_resnet, "bytes_per_sample", "optimizer") == 0
 
 
-def test_photographs_take_milliseconds_to_decode_and_cross_as_bytes(small_resnet):
-    assert small_resnet.reads_files
-    assert small_resnet.stored_bytes_per_sample == pytest.approx(147_897_477_120 / 1_281_167)
-    assert 3e-4 < small_resnet.input_cpu_s_per_sample < 0.1
-
-
 class Atoms:
     """Samples with as many atoms as their number says, from 1 to 5."""
 
@@ -297,15 +291,6 @@ def test_every_stored_file_agrees_with_its_workload(path):
     assert total(profile, "bytes_fixed", "optimizer") >= 12 * profile.parameters * (1 - 1e-6)
     for name in ("PyTorch", "batches", "core of"):
         assert name in profile.counted
-
-
-@pytest.mark.parametrize("name", ["schnet", "dimenet"])
-def test_stored_profiles_of_molecules_are_made_by_loader_processes(name):
-    """Their data are in memory: the input is the time to make graphs, and nothing is read."""
-    profile = catalogue.profile(WorkloadSpec(name=name))
-    data = catalogue.build(WorkloadSpec(name=name, options={"train_samples": 8})).training_data()
-    assert profile.reads_files == data.reads_files
-    assert profile.stored_bytes_per_sample == 0 < profile.input_cpu_s_per_sample
 
 
 def test_work_has_the_sizes_of_the_data():
