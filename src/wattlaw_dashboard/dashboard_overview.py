@@ -188,7 +188,7 @@ def _rows(table: pa.Table, store: int, reasons: dict[str, tuple[str, str | None]
     for row in table.select(_COLUMNS).to_pylist():
         run_id = row["run_id"]
         state, reason = reasons.get(run_id, (row["status"], None))
-        title = run_title(run_id, **{name: row[name] for name in TITLE_COLUMNS})
+        title = run_title(run_id, row)
         times = row["started_at"], row["finished_at"]
         rows.append(RunRow(store, run_id, title, state, reason, *times, row["attempts"] or 0))
     return rows

@@ -20,7 +20,7 @@ import numpy as np
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
-from wattlaw.workloads.memory import micro_batch, rank_memory_gb
+from wattlaw.workloads.profile import micro_batch, rank_memory_gb
 from wattlaw_simulator import kernels
 from wattlaw_simulator.communication import Route, communication
 from wattlaw_simulator.kernels import Load

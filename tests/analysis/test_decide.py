@@ -16,7 +16,7 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
-from wattlaw.running.choosing import NOT_NEEDED
+from wattlaw.running.campaign import NOT_NEEDED
 
 SETTING = (
     "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",

@@ -124,7 +124,6 @@ SCRIPT = "import os, pathlib\nrecord = pathlib.Path(os.environ['WATTLAW_RUN_FOLD
     ("words", "sweep", "changes", "expected"),
     [
         (["t.py"], {"local_batch": [8, 16]}, {}, ["{global_batch} or {local_batch}"]),
-        (["t.py"], {"global_batch": [16], "gpus": [1, 2]}, {}, ["{global_batch} or {local_batch}"]),
         (["t.py", "--b={local_batch}"], {"local_batch": [8, 16]}, {}, []),
         (["t.py", "{global_batch}"], {"global_batch": [16, 32]}, {}, []),
         (["t.py"], {"local_batch": [8], "gpus": [1, 2]}, {}, []),  # weak scaling

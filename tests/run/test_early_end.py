@@ -7,7 +7,7 @@ from decide_studies import QUESTION, run_with
 from wattlaw.api import results
 from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
-from wattlaw.running.early_stop import STOPPED_EARLY, StepTime, step_time_so_far
+from wattlaw.running.campaign import STOPPED_EARLY, StepTime, step_time_so_far
 from wattlaw.running.replay import ReplayLauncher
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord

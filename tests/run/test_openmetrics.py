@@ -20,7 +20,6 @@ from conftest import wattlaw as command
 from made_stores import record, write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.cli.main import main
-from wattlaw.common.errors import BadInput
 from wattlaw.exporting import openmetrics as exporting
 from wattlaw.exporting.openmetrics import MetricsFile, _as_text
 from wattlaw.store.record import RunRecord
@@ -196,8 +195,3 @@ def test_any_label_survives_both_parsers(values):
         (family,) = parse.text_string_to_metric_families(text)
         assert family.samples[0].labels == dict(labels)
         assert family.samples[0].value == 1.5
-
-
-def test_only_prom_files_are_written(store, tmp_path):
-    with pytest.raises(BadInput, match="node_exporter reads no other"):
-        MetricsFile(tmp_path / "x.txt", "s", store, 1)

@@ -42,7 +42,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def several(nodes: int) -> list[list[str]]:
     """Return the options of each of several agents that meet on this machine."""
-    where = ["--nodes", nodes, "--port", free_port(), "--clock-port", free_port()]
+    where = ["--nodes", nodes, "--port", free_port()]
     return [[str(word) for word in (*where, "--node", node)] for node in range(nodes)]
 
 

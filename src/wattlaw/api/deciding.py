@@ -14,8 +14,7 @@ from wattlaw.api.questions import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
 from wattlaw.report.topics.decision_course import decision_text
-from wattlaw.running.choosing import Choice
-from wattlaw.running.early_stop import StepTime
+from wattlaw.running.campaign import Choice, StepTime
 from wattlaw.store.decision_file import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store, read_stores

@@ -28,7 +28,6 @@ _HELP = {
     "import": "Import measurements of other tools, and any table with --map, into a store.",
     "export": "Write a table, an archive or another format of a store to a file.",
     "devices": "List the devices that can be measured and limited.",
-    "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",
 }
 #: ``import`` is a keyword of Python, and ``next`` a function of it.

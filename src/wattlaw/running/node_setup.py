@@ -30,7 +30,6 @@ def worker_environment(threads: int, sharing: int) -> dict[str, str]:
 
 
 def log_head(record: RunRecord) -> str:
-    """Return the line above an attempt in a run's log."""
     return f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
 
 
@@ -51,7 +50,6 @@ def unsupported_limits_reason(
 
 
 def limit_states(boards: Sequence[str]) -> list[LimitState]:
-    """Return the limits and ranges of the boards that something on this machine can limit."""
     states = []
     with open_limiters() as limiters:
         for board in boards:

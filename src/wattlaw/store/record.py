@@ -100,14 +100,6 @@ class Facts(_FiniteModel):
     instrumented: bool | None = None  # the steps of a command were counted in its processes
 
 
-class ClockReport(_FiniteModel):
-    host: str
-    reference: str  # the other host
-    at: Literal["begin", "end"]  # of an attempt
-    offset_s: float  # host's clock minus the reference's
-    uncertainty_s: float  # largest error of the offset: half of the fastest round trip
-
-
 class Interruption(_Model):
     """An attempt that was ended from outside; another attempt continued the run."""
 
@@ -154,7 +146,6 @@ class RunRecord(_Model):
     facts: Facts = Facts()
     samplers: tuple[SamplerReport, ...] = ()
     limits: tuple[LimitReport, ...] = ()
-    clocks: tuple[ClockReport, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
     site: Site | None = None
 

@@ -147,9 +147,6 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
         ),
         "software": json.dumps(facts.software, sort_keys=True),
         "interruptions": len(record.interruptions) if record.attempts else None,
-        "clock_offset_max_s": max(
-            (abs(r.offset_s) + r.uncertainty_s for r in record.clocks), default=None
-        ),
     }
     if site is not None:
         row |= {"job_id": site.job_id, "partition": site.partition}

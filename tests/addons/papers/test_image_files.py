@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from wattlaw.common.errors import BadInput
-from wattlaw.workloads.data_loading import Loader, LoaderOptions, sample_seeds
+from wattlaw.workloads.data_loading import Loader, sample_seeds
 from wattlaw.workloads.workload import Dataset, Shard
 from wattlaw_papers.workloads.vision import ResNet50Options
 from wattlaw_papers.workloads.vision.classifier import ResNet50
@@ -70,7 +70,7 @@ def test_two_ranks_see_every_sample_once_with_an_augmentation_of_its_seed(
         loader = Loader(
             read(made, source, training=training),
             Shard(rank, 2, local_batch=4, seed=9),
-            LoaderOptions(workers=workers),
+            workers,
             training=training,
         )
         seen += samples(batch.data for batch in loader.epoch(3))
@@ -188,7 +188,7 @@ def test_a_class_that_is_only_in_val_is_refused(own: Path) -> None:
 def test_a_damaged_image_file_is_named(own: Path, workers: int) -> None:
     path = own / "train" / "class7" / "0000007.jpg"
     path.write_bytes(path.read_bytes()[:-3000])
-    loader = Loader(read(own, "folder"), Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
+    loader = Loader(read(own, "folder"), Shard(0, 1, 4, 0), workers, training=True)
     with pytest.raises(BadInput, match=rf"{path}: \d+ bytes that cannot be decoded") as caught:
         list(loader.epoch(0))
     assert "\n" not in str(caught.value)

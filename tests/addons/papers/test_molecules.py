@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from wattlaw.common import processes
 from wattlaw.common.errors import BadInput
 from wattlaw.workloads import data_cache
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader, workers_for
 from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
 from wattlaw_papers.workloads.molecules.molecules import MoleculeData
@@ -150,7 +150,8 @@ def test_loader_processes_make_the_graphs_by_default(monkeypatch):
     molecules = synthetic_molecules(8, 0)
     dataset = MoleculeData(molecules, np.arange(8), 7, process, 8)
     for training in (True, False):
-        loader = Loader(dataset, Shard(0, 1, 2, seed=0), LoaderOptions(), training=training)
+        workers = workers_for(dataset, 1, on_gpu=False)
+        loader = Loader(dataset, Shard(0, 1, 2, seed=0), workers, training=training)
         makers = {int(batch.data[3]) for batch in loader.epoch(0)}
         assert len(makers) == 3
         assert os.getpid() not in makers

@@ -22,7 +22,7 @@ from tfrecord.tools.tfrecord2idx import create_index
 
 from wattlaw.common.errors import BadInput
 from wattlaw.workloads import data_cache
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader
 from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.vision import tfrecords
 from wattlaw_papers.workloads.vision.images import ImageData
@@ -189,7 +189,7 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
     contents[int(bounds(shard)[2]) + 500] ^= 1  # one bit of a JPEG file in its third record
     shard.write_bytes(contents)
     pictures = ImageData(shards_of(data), 32, training=True)
-    loader = Loader(pictures, Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
+    loader = Loader(pictures, Shard(0, 1, 4, 0), workers, training=True)
     with pytest.raises(BadInput, match=rf"{shard}: record 2: .* wrong checksum"):
         list(loader.epoch(0))
 
@@ -408,7 +408,7 @@ def test_the_same_images_come_through_loader_processes(data: Path) -> None:
     def read(workers: int) -> list[torch.Tensor]:
         pictures = ImageData(shards_of(data), 32, training=True)
         pictures.batch(np.array([0, 11]), np.zeros(2, np.uint64))  # opens files before the fork
-        loader = Loader(pictures, Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
+        loader = Loader(pictures, Shard(0, 1, 4, 0), workers, training=True)
         return [batch.data[0] for batch in loader.epoch(0)]
 
     assert all(torch.equal(a, b) for a, b in zip(read(0), read(2), strict=True))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattlaw.common.errors import BadInput
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader
 from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.weather import Options, era5
 from wattlaw_papers.workloads.weather.era5 import ChannelStatistics, Era5
@@ -81,7 +81,7 @@ def test_two_ranks_read_every_sample_once_and_none_across_files(tmp_path, worker
     data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=2, step=2)
     seen = []
     for rank in range(2):
-        loader = Loader(data, Shard(rank, 2, 2, seed=5), LoaderOptions(workers), training=training)
+        loader = Loader(data, Shard(rank, 2, 2, seed=5), workers, training=training)
         assert loader.workers == workers
         for epoch in range(2):
             for batch in loader.epoch(epoch):
@@ -111,7 +111,7 @@ def test_a_dataset_works_in_the_parent_and_in_its_loader_processes_in_turn(tmp_p
     numbered(tmp_path / "train", [6])
     data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=1, step=1)
     here = data.batch(np.array([3]), NO_SEEDS)  # leaves a file open
-    loader = Loader(data, Shard(0, 1, 1, seed=0), LoaderOptions(2), training=False)
+    loader = Loader(data, Shard(0, 1, 1, seed=0), 2, training=False)
     there = list(loader.epoch(0))[3].data
     again = data.batch(np.array([3]), NO_SEEDS)
     for one, two, three in zip(here, there, again, strict=True):
@@ -306,7 +306,7 @@ def test_a_bad_value_is_reported_from_loader_processes(folder, workers):
     with h5py.File(folder / "train" / "1979.h5", "r+") as file:
         file["fields"][4, 1, 2, 3] = np.nan
     data = workload(folder).training_data()
-    loader = Loader(data, Shard(0, 1, 3, seed=0), LoaderOptions(workers), training=True)
+    loader = Loader(data, Shard(0, 1, 3, seed=0), workers, training=True)
     with pytest.raises(BadInput, match=r"1979.h5: time 4, channel 1: nan at row 2, column 3"):
         list(loader.epoch(0))
 

@@ -107,7 +107,7 @@ def verdicts(findings: Findings) -> tables.Table | None:
 
 
 def status_sentences(findings: Findings) -> Iterator[str]:
-    """Yield how many runs have which status, were interrupted, and how far clocks differed."""
+    """Yield how many runs have which status, and how many were interrupted."""
     total = sum(findings.statuses.values())
     counts = ", ".join(f"{count:,} {status}" for status, count in sorted(findings.statuses.items()))
     yield f"{total:,} runs: {counts}." if total else "There is no run."
@@ -120,14 +120,6 @@ def status_sentences(findings: Findings) -> Iterator[str]:
             f"{fmt.plural(interrupted, 'run')} {was} interrupted "
             f"({fmt.plural(int(interruptions.sum()), 'time')} in total) and continued later."
             f"{interruption_note(findings)}"
-        )
-    offsets = findings.stored["clock_offset_max_s"].dropna()
-    if len(offsets):
-        yield (
-            f"The clocks of hosts were compared in {fmt.plural(len(offsets), 'run')}: they "
-            f"differ by at most {fmt.number(1e3 * float(offsets.max()))} ms, uncertainty "
-            "included. The windows and samples of a host use its own clock, so no time or energy "
-            "of a window depends on it."
         )
 
 

@@ -184,17 +184,16 @@ class _Driver:
         address, suffix = socket.gethostname(), self._slurm.host_suffix
         if suffix:
             address = address.partition(".")[0] + suffix
-        with socket.socket() as first, socket.socket() as second:
-            for free in (first, second):
-                free.bind(("", 0))
-            port, clock_port = (free.getsockname()[1] for free in (first, second))
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
         node = isolated_python("-m", "wattlaw.running.slurm.node", str(self._folder.path.resolve()))
         return [
             *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
             *("--mpi=none", "--kill-on-bad-exit=0", f"--wait={_SRUN_WAIT_S}"),
             *([] if cores is None else [f"--cpus-per-task={cores * workers}"]),
             *(*node, str(record.attempts), "--workers", str(workers), "--nodes", str(nodes)),
-            *("--address", address, "--port", str(port), "--clock-port", str(clock_port)),
+            *("--address", address, "--port", str(port)),
         ]
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:

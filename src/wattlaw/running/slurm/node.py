@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
     parser.add_argument("--address", required=True)
-    for name in ("--workers", "--nodes", "--port", "--clock-port"):
+    for name in ("--workers", "--nodes", "--port"):
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
     isolate()
@@ -88,7 +88,7 @@ def main() -> int:
         advice = f"{note}; set launch.slurm.cpus_per_worker"
         write_text(live / f"notes.{node}.cores.json", json.dumps([advice]))
     _set_environment(launch, workers)
-    place = Node(number, options.nodes, options.address, options.port, options.clock_port)
+    place = Node(number, options.nodes, options.address, options.port)
     if options.nodes == 1:
         place = Node()
         os.environ |= Rendezvous().environment  # until this process ends

@@ -22,7 +22,6 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def main() -> int:
-    """Execute the command in place of this process; return only if that fails."""
     how = sys.argv[1] if sys.argv[1] in (LAUNCHER, LAUNCHED) else None
     command = sys.argv[2:] if how else sys.argv[1:]
     processes.end_with_parent(os.getppid() if how == LAUNCHED else int(os.environ[AGENT_PID]))

@@ -93,7 +93,6 @@ class CommandSteps:
         return True
 
     def wrong_ranks(self) -> str | None:
-        """Return how the ranks of this host differ from those that were launched, or None."""
         if self._wrong_ranks is None:
             gpus = self._spec.setting.gpus
             self._wrong_ranks = self._observer.wrong_ranks(gpus) or self._rank_starter(gpus)

@@ -55,8 +55,8 @@ class PreemptionNotice:
     """
 
     def __init__(self, ranks: "Ranks", *, expected: bool) -> None:
-        self._expected, self._ranks, self._is_single = expected, ranks, ranks.world == 1
-        self._group = ranks.cpu_group() if expected and not self._is_single else None
+        self._expected, self._ranks, self._agrees = expected, ranks, expected and ranks.world > 1
+        self._group = ranks.cpu_group() if self._agrees else None
         self.begin()
 
     def begin(self) -> None:
@@ -65,10 +65,8 @@ class PreemptionNotice:
         self._since_s = time.perf_counter()
 
     def after_step(self) -> bool:
-        if not self._expected:
-            return False
-        if self._is_single:
-            return _is_received
+        if not self._agrees:
+            return self._expected and _is_received
         self._left -= 1
         if self._left:
             return False
@@ -80,9 +78,7 @@ class PreemptionNotice:
         return must_stop
 
     def now(self) -> bool:
-        if not self._expected:
-            return False
-        return _is_received if self._is_single else self._agree(0.0)[0]
+        return self._agree(0.0)[0] if self._agrees else self._expected and _is_received
 
     def _agree(self, step_s: float) -> tuple[bool, float]:
         is_received, step_s = self._ranks.largest([float(_is_received), step_s], self._group)

@@ -58,7 +58,6 @@ class Node:
     nodes: int = 1
     address: str = "127.0.0.1"
     port: int | None = None  # a free one if the node is alone
-    clock_port: int | None = None  # of the first node's agent, to compare clocks
 
 
 def run_ranks(
@@ -88,10 +87,7 @@ def run_ranks(
 
 
 def run_launcher(line: Sequence[str], is_over: Callable[[], bool]) -> int:
-    """Run a program that starts the ranks; return its exit code, 0 if it was over.
-
-    Parameters and errors are those of ``run_ranks``.
-    """
+    """Run a program that starts the ranks; return its exit code, 0 if it was over."""
     ranks_own = {"RANK", "LOCAL_RANK", "ROLE_RANK", *_environment(1, Node())}
     is_job = HOST in os.environ  # of the launcher slurm
     environment = {
@@ -138,15 +134,14 @@ def _run(
 
 
 def _environment(ranks: int, node: Node) -> dict[str, str]:
-    """Return the variables that torchrun sets alike for all ranks of a node."""
     world, port = str(ranks * node.nodes), node.port
     if port is None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+    handling = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     return {
-        "WORLD_SIZE": world,
-        "ROLE_WORLD_SIZE": world,
+        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), world),
         "LOCAL_WORLD_SIZE": str(ranks),
         "GROUP_RANK": str(node.number),
         "GROUP_WORLD_SIZE": str(node.nodes),
@@ -154,10 +149,9 @@ def _environment(ranks: int, node: Node) -> dict[str, str]:
         "MASTER_ADDR": node.address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        **dict.fromkeys(("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"), "0"),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": handling,
     }
 
 

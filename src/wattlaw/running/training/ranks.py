@@ -29,8 +29,6 @@ _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of a process and the world."""
-
     rank: int
     world: int
     local_rank: int
@@ -39,12 +37,7 @@ class Ranks:
     host: str
 
     @property
-    def is_first_of_host(self) -> bool:
-        return self.local_rank == 0
-
-    @property
     def gpu(self) -> Any | None:
-        """Return torch's functions for this rank's GPU, None if it trains on the processor."""
         return gpu_functions(self.device)
 
     def synchronize(self) -> None:
@@ -70,7 +63,6 @@ class Ranks:
                 self.barrier()
 
     def all_gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in order of rank, on every rank."""
         gathered: list[T] = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(gathered, value)
@@ -84,7 +76,6 @@ class Ranks:
         return None if self.gpu is None else dist.new_group(backend="gloo")
 
     def largest(self, values: Sequence[float], group: Any) -> list[float]:
-        """Return the largest of each value over all ranks, by a reduction on the CPU."""
         reduced = torch.tensor(values, dtype=torch.float64)
         if self.world > 1:
             dist.all_reduce(reduced, dist.ReduceOp.MAX, group=group)
@@ -112,9 +103,8 @@ def process_group() -> Iterator[Ranks]:
     """Join the process group that the environment describes; leave it if the block succeeds.
 
     After an error the group is left as it is: to destroy it would wait for ranks that wait for this
-    one. The end of the process aborts it.
-
-    Raises ``NotAvailable`` if torch has no kernels for the GPU.
+    one. The end of the process aborts it. Raises ``NotAvailable`` if torch has no kernels for the
+    GPU.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = available_device(take_device(local_rank))  # CUDA reads the variable at its first use
