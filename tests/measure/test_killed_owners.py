@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pynvml
 import pytest
+from soak.rounds import one_round
 
 from conftest import SIMULATED_DEVICES, started, wait_for
 from fake_nvml import FakeGpus
@@ -33,7 +34,6 @@ from limiting import (
 )
 from soak.kills_capped import CappedRound
 from soak.outcome import Outcome
-from soak.rounds import one_round
 from soak.sandbox import bases, sandbox
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits

@@ -117,9 +117,7 @@ def test_evaluation_takes_the_middle_of_the_resized_image(own: Path) -> None:
     assert (images[0, 1:] == 0).all()
 
 
-def test_training_cuts_and_mirrors_by_the_seed_and_leaves_torchs_own_seed_alone(
-    made: Path,
-) -> None:
+def test_training_cuts_and_mirrors_by_the_seed_and_leaves_torchs_own_seed_alone(made: Path) -> None:
     data = read(made, "folder")
     state = torch.get_rng_state()
     images, _ = data.batch(np.array([3] * 20), np.arange(20, dtype=np.uint64))

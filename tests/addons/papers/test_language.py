@@ -131,8 +131,7 @@ def counted_blocks(length: int, count: int) -> MaskedBlocks:
 
 
 @given(
-    length=st.integers(8, 512),
-    seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5),
+    length=st.integers(8, 512), seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5)
 )
 def test_every_sequence_has_exactly_k_predicted_tokens_between_its_marks(length, seeds):
     data = counted_blocks(length, 2)

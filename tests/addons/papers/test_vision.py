@@ -30,9 +30,7 @@ SMALL = {"image_size": 32, "classes": 2, "train_samples": 64, "evaluation_sample
 SMALL_VGG = Vgg16Options(**SMALL | {"train_samples": 256}, width=8, dropout=0.0, lr=0.03)
 SMALL_RESNET = ResNet50Options(**SMALL, blocks=(1, 1, 1, 1), lr=0.003)
 SMALL_INCEPTION = InceptionV3Options(
-    **SMALL | {"image_size": 75, "train_samples": 32, "classes": 4},
-    dropout=0.0,
-    lr=0.01,
+    **SMALL | {"image_size": 75, "train_samples": 32, "classes": 4}, dropout=0.0, lr=0.01
 )
 
 

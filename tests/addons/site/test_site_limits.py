@@ -40,9 +40,7 @@ def start(
 # ---- the life of a job ----
 
 
-def test_the_board_of_a_job_is_limited_and_restored(
-    start: Callable[..., Node],
-) -> None:
+def test_the_board_of_a_job_is_limited_and_restored(start: Callable[..., Node]) -> None:
     node = start()
     assert node.process("prolog", comment=f"chapter 3 {ASKS}", gpus="1") == (0, "")
     assert node.limits_w == [287.5, 250]
@@ -193,9 +191,7 @@ def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(
         assert node.limits_w == [287.5]
 
 
-def test_limits_of_a_killed_prolog_are_restored(
-    start: Callable[..., Node],
-) -> None:
+def test_limits_of_a_killed_prolog_are_restored(start: Callable[..., Node]) -> None:
     node = start(1)
     node.boards.fault(SET, hang=True)
     process = node.start("prolog", JOB, ASKS)
@@ -211,9 +207,7 @@ def test_limits_of_a_killed_prolog_are_restored(
     assert node.limits_w == [287.5]
 
 
-def test_without_slurmd_the_watchdog_restores_after_the_job(
-    start: Callable[..., Node],
-) -> None:
+def test_without_slurmd_the_watchdog_restores_after_the_job(start: Callable[..., Node]) -> None:
     node = start(1)
     with stepd(JOB) as step:
         assert node.process("prolog", comment=ASKS)[0] == 0
@@ -265,9 +259,7 @@ def test_nothing_is_restored_within_the_grace_period(start: Callable[..., Node])
     wait_for(node.is_clean, "the watchdog to end", 10)
 
 
-def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
-    start: Callable[..., Node],
-) -> None:
+def test_a_limit_stays_while_the_state_of_its_job_is_unknown(start: Callable[..., Node]) -> None:
     node = start(2)  # slurmd lives, the job has no process now, and squeue fails
     node.prolog(JOB)
     node.prolog(OTHER, None, gpus="1")
@@ -279,9 +271,7 @@ def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
     assert node.limits_w == BEFORE_W
 
 
-def test_an_epilog_that_cannot_restore_drains_the_node(
-    start: Callable[..., Node],
-) -> None:
+def test_an_epilog_that_cannot_restore_drains_the_node(start: Callable[..., Node]) -> None:
     node = start(1)
     with stepd(JOB):  # so that the watchdog waits
         node.prolog()
@@ -295,9 +285,7 @@ def test_an_epilog_that_cannot_restore_drains_the_node(
     assert node.limits_w == [287.5]
 
 
-def test_restore_handles_ended_jobs_and_all_also_running_ones(
-    start: Callable[..., Node],
-) -> None:
+def test_restore_handles_ended_jobs_and_all_also_running_ones(start: Callable[..., Node]) -> None:
     node = start()
     with stepd(JOB), stepd(OTHER) as gone:
         node.prolog(JOB, gpus="0")
