@@ -79,6 +79,7 @@ def test_every_prediction_is_finite_and_within_its_bounds(of: SimulatedJob) -> N
         return
     gpu = of.cluster.gpu
     assert all(isfinite(value) and value >= 0 for value in numbers(found))
+    assert found.split.step_s >= found.roofline_s * (1 - 1e-9)
     assert 0 <= found.train.sm_util <= 1 + 1e-9
     assert 0 <= found.train.mem_util <= 1 + 1e-9
     limit_w = min(of.setting.power_limit_w or gpu.max_w, gpu.max_w)

@@ -94,14 +94,6 @@ def test_two_jobs_have_boards_of_their_own(start: Callable[..., Node]) -> None:
     assert node.limits_w == BEFORE_W
 
 
-def test_one_job_may_have_several_boards(start: Callable[..., Node]) -> None:
-    node = start()
-    node.prolog(gpus="0-1")
-    assert node.limits_w == [250, 250]
-    assert node.hook("epilog")[0] == 0
-    assert node.limits_w == BEFORE_W
-
-
 @pytest.mark.parametrize("again", ["wattlaw:power_w=200", "wattlaw:power_w=20", None])
 def test_a_repeated_prolog_keeps_the_saved_previous_limit(
     start: Callable[..., Node], again: str | None
