@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from wattlaw.common.files import open_regular
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.streams import Kind
+
+T = TypeVar("T")
 
 #: Steps of time that are kept; a step is a second, or longer for a long run that has ended.
 STEPS = 600
@@ -49,10 +51,6 @@ class Totals:
         for column, steps in other.steps.items():
             for step, total in steps.items():
                 self.add(column, step, total)
-
-    def forget(self, before: int) -> None:
-        for column, steps in self.steps.items():
-            self.steps[column] = {step: each for step, each in steps.items() if step >= before}
 
 
 @dataclass
@@ -114,10 +112,6 @@ class Device:
     def last(self, column: str) -> float | None:
         return next(reversed(self.series(column).values()), None)
 
-    def forget(self, before: int) -> None:
-        for step in [step for step in self.steps if step < before]:
-            del self.steps[step]
-
 
 @dataclass(frozen=True)
 class Mark:
@@ -130,12 +124,22 @@ class Mark:
     end_s: float
     step_s: float | None
 
+    @classmethod
+    def of(cls, host: str, row: Mapping[str, Any]) -> "Mark | None":
+        start_s, duration_s = _number(row.get("start_ns")) * 1e-9, _number(row.get("duration_s"))
+        step_s = _number(row.get("step_time_mean_s"))
+        if not math.isfinite(start_s + duration_s):
+            return None
+        return cls(
+            host, row.get("phase", ""), str(row.get("warmup")) == "True", start_s,
+            start_s + duration_s, step_s if math.isfinite(step_s) else None,
+        )  # fmt: skip
+
 
 class RunTail:
     """What the processes of one attempt of a run have written."""
 
     def __init__(self, folder: RunFolder, attempt: int) -> None:
-        self.run_id = folder.run_id
         self._live = folder.live(attempt)
         self._files: dict[Path, _FileTail] = {}
         self.devices: dict[tuple[str, str], Device] = {}
@@ -149,33 +153,27 @@ class RunTail:
             match = _FILE.fullmatch(path.name)
             if match is None:
                 continue
-            tail = self._files.setdefault(path, _FileTail(path))
-            host = match[2]
-            for row in tail.rows():
+            what, host = match.groups()
+            for row in self._files.setdefault(path, _FileTail(path)).rows():
                 is_changed = True
-                if match[1] == "windows":
-                    self._add_mark(host, row)
+                if what == "windows":
+                    mark = Mark.of(host, row)
+                    self.marks += [] if mark is None else [mark]
                 elif (name := row.get("device", "")) and row.get("kind") in _KINDS:
                     device = Device(host, name, row["kind"])
                     self.devices.setdefault((host, name), device).add(row, self.totals)
         newest = max((max(item.steps, default=0) for item in self.devices.values()), default=0)
         kept = STEPS if len(self.devices) <= MOST_DEVICES else _FEW_STEPS
         for device in self.devices.values():
-            device.forget(newest - kept)
-        self.totals.forget(newest - STEPS)
+            device.steps = _since(newest - kept, device.steps)
+        for column, steps in self.totals.steps.items():
+            self.totals.steps[column] = _since(newest - STEPS, steps)
         self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
         return is_changed
 
-    def _add_mark(self, host: str, row: Mapping[str, str]) -> None:
-        start_s, duration_s = _number(row.get("start_ns")) * 1e-9, _number(row.get("duration_s"))
-        step_s = _number(row.get("step_time_mean_s"))
-        if math.isfinite(start_s + duration_s):
-            self.marks.append(
-                Mark(
-                    host, row.get("phase", ""), row.get("warmup") == "True", start_s,
-                    start_s + duration_s, step_s if math.isfinite(step_s) else None,
-                )
-            )  # fmt: skip
+
+def _since(first: int, steps: dict[int, T]) -> dict[int, T]:
+    return {step: value for step, value in steps.items() if step >= first}
 
 
 class _FileTail:
@@ -240,11 +238,7 @@ def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
         devices.setdefault(key, Device(*key, values["kind"], step_s)).add(values, totals)
     columns = ["host", "phase", "warmup", "start_ns", "duration_s", "step_time_mean_s"]
     windows = pq.read_table(folder.epochs_path, columns=columns).to_pylist()
-    marks = [
-        Mark(row["host"], row["phase"], bool(row["warmup"]), row["start_ns"] * 1e-9,
-             row["start_ns"] * 1e-9 + row["duration_s"], row["step_time_mean_s"])
-        for row in windows if row["start_ns"] is not None and row["duration_s"] is not None
-    ]  # fmt: skip
+    marks = [mark for row in windows if (mark := Mark.of(row["host"], row)) is not None]
     return list(devices.values()), totals, marks
 
 

@@ -8,7 +8,7 @@ from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.laws.series_fits import SeriesFit
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
-from wattlaw.report.sections import AddedSection, Content, Layout, Parts
+from wattlaw.report.sections import Content, Layout, Method, Parts, Section
 from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
@@ -140,10 +140,19 @@ def _beta_in_published_range(fit: SeriesFit) -> float | None:
     return fit.law.beta_within(value.gpus_min, value.gpus_max)
 
 
-SECTION = AddedSection(
+SECTION = Section(
     "Published claims on these data",
     _build,
-    LAYOUTS,
+    methods=(
+        Method(
+            "Claims",
+            "effect inside, outside or across a range that was set in advance",
+            "One-sided tests at 5 %. With several workloads all must agree, and a contradiction is "
+            "tested at 5 % divided by their number.",
+            "Schuirmann 1987; Berger 1982, Technometrics 24",
+        ),
+    ),
+    layouts=LAYOUTS,
     law_columns=(
         tables.number("β in the published range", _beta_in_published_range),
         tables.text("published β", _published_beta),

@@ -14,7 +14,7 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.metrics.scheduler_energy import Agreement
 from wattlaw.common.errors import BadInput, DamagedFileWarning
-from wattlaw.report.layouts import layout, sections
+from wattlaw.report.core_sections import layout, sections
 from wattlaw.report.page import write_report
 from wattlaw.report.sections import Content
 from wattlaw.report.stores import read_accounting_windows
@@ -225,7 +225,7 @@ def text_of(findings: Findings, name: str) -> str:
 def test_the_page_shows_both_energies_with_their_scope(tmp_path):
     store = slurm_store(tmp_path / "store", {"a": SITE, "b": changed(energy_j=6000.0)})
     findings = found_in(store)
-    write_report(findings, tmp_path / "page.html", charts=())
+    write_report(findings, tmp_path / "page.html", pictures=())
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'id="table-scheduler_energy"' in page
     for text in ("(sacct ConsumedEnergyRaw)", "the same time", "is 0.44 of the scheduler&#39;s"):

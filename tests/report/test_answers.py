@@ -17,15 +17,14 @@ from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.main import main
-from wattlaw.report.layouts import sections
+from wattlaw.report.core_sections import sections
 from wattlaw.report.sections import Content, Layout
 from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.study.setting import Setting
 from wattlaw_dashboard.dashboard_overview import read_overview
-from wattlaw_dashboard.pages import Pages
-from wattlaw_dashboard.shown_results import read_energies, read_results
+from wattlaw_dashboard.pages import Pages, read_energies, read_report
 from wattlaw_dashboard.tails import Device, Totals
 from wattlaw_dashboard.timeline import timelines
 
@@ -357,7 +356,7 @@ def test_the_mean_of_many_devices_is_of_one_origin():
         device.add({"t_ns": 10**10, "power_w": power, "power_source": origin}, totals)
         devices.append(device)
     [chart] = [chart for chart in timelines(devices, totals, []) if "Power" in chart.title]
-    names = [name for name, _ in chart.legend]
+    names = [line["name"] for line in chart.lines]
     assert "mean of 6 devices" in names and "mean of 4 devices (estimated)" in names
     assert totals.steps["power_w"][10][0] == 600.0
     assert totals.steps["power_w (estimated)"][10][0] == 40.0
@@ -369,10 +368,9 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
     tables = frames([run for runs, _ in parts for run in runs],
                     [window for _, windows in parts for window in windows])  # fmt: skip
     path = write_store(tmp_path / "store", *tables).path
-    shown_results = read_results([path])
-    assert shown_results.sentences[0].startswith("Run digits-cnn on 1 GPU")
-    assert any("at local batch 64, 4 GPUs" in line for line in shown_results.sentences)
-    assert any(line.startswith("Left out: 6 runs") for line in shown_results.sentences)
+    page = read_report([path])
+    for words in ("Run digits-cnn on 1 GPU", "at local batch 64, 4 GPUs", "Left out: 6 runs"):
+        assert words in page
     findings = analyse(*tables)
     [screen] = sections(Content(findings, (), Layout(("advice",))))
     assert screen.sentences == text.summary(findings.advice[0])  # none of them is cut

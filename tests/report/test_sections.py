@@ -18,8 +18,12 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.layouts import MAX_CAVEATS, MAX_SENTENCES, layout, sections
-from wattlaw.report.methods import read_methods
+from wattlaw.report.core_sections import (
+    MAX_CAVEATS,
+    MAX_SENTENCES,
+    layout,
+    sections,
+)
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -38,7 +42,6 @@ from wattlaw.report.topics import (
 from wattlaw.report.topics.advice_text import merge_warnings, summary
 from wattlaw.study.footprint import Footprint
 from wattlaw_papers import published as reference
-from wattlaw_papers import section as claims
 from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import NOT_DECIDABLE
 
@@ -154,15 +157,6 @@ def test_energy_factors_are_by_model_and_hardware():
     assert energy.factors(analyse(*study(source="none"))) is None
 
 
-def test_a_column_of_amounts_has_the_unit_of_its_median():
-    units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
-    assert formatting.choose_unit([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
-    assert formatting.choose_unit([], units) == (1.0, "s")
-    headings = verdict.table(small_findings()).headings
-    assert not any("GPU" in heading for heading in headings)
-    assert "worker-hours of training" in headings
-
-
 def test_the_effect_of_limits_has_the_test_of_equivalence():
     table = caps.comparisons(mit_findings())
     assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
@@ -201,14 +195,6 @@ def test_totals_are_energy_times_the_factors_given():
     assert float(column(table, "kg CO2e")[0].replace(",", "")) == pytest.approx(kilograms, rel=0.01)
     assert "lower bound" in energy.counted(findings)[0]
     assert "kg CO2e" not in energy.totals(mit_findings()).headings
-
-
-def test_claims_have_their_evidence():
-    found = check_claims(mit_findings().stored, mit_findings().epochs)
-    table = claims.verdicts(found, "mit-2022")
-    assert len(table.rows) == sum(one.study == "mit-2022" for one in found)
-    assert all(column(table, "evidence"))
-    assert claims.by_workload(found) is not None
 
 
 def test_energies_are_counted_by_source_and_verdict():
@@ -296,11 +282,6 @@ def test_numbers_as_text(text, expected):
     assert text == expected
 
 
-def test_a_footprint_without_energy_has_no_cost():
-    findings = replace(analyse(*study(source="none")), footprint=Footprint(pue=1.1))
-    assert energy.totals(findings) is not None
-
-
 def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
     runs = [run_row("fine"), *(run_row(f"warm{i}") for i in range(4)),
             run_row("broken", status="failed", reason="no memory")]  # fmt: skip
@@ -311,12 +292,6 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
         ("failed", "no memory", "1", "broken"),
     )
     assert data_quality.reasons(small_findings()) is None
-
-
-def test_methods_define_efficiency_where_the_data_set_grows():
-    (method,) = [one for one in read_methods() if one.name.startswith("Speedup")]
-    assert "grows with N" in method.formula
-    assert "parallel efficiency is T(R)/T(N)" in method.text
 
 
 def test_sections_come_in_the_order_of_their_importance():
@@ -379,12 +354,6 @@ def test_caveats_of_the_screen_and_of_the_data_are_different():
     assert not any(text in screen for text in verdict.caveats(many)[MAX_CAVEATS:])
 
 
-def test_a_recommendation_has_its_interval():
-    text = " ".join(summary(mit_findings().advice[1]))
-    assert "Run resnet50 on 2 GPUs, 200 W, free clock, batch 512 (256 each)" in text
-    assert re.search(r"\d (min|h) \(\d+\.?\d* to \d+\.?\d*\), \d+\.?\d* kWh", text)
-
-
 def test_a_law_has_its_interval_range_runs_and_speedup():
     findings = mit_findings()
     text = text_of(findings, "scaling")
@@ -422,13 +391,6 @@ def test_the_effect_of_caps_is_summarised_over_all_workloads():
     assert 18 <= int(found[3]) <= 22  # 1.6 x 0.5
 
 
-def test_energy_has_its_scope_and_its_factor():
-    text = text_of(mit_findings(), "energy")
-    assert text.startswith("Energies include: gpu, counter.")
-    law = mit_findings().energy_laws.set_index("workload").loc["resnet50"]
-    assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
-
-
 def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
     text = text_of(kit_findings(), "batch")
     assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
@@ -459,15 +421,6 @@ def test_the_summary_has_no_value_that_was_not_measured():
     assert "nan" not in text.lower()
 
 
-def test_an_exponent_that_may_be_zero_shows_no_speedup():
-    assert "no speedup is shown" in text_of(analyse(*study(beta=0.0)), "scaling")
-
-
-def test_two_counts_of_workers_give_no_law():
-    text = text_of(analyse(*study(counts=(1, 2))), "scaling")
-    assert "a law needs three worker counts" in text
-
-
 def test_without_a_done_run_there_is_no_result():
     findings = analyse(*frames([run_row("a", status="planned")], []))
     names = [section.name for section in sections(Content(findings, (), layout(None)))]
@@ -493,39 +446,14 @@ def test_caveats_are_in_the_summary(change, words):
 
 def test_settings_that_were_run_once_and_suspect_energies_are_counted():
     runs, epochs = study()
-    epochs.loc[epochs["run_id"] == runs["run_id"][0], "energy_verdict"] = "suspect"
+    of_run = epochs["run_id"] == runs["run_id"][0]
+    epochs.loc[of_run, ["energy_verdict", "energy_reason"]] = "suspect", "measured elsewhere"
     once = runs["repeat"] == 0
     findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
     text = " ".join(verdict.caveats(findings))
-    assert "The energy of 1 run is suspect" in text
+    assert "The energy of 1 run is suspect: measured elsewhere" in text
     assert "9 of 9 settings were run once" in text
     assert "count different things" in text
-
-
-def test_the_summary_has_the_stored_reasons_for_suspect_energies_only():
-    runs, epochs = study()
-    of_run = epochs["run_id"] == runs["run_id"][0]
-    epochs.loc[of_run, "energy_verdict"] = "suspect"
-    epochs.loc[of_run, "energy_reason"] = "measured elsewhere, not checked here"
-    text = text_of(analyse(runs, epochs), "advice")
-    assert "The energy of 1 run is suspect: measured elsewhere, not checked here." in text
-    assert "disagree" not in text
-
-
-def test_energy_laws_are_quoted_with_their_cap():
-    findings = mit_findings()
-    law = findings.energy_laws.iloc[:1]
-    many = pd.concat([law.assign(power_limit_w=100.0 + i, factor_w=90.0 + i) for i in range(6)])
-    text = text_of(replace(findings, energy_laws=many), "energy")
-    assert text.count("energy grows with") == 6
-    assert "V100-32GB, 102 W: 92 (" in text
-
-
-def test_the_drift_of_the_factor_is_summarised_by_verdict():
-    findings = mit_findings()
-    drift = findings.factor_drift.iloc[:3].assign(verdict=["falls", "cannot tell", "falls"])
-    text = text_of(replace(findings, factor_drift=drift), "energy")
-    assert "falls in 2, cannot tell in 1 of 3 series" in text
 
 
 def test_a_section_has_a_limited_number_of_sentences():
@@ -549,16 +477,30 @@ def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
     other = merged(Caution("one", "w"))[0]
     assert other.startswith("resnet50: x")
     assert "1 other workload" in other
-
-
-def test_a_warning_that_another_includes_is_not_a_caveat():
-    advice = mit_findings().advice[0]
     both = Caution("energy-simulated", "energies"), Caution("simulated", "all")
-    assert merge_warnings([replace(advice, warnings=both)]) == ["all"]
-    assert merge_warnings([replace(advice, warnings=both[:1])]) == ["energies"]
+    assert merge_warnings([replace(first, warnings=both)]) == ["all"]  # which includes the other
+    assert merge_warnings([replace(first, warnings=both[:1])]) == ["energies"]
 
 
-def test_without_a_law_of_energy_there_is_no_factor():
+def test_the_text_of_energies_has_their_scope_factors_and_drift():
     findings = mit_findings()
+    text = text_of(findings, "energy")
+    assert text.startswith("Energies include: gpu, counter.")
+    law = findings.energy_laws.set_index("workload").loc["resnet50"]
+    assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
+    drift = findings.factor_drift.iloc[:3].assign(verdict=["falls", "cannot tell", "falls"])
+    text = text_of(replace(findings, factor_drift=drift), "energy")
+    assert "falls in 2, cannot tell in 1 of 3 series" in text
     none = replace(findings, energy_laws=findings.energy_laws.assign(reason="too few settings"))
     assert "W per GPU;" not in text_of(none, "energy")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"beta": 0.0}, "no speedup is shown"),
+        ({"counts": (1, 2)}, "a law needs three worker counts"),
+    ],
+)
+def test_series_without_a_speedup_or_a_law_say_so(options, words):
+    assert words in text_of(analyse(*study(**options)), "scaling")

@@ -16,7 +16,7 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
-from wattlaw.report.notebook import as_html
+from wattlaw.report.tables import as_html
 from wattlaw.store.bundle import open_store
 from wattlaw.store.decision_file import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores

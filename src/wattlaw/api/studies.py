@@ -11,7 +11,7 @@ from wattlaw.api.progress_lines import LineProgress
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import plural
-from wattlaw.report.notebook import as_html
+from wattlaw.report.tables import as_html
 from wattlaw.running import planning
 from wattlaw.running.campaign import Campaign, Observer, Receiver
 from wattlaw.running.choosing import Selection

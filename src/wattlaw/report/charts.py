@@ -101,38 +101,38 @@ def layer(table: pd.DataFrame, mark: str, encoding: Mapping[str, Any], **style: 
 
     Numbers have five digits, to keep the page small.
     """
-    channels = [
-        channel
-        for value in encoding.values()
-        for channel in (value if isinstance(value, list) else [value])
-    ]
+    channels = [each for value in encoding.values()
+                for each in (value if isinstance(value, list) else [value])]  # fmt: skip
     columns = dict.fromkeys(channel["field"] for channel in channels if "field" in channel)
-    values = [
-        {
-            name: float(f"{value:.5g}") if isinstance(value, float) else value
-            for name, value in row.items()
-        }
-        for row in plain(table[[*columns]])
-    ]
-    mark_and_style = {"type": mark, **style}
-    return {"data": {"values": values}, "mark": mark_and_style, "encoding": dict(encoding)}
+    rows = plain(table[[*columns]])
+    for row in rows:
+        row.update(
+            {key: float(f"{value:.5g}") for key, value in row.items() if isinstance(value, float)}
+        )
+    return {
+        "data": {"values": rows}, "mark": {"type": mark, **style}, "encoding": dict(encoding)
+    }  # fmt: skip
 
 
 def points(
     table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, tooltip: Mapping[str, str],
     size: int | None = 55,
 ) -> Spec:  # fmt: skip
-    """Return points in the styles of their ``line``; ``tooltip`` has a title for each column."""
-    tooltips = [
+    """Return points in the styles of their ``line``; ``tooltip`` has a title for each column.
+
+    Without a size, it is that of the styles.
+    """
+    encoding: dict[str, Any] = {"x": x, "y": y, "shape": styles["shape"], **_by_line(styles)}
+    encoding["tooltip"] = [
         field(name, "quantitative" if is_numeric(table[name]) else "nominal", title=title)
         for name, title in tooltip.items()
     ]
-    encoding: dict[str, Any] = {
-        "x": x, "y": y, "shape": styles["shape"], "tooltip": tooltips, **_by_line(styles)
-    }  # fmt: skip
+    style: dict[str, Any] = {"filled": True, "opacity": 0.95}
     if size is None:
-        return layer(table, "point", encoding | {"size": styles["size"]}, filled=True, opacity=0.95)
-    return layer(table, "point", encoding, filled=True, size=size, opacity=0.95)
+        encoding["size"] = styles["size"]
+    else:
+        style["size"] = size
+    return layer(table, "point", encoding, **style)
 
 
 def is_numeric(column: pd.Series) -> bool:
@@ -194,9 +194,8 @@ def reference_line(value: float, channel: str = "y") -> Spec:
 def panel(layers: Iterable[Spec], title: str, width: int, height: int, subtitle: str = "") -> Spec:
     shown: Spec = {
         "text": title, "anchor": "start", "fontSize": FONT_SIZE, "offset": 7, "color": INK,
-        "frame": "group",
+        "frame": "group", **({"subtitle": subtitle} if subtitle else {}),
     }  # fmt: skip
-    shown |= {"subtitle": subtitle} if subtitle else {}
     return {"layer": list(layers), "width": width, "height": height, "title": shown}
 
 
@@ -241,18 +240,6 @@ def counts_axis(counts: Iterable[float], title: str = WORKERS) -> Spec:
 def x_axis(
     column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
 ) -> Spec:
-    return _axis(column, title, values, 5, log=log, zero=zero)
-
-
-def y_axis(
-    column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
-) -> Spec:
-    return _axis(column, title, values, 7 if log else 6, log=log, zero=zero)
-
-
-def _axis(
-    column: str, title: str, values: Iterable[float], ticks: int, *, log: bool, zero: bool
-) -> Spec:
     """Return an axis that contains all values: if ``log`` those above 0, with ``zero`` 0 too."""
     finite = [float(value) for value in values if math.isfinite(value) and (value > 0 or not log)]
     low, high = min(finite, default=float(log)), max(finite, default=1.0)
@@ -276,8 +263,15 @@ def _axis(
         label = ".3~e"
     else:
         label = ",.6~s" if max(sizes) >= 1e5 and min(sizes) >= 1 else ",.6~r"
-    axis = {"tickCount": ticks, "format": label, "labelOverlap": "greedy", "labelSeparation": 3}
+    axis = {"tickCount": 5, "format": label, "labelOverlap": "greedy", "labelSeparation": 3}
     return field(column, title=title, scale=scale, axis=axis)
+
+
+def y_axis(
+    column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
+) -> Spec:
+    axis = x_axis(column, title, values, log=log, zero=zero)
+    return axis | {"axis": axis["axis"] | {"tickCount": 7 if log else 6}}
 
 
 def _round(value: float) -> float:

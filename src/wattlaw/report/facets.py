@@ -32,7 +32,7 @@ MAX_LINES, MAX_LINES_EACH, MAX_PANELS = 7, 5, 9
 PUBLISHED_COUNTS = (2, 128)
 #: Characters of a name in a legend or in the title of a panel.
 MAX_LENGTH = 44
-_SIZES = {1: (540, 320, 1), 2: (390, 260, 2), 3: (255, 210, 3), 4: (390, 220, 2)}
+_SIZES = {1: (540, 320, 1), 2: (390, 260, 2), 4: (390, 220, 2)}
 #: Width of panels side by side, height of a single row, and of one of several rows.
 _ROW_WIDTH, _ROW_HEIGHT, _ROWS_HEIGHT = 400, 260, 200
 
@@ -62,8 +62,7 @@ class Facets:
 
     def in_unit(self, title: str, table: pd.DataFrame) -> str:
         """Return a title with the unit of work of the panels of ``table`` for ``{unit}``."""
-        rows = self.rows[self.rows["panel"].isin(table["panel"])] if "{unit}" in title else None
-        return title if rows is None else title.format(unit=unit_name(rows))
+        return title.format(unit=unit_name(self.rows[self.rows["panel"].isin(table["panel"])]))
 
     def draw(
         self,
@@ -84,8 +83,8 @@ class Facets:
 
 def unit_name(rows: pd.DataFrame) -> str:
     """Return the unit of work of rows, such as ``epoch``; ``unit`` where they have several."""
-    names = rows["unit"].dropna().unique()
-    return str(names[0]) if len(names) == 1 else "unit"
+    names = set(rows["unit"].dropna()) if "unit" in rows else set()
+    return str(*names) if len(names) == 1 else "unit"
 
 
 def compared_counts(counts: Iterable[int]) -> tuple[int, int]:
@@ -117,6 +116,7 @@ def facet(
     panel_by = [name for name in panel_by if name in rows]
     line_by = [name for name in line_by if name in rows]
     columns = [*panel_by, *line_by]
+    # A series is a row for each combination of settings.
     codes = rows.groupby(columns, dropna=False, sort=False).ngroup()
     series = rows[columns].assign(code=codes).drop_duplicates("code").set_index("code")
     series = series.assign(counts=rows.groupby(codes)["gpus"].nunique())
@@ -125,28 +125,27 @@ def facet(
         panel_by, line_by = [], columns
     else:
         most = min(most, MAX_LINES_EACH)
-    differing = [name for name in panel_by if series[name].nunique(dropna=False) > 1]
-    panel = row_labels(series, differing)
+    panel = row_labels(
+        series, [each for each in panel_by if series[each].nunique(dropna=False) > 1]
+    )
+    panel_names = unique_labels([*dict.fromkeys(panel)][:MAX_PANELS])
+    hidden_panels = panel.nunique() - len(panel_names)
     inside = _differing_inside(series, panel, line_by)
     series = series.assign(panel=panel, line=row_labels(series, inside))
     if inside:
         series = series.sort_values(inside, kind="stable", key=_sort_key, na_position="first")
-    panels = list(dict.fromkeys(panel))
-    series = series[series["panel"].isin(panels[:MAX_PANELS])]
+    series = series[series["panel"].isin(panel_names)]
     # At most so many lines in a panel, and twice that in total: the longest ones.
     lines = series.groupby(["panel", "line"], sort=False)["counts"].max().reset_index()
     longest = lines.sort_values("counts", ascending=False, kind="stable")
-    first = longest[longest.groupby("panel").cumcount() < most]["line"]
-    chosen = set(list(dict.fromkeys(first))[: 2 * most])
-    kept = [name for name in dict.fromkeys(lines["line"]) if name in chosen]
-    panel_names, line_names = unique_labels(panels[:MAX_PANELS]), unique_labels(kept)
-    series = series[series["line"].isin(kept)]
+    first = longest[longest.groupby("panel").cumcount() < most]["line"].unique()[: 2 * most]
+    is_kept = lines["line"].isin(first)
+    line_names = unique_labels(lines.loc[is_kept, "line"])
     rows = rows.assign(
         panel=codes.map(series["panel"].map(panel_names)),
         line=codes.map(series["line"].map(line_names)),
     )
-    hidden = int((~lines["line"].isin(kept)).sum())
-    more = ((len(panels[MAX_PANELS:]), "more panel"), (hidden, "more line"))
+    more = ((hidden_panels, "more panel"), (int((~is_kept).sum()), "more line"))
     omitted = [plural(count, noun) for count, noun in more if count]
     return Facets(
         rows.dropna(subset=["panel", "line"]),
@@ -164,11 +163,12 @@ def _sort_key(column: pd.Series) -> pd.Series:
 
 def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]) -> list[str]:
     """Return the columns that differ inside a panel; ``rule`` and ``batch`` go together."""
-    if series.empty:
-        return []
-    counts = {name: series.groupby(panel)[name].nunique(dropna=False).max() for name in columns}
-    batch = any(counts.get(name, 0) > 1 for name in ("rule", "batch"))
-    return [name for name in columns if counts[name] > 1 or (batch and name in ("rule", "batch"))]
+    differing = {
+        name for name in columns if (series.groupby(panel)[name].nunique(dropna=False) > 1).any()
+    }
+    if differing & {"rule", "batch"}:
+        differing |= {"rule", "batch"}
+    return [name for name in columns if name in differing]
 
 
 def without_limits(series: pd.DataFrame) -> pd.DataFrame:
@@ -227,15 +227,14 @@ def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Seque
     styles = charts.line_styles(facets.lines, min(columns * (width + 70), charts.PAGE_WIDTH))
     panels = []
     for name in facets.panels:
+        rows = facets.panel_rows(name)
         for quantity in quantities:
-            rows = facets.panel_rows(name)
             table = mean_and_sd(rows, quantity.column, quantity.factor)
             if table.empty:
                 continue
             table, title = dodge(table, facets.lines, width), facets.in_unit(quantity.title, rows)
-            y = charts.y_axis(
-                "mean", title, charts.y_values(table), log=quantity.log, zero=True
-            )  # fmt: skip
+            values = charts.y_values(table)
+            y = charts.y_axis("mean", title, values, log=quantity.log, zero=True)
             layers = charts.curve(table, charts.counts_axis(table["gpus"]), y, styles, title)
             panels.append(charts.panel(layers, name, width, height))
     return charts.figure(panels, columns, [*notes, facets.omitted], columns * (width + 70))
@@ -268,9 +267,8 @@ def row_labels(rows: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
     ``rule`` and ``batch`` are one name; a missing limit is ``uncapped`` or ``free clock``.
     """
     shown = rows[list(columns)]
-    for name in JSON_COLUMNS:
-        if name in columns:
-            shown = shown.assign(**{name: shown[name].map(differing_options(shown[name]))})
+    for name in {*JSON_COLUMNS} & {*columns}:
+        shown = shown.assign(**{name: shown[name].map(differing_options(shown[name]))})
 
     def label(row: dict[Any, Any], name: str) -> str:
         value, rule = row[name], row.get("rule")

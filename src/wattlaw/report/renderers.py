@@ -11,8 +11,7 @@ from wattlaw.analysis.laws.series_fits import SeriesFits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
 from wattlaw.analysis.predict.job import Predictions
 from wattlaw.common.formatting import group_label
-from wattlaw.report.notebook import as_html
-from wattlaw.report.tables import Table
+from wattlaw.report.tables import Table, as_html
 from wattlaw.report.topics import advice_text as advice
 from wattlaw.report.topics import comparison_table as comparison
 from wattlaw.report.topics import prediction, scaling, verdict

@@ -1,7 +1,7 @@
-"""What a page consists of: sections of sentences and blocks, in a layout; and those of add-ons.
+"""The sections of a report: one type for those of the core and for those of add-ons.
 
-An add-on registers its section as an entry point of ``wattlaw.report_sections``, under the name
-that the section has in layouts.
+The core's are ``core_sections.SECTIONS``. An add-on registers a ``Section`` as an entry point of
+``wattlaw.report_sections``, under the name that the section has in layouts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.scopes import OUTERMOST
-from wattlaw.report.charts import Spec
+from wattlaw.report.pictures import Figure, Picture
 from wattlaw.report.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -42,46 +42,9 @@ class Method:
     kind = "method"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a page: as an image, for a phone too where it is ``narrow``; or as ``spec``."""
-
-    name: str
-    title: str
-    caption: str
-    section: str
-    spec: Spec = field(repr=False)
-    address: str = ""
-    narrow: str = ""
-    width: int = 0
-    height: int = 0
-    kind = "picture"
-
-
-#: How a section is shown: on the first screen; open or folded at first; ``plain`` if it cannot be
-#: folded; ``page`` if it also begins a printed page.
-State = Literal["screen", "open", "folded", "plain", "page"]
-Block = BulletList | Method | Picture | Table
 #: Sentences and blocks of a section; None is left out.
+Block = BulletList | Method | Picture | Table
 Parts = Iterable[str | Block | None]
-
-
-@dataclass(frozen=True)
-class Section:
-    """A part of the page: its results as sentences, the most important first, and its blocks."""
-
-    name: str
-    title: str
-    sentences: tuple[str, ...]
-    blocks: tuple[Block, ...]
-    state: State
-
-    @classmethod
-    def of(cls, name: str, title: str, state: State, parts: Parts) -> Section:
-        shown = [part for part in parts if part is not None]
-        sentences = tuple(part for part in shown if isinstance(part, str))
-        blocks = tuple(part for part in shown if not isinstance(part, str))
-        return cls(name, title, sentences, blocks, state)
 
 
 @dataclass(frozen=True)
@@ -105,27 +68,33 @@ class Layout:
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a page; ``energy_scope`` is None unless the user asked for one."""
+    """The content of a page, or of a section: then the pictures are those of its figures.
+
+    ``energy_scope`` is None unless the user asked for one.
+    """
 
     findings: Findings
     pictures: tuple[Picture, ...]
     layout: Layout
     energy_scope: str | None = None
 
-    def figures(self, section: str) -> tuple[Picture, ...]:
-        return tuple(picture for picture in self.pictures if picture.section == section)
-
 
 @dataclass(frozen=True)
-class AddedSection:
-    """What an add-on adds to the report.
+class Section:
+    """A section of the report.
 
     Parameters
     ----------
     title
-        The title of its section.
+        The title of the section.
     build
-        Yields the sentences and blocks of the section.
+        Yields the sentences, the most important first, the ``content.pictures``, and tables.
+    figures
+        The figures of the section.
+    methods
+        How its numbers are computed.
+    needs_runs
+        Whether the section is left out where no run is done.
     layouts
         Layouts by the name that ``--template`` accepts.
     law_columns
@@ -136,12 +105,15 @@ class AddedSection:
 
     title: str
     build: Callable[[Content], Parts]
+    figures: tuple[Figure, ...] = ()
+    methods: tuple[Method, ...] = ()
+    needs_runs: bool = False
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     law_columns: tuple[Column, ...] = ()
     citations: tuple[str, ...] = ()
 
 
-def added_sections() -> dict[str, AddedSection]:
+def added_sections() -> dict[str, Section]:
     """Return the sections of the add-ons that are there, by name."""
     added = {}
     for name in registry.names(GROUP):
@@ -151,3 +123,26 @@ def added_sections() -> dict[str, AddedSection]:
             if not isinstance(error.__cause__, ModuleNotFoundError):
                 raise
     return added
+
+
+#: How a section is shown: on the first screen; open or folded at first; ``plain`` if it cannot be
+#: folded; ``page`` if it also begins a printed page.
+State = Literal["screen", "open", "folded", "plain", "page"]
+
+
+@dataclass(frozen=True)
+class PageSection:
+    """A section as it is on a page."""
+
+    name: str
+    title: str
+    sentences: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    state: State
+
+    @classmethod
+    def of(cls, name: str, title: str, state: State, parts: Parts) -> PageSection:
+        shown = [part for part in parts if part is not None]
+        sentences = tuple(part for part in shown if isinstance(part, str))
+        blocks = tuple(part for part in shown if not isinstance(part, str))
+        return cls(name, title, sentences, blocks, state)

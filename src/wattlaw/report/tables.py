@@ -1,5 +1,6 @@
 """A table of a report: text in columns, with a limit on the rows."""
 
+import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,13 +12,11 @@ from wattlaw.common import formatting as fmt
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_ROWS = 60
-#: A longer table is folded until the reader opens it.
-MAX_OPEN_ROWS = 12
-#: A column whose longest text exceeds these lengths gets a minimum width.
-_LONG_CHARACTERS, _LONGEST_CHARACTERS = 100, 300
-#: The lines of a column with texts up to this length are not broken.
-_SHORT_CHARACTERS = 16
+#: Most rows of a table; one that is longer than the second is folded until the reader opens it.
+MAX_ROWS, MAX_OPEN_ROWS = 60, 12
+#: CSS classes of columns of text, by the length of the longest text: the lines of a short one are
+#: not broken, and a long one has a minimum width.
+_CLASSES = ((16, "short"), (100, ""), (300, "long"))
 _ENDS = ("_low", "_high")
 
 #: A key of the records, or a function of a record.
@@ -84,38 +83,40 @@ def build(
     if not records:
         return None
     order = list(range(len(records)))
-    if rank is not None and len(records) > max_rows:
+    if rank is not None:
         order.sort(key=lambda i: rank(records[i]))
     shown = [records[i] for i in sorted(order[:max_rows])]
-    kept: list[tuple[Column, list[str]]] = []
+    headings, classes = [], []
+    cells: list[list[str]] = []
     for column in columns:
-        cells = [fmt.printable(column.value(record)) for record in shown]
+        texts = [fmt.printable(column.value(record)) for record in shown]
+        if cells and all(text == fmt.MISSING for text in texts):
+            continue
+        headings.append(fmt.printable(column.heading))
         if column.numeric:
-            cells = [fmt.no_breaks(cell) for cell in cells]
-        if not kept or any(cell != fmt.MISSING for cell in cells):
-            kept.append((column, cells))
+            classes.append("n")
+            texts = [fmt.no_breaks(text) for text in texts]
+        else:
+            longest = max(map(len, texts))
+            classes.append(next((name for most, name in _CLASSES if longest <= most), "longest"))
+        cells.append(texts)
     return Table(
-        name=name,
-        title=title,
-        headings=tuple(fmt.printable(column.heading) for column, _ in kept),
-        classes=tuple(_css_class(column, cells) for column, cells in kept),
-        rows=tuple(zip(*(cells for _, cells in kept), strict=True)),
-        note=note,
-        omitted=len(records) - len(shown),
-        command=command,
-        is_open=len(shown) <= max_open_rows,
-    )
+        name, title, tuple(headings), tuple(classes), tuple(zip(*cells, strict=True)), note,
+        omitted=len(records) - len(shown), command=command, is_open=len(shown) <= max_open_rows,
+    )  # fmt: skip
 
 
-def _css_class(column: Column, cells: list[str]) -> str:
-    longest = max(map(len, cells))
-    if column.numeric:
-        return "n"
-    if longest <= _SHORT_CHARACTERS:
-        return "short"
-    return (
-        "longest" if longest > _LONGEST_CHARACTERS else "long" if longest > _LONG_CHARACTERS else ""
-    )
+def as_html(frame: "pd.DataFrame", lines: Iterable[str] = ()) -> str:
+    """Return lines of text and a table for a notebook. All text from data is escaped."""
+    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    if frame.empty:
+        return text
+    return text + str(
+        frame.to_html(
+            index=False, na_rep="-", border=0, float_format=lambda number: f"{number:.4g}",
+            max_rows=60,
+        )
+    )  # fmt: skip
 
 
 def text(heading: str, cell: Cell) -> Column:

@@ -66,9 +66,9 @@ def decision_text(decision: Decision) -> str:
             f"; {fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours spent, "
             f"{fmt.number(decision.gpu_hours_saved)} (predicted) for all other runs"
         )
-    return (
-        text if decision.stopped_because is None else f"{text}; stops: {decision.stopped_because}"
-    )
+    if decision.stopped_because is not None:
+        text += f"; stops: {decision.stopped_because}"
+    return text
 
 
 def goal_text(decision: Decision) -> str:
@@ -121,14 +121,33 @@ def course(findings: Findings) -> Spec | None:
     for item, table in shown:
         rows = table.assign(line=table["setting"].map(labels).fillna(_OTHERS))
         title = shorten_middle(f"{item.study}: {goal_text(item)}", 60)
-        subtitle = "" if item.origin == "measured" else item.origin
-        panels += [
-            charts.panel(layers, title, _WIDTH, _HEIGHT, subtitle)
-            for layers in (
-                _layers(rows, item, "regret", "expected regret (%)", item.tolerance, styles),
-                _layers(rows, item, "probability", "probability (%)", item.confidence, styles),
-            )
-        ]
+        subtitle = "" if item.origin == MEASURED else item.origin
+        hours, unit = rows["hours"], f"{item.worker}-hours"
+        is_wide = bool(hours.min() > 0 and hours.max() > _WIDE * hours.min())
+        x = charts.x_axis("hours", f"spent ({unit})", hours, log=is_wide, zero=True)
+        regrets = [*rows["regret"], 100 * item.tolerance]
+        is_log = bool(rows["regret"].min() > 0)
+        axes = {
+            "regret": (
+                charts.y_axis("regret", "expected regret (%)", regrets, log=is_log, zero=True),
+                item.tolerance,
+            ),
+            "probability": (
+                charts.y_axis("probability", "probability (%)", [0.0, 100.0], zero=True),
+                item.confidence,
+            ),
+        }
+        for column, (y, level) in axes.items():
+            tooltip = {"line": "leading setting", "hours": unit, column: y["title"]}
+            layers = [
+                charts.reference_line(100 * level),
+                charts.layer(
+                    rows, "line", {"x": x, "y": y},
+                    color=charts.FAINT, strokeWidth=1.2, interpolate="step-after",
+                ),
+                charts.points(rows, x, y, styles, tooltip),
+            ]  # fmt: skip
+            panels.append(charts.panel(layers, title, _WIDTH, _HEIGHT, subtitle))
     notes = [
         "Colours are leading settings.",
         "Dashed lines are the tolerance and the confidence at which measuring stops.",
@@ -147,22 +166,3 @@ def _table(decision: Decision) -> pd.DataFrame:
         and (probability := row.probability) is not None
     ]
     return pd.DataFrame(rows, columns=["hours", "regret", "probability", "setting"])
-
-
-def _layers(
-    rows: pd.DataFrame, item: Decision, column: str, title: str, share: float, styles: charts.Styles
-) -> list[Spec]:
-    hours, unit, level = rows["hours"], f"{item.worker}-hours", 100 * share
-    is_wide = hours.min() > 0 and hours.max() > _WIDE * hours.min()
-    x = charts.x_axis("hours", f"spent ({unit})", hours, log=bool(is_wide), zero=True)
-    is_log = column == "regret" and rows["regret"].min() > 0
-    values = [*rows[column], level] if column == "regret" else [0.0, 100.0]
-    y = charts.y_axis(column, title, values, log=bool(is_log), zero=True)
-    style = {"color": charts.FAINT, "strokeWidth": 1.2, "interpolate": "step-after"}
-    return [
-        charts.reference_line(level),
-        charts.layer(rows, "line", {"x": x, "y": y}, **style),
-        charts.points(
-            rows, x, y, styles, {"line": "leading setting", "hours": unit, column: title}
-        ),
-    ]
