@@ -108,7 +108,7 @@ def _other_table(dice: random.Random, source: Path) -> bytes:
                 [mutate.token(dice)[:50] if n == name else n for n in table.schema.names]
             )
         elif how < 0.8:
-            values = [mutate.value(dice) if not isinstance(mutate.value, list) else None] * size
+            values = [mutate.value(dice)] * size
             table = table.set_column(column, name, pa.array(values))
         elif how < 0.9:
             table = pa.concat_tables([table] * dice.choice([2, 50])) if size < 1000 else table

@@ -303,7 +303,7 @@ def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
 
 def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
     text = find_text(made / "text", "text", "train")
-    found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(5)]
+    found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(2)]
     script = (
         "import sys; from pathlib import Path;"
         "from wattlaw_papers.workloads.language.corpus import find_text;"
