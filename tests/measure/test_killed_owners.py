@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pynvml
 import pytest
+from soak.rounds import one_round
 
 from conftest import SIMULATED_DEVICES, started, wait_for
 from limiting import (
@@ -32,7 +33,6 @@ from limiting import (
     stays,
 )
 from soak.outcome import Outcome
-from soak.rounds import one_round
 from soak.sandbox import bases, sandbox
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits

@@ -44,8 +44,9 @@ class Sandbox:
         self.root = root
         self.mark = f"{root.parent.name}/{root.name}"
         self.inputs, self.work, self.tmp = root / "inputs", root / "work", root / "tmp"
-        self.home, self.limits, self.bin = root / "home", root / "limits", root / "bin"
-        for folder in (self.inputs, self.work, self.tmp, self.home, self.limits, self.bin):
+        self.home, self.limits = root / "home", root / "limits"
+        self._folders = (self.inputs, self.work, self.tmp, self.home, self.limits)
+        for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
         self.boards_path = root / "boards"
 
@@ -70,7 +71,7 @@ class Sandbox:
             "XDG_STATE_HOME": str(self.home / "state"),
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "XDG_CONFIG_HOME": str(self.home / "config"),
-            "PATH": path or f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin",
+            "PATH": path or f"/usr/bin{os.pathsep}/bin",
             "PYTHONPATH": str(REPOSITORY / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
@@ -104,7 +105,7 @@ class Sandbox:
 
     def empty(self) -> None:
         """Remove what an input has left, and make the folders anew."""
-        for folder in (self.inputs, self.work, self.tmp, self.home, self.limits, self.bin):
+        for folder in self._folders:
             for entry in os.scandir(folder):
                 if entry.is_dir(follow_symlinks=False):
                     remove_tree(Path(entry.path))

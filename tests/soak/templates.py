@@ -12,7 +12,6 @@ import yaml
 import made_studies
 import made_tables
 from made_stores import write_store
-from soak import fuzz_bombs
 from soak.sandbox import REPOSITORY
 from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder
@@ -53,7 +52,6 @@ def build(folder: Path) -> None:
     (folder / "table.csv").write_text(TABLE)
     (folder / "table.jsonl").write_text(rows.to_json(orient="records", lines=True))
     _bomb(folder / "bomb.parquet")
-    fuzz_bombs.build(folder / "bombs")
     _live_run(folder / "live")
 
 

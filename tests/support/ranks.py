@@ -51,10 +51,7 @@ def spec_of(
 ) -> RunSpec:
     """Return a run of a workload."""
     setting = Setting(
-        gpus=gpus,
-        local_batch=global_batch // gpus,
-        precision=precision,
-        dataset_fraction=fraction,
+        gpus=gpus, local_batch=global_batch // gpus, precision=precision, dataset_fraction=fraction
     )
     return RunSpec(
         workload=WorkloadSpec(name=name, options=options),

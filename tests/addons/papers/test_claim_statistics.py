@@ -11,8 +11,7 @@ from scipy import stats
 
 from claims_lab import Lab, capped
 from wattlaw.common.errors import Refused
-from wattlaw_papers.claims import CLAIMS
-from wattlaw_papers.claims.cases import Checks, describe_runs, first_to_last, matches_name
+from wattlaw_papers.claims.cases import Checks, first_to_last, matches_name
 from wattlaw_papers.claims.effects import beyond_law, contrast, exponent, paired
 from wattlaw_papers.claims.scaling_claims import _speedup_of, _two_betas
 from wattlaw_papers.claims.verdicts import (
@@ -188,20 +187,6 @@ def test_wrong_verdicts_are_rare_at_the_very_edge_of_the_criterion() -> None:
     assert shares([0.0, 0.0, 0.0501], "some")[CONTRADICTED] < bound
 
 
-def test_claims_on_effects_are_rarely_wrong_without_an_effect() -> None:
-    assert shares([0.0] * 10, "some")[SUPPORTED] < 0.01
-    assert shares([0.0] * 5, "every")[CONTRADICTED] < 0.01
-
-
-def test_caps_without_effect_on_beta_are_rarely_significant() -> None:
-    few = (2, 8, 32, 128)
-    labs = [capped({100: 1.6}, seed=seed, noise=0.03, counts=few) for seed in range(15)]
-    (claim,) = [claim for claim in CLAIMS if claim.name == "caps-move-alpha-not-beta"]
-    found = [claim.evaluate(lab.findings()) for lab in labs]
-    wrong = sum(result.verdict == CONTRADICTED for result in found)
-    assert wrong <= 2  # of 15 at 2.5 % each: more with a chance of 0.6 %
-
-
 def timed(dice: np.random.Generator, beta: float, **columns: object) -> pd.DataFrame:
     """Return 3 runs at each of 4 counts up to 128, of the law 1000 (N / 2)^-beta."""
     counts = np.repeat([2.0, 8.0, 32.0, 128.0], 3)
@@ -240,13 +225,3 @@ def test_at_the_edge_of_its_criterion_a_claim_is_rarely_decided(name: str) -> No
     bound = 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / len(found))
     assert found.count(SUPPORTED) / len(found) < bound
     assert found.count(CONTRADICTED) / len(found) < bound
-
-
-def test_one_gpu_and_one_run_use_the_singular():
-    def told(*gpus: int) -> str:
-        return describe_runs(pd.DataFrame({"gpus": gpus}).assign(launcher="local", energy_is=None))
-
-    assert told(1) == "1 run, 1 GPU"
-    assert told(1, 1) == "2 runs, 1 GPU"
-    assert told(4, 4) == "2 runs, 4 GPUs"
-    assert told(1, 8, 2) == "3 runs, 1 to 8 GPUs"

@@ -402,23 +402,11 @@ def test_a_power_law_of_too_few_counts_to_see_a_bend_is_not_supported() -> None:
     assert "a test for a breakpoint needs" in claim.evidence
 
 
-def test_a_single_setting_decides_with_a_note() -> None:
-    claim = BY_NAME["200w-costs-no-speed"].evaluate(capped({200: 1.2}, counts=(2,)).findings())
-    assert claim.verdict == CONTRADICTED
-    assert "at exactly this setting" in claim.evidence
-
-
 def test_a_schnet_that_bends_early_does_not_bend_at_64() -> None:
     lab = Lab().run("schnet", time_s=lambda n: 600.0 * min(n, 16) ** -0.6 * max(n / 16, 1) ** -0.1)
     claim = BY_NAME["schnet-leaves-the-law-beyond-64"].evaluate(lab.findings())
     assert claim.verdict == CONTRADICTED
     assert "breakpoint already at 16 GPUs" in claim.evidence
-
-
-def test_capped_runs_do_not_enter_claims_on_runs_without_caps() -> None:
-    lab = capped({100: 1.6}, {100: 90.0})
-    claim = BY_NAME["energy-near-linear-in-gpu-hours"].evaluate(lab.findings())
-    assert claim.workloads[0].evidence.endswith("21 runs, 2 to 128 GPUs, energy of gpu, counter")
 
 
 def test_verdicts_on_simulated_runs_say_simulated() -> None:

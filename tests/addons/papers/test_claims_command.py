@@ -14,7 +14,6 @@ from wattlaw.common.errors import BadInput
 from wattlaw_papers.api import claims_of
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.claims_command import claims
-from without_addon import wattlaw_without
 
 DOCS = Path("docs/papers.md")
 MAP = (
@@ -69,16 +68,6 @@ def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
     assert "mit-2022: N. C. Frey" in told
     assert "kit-2025: P. Huber" in told
     assert "not decidable" in told and "contradicted" in told
-
-
-def test_without_the_add_on_no_command_tests_claims_and_the_others_work(store) -> None:
-    shown = wattlaw_without("wattlaw_papers", "--help")
-    assert shown.returncode == 0 and "claims" not in shown.stdout
-    refused = wattlaw_without("wattlaw_papers", "claims", str(store))
-    assert refused.returncode == 2 and "claims" in refused.stderr
-    status = wattlaw_without("wattlaw_papers", "status", str(store), "--json")
-    assert status.returncode == 0, status.stderr
-    assert json.loads(status.stdout)["counts"]["done"] > 0
 
 
 def test_the_documentation_has_every_claim_with_its_criterion() -> None:

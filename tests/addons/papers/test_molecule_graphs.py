@@ -111,23 +111,6 @@ def test_neighbours_of_an_extension_are_put_in_the_same_order(monkeypatch):
     assert torch.equal(graphs.neighbours(pos, batch, 2.5), plain)
 
 
-@pytest.mark.skipif(
-    not graphs.HAS_RADIUS_GRAPH, reason="PyTorch Geometric has no radius_graph here"
-)
-def test_neighbours_are_those_of_the_extension():
-    pos, batch = atoms([29, 3, 18, 2], seed=2)
-    plain = graphs.radius_graph(pos, 2.5, batch)
-    assert torch.equal(graphs.neighbours(pos, batch, 2.5), plain)
-
-
-@pytest.mark.skipif(not graphs.HAS_TRIPLETS, reason="PyTorch Geometric has no triplets here")
-def test_triplets_are_those_of_the_extension():
-    pos, batch = atoms([29, 3, 18, 2], seed=3)
-    edges = graphs.radius_graph(pos, 2.5, batch)
-    theirs, ours = graphs.dimenet.triplets(edges, len(pos)), graphs.triplets(edges, len(pos))
-    assert all(torch.equal(one, other) for one, other in zip(theirs, ours, strict=True))
-
-
 def test_bessel_zeros_are_zeros_and_none_is_left_out():
     zeros = bessel_zeros(7, 6)
     grid = np.linspace(0.5, zeros.max() + 0.1, 20_000)

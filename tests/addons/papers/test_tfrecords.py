@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tfrecord import TFRecordWriter
@@ -402,13 +401,3 @@ def test_few_files_are_open_however_many_shards_there_are(tmp_path: Path) -> Non
     after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     assert 1 < during - before <= 64
     assert after == before
-
-
-def test_the_same_images_come_through_loader_processes(data: Path) -> None:
-    def read(workers: int) -> list[torch.Tensor]:
-        pictures = ImageData(shards_of(data), 32, training=True)
-        pictures.batch(np.array([0, 11]), np.zeros(2, np.uint64))  # opens files before the fork
-        loader = Loader(pictures, Shard(0, 1, 4, 0), workers, training=True)
-        return [batch.data[0] for batch in loader.epoch(0)]
-
-    assert all(torch.equal(a, b) for a, b in zip(read(0), read(2), strict=True))

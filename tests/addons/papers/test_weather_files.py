@@ -1,7 +1,6 @@
 """ERA5 in the layout of FourCastNet's authors, and errors for other files."""
 
 import os
-import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 from wattlaw.common.errors import BadInput
 from wattlaw.workloads.data_loading import Loader
 from wattlaw.workloads.workload import Shard
-from wattlaw_papers.workloads.weather import Options, era5
+from wattlaw_papers.workloads.weather import Options
 from wattlaw_papers.workloads.weather.era5 import ChannelStatistics, Era5
 from wattlaw_papers.workloads.weather.fourcastnet import FourCastNet
 from wattlaw_papers.workloads.weather.synthetic_weather import make_data
@@ -117,20 +116,6 @@ def test_a_dataset_works_in_the_parent_and_in_its_loader_processes_in_turn(tmp_p
     for one, two, three in zip(here, there, again, strict=True):
         assert torch.equal(one, two)
         assert torch.equal(one, three)
-
-
-def test_every_process_opens_the_files_itself(tmp_path, monkeypatch):
-    numbered(tmp_path / "train", [6])
-    data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=1, step=1)
-    opened = []
-    monkeypatch.setattr(era5, "_opened", lambda path: opened.append(path) or h5py.File(path, "r"))
-    for process in (11, 11, 12):
-        monkeypatch.setattr("os.getpid", lambda process=process: process)
-        data.batch(np.arange(5), NO_SEEDS)
-    assert len(opened) == 2
-    sent = pickle.loads(pickle.dumps(data))  # noqa: S301
-    assert torch.equal(sent.batch(np.arange(5), NO_SEEDS)[0], data.batch(np.arange(5), NO_SEEDS)[0])
-    assert len(opened) == 3
 
 
 def test_fields_are_standardised_and_the_last_row_and_further_channels_are_left_out(folder):

@@ -269,13 +269,6 @@ def test_a_simulated_store_can_be_reported(store, tmp_path):
     assert [caption for caption in captions if "simulated" not in caption.lower()] == []
 
 
-def test_done_runs_are_not_repeated(store, capsys):
-    before = {path: path.stat().st_mtime_ns for path in store.glob("runs/*/*.parquet")}
-    assert main(["run", str(store.parent / "study.yaml"), "--store", str(store)]) == 0
-    assert "16 done" in capsys.readouterr().out
-    assert before == {path: path.stat().st_mtime_ns for path in store.glob("runs/*/*.parquet")}
-
-
 def test_that_share_of_attempts_fails_and_the_next_start_tries_them_again(tmp_path):
     planned = plan(tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}},
                    repeats=20)  # fmt: skip

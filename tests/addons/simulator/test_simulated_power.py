@@ -29,15 +29,6 @@ def test_switching_power_is_clock_times_voltage_squared() -> None:
     assert found == pytest.approx([0.25 * 0.49, 0.5 * 0.49, 0.75 * 0.85**2, 1.0])
 
 
-@given(board_names, st.floats(0, 1), st.floats(0, 1))
-def test_a_higher_clock_switches_more(name: str, a: float, b: float) -> None:
-    gpu = BOARDS[name]
-    low, high = sorted((a, b))
-    clocks = gpu.min_clock_mhz + np.array([low, high]) * (gpu.max_clock_mhz - gpu.min_clock_mhz)
-    less, more = switching(gpu, clocks)
-    assert 0 < less <= more <= 1 + 1e-12
-
-
 def test_kernels_take_the_greater_of_arithmetic_and_memory_and_a_start() -> None:
     own = Parameters(compute_fp32=0.5, bandwidth=0.8, kernel_us=3.0)
     load = kernels.Load(np.array([2.0, 1.0]), np.array([7e9, 0.0]), np.array([1e6, 9e8]))

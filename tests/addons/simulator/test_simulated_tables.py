@@ -240,18 +240,6 @@ def test_power_varies_outside_the_time_at_the_limit():
     assert len(powers_w) > 2
 
 
-def test_evaluations_keep_the_cap_too():
-    """Forward passes draw other power than training does, and are held by themselves."""
-    for cap in np.linspace(100, 250, 16):
-        found = predict(
-            made_job(1, power_limit_w=float(cap), evaluation_samples=6400, samples=64_000)
-        )
-        for seed in range(5):
-            epochs, telemetry = tables(found, seed, epochs=3, evaluate=True)
-            assert max(epochs["gpu_power_mean_w"].to_pylist()) <= cap * (1 + 1e-9)
-            assert max(telemetry["power_w"].to_pylist()) <= cap * (1 + 1e-9)
-
-
 def test_updates_of_many_ranks_vary_less_than_those_of_one():
     alone, many = (predict(made_job(n, profile=profile(work_cv=1.0))).step_cv for n in (1, 424))
     assert many < 0.5 * alone

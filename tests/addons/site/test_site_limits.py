@@ -40,9 +40,7 @@ def start(
 # ---- the life of a job ----
 
 
-def test_the_board_of_a_job_is_limited_and_restored(
-    start: Callable[..., Node],
-) -> None:
+def test_the_board_of_a_job_is_limited_and_restored(start: Callable[..., Node]) -> None:
     node = start()
     assert node.process("prolog", comment=f"chapter 3 {ASKS}", gpus="1") == (0, "")
     assert node.limits_w == [287.5, 250]
@@ -93,14 +91,6 @@ def test_two_jobs_have_boards_of_their_own(start: Callable[..., Node]) -> None:
         node.prolog(THIRD, "wattlaw:power_w=160", gpus="0")
         assert node.limits_w == [160, 200]
         assert node.hook("epilog", OTHER, gpus="1")[0] == node.hook("epilog", THIRD)[0] == 0
-    assert node.limits_w == BEFORE_W
-
-
-def test_one_job_may_have_several_boards(start: Callable[..., Node]) -> None:
-    node = start()
-    node.prolog(gpus="0-1")
-    assert node.limits_w == [250, 250]
-    assert node.hook("epilog")[0] == 0
     assert node.limits_w == BEFORE_W
 
 
@@ -193,9 +183,7 @@ def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(
         assert node.limits_w == [287.5]
 
 
-def test_limits_of_a_killed_prolog_are_restored(
-    start: Callable[..., Node],
-) -> None:
+def test_limits_of_a_killed_prolog_are_restored(start: Callable[..., Node]) -> None:
     node = start(1)
     node.boards.fault(SET, hang=True)
     process = node.start("prolog", JOB, ASKS)
@@ -211,9 +199,7 @@ def test_limits_of_a_killed_prolog_are_restored(
     assert node.limits_w == [287.5]
 
 
-def test_without_slurmd_the_watchdog_restores_after_the_job(
-    start: Callable[..., Node],
-) -> None:
+def test_without_slurmd_the_watchdog_restores_after_the_job(start: Callable[..., Node]) -> None:
     node = start(1)
     with stepd(JOB) as step:
         assert node.process("prolog", comment=ASKS)[0] == 0
@@ -265,9 +251,7 @@ def test_nothing_is_restored_within_the_grace_period(start: Callable[..., Node])
     wait_for(node.is_clean, "the watchdog to end", 10)
 
 
-def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
-    start: Callable[..., Node],
-) -> None:
+def test_a_limit_stays_while_the_state_of_its_job_is_unknown(start: Callable[..., Node]) -> None:
     node = start(2)  # slurmd lives, the job has no process now, and squeue fails
     node.prolog(JOB)
     node.prolog(OTHER, None, gpus="1")
@@ -279,9 +263,7 @@ def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
     assert node.limits_w == BEFORE_W
 
 
-def test_an_epilog_that_cannot_restore_drains_the_node(
-    start: Callable[..., Node],
-) -> None:
+def test_an_epilog_that_cannot_restore_drains_the_node(start: Callable[..., Node]) -> None:
     node = start(1)
     with stepd(JOB):  # so that the watchdog waits
         node.prolog()
@@ -295,9 +277,7 @@ def test_an_epilog_that_cannot_restore_drains_the_node(
     assert node.limits_w == [287.5]
 
 
-def test_restore_handles_ended_jobs_and_all_also_running_ones(
-    start: Callable[..., Node],
-) -> None:
+def test_restore_handles_ended_jobs_and_all_also_running_ones(start: Callable[..., Node]) -> None:
     node = start()
     with stepd(JOB), stepd(OTHER) as gone:
         node.prolog(JOB, gpus="0")

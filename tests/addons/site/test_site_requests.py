@@ -18,11 +18,7 @@ from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, Node, nodes, stepd
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.limits.prolog_limits import VARIABLE, verify_prolog_limits
-from wattlaw.measure.limits.prolog_request import (
-    limit_comment,
-    parse_limit_comment,
-    requests_limit,
-)
+from wattlaw.measure.limits.prolog_request import limit_comment, parse_limit_comment, requests_limit
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base_model import POWER_PROFILES
 
@@ -192,9 +188,7 @@ def test_a_board_of_another_job_that_runs_is_not_limited_twice(start: Callable[.
     assert node.limits_w == [287.5]
 
 
-def test_the_first_board_is_restored_if_the_second_fails(
-    start: Callable[..., Node],
-) -> None:
+def test_the_first_board_is_restored_if_the_second_fails(start: Callable[..., Node]) -> None:
     node = start()
     node.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
     node.prolog(gpus="0,1")
@@ -257,12 +251,7 @@ def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> 
     for asked, boards, job, reason in (
         (Limits(250), [], str(JOB), "no GPU on this node"),
         (Limits(250), ["GPU-other"], str(JOB), "has not limited GPU-other"),
-        (
-            Limits(250),
-            node.devices,
-            str(OTHER),
-            f"no Slurm prolog .* limited job {OTHER}",
-        ),
+        (Limits(250), node.devices, str(OTHER), f"no Slurm prolog .* limited job {OTHER}"),
         (Limits(200), node.devices, str(JOB), "--comment=wattlaw:power_w=200"),
         (Limits(250, 900), node.devices, str(JOB), "--comment=wattlaw:power_w=250,clock_mhz=900"),
     ):
