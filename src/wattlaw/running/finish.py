@@ -81,7 +81,8 @@ def merged_windows(
     import pyarrow as pa
 
     tables, attempts = [folder.windows(record.attempts, damage)], [record.attempts]
-    if record.spec.workload.command is not None or record.spec.measure.is_by_steps:
+    is_whole = record.spec.workload.command is not None or record.spec.measure.is_by_steps
+    if is_whole or record.attempts == 1:  # windows of a recording may have no epoch
         return tables[0], attempts
     begin = min(_positions(tables[0]), default=None)
     for attempt in range(record.attempts - 1, 0, -1):
