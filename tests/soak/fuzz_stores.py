@@ -32,7 +32,7 @@ COMMANDS: tuple[tuple[float, tuple[str, ...], tuple[str, ...]], ...] = (
 )
 _KINDS = ("run.json", "epochs.parquet", "telemetry.parquet")
 _TEXTS = (
-    "study", "reason", "notes", "status", "run_id", "attempts", "facts", "spec", "limits", "clocks",
+    "study", "reason", "notes", "status", "run_id", "attempts", "facts", "spec", "limits",
     "samplers", "interruptions", "site", "started_at", "schema", "x",
 )  # fmt: skip
 
@@ -143,7 +143,7 @@ def live_runs(dice: random.Random, templates: Path) -> Case:
         f"sampler.{HOST}.json",
         f"facts.{HOST}.json",
     ]
-    names += [f"{kind}.{HOST}.json" for kind in ("clocks", "limits", "ended", "failure")]
+    names += [f"{kind}.{HOST}.json" for kind in ("limits", "ended", "failure")]
     names += ["stopped.json", "checkpointed.json"]
     files = {"live": Entry("template", text="live")}
     is_whole = True

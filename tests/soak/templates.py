@@ -103,7 +103,6 @@ def _live_run(folder: Path) -> None:
     (live / f"facts.{HOST}.json").write_text(facts.model_dump_json())
     (live / f"ended.{HOST}.json").write_text(json.dumps({"code": 0}))
     (live / f"limits.{HOST}.json").write_text("[]")
-    (live / f"clocks.{HOST}.json").write_text("[]")
     run.log_path.write_text("== attempt 1, ==\nline\n")
 
 

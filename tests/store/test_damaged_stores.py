@@ -29,7 +29,7 @@ from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting
 
 HOST = "a"
-SIDE_FILES = (f"sampler.{HOST}.json", f"facts.{HOST}.json", f"clocks.{HOST}.json",
+SIDE_FILES = (f"sampler.{HOST}.json", f"facts.{HOST}.json",
               f"limits.{HOST}.json", f"telemetry.{HOST}.csv")  # fmt: skip
 
 

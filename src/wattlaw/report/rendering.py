@@ -15,7 +15,6 @@ from typing import Any
 
 import jinja2
 import vl_convert
-from altair.utils._importers import vl_version_for_vl_convert
 
 from wattlaw.common.formatting import replace_invisible
 
@@ -37,6 +36,8 @@ def render(template: str, specs: Mapping[str, dict[str, Any]] | None = None, **v
     """Return a page; where there are ``specs`` by name, its scripts draw these figures."""
     scripts, data = [], ""
     if specs is not None:
+        from altair.utils._importers import vl_version_for_vl_convert  # slow to import
+
         bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]
         # No script can end its own element, and no text of the data ends or starts one.
         scripts = [bundle.replace("</script", "<\\/script"), _template_text("report.js")]
