@@ -17,13 +17,7 @@ from wattlaw.common.files import open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, shorten
 from wattlaw.importing.account import Account
-from wattlaw.importing.importer import (
-    GROUP,
-    FolderImporter,
-    Imported,
-    Importer,
-    Options,
-)
+from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
 from wattlaw.importing.reading import Source
 from wattlaw.store.field_map import columns_of
 from wattlaw.store.import_tables import ImportedRun

@@ -15,15 +15,7 @@ from typing import Any
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import (
-    MISSING,
-    NO_TIME,
-    Line,
-    Source,
-    headers_in,
-    moment_ns,
-    number,
-)
+from wattlaw.importing.reading import MISSING, NO_TIME, Line, Source, headers_in, moment_ns, number
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
 

@@ -40,9 +40,7 @@ from wattlaw.report.topics import (
     utilisation,
     verdict,
 )
-from wattlaw.report.topics import (
-    decision_course as decision,
-)
+from wattlaw.report.topics import decision_course as decision
 from wattlaw.study.labels import LIMIT_NAMES
 
 #: A section below the first screen has at most this number of sentences; the screen this number of

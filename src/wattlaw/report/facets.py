@@ -9,11 +9,7 @@ import pandas as pd
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
-from wattlaw.common.formatting import (
-    known,
-    plural,
-    replace_invisible,
-)
+from wattlaw.common.formatting import known, plural, replace_invisible
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.report import charts
 from wattlaw.report.charts import Spec

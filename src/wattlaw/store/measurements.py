@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.store.field_map import (
-    REQUIRED,
-    Column,
-    FieldMap,
-    is_blank,
-    map_of_columns,
-)
+from wattlaw.store.field_map import REQUIRED, Column, FieldMap, is_blank, map_of_columns
 from wattlaw.store.fields import (
     MAX_TEXT,
     OPTIONS,

@@ -49,10 +49,7 @@ Find = Callable[[Sequence[G], str], tuple[G, str] | None]
 
 
 def select(
-    gpus: Sequence[G],
-    environ: Mapping[str, str],
-    variables: Mapping[str, Runtime],
-    find: Find[G],
+    gpus: Sequence[G], environ: Mapping[str, str], variables: Mapping[str, Runtime], find: Find[G]
 ) -> GpuSelection[G]:
     """Return the GPUs that a process with this environment may use.
 
@@ -87,11 +84,7 @@ def select(
 
 
 def _select_by_list(
-    gpus: Sequence[G],
-    variable: str,
-    visible: str,
-    find: Find[G],
-    runtime: Runtime,
+    gpus: Sequence[G], variable: str, visible: str, find: Find[G], runtime: Runtime
 ) -> GpuSelection[G]:
     if visible.strip() in _NO_GPUS:
         return GpuSelection((), (f"{variable} is {visible!r}: no GPU is visible",))

@@ -12,14 +12,7 @@ import stat
 from pathlib import Path
 
 import psutil
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable

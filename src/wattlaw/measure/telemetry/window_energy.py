@@ -33,9 +33,7 @@ _LATEST_NS = 2**62
 
 
 def energy_of_windows(
-    windows: pa.Table,
-    samples: pa.Table,
-    facts: Mapping[tuple[str, str], DeviceFacts] | None = None,
+    windows: pa.Table, samples: pa.Table, facts: Mapping[tuple[str, str], DeviceFacts] | None = None
 ) -> pa.Table:
     """Return the ``WINDOW_ENERGY`` columns of ``WINDOWS``, from ``SAMPLES`` of the same host.
 

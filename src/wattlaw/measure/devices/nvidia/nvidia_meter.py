@@ -9,13 +9,7 @@ import pynvml
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Device, Sample, Target
-from wattlaw.measure.devices.nvidia.nvml import (
-    NVIDIA,
-    GpuLost,
-    NvidiaGpu,
-    open_driver,
-    select_gpus,
-)
+from wattlaw.measure.devices.nvidia.nvml import NVIDIA, GpuLost, NvidiaGpu, open_driver, select_gpus
 from wattlaw.measure.devices.nvidia.nvml_readings import FieldValue
 from wattlaw.measure.devices.nvidia.reader import GpuReader
 from wattlaw.measure.devices.visible import GpuSelection
