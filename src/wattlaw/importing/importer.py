@@ -47,7 +47,6 @@ class Options:
 
     @property
     def zone_note(self) -> str:
-        """Return the zone of local times, and whether it is assumed."""
         return f"{self.timezone}{' assumed' if self.timezone_is_assumed else ''}"
 
 

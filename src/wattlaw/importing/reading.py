@@ -60,22 +60,18 @@ class Line:
 
 
 class Source:
-    """One file that is imported, and the account of its rows.
-
-    Its methods add each row that they yield to ``account``; the importer says what became of it.
-    """
+    """One file that is imported. Its methods add each row that they yield to ``account``; the
+    importer says what became of it."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.account = path, Account()
         self._items = 0
 
     def lines(self, *, only_complete: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield the lines that are not blank with their numbers from 1, without the line's end.
-
-        The text is UTF-8, or UTF-16 or UTF-32 as its first bytes say. With ``only_complete`` a last
-        line without an end is left out: its writer was killed. Raises ``BadInput`` if the file
-        cannot be read, is no text in these encodings or has a very long line.
-        """
+        """Yield the lines that are not blank, with their numbers from 1. The text is UTF-8, or
+        UTF-16 or UTF-32 as its first bytes say. With ``only_complete`` a last line without an end
+        is left out: its writer was killed. Raises ``BadInput`` if the file cannot be read, is no
+        text in these encodings or has a very long line."""
         path, number = self.path, 0
         try:
             with open_regular(path) as binary:
@@ -109,12 +105,10 @@ class Source:
     def table(
         self, is_header: Callable[[Sequence[str]], bool], *, only_complete: bool = False
     ) -> Iterator[Line]:
-        """Yield the rows below each line that is a header.
-
-        No cell has a line break, so that a torn line never takes the next one with it. Left out are
-        lines before the first header, comments, and lines with another number of cells than their
-        header. A decimal comma becomes a point: ``12,5``, but not ``12,500``, which is unclear.
-        """
+        """Yield the rows below each line that is a header. No cell has a line break, so that a torn
+        line never takes the next one with it. Left out are lines before the first header, comments,
+        and lines with another number of cells. A decimal comma becomes a point: ``12,5``, but not
+        ``12,500``, which is unclear."""
         header: tuple[str, ...] | None = None
         delimiter = ","
         for number, line in self.lines(only_complete=only_complete):
@@ -142,10 +136,7 @@ class Source:
                 yield Line(number, header, cells)
 
     def rows(self, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-        """Yield the rows below a header that has the ``required`` columns, as mappings.
-
-        Raises ``BadInput`` if there is no such header, or it has a required column twice.
-        """
+        """Yield the rows below a header that has the ``required`` columns, each of them once."""
         header: tuple[str, ...] = ()
         for line in self.table(lambda cells: {*required} <= {*cells}):
             if line.header is not header:
@@ -158,7 +149,6 @@ class Source:
             raise BadInput(f"{self.path}: no header with the columns {join_names(required)}")
 
     def head(self, size: int = 65_536) -> str:
-        """Return the first bytes as text, without white space before it."""
         with open_regular(self.path) as file:
             head = file.read(size)
         return head.decode(encoding_of(head), "replace").lstrip()
@@ -167,10 +157,8 @@ class Source:
         return self.head(1024).startswith(text)
 
     def json(self) -> Any:
-        """Return the content of a JSON file; raise ``BadInput`` if it is none or very large.
-
-        Its parts are not rows yet: call ``items`` for the lists that have them.
-        """
+        """Return the content of a JSON file. Its parts are not rows yet: call ``items`` for the
+        lists that have them."""
         data = read_input(self.path, MAX_BYTES)
         if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS:
             raise BadInput(f"{self.path}: more than {_MAX_CONTAINERS:,} lists and objects")
@@ -203,7 +191,6 @@ def headers_in(head: bytes) -> Iterator[set[str]]:
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, from a number or a text without a unit; None where it is none."""
     if isinstance(value, str):
         value = value.strip()
         known = float(value) if PLAIN.fullmatch(value) else math.nan
@@ -230,7 +217,6 @@ def positive(value: Any) -> float | None:
 
 
 def text_in(values: Mapping[str, Any], name: str) -> str | None:
-    """Return a text of a mapping, stripped and of at most 200 characters; None without one."""
     value = values.get(name)
     if not isinstance(value, str) or value.strip().lower() in MISSING:
         return None
@@ -238,12 +224,9 @@ def text_in(values: Mapping[str, Any], name: str) -> str | None:
 
 
 def moment_ns(text: str, zone: tzinfo) -> int | None:
-    """Return a time as nanoseconds since 1970; None where the text is none.
-
-    It is ISO 8601, ``2024/05/31 10:39:13.123`` or ``31.05.2024 10:39:13``, where
-    ``zone`` is that of a time without one, or a number of seconds since 1970; from 1e11, 1e14 and
-    1e17 on, of milli-, micro- and nanoseconds.
-    """
+    """ISO 8601, ``2024/05/31 10:39:13.123`` or ``31.05.2024 10:39:13``, in ``zone`` if it has none,
+    or a number since 1970: seconds, from 1e11, 1e14 and 1e17 on milli-, micro- and nanoseconds.
+    None where the text is no time."""
     known = number(text)
     if known is not None:
         scale = next((scale for least, scale in _EPOCH_SCALES if known >= least), 1.0)

@@ -48,8 +48,6 @@ _NOT_ENDED = frozenset({
 
 
 class SlurmImporter:
-    """Times, GPUs and energies of jobs."""
-
     name = "slurm"
     description = "accounting of Slurm: sacct --parsable2 or sacct --json"
     #: The field of ``--map`` that takes a column.
@@ -120,7 +118,6 @@ class _Accounting:
         return notes + [f"{plural(jobs, 'job')}: {doubt}" for doubt, jobs in self.doubts.items()]
 
     def run_of(self, job: Job) -> ImportedRun | None:
-        """Return the run of a job; None if it is left out or rejected."""
         account, run = self._account, None
         try:
             if (why := self._why_left_out(job)) is None:

@@ -48,7 +48,6 @@ class Job:
 
 
 def id_of(row: Row) -> str:
-    """Return the id of a job, or of a step: 12.batch."""
     return row.get("JobID") or row.get("JobIDRaw") or ""
 
 
@@ -96,11 +95,8 @@ def is_header(cells: Sequence[str] | set[str]) -> bool:
 
 
 def jobs_of_text(source: Source) -> list[Job]:
-    """Return the jobs with their steps.
-
-    With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
-    that began before it, or else to the last one above it.
-    """
+    """With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
+    that began before it, or else to the last one above it."""
     jobs: list[Job] = []
     attempts: dict[tuple[str | None, str], list[Job]] = defaultdict(list)
     steps: list[tuple[int, Row, Job | None]] = []
@@ -148,7 +144,6 @@ def jobs_of_json(source: Source) -> list[Job]:
 
 
 def _entry(job: Mapping[str, Any]) -> Row:
-    """Return an entry with the columns of a line."""
     state = _get(job, "state", "current") or _get(job, "state")
     resources = []
     for each in _list(job.get("tres"), "allocated"):

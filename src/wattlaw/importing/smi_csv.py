@@ -49,8 +49,6 @@ class Layout:
 
 
 class _Header:
-    """Where the columns of a log are, and what its cells mean."""
-
     def __init__(self, cells: tuple[str, ...], layout: Layout) -> None:
         parts = [_HEADER_CELL.fullmatch(cell) for cell in cells]
         names = [match[1] if match else cell for match, cell in zip(parts, cells, strict=True)]

@@ -175,7 +175,6 @@ def _by_limit(name: str, title: str, draw: Callable[..., Any], caption: str) -> 
 
 
 def _read_methods() -> dict[str, tuple[Method, ...]]:
-    """Return how the numbers of each section are computed."""
     text = resources.files("wattlaw.report").joinpath("templates/methods.toml").read_text("utf-8")
     return {
         name: tuple(Method(**method) for method in methods)
@@ -326,7 +325,6 @@ _LAST = ("data", "methods", "environment")
 
 
 def all_sections() -> dict[str, Section]:
-    """Return the sections of the core and of the add-ons that are there, by name."""
     added = added_sections()
     if taken := {*added} & {*SECTIONS}:
         raise BadInput(f"report: an add-on's section has the name of another: {', '.join(taken)}")
@@ -334,7 +332,6 @@ def all_sections() -> dict[str, Section]:
 
 
 def gallery() -> tuple[Figure, ...]:
-    """Return all figures, in the order of the sections."""
     return tuple(figure for section in all_sections().values() for figure in section.figures)
 
 

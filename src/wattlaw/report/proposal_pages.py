@@ -131,7 +131,6 @@ def _rows(points: Sequence[Point]) -> pd.DataFrame:
 
 
 def picture(proposal: Proposal) -> Picture:
-    """Draw time and parallel efficiency, of runs and predicted."""
     ran, curve = _rows([point for point in proposal.points if point.runs]), _rows(proposal.curve)
     ran["line"] += " runs"
     base, noun = proposal.base, worker_noun(proposal.findings)
@@ -160,10 +159,7 @@ def picture(proposal: Proposal) -> Picture:
 
 
 def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
-    """Write a page or, where the name ends in ``.md``, Markdown with LaTeX tables and a picture.
-
-    Returns the files.
-    """
+    """Write a page or, for a name in ``.md``, Markdown with LaTeX tables and a picture."""
     title, lead, method = (text(proposal, name) for name in ("title", "lead", "method"))
     scaling, campaign, drawn = scaling_table(proposal), campaign_table(proposal), picture(proposal)
     if path.suffix.lower() != ".md":

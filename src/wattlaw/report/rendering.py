@@ -22,7 +22,6 @@ from wattlaw.common.formatting import replace_invisible
 
 @cache
 def environment(package: str = "wattlaw.report") -> jinja2.Environment:
-    """Return the templates, which escape every value and replace control characters."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
@@ -52,7 +51,6 @@ def style_hash() -> str:
 
 
 def _policy_hash(text: str) -> str:
-    """Return the hash by which a page's policy allows this style sheet or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

@@ -24,8 +24,6 @@ GROUP = "wattlaw.report_sections"
 
 @dataclass(frozen=True)
 class BulletList:
-    """A list of sentences with a title."""
-
     title: str
     items: tuple[str, ...]
     kind = "list"

@@ -38,8 +38,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Text only: the template escapes it. The first cell of a row is its heading."""
-
     name: str
     title: str
     headings: tuple[str, ...]
@@ -75,11 +73,9 @@ def build(
     rank: Callable[[Any], Any] | None = None,
     max_open_rows: int = MAX_OPEN_ROWS,
 ) -> Table | None:
-    """Return the records as a table, or None where there are none.
-
-    Columns without any value are left out, except the first. Of more than ``max_rows`` records,
-    those with the lowest ``rank`` are shown, in their order.
-    """
+    """Return the records as a table, or None where there are none. Columns without any value are
+    left out, except the first. Of more than ``max_rows`` records, those with the lowest ``rank``
+    are shown, in their order."""
     records = list(records)
     if not records:
         return None
@@ -129,7 +125,6 @@ def number(heading: str, cell: Cell, digits: int = 3) -> Column:
 
 
 def limit(name: str) -> Column:
-    """Return a column of power caps or SM clocks, which are under ``name`` in the records."""
     return text(LIMIT_NAMES[name], lambda row: limit_label(name, row[name]))
 
 
@@ -138,12 +133,10 @@ def p_value(heading: str, cell: Cell) -> Column:
 
 
 def change(heading: str, cell: Cell) -> Column:
-    """Return a column of ratios as changes in percent."""
     return _formatted(heading, cell, fmt.change)
 
 
 def scaled(heading: str, cell: Cell, size: float) -> Column:
-    """Return a column of energies or times in a unit of this size."""
     return _formatted(
         heading, cell, lambda value: fmt.number(value / size) if fmt.known(value) else fmt.MISSING
     )

@@ -47,10 +47,8 @@ def folder_keys(runs: Path) -> dict[str, int]:
 
 
 def _states(runs: Path, run_ids: Collection[str]) -> dict[str, tuple[int, float]]:
-    """Return each run's key, and when its files last changed, in ns since 1970.
-
-    The latter is infinite where a file is less readable than the folder of the runs.
-    """
+    """Return each run's key, and when its files last changed, in ns since 1970: infinite where a
+    file is less readable than the folder of the runs."""
     states = {}
     folder = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -75,10 +73,8 @@ def _states(runs: Path, run_ids: Collection[str]) -> dict[str, tuple[int, float]
 def read_through(
     store: Path, name: str, schema: pa.Schema, keys: Mapping[str, int], read: Read
 ) -> pa.Table:
-    """Return the rows of runs, in order of run id: from the cache ``name`` or else as read.
-
-    The runs are those of ``keys`` (``folder_keys``). ``read`` reads those that the cache lacks.
-    """
+    """Return the rows of ``keys`` (``folder_keys``), in order of run id; ``read`` reads those that
+    the cache ``name`` lacks."""
     path = store / FOLDER / f"{name}.parquet"
     hits = _hits(path, schema.append(_KEY), keys)
     known = set(hits["run_id"].unique().to_pylist())
@@ -114,13 +110,11 @@ def by_run(table: pa.Table) -> pa.Table:
 
 
 def _keys_of(table: pa.Table, keys: Mapping[str, int]) -> pa.ChunkedArray:
-    """Return the key of each row's run; null where it has none."""
     places = pc.index_in(table["run_id"], pa.array(keys, pa.string()))
     return pa.array(keys.values(), pa.int64()).take(places)
 
 
 def _hits(path: Path, schema: pa.Schema, keys: Mapping[str, int]) -> pa.Table:
-    """Return the rows of a cache whose runs still have the key that they had."""
     try:
         with open_regular(path, follow_links=False) as file:
             # read_table would import pyarrow.dataset and with it pandas

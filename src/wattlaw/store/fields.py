@@ -74,8 +74,6 @@ def in_range(
     above_low: bool = False,
     dimension: str | None = None,
 ) -> Field:
-    """Return a field of finite numbers from ``low``, or above it, to ``high``."""
-
     def parse(value: Any) -> float:
         number = finite_number(value)
         if not low <= number <= high or (above_low and number == low) or kind(number) != number:
@@ -150,9 +148,7 @@ class InvalidCell(ValueError):
 
 def global_batch_of(values: Mapping[str, Any]) -> int | None:
     """Return the global batch of a row with ``gpus``, from either batch; None without both.
-
-    Raises ``InvalidCell`` if the batches and the GPUs contradict each other.
-    """
+    ``InvalidCell`` if they contradict each other."""
     gpus, batch, local = (values.get(name) for name in ("gpus", "global_batch", "local_batch"))
     if batch is None and local is not None:
         batch = gpus * local

@@ -151,5 +151,4 @@ class RunRecord(_Model):
 
     @property
     def state(self) -> str:
-        """The status; ``interrupted`` if the run failed because its launcher was stopped."""
         return "interrupted" if self.status == "failed" and self.interrupted else self.status

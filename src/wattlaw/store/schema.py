@@ -23,7 +23,6 @@ _TYPES = {
 
 
 def describe_columns() -> list[dict[str, str]]:
-    """Return ``table``, ``column``, ``type``, ``unit`` and ``meaning`` of each column."""
     text = files("wattlaw.store").joinpath("columns.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -56,10 +55,8 @@ _MAX_S, _MAX_NS = 4e9, 2**62
 
 
 def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
-    """Return the invalid rows of a table: a sentence for each kind of fault, and a row mask.
-
-    The table has columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
-    """
+    """Return the invalid rows of a table of ``EPOCHS`` or ``TELEMETRY``, or of a live file: a
+    sentence for each kind of fault, and a row mask."""
     faults = []
     for name in table.schema.names:
         column = table[name]
@@ -103,7 +100,6 @@ def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> p
 
 
 def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[str, Any]:
-    """Return the columns of ``RUNS`` that are known of a run with this status."""
     spec, facts, measure = record.spec, record.facts, record.spec.measure
     setting, site = spec.setting, record.site
     command = spec.workload.command

@@ -46,7 +46,6 @@ class ImportFolder:
         return self.path / f"{table}.parquet"
 
     def damage(self) -> BadInput | None:
-        """Return the error of a file whose ends show that it is missing or damaged."""
         for path in map(self.table_path, ("epochs", "telemetry")):
             if (fault := table_fault(path)) is not None:
                 return BadInput(f"{path}: {fault}; {_REIMPORT}")
@@ -59,10 +58,7 @@ class ImportFolder:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The runs of a store.
-
-    Runs with a missing, cut or overwritten table have the status ``damaged`` and the reason.
-    """
+    """Runs with a missing, cut or overwritten table have the status ``damaged`` and the reason."""
 
     runs: pa.Table  # those whose record can be read, in order of run id
     damage: Mapping[str, Damage]  # the damaged files, by run id or by the id of an import
@@ -70,7 +66,6 @@ class Snapshot:
     imports: tuple[ImportFolder, ...]  # those whose runs can be read
 
     def marked(self, damaged: Mapping[str, str]) -> pa.Table:
-        """Return the runs; those in ``damaged``, and those of its imports, have that status."""
         reasons = dict(damaged)
         for folder in self.imports:
             if folder.path.name in damaged:
@@ -141,7 +136,6 @@ def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) 
 
 
 def _marked(table: pa.Table, reasons: Mapping[str, str], statuses: set[str]) -> pa.Table:
-    """Return runs; those with a reason and one of these statuses become ``damaged``."""
     if not reasons:
         return table
     columns = {name: table[name].to_pylist() for name in ("run_id", "status", "reason")}

@@ -194,7 +194,6 @@ def _by_run(
 
 
 def _query(store: Store, folders: Sequence[Path], query: str, schema: pa.Schema) -> pa.Table:
-    """Return the result of a query on the tables of run folders or imports but damaged ones."""
     tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
     while folders := [folder for folder in folders if folder.name not in store.damaged]:
         paths = {name: [folder / f"{name}.parquet" for folder in folders] for name in tables}
@@ -219,7 +218,6 @@ def _query(store: Store, folders: Sequence[Path], query: str, schema: pa.Schema)
 
 
 def _connection() -> duckdb.DuckDBPyConnection:
-    """Return a new in-memory DuckDB database that loads nothing from a network."""
     threads = min(_MOST_THREADS, processes.cores())
     return duckdb.connect(
         config={
@@ -229,7 +227,6 @@ def _connection() -> duckdb.DuckDBPyConnection:
 
 
 def _literal(path: Path) -> str:
-    """Return an absolute path for ``read_parquet``, escaped; ``BadInput`` if that is impossible."""
     text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
     pattern = r"[\[*?]"
     if "\\" in text and re.search(pattern, text):

@@ -70,7 +70,6 @@ class Store:
 
     @cached_property
     def _runs(self) -> Path:
-        """Return the folder of runs, of a store that this wattlaw can read."""
         check_version(self.path)
         runs = self.path / "runs"
         if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):

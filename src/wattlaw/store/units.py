@@ -94,12 +94,9 @@ class UnclearNumber(ValueError):
 
 
 def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> float:
-    """Return the number that a text means.
-
-    ``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says that
-    only a whole number can be meant. Raises ``UnclearNumber`` where the text has several meanings,
-    and ``ValueError`` where it has none.
-    """
+    """``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says
+    that only a whole number can be meant. Raises ``UnclearNumber`` where the text has several
+    meanings, and ``ValueError`` where it has none."""
     text = text.strip()
     if PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
         return float(text)
@@ -121,10 +118,8 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
 
 
 def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
-    """Return the decimal marks, ``.`` or ``,``, that the cells of a column show.
-
-    Numbers may have a unit behind them. ``whole`` says that they are whole numbers.
-    """
+    """Return the decimal marks, ``.`` or ``,``, that the cells of a column show. Numbers may have a
+    unit behind them."""
     marks = set()
     for cell in cells:
         if not isinstance(cell, str) or len(cell) > 100:
@@ -152,7 +147,6 @@ def _groupings(text: str) -> list[str]:
 
 
 def finite_number(value: Any) -> float:
-    """Return a cell as a number; raise ``ValueError`` where it is not a finite number."""
     number = number_or_inf(value)
     if not math.isfinite(number):
         raise ValueError
@@ -190,7 +184,6 @@ class Unit:
 
 
 def factor(unit: str, dimension: str) -> float | None:
-    """Return the factor of a unit; None where it is unclear or of another dimension."""
     exact = UNITS[dimension].get(unit)
     return exact if exact is not None else _LOWER[dimension].get(unit.lower())
 
@@ -246,15 +239,11 @@ def is_unit(text: str) -> bool:
 def quantity(
     cell: Any, dimension: str | None, scale: float | None, mark: str | None = None
 ) -> float:
-    """Return a cell in the unit of its field.
-
-    ``cell`` is a number, or a text: a number, a number with a unit, or a time as
+    """Return a cell in the unit of its field: a number, a number with a unit, or a time as
     ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is
     the factor of a number without a unit, None where that is unclear. ``mark`` is the decimal mark
-    of the column.
-
-    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension.
-    """
+    of the column. Raises ``ValueError`` if it is not finite, or its unit is unclear or of another
+    dimension."""
     if isinstance(cell, str):
         text = cell.strip()
         if dimension in (None, "time") and (seconds := _clock(text)) is not None:

@@ -117,10 +117,8 @@ class CrayMeter(FileMeter):
         return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
 
     def _since_startup(self, samples: list[Sample], startup: int | None) -> list[Sample]:
-        """Return the samples; after a restart of the counters they begin again at 0.
-
-        A counter that has passed its old value since would otherwise look as if it had continued.
-        """
+        """Begin again at 0 after a restart of the counters: one that has passed its old value since
+        would otherwise look as if it had continued."""
         generation = _read("generation")
         if generation not in (None, self._generation):
             self._notes.append("pm_counters: the node's power cap was changed during the run")
@@ -135,18 +133,14 @@ class CrayMeter(FileMeter):
 
 
 def _read(name: str) -> int | None:
-    """Return the first number in a file, None if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(sysfs.read_text(counters() / name).split()[0])
     return None
 
 
 def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
-    """Return why the counters are not updated, None if they are.
-
-    Their times decide if one of them is recent. The clock of the controller may be wrong, so else
-    ``freshness`` does.
-    """
+    """The counters' times decide if one is recent. The clock of the controller may be wrong, so
+    else ``freshness`` does."""
     try:
         first = sysfs.read_text(freshness)
     except (OSError, ValueError) as error:
@@ -198,10 +192,7 @@ def _age_s(path: Path) -> float | None:
 
 
 def _sees_all_gpus(target: Target) -> bool:
-    """Return whether the job may use all accelerators of the node.
-
-    It is not known which counter belongs to which accelerator, and a board may have two.
-    """
+    """It is not known which counter belongs to which accelerator, and a board may have two."""
     listed = target.gpus
     for name in _VISIBLE:
         if listed is None and name in os.environ:

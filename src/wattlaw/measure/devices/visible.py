@@ -51,11 +51,8 @@ Find = Callable[[Sequence[G], str], tuple[G, str] | None]
 def select(
     gpus: Sequence[G], environ: Mapping[str, str], variables: Mapping[str, Runtime], find: Find[G]
 ) -> GpuSelection[G]:
-    """Return the GPUs that a process with this environment may use.
-
-    Each of the variables that is set selects from the GPUs that the one before it has left, and
-    without any it is the Slurm job that selects.
-    """
+    """Each of the variables that is set selects from the GPUs that the one before it has left, and
+    without any it is the Slurm job that selects."""
     job = _job_entries(environ)
     present = [name for name in variables if name in environ]
     if not present and "SLURM_JOB_ID" in environ and job is None:

@@ -34,11 +34,6 @@ RESTORE_HINT = "try 'wattlaw limits restore'"
 
 @dataclass
 class LimitLease:
-    """Devices that only this process may limit until the lease is released.
-
-    Also a context manager. Make one with :func:`acquire`.
-    """
-
     devices: tuple[str, ...]
     folder: StateFolder
     _locks: list[int]
@@ -48,12 +43,10 @@ class LimitLease:
     _watchdog: "_Watchdog | None" = None
 
     def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
-        """Limit every device of the lease, or none of them.
-
-        Limits that are ``kept`` stay after this process ends, until ``wattlaw limits restore``.
-        Raises ``NotPermitted`` if this user may not limit the devices, and ``NotAvailable`` if a
-        limit is outside a device's range, or a device does not answer.
-        """
+        """Limit every device of the lease, or none. Limits that are ``kept`` stay after this
+        process ends, until ``wattlaw limits restore``. Raises ``NotPermitted`` if this user may not
+        limit the devices, and ``NotAvailable`` if a limit is outside the range, or a device does
+        not answer."""
         if self._saved:
             raise ValueError("this lease has applied limits already")
         if limits.are_none:
@@ -118,11 +111,8 @@ class LimitLease:
             raise NotAvailable(f"{device}: was left limited by {owner}: {error}") from None
 
     def release(self) -> None:
-        """Restore the previous limits and unlock the devices; repeated calls do nothing.
-
-        Raises ``NotAvailable`` if a limit could not be restored. The watchdog keeps trying, and
-        the previous limits stay on disk.
-        """
+        """Restore the previous limits and unlock the devices. Raises ``NotAvailable`` if a limit
+        could not be restored: the watchdog keeps trying, and the previous limits stay on disk."""
         try:
             if self._saved:
                 with open_limiters() as limiters:
@@ -164,10 +154,7 @@ class LimitLease:
 
 
 def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitLease | None:
-    """Lock devices for limiting, all or none; return None if another process has locked one.
-
-    Raises ``NotAvailable`` if the folder for previous limits cannot be used.
-    """
+    """Lock devices for limiting, all or none; return None if another process has locked one."""
     folder = folder or StateFolder()
     folder.create()
     lease = LimitLease(tuple(dict.fromkeys(devices)), folder, [])

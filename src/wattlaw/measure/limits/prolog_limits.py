@@ -44,11 +44,9 @@ class PrologReport(BaseModel):
 def verify_prolog_limits(
     limits: Limits, gpus: Sequence[str], job_id: str, wait_s: float = 5.0
 ) -> tuple[LimitReport, ...]:
-    """Check the limits that the prolog has set on a job's GPUs of this node, and return them.
-
-    It waits some seconds for a report and for the driver. Raises ``NotAvailable`` if there is no
-    prolog, it has refused the request, or a GPU enforces another limit.
-    """
+    """Wait some seconds for a report and for the driver, and return the limits that the prolog has
+    set. Raises ``NotAvailable`` if there is no prolog, it has refused the request, or a GPU
+    enforces another limit."""
     if limits.are_none:
         return ()
     if not gpus:

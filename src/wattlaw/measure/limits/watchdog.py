@@ -84,7 +84,6 @@ def main() -> None:
 
 
 def _try_restore(folder: StateFolder, token: str, devices: Sequence[str]) -> list[str]:
-    """Restore the limits that this owner has saved; return the devices where that failed."""
     left = []
     with open_limiters() as limiters:
         for device in devices:

@@ -50,11 +50,9 @@ Series = tuple[Times, Floats]
 def power_fault(
     what: str, kind: str, power_w: float, gpus: int = 1, nodes: int = 1, units: str = "{}W"
 ) -> str | None:
-    """Return why a power is more than all devices of a kind can draw; None if they can.
-
-    ``power_w`` is the sum over the devices of some GPUs and nodes, and ``what`` is said to have it.
-    ``units`` may have been taken for the right one, with a place for its prefix.
-    """
+    """Return why a power is more than all devices of a kind can draw. ``power_w`` is the sum over
+    the devices of some GPUs and nodes, and ``what`` is said to have it. ``units`` may have been
+    taken for the right one, with a place for its prefix."""
     count = gpus if kind == "gpu" else max(gpus, nodes)
     max_w = MAX_DEVICE_W[kind] * count * _MOST_PER_GPU.get(kind, 1)
     if not power_w > max_w:
@@ -82,8 +80,6 @@ def energy_fault(
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the greatest power that a device can draw, in watts."""
-
     min_w: float = 0.0
     max_w: float = math.inf
     min_busy_w: float = 0.0  # while it is busy
@@ -118,11 +114,8 @@ class Intervals:
 
 
 def clock_setbacks(t_ns: Times) -> Intervals:
-    """Return the times that occur twice because a clock was set back; readings in file order.
-
-    Each interval is from the reading before to the one after, because values between them are
-    interpolated with wrong ones.
-    """
+    """Return the times that occur twice because a clock was set back; readings in file order. Each
+    is from the reading before to the one after, as values between are interpolated wrongly."""
     newest = np.maximum.accumulate(t_ns) if len(t_ns) else t_ns
     is_back = newest - t_ns > CLOCK_BACK_S * 1e9
     ordered = np.unique(t_ns)
@@ -135,10 +128,7 @@ def stuck_power(
     power: Series, util: Series, clock: Series, limit_w: float | None, mean_s: float
 ) -> Intervals:
     """Return where power (W) does not change while utilisation (0 to 1) or the clock (MHz) does.
-
-    The device averages its power over ``mean_s``; the load is averaged over twice that. ``limit_w``
-    is the enforced power limit, if known.
-    """
+    The device averages its power over ``mean_s``; the load is averaged over twice that."""
     t_ns, power_w = power
     changes = np.flatnonzero(np.abs(np.diff(power_w)) > _SAME_W) + 1
     first = np.concatenate([[0], changes]) if len(t_ns) else changes

@@ -48,11 +48,9 @@ _READY_S, _GRACE_S, _KILL_WAIT_S = 15.0, 20.0, 5.0
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
-    """Return the command line that starts a sampler as a child of this process.
-
-    It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM. A scheduler sends SIGTERM to all
-    processes of a job some time before their end.
-    """
+    """Return the command line that starts a sampler as a child of this process. It ends on SIGUSR2
+    and, with ``handles_sigterm``, on SIGTERM, which a scheduler sends some time before a job's
+    end."""
     line = isolated_python("-m", "wattlaw.measure.telemetry.sampler", str(folder), host)
     line += [str(os.getpid()), json.dumps(dataclasses.asdict(target))]
     return line if handles_sigterm else [*line, "--no-sigterm"]
@@ -69,10 +67,7 @@ def report_path(folder: Path, host: str) -> Path:
 
 
 class SamplerProcess:
-    """A running sampler. As a context it is stopped at the end of the block.
-
-    ``folder`` gets its files, and ``log`` its output, by default the output of this process.
-    """
+    """A running sampler. As a context it is stopped at the end of the block."""
 
     def __init__(
         self,
@@ -119,11 +114,9 @@ class SamplerProcess:
 
 
 class MeterPoller:
-    """Polls one meter on an absolute schedule, and reports how the polling went.
-
-    It is due at whole periods after the first reading of all meters, so that meters share wake-ups
-    also after their periods have changed. A broken meter is not read again.
-    """
+    """Polls one meter on an absolute schedule, at whole periods after the first reading of all
+    meters, so that meters share wake-ups also after their periods have changed. A broken meter is
+    not read again."""
 
     def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
         self.name = name

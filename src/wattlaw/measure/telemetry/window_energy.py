@@ -55,7 +55,6 @@ def energy_of_windows(
 
 
 def _edges(start_ns: int | None, duration_s: float | None) -> tuple[int, int]:
-    """Return the begin and the end of a window; (0, 0) if its times are invalid."""
     if start_ns is None or duration_s is None or not 0 <= duration_s < _LATEST_NS * 1e-9:
         return 0, 0
     end_ns = start_ns + round(duration_s * 1e9)
@@ -77,8 +76,6 @@ def _valid_samples(samples: pa.Table) -> pa.Table:
 
 
 class _Kind(KindEnergy):
-    """The energies in a window of the devices of one kind that count."""
-
     def __init__(self, counted: list[Candidate[tuple[str, DeviceEnergy]]]) -> None:
         super().__init__(counted)
         self.energies = [candidate.device[1] for candidate in counted]
@@ -157,10 +154,8 @@ class _Host:
         }
 
     def _kind(self, kind: str, start_ns: int, end_ns: int) -> _Kind:
-        """Return the energies of the devices of a kind that count.
-
-        An estimate is never added to a measurement.
-        """
+        """Return the energies of the devices of a kind; an estimate is never added to a
+        measurement."""
         devices = [device for device in self._devices if device.kind == kind]
         sources = {device.power_source for device in devices}
         best = next((source for source in POWER_SOURCES if source in sources), None)

@@ -44,11 +44,7 @@ _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
-    """Return what to run, what it takes and saves, how sure that is, and what to measure next.
-
-    What changes the answer stands beside it. These are at most 16 lines of 80 columns, unless names
-    are very long.
-    """
+    """At most 16 lines of 80 columns, unless names are very long."""
     known, is_only = "; ".join(_caveats(advice)), _is_only(advice)
     caveats = f" ({known})" if known else ""
     option, lines = advice.recommended or advice.nearest, []
@@ -85,7 +81,6 @@ def summary(advice: Advice) -> tuple[str, ...]:
 
 
 def brief(advice: Advice) -> str:
-    """Return the recommendation, its savings and probability in one line."""
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     if option is None:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
@@ -116,7 +111,6 @@ def brief(advice: Advice) -> str:
 
 
 def details(advice: Advice) -> tuple[str, ...]:
-    """Return the reason, what the energy counts, and all warnings."""
     lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
     if (energy := advice.rests_on.energy_is) is not None:
         lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
@@ -128,7 +122,6 @@ def _is_only(advice: Advice) -> bool:
 
 
 def _caveats(advice: Advice) -> list[str]:
-    """Return what a reader must know before following the advice, the most serious first."""
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     caveats = []
     if option is not None and option.is_predicted:
@@ -155,10 +148,8 @@ def hours(advice: Advice, option: Option) -> tuple[float, str]:
 
 
 def _takes(advice: Advice, option: Option) -> str:
-    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit.
-
-    The relative interval of GPU-hours is that of time, and that of carbon is that of energy.
-    """
+    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit. The relative
+    interval of GPU-hours is that of time, and that of carbon is that of energy."""
     spent, carbon = hours(advice, option), option.co2_kg
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     amounts = [
@@ -223,7 +214,6 @@ def _listed(
 
 
 def _with_any_batch(advice: Advice) -> Iterator[str]:
-    """Yield what is recommended if the quality at a larger global batch is acceptable."""
     if (option := advice.any_batch) is None:
         return
     text, savings, nearest = option.label, advice.any_batch_savings, advice.nearest
@@ -321,15 +311,11 @@ def _next(advice: Advice, option: Option) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a probability in whole per cent, never as certain."""
     return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
 
 
 def merge_warnings(advices: Sequence[Advice]) -> list[str]:
-    """Return the caveats of several workloads, each kind once.
-
-    A kind whose texts differ has those of the first workload.
-    """
+    """Of a kind whose texts differ, those of the first workload are returned."""
     texts: dict[str, dict[str, list[str]]] = {}
     for advice in advices:
         codes = {warning.code for warning in advice.warnings}

@@ -22,7 +22,6 @@ _MAX_COUNTS = 7
 
 
 def comparisons(findings: Findings) -> tables.Table | None:
-    """Return, per family and kind of limit, whether limits change the exponent."""
     rows = [
         vars(comparison)
         | {"series": series, "kind": comparison.limit}
@@ -52,8 +51,6 @@ def comparisons(findings: Findings) -> tables.Table | None:
 
 
 def effects(findings: Findings) -> tables.Table | None:
-    """Return the change of time and energy under each limit, over all settings of a workload."""
-
     def changes(row: dict[str, Any], name: str) -> str:
         if not fmt.known(row[name]) or row["settings"] < 2:
             return fmt.MISSING
@@ -82,7 +79,6 @@ def effects(findings: Findings) -> tables.Table | None:
 
 
 def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
-    """Return median, least and greatest ratio of each limit, per workload and hardware."""
     rows = findings.limit_effects
     same = (rows["limit"] == rows["reference"]) | (rows["limit"].isna() & rows["reference"].isna())
     rows = rows[~same]  # without those of the references themselves
@@ -111,7 +107,6 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
 
 
 def limit_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the effect of limits on the exponent, and on time and energy over all workloads."""
     for kind, name in LIMIT_NAMES.items():
         compared = [
             comparison for _, comparison in findings.comparisons if comparison.limit == kind
@@ -146,7 +141,6 @@ def _change_range(ratios: Iterable[float]) -> str:
 
 
 def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw speed and energy by cap or clock, at the two counts of ``compared_counts``."""
     rows = findings.limit_effects
     rows = rows[rows["limit_kind"] == limit]
     if rows.empty:

@@ -15,7 +15,6 @@ _UNITS = {"s": fmt.TIME_UNITS, "J": fmt.ENERGY_UNITS}
 
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
-    """Return what is compared, and how much the sides differ over all common settings."""
     sides = [
         f"{name} = {side.name}: {fmt.plural(side.runs, 'run')}, {side.source}"
         for name, side in (("A", comparison.a), ("B", comparison.b))

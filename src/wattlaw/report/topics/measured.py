@@ -64,7 +64,6 @@ def facts(findings: Findings) -> tables.Table | None:
 
 
 def interruption_note(findings: Findings) -> str:
-    """Return a sentence on the windows that interruptions excluded; empty if there are none."""
     epochs = findings.epochs[findings.epochs["run_id"].isin(findings.runs["run_id"])]
     count = int((epochs["interrupted"].astype(bool) & epochs["phase"].isin(list(TRAINING))).sum())
     if not count:
@@ -73,7 +72,6 @@ def interruption_note(findings: Findings) -> str:
 
 
 def setting_columns(differing: Sequence[str]) -> list[tables.Column]:
-    """Return the columns that name the setting of a row of ``with_labels``."""
     others = {
         name.removesuffix("_w").removesuffix("_mhz").replace("_", " "): name
         for name in differing
@@ -116,7 +114,6 @@ def worker_noun(findings: Findings) -> str:
 
 
 def energy_reasons(findings: Findings, verdict: str) -> list[str]:
-    """Return the stored reasons for a verdict on energies, the most frequent first."""
     epochs = findings.epochs
     if "energy_reason" not in epochs:
         return []
@@ -132,6 +129,5 @@ def energy_reasons(findings: Findings, verdict: str) -> list[str]:
 
 
 def suspect_note(findings: Findings) -> str:
-    """Return a sentence on why energies are suspect; empty if none is."""
     reasons = energy_reasons(findings, "suspect")
     return f" Suspect energies: {'; '.join(reasons)}." if reasons else ""

@@ -85,7 +85,6 @@ def table(predictions: Predictions) -> tables.Table | None:
 
 
 def notes(predictions: Predictions) -> tuple[str, ...]:
-    """Return what the predictions rest on, and the measurement that would narrow them most."""
     texts = []
     for hardware, baseline in predictions.baselines:
         rows = [row for row in predictions.rows if row.hardware == hardware]
@@ -113,7 +112,6 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield how well the most GPUs are predicted from the runs on fewer."""
     checks = [check for overview in findings.predictions for check in overview.checks]
     if checks:
         error = median(abs(check.error) for check in checks)
@@ -126,7 +124,6 @@ def sentences(findings: Findings) -> Iterator[str]:
 
 
 def check(findings: Findings) -> tables.Table | None:
-    """Return the check of each job: the most GPUs, predicted from the runs on fewer."""
     rows = [(overview.job, check) for overview in findings.predictions for check in overview.checks]
 
     def time_text(row: tuple[Job, Check], seconds: Quantity | float) -> str:
@@ -154,7 +151,6 @@ def check(findings: Findings) -> tables.Table | None:
 
 
 def curves(findings: Findings) -> Spec | None:
-    """Draw the predicted time of a unit against GPUs with its 90 % interval, and the runs."""
     notes = [
         "Line and band are the prediction with its 90 % interval, from all runs of the job.",
         "Points are runs at the same batch and limits.",
@@ -164,7 +160,6 @@ def curves(findings: Findings) -> Spec | None:
 
 
 def step_parts(findings: Findings) -> Spec | None:
-    """Draw the share of compute, communication, input and waiting in a step, by GPU count."""
     notes = [
         "Shares are medians of the prediction, at the batch and limits of most runs.",
         "Communication is the part that the backward pass does not hide.",

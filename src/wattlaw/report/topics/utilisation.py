@@ -31,7 +31,6 @@ _CV = ["sm_util_cv", "mem_util_cv"]
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield the range of the mean utilisations over settings."""
     for name, column in (("SM", "sm_util_mean"), ("Memory", "mem_util_mean")):
         shares = findings.settings[column].dropna()
         if len(shares):
@@ -41,21 +40,18 @@ def sentences(findings: Findings) -> Iterator[str]:
 
 
 def mean(findings: Findings) -> Spec | None:
-    """Draw mean SM and memory utilisation against workers, without caps and clocks."""
     note = "Values are means over all samples of a run's training windows."
     rows = findings.unlimited_series.dropna(subset=_MEAN, how="all")
     return _sm_and_memory(facet(rows, most=2 * MAX_LINES), _MEAN, "", note)
 
 
 def variation_by_limit(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw the CV of both utilisations against workers, by cap or clock."""
     note = "CV is the standard deviation over the mean, over all samples of a run."
     facets = facets_by_limit(findings.series.dropna(subset=_CV, how="all"), limit)
     return _sm_and_memory(facets, _CV, "CV of ", note)
 
 
 def _sm_and_memory(facets: Facets, columns: list[str], of: str, note: str) -> Spec | None:
-    """Draw a column of SM utilisation and one of memory utilisation."""
     if facets.rows.empty:
         return None
     quantities = [
@@ -66,7 +62,6 @@ def _sm_and_memory(facets: Facets, columns: list[str], of: str, note: str) -> Sp
 
 
 def joint(findings: Findings) -> Spec | None:
-    """Draw joint memory and SM utilisation at the two worker counts of ``compared_counts``."""
     if findings.joint is None or findings.joint.empty:
         return None
     series = findings.series[findings.series["run_id"].isin(findings.joint["run_id"])]

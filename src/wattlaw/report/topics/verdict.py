@@ -52,7 +52,6 @@ _MAX_SETTINGS, _MAX_PANELS = 150, 6
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield the recommendation of a single workload; of several, what the table shows."""
     if findings.runs.empty:
         yield "No run is done, so there is no result yet."
     if len(findings.advice) == 1:
@@ -114,7 +113,6 @@ def table(findings: Findings) -> tables.Table | None:
 
 
 def settings(advice: Advice) -> tables.Table | None:
-    """Return the recommended setting, the baseline, what ties, and the Pareto front."""
     named = [
         ("recommended" if advice.clearly_best else UNCLEAR, advice.recommended),
         ("baseline", advice.baseline),
@@ -139,7 +137,6 @@ def settings(advice: Advice) -> tables.Table | None:
 
 
 def caveats(findings: Findings) -> list[str]:
-    """Return the warnings of the advice and what limits the trust in the results."""
     merged = text.merge_warnings(findings.advice)
     return list(dict.fromkeys([*merged, *caveat_sentences(findings)]))
 
@@ -177,7 +174,6 @@ def _known_by(option: Option) -> str:
 
 
 def pareto(findings: Findings) -> Spec | None:
-    """Draw energy (without any, GPU-hours) against time of all settings, and what to run."""
     advices = [advice for advice in findings.advice if advice.pareto]
     if not advices:
         return None
@@ -215,7 +211,6 @@ def _hour_s(advice: Advice) -> float:
 
 
 def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
-    """Return time and energy (or GPU-hours) of settings, in the order of their importance."""
     runs = comparable_runs(findings.runs, advice.workload).rows
     spent = runs["time_s"] * runs["gpus"] / _hour_s(advice)
     if any(option.energy_j for option in advice.pareto):

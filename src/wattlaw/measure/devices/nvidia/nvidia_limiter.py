@@ -136,10 +136,8 @@ class _NotSupported(NotAvailable):
 
 
 def _read_profiles(handle: Any, read: Callable[..., Any]) -> list[tuple[str, ...]]:
-    """Return the profiles that a GPU offers, that are requested, and that it enforces.
-
-    There are none if the GPU, the driver or its bindings have none. ``read`` calls the driver.
-    """
+    """Return the profiles that a GPU offers, that are requested, and that it enforces; none if the
+    GPU, the driver or its bindings have none."""
     if not hasattr(pynvml, "nvmlDeviceWorkloadPowerProfileGetProfilesInfo"):
         return [(), (), ()]
     info = pynvml.c_nvmlWorkloadPowerProfileProfilesInfo_v1_t()
@@ -177,10 +175,8 @@ def _profile_mask(names: Collection[str]) -> Any:
 
 
 class NvidiaSmiLimiter(NvidiaLimiter):
-    """Limits GPUs by ``sudo -n nvidia-smi``, for users whom sudo allows it without a password.
-
-    ``docs/devices.md`` has the rules for sudoers.
-    """
+    """For users whom sudo allows it without a password; docs/devices.md has the rules for
+    sudoers."""
 
     @classmethod
     def open(cls) -> Self:
@@ -200,7 +196,6 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         )
 
     def permission_problem(self, device: str) -> str | None:
-        """Return that sudo does not allow nvidia-smi, which it lists without running it."""
         options = _power_options(self.read(device).power_limit_w or 0.0)
         if os.geteuid() == 0:
             return None
@@ -243,13 +238,11 @@ def _programs() -> tuple[str, str]:
 
 
 def _wait_for_others(uuid: str) -> None:
-    """Wait until no other nvidia-smi changes a GPU.
-
-    An nvidia-smi continues after the process that started it was killed. It would set its limit
-    after the previous limit is restored. Only processes of root and of this user count, by the real
-    user: any user can start a program of any name, but not as root. A program that runs as root for
-    its caller (setuid), as sudo does before its checks, keeps the caller's.
-    """
+    """Wait until no other nvidia-smi changes a GPU. One continues after the process that started it
+    was killed, and would set its limit after the previous one is restored. Only processes of root
+    and of this user count, by the real user: any user can start a program of any name, but not as
+    root. A program that runs as root for its caller (setuid), as sudo does before its checks, keeps
+    the caller's."""
     end_s, trusted = time.monotonic() + _WAIT_S, {0, os.getuid()}
     while True:
         changing = None

@@ -186,12 +186,9 @@ class GpuReader:
         return self._module_field is not None and len(self._compared_mw) < _COMPARISONS
 
     def period_s(self, shortest_s: float) -> float:
-        """Return the period at which to read the GPU.
-
-        It is as long as the driver's buffers allow. A polled GPU is not read more often than its
+        """As long as the driver's buffers allow. A polled GPU is not read more often than its
         counter changes, if the driver reports when, or than four times a second if its power is a
-        mean over 1 s without a counter.
-        """
+        mean over 1 s without a counter."""
         if self._buffered_s is not None:
             return max(shortest_s, self._buffered_s)
         # ``nvmlDeviceGetPowerUsage`` is a mean on GPUs newer than GA100 (NVML's documentation).
@@ -248,12 +245,10 @@ class GpuReader:
         return values.get(ENERGY)
 
     def conclude(self, changes: Sequence[FieldValue]) -> None:
-        """Derive the refresh period of the counter, and what it counts, from its first values.
-
-        On Grace Hopper the counter is that of the module (Zeus, pull request 172). Where there is
-        a module, the mean power by the counter decides; without it the counter is the module's.
-        A "module" that draws what its GPU draws is the GPU again.
-        """
+        """Derive the refresh period of the counter, and what it counts, from its first values. On
+        Grace Hopper the counter is that of the module (Zeus, pull request 172). Where there is a
+        module, the mean power by the counter decides; without it the counter is the module's. A
+        "module" that draws what its GPU draws is the GPU again."""
         # The first value is not of a refresh, but of the beginning of the search.
         steps = sorted(later.t_ns - value.t_ns for value, later in pairwise(changes[1:]))
         self._refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None
@@ -276,11 +271,8 @@ class GpuReader:
         self._counter_device = self._module_id
 
     def read(self, now_ns: int, *, last: bool) -> list[Sample]:
-        """Return the new samples; none if the GPU fails, and none after it is lost.
-
-        About once a second, or with the driver's buffers, all values are read; between that a
-        polled GPU has samples of its counter, power and utilisation.
-        """
+        """About once a second, or with the driver's buffers, all values are read; between that a
+        polled GPU has samples of its counter, power and utilisation. None if it fails."""
         is_due = last or now_ns - self._second_ns >= self._due_ns
         if self.problem is not None or not (is_due or self._is_polled):
             return []
@@ -328,7 +320,6 @@ class GpuReader:
         return samples
 
     def _new_counter(self, value: FieldValue | None, now_ns: int) -> tuple[int, float] | None:
-        """Return the counter as (ns since 1970, J) if it is a new reading."""
         if value is None:
             return None
         counter = (value.t_ns, value.value * 1e-3)
@@ -345,7 +336,6 @@ class GpuReader:
         return counter
 
     def _read_use(self, now_ns: int) -> list[Sample]:
-        """Return the utilisation, where the driver has no buffers of it."""
         self._use_ns, rates = now_ns, self._rates
         if self._buffers.keys() >= _USES:
             return []
@@ -419,7 +409,6 @@ class GpuReader:
 def _features(
     gpu: NvidiaGpu, capability: tuple[int, int] | None
 ) -> dict[str, str | float | bool | None]:
-    """Return the facts of a GPU that do not depend on how it is read."""
     handle, now_ns = gpu.handle, time.time_ns()
     scopes = [
         name
