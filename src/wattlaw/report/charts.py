@@ -104,15 +104,17 @@ def layer(table: pd.DataFrame, mark: str, encoding: Mapping[str, Any], **style: 
         row.update(
             {key: float(f"{value:.5g}") for key, value in row.items() if isinstance(value, float)}
         )
-    return {
-        "data": {"values": rows}, "mark": {"type": mark, **style}, "encoding": dict(encoding)
-    }  # fmt: skip
+    return {"data": {"values": rows}, "mark": {"type": mark, **style}, "encoding": dict(encoding)}
 
 
 def points(
-    table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, tooltip: Mapping[str, str],
+    table: pd.DataFrame,
+    x: Spec,
+    y: Spec,
+    styles: Styles,
+    tooltip: Mapping[str, str],
     size: int | None = 55,
-) -> Spec:  # fmt: skip
+) -> Spec:
     """Without a size, it is that of the styles. ``tooltip`` has a title for each column."""
     encoding: dict[str, Any] = {"x": x, "y": y, "shape": styles["shape"], **_by_line(styles)}
     encoding["tooltip"] = [
@@ -132,9 +134,15 @@ def is_numeric(column: pd.Series) -> bool:
 
 
 def error_bars(
-    table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, low: str = "low", high: str = "high",
-    *, horizontal: bool = False,
-) -> list[Spec]:  # fmt: skip
+    table: pd.DataFrame,
+    x: Spec,
+    y: Spec,
+    styles: Styles,
+    low: str = "low",
+    high: str = "high",
+    *,
+    horizontal: bool = False,
+) -> list[Spec]:
     table = table.dropna(subset=[low, high])
     if table.empty:
         return []
@@ -151,9 +159,14 @@ def line(table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, width: float = 1
 
 
 def band(
-    table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, low: str = "low", high: str = "high",
+    table: pd.DataFrame,
+    x: Spec,
+    y: Spec,
+    styles: Styles,
+    low: str = "low",
+    high: str = "high",
     opacity: float = 0.2,
-) -> Spec:  # fmt: skip
+) -> Spec:
     encoding = {"x": x, "y": y | {"field": low}, "y2": {"field": high}, **_by_line(styles)}
     return layer(table, "area", encoding, opacity=opacity, clip=True)
 

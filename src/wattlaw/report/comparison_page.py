@@ -43,8 +43,10 @@ def picture(comparison: Comparison) -> Picture:
 def write_comparison(comparison: Comparison, path: Path) -> None:
     warnings = tuple(map(str, comparison.warnings))
     parts = [
-        *sentences(comparison), picture(comparison), table(comparison),
+        *sentences(comparison),
+        picture(comparison),
+        table(comparison),
         BulletList("Warnings", warnings) if warnings else None,
-    ]  # fmt: skip
+    ]
     title = f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}"
     write_page(path, title, [PageSection.of("comparison", "Comparison", "screen", parts)])

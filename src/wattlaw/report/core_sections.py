@@ -167,11 +167,13 @@ def _by_limit(name: str, title: str, draw: Callable[..., Any], caption: str) -> 
     """Return a figure by power cap and one by SM clock."""
     return tuple(
         Figure(
-            f"{name}_by_{short}", f"{title} by {LIMIT_NAMES[limit]}", partial(draw, limit=limit),
+            f"{name}_by_{short}",
+            f"{title} by {LIMIT_NAMES[limit]}",
+            partial(draw, limit=limit),
             caption,
         )
         for short, limit in (("cap", "power_limit_w"), ("clock", "clock_limit_mhz"))
-    )  # fmt: skip
+    )
 
 
 def _read_methods() -> dict[str, tuple[Method, ...]]:

@@ -43,9 +43,14 @@ def write_report(
 
 
 def write_page(
-    path: Path, title: str, sections: Sequence[PageSection], *, origin: str = "", lead: str = "",
+    path: Path,
+    title: str,
+    sections: Sequence[PageSection],
+    *,
+    origin: str = "",
+    lead: str = "",
     interactive: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Write a page that loads nothing, and runs a script only if ``interactive``. ``origin``
     follows the titles of tables, and ``lead`` that of the page."""
     blocks = [block for section in sections for block in section.blocks]

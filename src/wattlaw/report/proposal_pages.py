@@ -111,12 +111,14 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
         ("parallel efficiency", fmt.estimate_text(point.efficiency)),
         (f"quality at global batch {fmt.number(point.setting.global_batch, 9)}", proposal.quality),
         ("source", _source(point)),
-    ]  # fmt: skip
+    ]
     return tables.build(
-        "campaign", "The planned campaign",
+        "campaign",
+        "The planned campaign",
         [tables.text("planned", itemgetter(0)), tables.text("amount", itemgetter(1))],
-        [row for row in rows if row[1] != fmt.MISSING], note=text(proposal, "campaign_note"),
-    )  # fmt: skip
+        [row for row in rows if row[1] != fmt.MISSING],
+        note=text(proposal, "campaign_note"),
+    )
 
 
 def _rows(points: Sequence[Point]) -> pd.DataFrame:
@@ -147,9 +149,10 @@ def picture(proposal: Proposal) -> Picture:
         axes = {"x": x, "y": y}
         layers = [
             charts.layer(ideal, "line", axes, strokeDash=[5, 4], color=charts.FAINT),
-            charts.reference_line(max(ran["at"]), "x"), charts.band(predicted, x, y, styles),
+            charts.reference_line(max(ran["at"]), "x"),
+            charts.band(predicted, x, y, styles),
             charts.line(predicted, x, y, styles),
-        ]  # fmt: skip
+        ]
         for table in (predicted[~predicted["at"].isin(of_runs["at"])], of_runs):
             if len(table):
                 layers += charts.curve(table, x, y, styles, title, joined=False)

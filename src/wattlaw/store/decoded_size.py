@@ -29,9 +29,13 @@ def unpacked_bytes(size: int, ratio: int) -> int:
 
 
 def check_decoded_size(
-    paths: Sequence[Path], columns: Collection[str], most_bytes: int, *, batch_rows: int = 65_536,
+    paths: Sequence[Path],
+    columns: Collection[str],
+    most_bytes: int,
+    *,
+    batch_rows: int = 65_536,
     texts_once: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Raise ``ValueError`` if columns of the files decode to more bytes together, or not at all.
     ``batch_rows`` are read at once. With ``texts_once`` a text that many rows of one batch share
     counts once."""

@@ -91,8 +91,9 @@ def read_live(
     reading = arrow_csv.ReadOptions(column_names=names)
     converting = arrow_csv.ConvertOptions(
         column_types={name: schema.field(name).type for name in names},
-        null_values=[""], strings_can_be_null=True,
-    )  # fmt: skip
+        null_values=[""],
+        strings_can_be_null=True,
+    )
 
     def read(start: int, end: int) -> list[pa.Table]:
         """Return the tables of the lines that can be read: those with a damaged one are halved."""

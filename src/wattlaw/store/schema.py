@@ -42,14 +42,14 @@ SAMPLES = pa.schema([TELEMETRY.field(name) for name in ("host", *Sample._fields)
 TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
 
 #: Columns that are never null in any table.
-REQUIRED = (
-    "run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict",
-)  # fmt: skip
+REQUIRED = ("run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict")
 _SOURCES = ("counter", "integral", "estimated", "simulated", "replayed", "none")
 _CHOICES = {
-    "energy_source": _SOURCES, "node_energy_source": _SOURCES,
-    "energy_verdict": VERDICTS, "node_energy_verdict": VERDICTS,
-}  # fmt: skip
+    "energy_source": _SOURCES,
+    "node_energy_source": _SOURCES,
+    "energy_verdict": VERDICTS,
+    "node_energy_verdict": VERDICTS,
+}
 #: The end of a window stays within the nanoseconds that 64 bits hold.
 _MAX_S, _MAX_NS = 4e9, 2**62
 

@@ -194,9 +194,13 @@ class Store:
         return records
 
     def arrow(
-        self, table: str, run_ids: Collection[str] | None = None, *, validate: bool = False,
+        self,
+        table: str,
+        run_ids: Collection[str] | None = None,
+        *,
+        validate: bool = False,
         snapshot: "Snapshot | None" = None,
-    ) -> "pa.Table":  # fmt: skip
+    ) -> "pa.Table":
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
         Parameters

@@ -16,8 +16,10 @@ from typing import Any
 PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]{1,4})?")
 #: Groups of three digits after a mark, and a fraction after another one.
-_SPACED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{3})(?:\1[0-9]{3})*"
-                     r"(?:[.,][0-9]+)?")  # fmt: skip
+_SPACED = re.compile(
+    r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{3})(?:\1[0-9]{3})*"
+    r"(?:[.,][0-9]+)?"
+)
 _WITH_COMMAS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?")
 _WITH_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
 _TRAILING_UNIT = re.compile(r"\s*[A-Za-zµμ%]+$")

@@ -39,8 +39,10 @@ _OPEN_WAIT_S = 1.0
 _NAME = re.compile(r"(?:(cpu|memory|accel)(\d*)_)?energy")
 _VALUE = re.compile(r"(\d{1,18}) J(?: (\d{1,18}) us)?")
 _PARTS: Mapping[str, tuple[Kind, str]] = {
-    "cpu": ("cpu", "processors"), "memory": ("dram", "memory"), "accel": ("gpu", "accelerator"),
-}  # fmt: skip
+    "cpu": ("cpu", "processors"),
+    "memory": ("dram", "memory"),
+    "accel": ("gpu", "accelerator"),
+}
 _NODE_CONTAINS: tuple[Kind, ...] = ("module", "gpu", "cpu", "dram")
 _VISIBLE = (
     "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
@@ -170,8 +172,10 @@ def _parse(text: str) -> tuple[int, float | None]:
 
 def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
     facts: dict[str, Any] = {
-        "energy_counter": "pm_counters", "counter_refresh_s": refresh_s, "age_s": _age_s(path),
-    }  # fmt: skip
+        "energy_counter": "pm_counters",
+        "counter_refresh_s": refresh_s,
+        "age_s": _age_s(path),
+    }
     if match[1] is None:
         facts |= {"scope": "node with all its parts", "is_shared": shares_node()}
         return Device("cray-node", "node", "node by pm_counters", facts, _NODE_CONTAINS)

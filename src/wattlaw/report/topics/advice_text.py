@@ -33,9 +33,10 @@ _CAVEATS = {
 }
 #: Warnings that the other one makes superfluous.
 _IMPLIED = {
-    "energy-simulated": "simulated", "energy-replayed": "replayed",
+    "energy-simulated": "simulated",
+    "energy-replayed": "replayed",
     "quality-not-measured": "batch-quality-unknown",
-}  # fmt: skip
+}
 #: Warnings that say for how many epochs totals are.
 _EPOCHS = ("epochs-differ", "epochs-unknown")
 _ONLY = "the only setting that is compared"

@@ -161,9 +161,10 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
         falling = rows.sort_values("limit", ascending=False, na_position="first")
         labels = list(dict.fromkeys(falling["label"]))
         axis = {  # the unit is in the title, not in each label
-            "labelExpr": f"replace(datum.label, ' {unit}', '')", "labelAngle": 0,
+            "labelExpr": f"replace(datum.label, ' {unit}', '')",
+            "labelAngle": 0,
             "labelOverlap": "greedy",
-        }  # fmt: skip
+        }
         x = charts.field(
             "label", "nominal", title=f"{LIMIT_NAMES[limit]} ({unit})", sort=labels,
             scale={"domain": labels}, axis=axis,

@@ -47,8 +47,10 @@ def decision_text(decision: Decision) -> str:
         unclear = others = ""
         if not decision.clearly_best:
             unclear = "no setting is clearly best; leading: "
-            shown = [f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
-                     for item in decision.others]  # fmt: skip
+            shown = [
+                f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
+                for item in decision.others
+            ]
             others = f" ({'; '.join(shown)})" if shown else ""
         text = (
             f"decision: {unclear}{label(decision.setting, decision.worker)}: within "

@@ -290,8 +290,9 @@ def _with_sd(rows: pd.DataFrame, column: str, size: float) -> pd.DataFrame:
 def _points(table: pd.DataFrame, x: Spec, y: Spec, styles: charts.Styles) -> list[Spec]:
     tooltip = {"line": "line", "gpus": "workers", "global_batch": "global batch"}
     return [
-        *charts.error_bars(table, x, y, styles), charts.points(table, x, y, styles, tooltip, 40)
-    ]  # fmt: skip
+        *charts.error_bars(table, x, y, styles),
+        charts.points(table, x, y, styles, tooltip, 40),
+    ]
 
 
 def _law_lines(findings: Findings, facets: Facets, size: float) -> pd.DataFrame:

@@ -89,19 +89,23 @@ def _heat_map(counts: pd.DataFrame, title: str) -> Spec:
     """Return each bin's share of the samples as its colour."""
     table, step = counts.groupby(["sm_bin", "mem_bin"])["samples"].sum().reset_index(), 100 / BINS
     table = table.assign(
-        sm=table["sm_bin"] * step, memory=table["mem_bin"] * step,
-        sm_end=(table["sm_bin"] + 1) * step, memory_end=(table["mem_bin"] + 1) * step,
+        sm=table["sm_bin"] * step,
+        memory=table["mem_bin"] * step,
+        sm_end=(table["sm_bin"] + 1) * step,
+        memory_end=(table["mem_bin"] + 1) * step,
         share=100 * table["samples"] / table["samples"].sum(),
-    )  # fmt: skip
+    )
     scale = {"domain": [0, 100], "nice": False}
     ticks = {"values": [0, 25, 50, 75, 100]}
     colours = {
         "scheme": "viridis", "type": "log", "domain": [0.01, 100], "reverse": True, "clamp": True
     }  # fmt: skip
     legend = {
-        "orient": "bottom", "gradientLength": 260, "values": [0.01, 0.1, 1, 10, 100],
+        "orient": "bottom",
+        "gradientLength": 260,
+        "values": [0.01, 0.1, 1, 10, 100],
         "format": "~g",
-    }  # fmt: skip
+    }
     share = charts.field("share", title="share of samples (%)")
     encoding: Spec = {
         "x": charts.field("sm", title="SM utilisation (%)", scale=scale, axis=ticks),

@@ -95,21 +95,23 @@ def table(findings: Findings) -> tables.Table | None:
 
     columns = [
         tables.text("workload", lambda row: row[0].workload),
-        tables.text("run on", lambda row: row[1].label
-                    + ("" if row[0].clearly_best else f" ({UNCLEAR})")),
+        tables.text(
+            "run on", lambda row: row[1].label + ("" if row[0].clearly_best else f" ({UNCLEAR})")
+        ),
         tables.text(LARGER_BATCH, lambda row: row[0].any_batch and row[0].any_batch.label),
         *_amounts(rows),
         tables.text("against the baseline", lambda row: change(row[0])),
         tables.Column("sure", lambda row: probability(row[0])),
         tables.text("measure next", lambda row: next_run(*row)),
         tables.text("known by", lambda row: _known_by(row[1])),
-    ]  # fmt: skip
+    ]
     note = (
         "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
         f"within {fmt.percent(Question().tolerance, 2)} of the best setting."
     )
-    return tables.build("recommended", "What to run, by workload", columns, rows, note=note,
-                        command=_COMMAND)  # fmt: skip
+    return tables.build(
+        "recommended", "What to run, by workload", columns, rows, note=note, command=_COMMAND
+    )
 
 
 def settings(advice: Advice) -> tables.Table | None:
@@ -179,8 +181,9 @@ def pareto(findings: Findings) -> Spec | None:
         return None
     shown = advices[:_MAX_PANELS]
     names = unique_labels([advice.workload for advice in shown], 36)
-    energies = [option.energy_j.mean for advice in shown for option in advice.pareto
-                if option.energy_j]  # fmt: skip
+    energies = [
+        option.energy_j.mean for advice in shown for option in advice.pareto if option.energy_j
+    ]
     several = len({advice.unit for advice in shown}) > 1
     joules, unit = (1.0, "J") if several else fmt.choose_unit(energies, fmt.JOULE_UNITS)
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
@@ -258,11 +261,13 @@ def _layers(
     legend = {"title": None, "orient": "bottom", "columns": 5}
     colour, shape = (
         charts.field(
-            "line", "nominal", legend=legend,
+            "line",
+            "nominal",
+            legend=legend,
             scale={"domain": list(kinds), "range": [look[at] for look in kinds.values()]},
         )
         for at in (0, 1)
-    )  # fmt: skip
+    )
     styles = {"color": colour, "shape": shape}
     front = table[table["line"].isin([_FRONT, _PREDICTED])].sort_values("time")
     predicted = table[table["line"] == _PREDICTED]

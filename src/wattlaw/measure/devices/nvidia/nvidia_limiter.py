@@ -154,9 +154,11 @@ def _read_profiles(handle: Any, read: Callable[..., Any]) -> list[tuple[str, ...
 def _numbers(mask: Any) -> list[int]:
     words = enumerate(mask.mask)
     return [
-        word * _MASK_BITS + bit for word, bits in words for bit in range(_MASK_BITS)
+        word * _MASK_BITS + bit
+        for word, bits in words
+        for bit in range(_MASK_BITS)
         if bits >> bit & 1
-    ]  # fmt: skip
+    ]
 
 
 def _profile_name(number: int) -> str:
