@@ -73,7 +73,6 @@ def checked(
 
 
 def _with_ids(source: Source, frame: pd.DataFrame, options: Options) -> pd.DataFrame:
-    """Return the readings with a device each: rows without one are of one GPU, or refused."""
     has_id = frame["device"] != ""
     if has_id.any():
         source.account.leave_out("no index or uuid of the GPU", *frame["line"][~has_id])

@@ -22,8 +22,6 @@ GROUP = "wattlaw.importers"
 
 @dataclass(frozen=True)
 class Mark:
-    """A window of a time series that the user or a second file names."""
-
     start_ns: int
     end_ns: int
     phase: str = "run"

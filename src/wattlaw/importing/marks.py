@@ -44,8 +44,6 @@ _EVALUATION = re.compile(
 
 
 class _Point(NamedTuple):
-    """A line that ends a window; its step is None where the pattern has no such group."""
-
     row: int
     t_ns: int
     step: int | None

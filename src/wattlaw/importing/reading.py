@@ -52,8 +52,6 @@ MISSING = frozenset({
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a file with a header: its number, its cells, and the columns they belong to."""
-
     number: int
     header: tuple[str, ...]
     cells: list[str]
@@ -184,7 +182,6 @@ def _with_decimal_commas(line: str, count: int) -> list[str]:
 
 
 def headers_in(head: bytes) -> Iterator[set[str]]:
-    """Yield the cells of each of the first lines of a CSV file, the header among them."""
     for line in head.decode("utf-8-sig", "replace").splitlines()[:HEADER_LINES]:
         for delimiter in DELIMITERS:
             yield {*split_cells(line[:MAX_LINE], delimiter)}

@@ -165,9 +165,8 @@ def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> Impo
 
 
 def workload_of(path: Path) -> str:
-    """Return the name of a training whose file has the same name in each folder: that of the
-    folder, or of the one above where a tool makes it (``version_0``, ``checkpoint-500``,
-    ``train``)."""
+    """Return the name of the folder of a training, or of the one above where a tool makes it
+    (``version_0``, ``checkpoint-500``, ``train``)."""
     folder = path if path.is_dir() else path.absolute().parent
     while _MADE_BY_TOOLS.fullmatch(folder.name) and folder.parent.name:
         folder = folder.parent

@@ -95,8 +95,6 @@ class SlurmImporter:
 
 
 class _Accounting:
-    """Makes runs of jobs, and sums up those that are left out or doubtful."""
-
     def __init__(self, source: Source, options: Options, workload: str | None) -> None:
         self._account, self._options = source.account, options
         self._maker = RunMaker(source.path, options)

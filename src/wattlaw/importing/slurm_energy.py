@@ -37,8 +37,6 @@ _EDGE = 0.005
 
 @dataclass(frozen=True)
 class Energy:
-    """An energy of the accounting, and why it is unknown or doubtful, if it is."""
-
     joules: float | None = None
     source: str | None = None
     why: str | None = None
@@ -114,8 +112,7 @@ def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> E
 
 def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
     """Return the greatest energy of steps that follow each other. Steps that overlap may count the
-    same nodes twice, as the batch step and those within it do; one without a time may overlap
-    all."""
+    same nodes twice, as the batch step and those within it do, or one without a time."""
     alone, timed, why = list[tuple[float, str]](), list[tuple[float, float, float]](), None
     started = 0  # by srun, apart from "batch" and "extern"
     for _, row in steps:

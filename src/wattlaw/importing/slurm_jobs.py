@@ -58,7 +58,6 @@ def nodes_of(row: Row) -> int | None:
 
 
 def gpus_of(row: Row) -> tuple[int | None, list[str]]:
-    """Return the number of GPUs, those requested if no others are known, and their types."""
     types: dict[str | None, float] = {}
     for name, amount in resources(row.get("AllocTRES") or row.get("ReqTRES", "")):
         if match := _GPU.fullmatch(name):
@@ -79,7 +78,6 @@ def duration_of(row: Row) -> float | None:
 
 
 def resources(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the resources of ``cpu=8,gres/gpu=4`` and of ``gres/gpu:a100:4``."""
     for part in text.split(","):
         name, equals, amount = part.strip().partition("=")
         if not equals:

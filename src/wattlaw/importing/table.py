@@ -25,9 +25,8 @@ MAX_WINDOWS = 2_000_000
 
 
 class TableImporter:
-    """One row of a CSV, JSON-lines or Parquet file is one run. Rows of the same setting are
-    numbered as its repeats, rejected ones included, unless the field ``repeat`` gives the
-    number."""
+    """One row of a table is one run. Rows of the same setting are numbered as its repeats, rejected
+    ones included, unless the field ``repeat`` gives the number."""
 
     name = "table"
     description = "a .csv, .jsonl or .parquet table, with --map"

@@ -59,8 +59,7 @@ _PHASES = (
 def assemble(
     parts: Sequence[tuple[Path, Imported]], options: Options
 ) -> tuple[list[ImportedRun], list[str], list[str]]:
-    """Return the runs of several files, how their windows were marked, and what is left out.
-    Readings get the windows of runs from other files, else those of marks, else their active
+    """Readings get the windows of runs from other files, else those of marks, else their active
     phases."""
     runs = [run for _, part in parts for run in part.runs]
     marks = [*options.windows, *(mark for _, part in parts for mark in part.marks)]
@@ -212,7 +211,6 @@ def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool
 
 
 def phase_of(name: str) -> str:
-    """Return the phase of a window that a user has named: ``epoch`` is one of training."""
     known = (phase for phase, pattern in _PHASES if pattern.search(name))
     clean = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:50]
     return next(known, clean or "window")
@@ -285,7 +283,6 @@ def overlapping(spans: Mapping[Key, tuple[str, int, int]]) -> dict[Key, str]:
 
 
 def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], str, list[str]]:
-    """Return the phases in which a GPU is active, how they were detected, and what is left out."""
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
         raise BadInput(f"{path}: given one reading; a time series needs at least two")

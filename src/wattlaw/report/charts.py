@@ -226,7 +226,6 @@ def y_values(table: pd.DataFrame, *others: float | None) -> list[float]:
 
 
 def counts_axis(counts: Iterable[float], title: str = WORKERS) -> Spec:
-    """Return a logarithmic axis of ``at`` with ticks at the measured counts."""
     ticks = sorted({round(count) for count in counts})
     domain = [ticks[0] / MARGIN, ticks[-1] * MARGIN]
     scale = {"type": "log", "base": 2, "domain": domain, "nice": False}

@@ -164,7 +164,6 @@ def _environment(content: Content) -> Parts:
 
 
 def _by_limit(name: str, title: str, draw: Callable[..., Any], caption: str) -> tuple[Figure, ...]:
-    """Return a figure by power cap and one by SM clock."""
     return tuple(
         Figure(
             f"{name}_by_{short}",
@@ -338,10 +337,7 @@ def gallery() -> tuple[Figure, ...]:
 
 
 def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
-    """Return a layout by its name, the default for None, with the ``wanted`` sections of add-ons.
-
-    Raises ``BadInput`` if the layout or a section is unknown.
-    """
+    """The default for None, with the ``wanted`` sections of add-ons."""
     added = added_sections()
     if missing := {*wanted} - {*added}:
         raise BadInput(f"report: no add-on with the section {', '.join(missing)} is installed")
@@ -369,7 +365,6 @@ def figure_scope(figure: str) -> str:
 
 
 def sections(content: Content) -> tuple[PageSection, ...]:
-    """Return the sections of the content's layout that have a sentence or a block."""
     known = all_sections()
     folded: State = "folded" if content.layout.name is None else "open"
     shown = []

@@ -209,7 +209,6 @@ def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Seque
 
 
 def shorten_middle(text: str, most: int = MAX_LENGTH) -> str:
-    """Return a name on one line without invisible characters, cut in the middle if it is long."""
     text = collapse_whitespace(replace_invisible(text))
     if len(text) <= most:
         return text

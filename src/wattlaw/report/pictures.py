@@ -106,7 +106,8 @@ class Picture:
 
     @cached_property
     def narrow_address(self) -> str:
-        """A picture for a phone: panels below each other, and a legend of two columns; or empty."""
+        """A picture for a phone, if it needs one: panels below each other, a legend of two
+        columns."""
         if self.name not in _FOR_PHONES:
             return ""
         panels = deepcopy(self.in_page["concat"])
@@ -186,10 +187,6 @@ def figure_kinds(text: str) -> tuple[str, ...]:
 def write_figures(
     pictures: Iterable[Picture], folder: Path, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
-    """Write each picture as files of these kinds, and return their paths.
-
-    ``html`` is an interactive figure in one file that needs no network.
-    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for picture in pictures:

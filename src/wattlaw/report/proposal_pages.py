@@ -35,7 +35,6 @@ _LATEX = str.maketrans(
 
 
 def text(proposal: Proposal, name: str) -> str:
-    """Return a text of the template ``proposal.j2``, in a line."""
     ran = [point for point in proposal.points if point.runs]
     runs_by_source = Counter[str]()
     for point in ran:

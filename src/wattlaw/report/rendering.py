@@ -33,7 +33,6 @@ def environment(package: str = "wattlaw.report") -> jinja2.Environment:
 
 
 def render(template: str, specs: Mapping[str, dict[str, Any]] | None = None, **values: Any) -> str:
-    """Return a page; where there are ``specs`` by name, its scripts draw these figures."""
     scripts, data = [], ""
     if specs is not None:
         bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]

@@ -26,8 +26,6 @@ Cell = str | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and the content of a cell; None is a missing value."""
-
     heading: str
     cell: Cell
     numeric: bool = True
@@ -104,7 +102,6 @@ def build(
 
 
 def as_html(frame: "pd.DataFrame", lines: Iterable[str] = ()) -> str:
-    """Return lines of text and a table for a notebook. All text from data is escaped."""
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     if frame.empty:
         return text
@@ -143,7 +140,6 @@ def scaled(heading: str, cell: Cell, size: float) -> Column:
 
 
 def amount(noun: str, key: str, rows: "pd.DataFrame", units: fmt.Units) -> Column:
-    """Return a column of energies or times in the unit of the median of ``rows``."""
     size, unit = fmt.choose_unit(rows[key], units)
     return scaled(f"{noun} ({unit})", key, size)
 
@@ -165,7 +161,6 @@ def in_unit(
 def interval(
     heading: str, key: str, digits: int = 3, ends: tuple[str, str] = _ENDS, size: float = 1.0
 ) -> Column:
-    """Return a column of intervals from ``<key>_low`` to ``<key>_high``, in a unit of this size."""
     low, high = (key + end for end in ends)
     return Column(heading, lambda row: fmt.interval(row[low] / size, row[high] / size, digits))
 
@@ -175,7 +170,6 @@ def estimate(heading: str, key: str) -> Column:
 
 
 def with_interval(row: Any, key: str) -> str:
-    """Return a number of a row with its interval, from ``<key>_low`` to ``<key>_high``."""
     return fmt.with_interval(*(row[key + end] for end in ("", *_ENDS)))
 
 

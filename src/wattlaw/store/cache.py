@@ -37,7 +37,6 @@ Read = Callable[[Sequence[str]], tuple[pa.Table, Collection[str]]]
 
 
 def folder_keys(runs: Path) -> dict[str, int]:
-    """Return what the files of runs are, by run id in order: a hash of sizes, times and inodes."""
     try:
         with os.scandir(runs) as entries:
             run_ids = [entry.name for entry in entries if entry.is_dir()]
@@ -102,7 +101,6 @@ def read_through(
 
 
 def by_run(table: pa.Table) -> pa.Table:
-    """Return a table in order of run id; the rows of a run keep their order."""
     ids = table["run_id"]
     if len(ids) < 2 or pc.all(pc.less_equal(ids[:-1], ids[1:])).as_py():
         return table
@@ -133,7 +131,6 @@ def _hits(path: Path, schema: pa.Schema, keys: Mapping[str, int]) -> pa.Table:
 
 
 def _replace(path: Path, table: pa.Table, runs: Path) -> None:
-    """Write the file of a cache; a store that cannot be written stays without."""
     folder = path.parent
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(runs.stat().st_mode)

@@ -56,8 +56,6 @@ _MILLI_OR_MEGA = (1e-3, 3.6, 1e6, 3.6e9)
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, as far as its unit and its numbers depend on it."""
-
     name: str
     label: str  # the name, with the unit of a row below the header
     first: Any = None  # the first cell that is not blank
@@ -279,15 +277,13 @@ def columns_of(text: str | None) -> dict[str, str]:
 def parse_map(text: str, options: Mapping[str, str | None]) -> FieldMap:
     """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name. A field
     is one of ``fields.FIELDS``, with another unit (``step_time_ms``) or without one, a rate such as
-    ``samples_per_s``, or ``options.NAME``. ``options`` has more constants by field; None is left
-    out."""
+    ``samples_per_s``, or ``options.NAME``. ``options`` has more constants by field."""
     fields = _parse(_pairs(text), options)
     fields.check("--map")
     return fields
 
 
 def map_of_columns(names: Iterable[str], others: Mapping[str, Field]) -> FieldMap:
-    """Return the mapping of columns that are named as fields, or as ``others``."""
     targets: dict[str, Target] = {}
     for name in names:
         target = _target(name, others, "columns")

@@ -33,8 +33,6 @@ _BATCH_ROWS = 50_000
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``."""
-
     record: RunRecord
     windows: Sequence[dict[str, Any]]  # stored, as samples are, if the run is done
     telemetry: pa.Table | None = None

@@ -65,8 +65,6 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The rows of a table, and the account of those that are none."""
-
     path: Path
     time_field: str  # ``epoch_time_s`` or ``step_time_s``
     rows: tuple[Measurement, ...]

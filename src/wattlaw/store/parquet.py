@@ -20,7 +20,6 @@ OnDamage = Callable[[Path, BadInput], None]
 def read_all(
     paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage, *, validate: bool = False
 ) -> pa.Table:
-    """Return the tables of finished runs or imports as one; see ``read_checked``."""
     tables = [schema.empty_table()]
     for path in paths:
         try:
@@ -32,7 +31,6 @@ def read_all(
 
 
 def check_columns(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage) -> None:
-    """Check the columns, but not the rows, of finished runs' files."""
     for path in paths:
         try:
             with _errors_name_file(path):

@@ -60,7 +60,6 @@ class SamplerReport(_FiniteModel):
 
 
 def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the facts about devices with ``kind`` and ``contains``, by host and device."""
     return {
         (report.host, device.id): device.facts | {"kind": device.kind, "contains": device.contains}
         for report in reports

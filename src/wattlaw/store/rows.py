@@ -111,8 +111,6 @@ def _csv(path: Path, needed: Collection[str] | None) -> Rows:
 
 
 class _Lines:
-    """The lines of a file; ``take`` returns those that are not blank since its last call."""
-
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._taken = enumerate(lines, 1), dict[int, str]()
 

@@ -127,7 +127,6 @@ class RunFolder:
             remove_abandoned(folder)
 
     def remove_stale_live_files(self) -> None:
-        """Remove the live files of a done run whose process was killed before it removed them."""
         if (self.path / "live").exists():
             with RunLock(self) as lock:
                 if lock.acquire():

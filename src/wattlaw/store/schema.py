@@ -88,7 +88,6 @@ _OF_SITE = tuple(name for name in Site.model_fields if f"site_{name}" in RUNS.na
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> pa.Table:
-    """Return rows as a table; raise ArrowException or OverflowError if one does not fit."""
     used = set[str]().union(*rows)
     columns = [
         pa.array([row.get(field.name) for row in rows], field.type)

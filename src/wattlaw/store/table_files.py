@@ -45,7 +45,6 @@ def write_csv(file: TextIO, table: pa.Table, *, raw: bool = False) -> None:
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the rows with values that JSON has."""
     for batch in table.to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             yield {name: _plain(value) for name, value in row.items()}

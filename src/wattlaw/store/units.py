@@ -120,8 +120,6 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
 
 
 def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
-    """Return the decimal marks, ``.`` or ``,``, that the cells of a column show. Numbers may have a
-    unit behind them."""
     marks = set()
     for cell in cells:
         if not isinstance(cell, str) or len(cell) > 100:
@@ -169,8 +167,6 @@ def number_or_inf(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit that a column names: its text, and what it is counted for, such as a step."""
-
     text: str
     per: frozenset[str] = frozenset()
 
@@ -191,7 +187,6 @@ def factor(unit: str, dimension: str) -> float | None:
 
 
 def unit_in_name(column: str) -> Unit | None:
-    """Return the unit with which a column's name ends; None without one."""
     if rate_in_name(column) is not None:
         return None
     per = {match[1].lower() for match in _PER.finditer(column)}

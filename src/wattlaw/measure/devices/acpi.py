@@ -27,8 +27,6 @@ _CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
 
 @dataclass(frozen=True)
 class PowerMeter:
-    """An ACPI power meter, and the channel and socket that it names, if it does."""
-
     folder: Path
     channel: str | None = None
     socket: int = 0

@@ -163,7 +163,6 @@ def _parse_energy(text: str) -> int:
 
 
 def _parse(text: str) -> tuple[int, float | None]:
-    """Return the energy in joules, and its time in seconds since 1970 if the file has one."""
     match = _VALUE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:20]!a} is not an energy in J")

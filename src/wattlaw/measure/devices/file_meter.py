@@ -92,8 +92,6 @@ class FileSource:
 
 
 class FileMeter(Meter):
-    """Reads several files; subclasses find them, and the devices that cannot be read."""
-
     def __init__(
         self,
         sources: Sequence[FileSource],
@@ -141,9 +139,8 @@ def failed_device(device: Device, reason: object) -> Device:
 
 def shares_node(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether a Slurm job may share its node: it has neither requested the node for itself
-    nor all processors. ``SLURM_CPUS_ON_NODE`` counts those of the job or its step on this node, and
-    ``SLURM_JOB_CPUS_PER_NODE`` of the job on each of its nodes, such as ``64(x2),32``
-    (sbatch(1))."""
+    nor all processors: ``SLURM_CPUS_ON_NODE`` are those of the job or its step on this node, and
+    ``SLURM_JOB_CPUS_PER_NODE`` of the job on each node, such as ``64(x2),32`` (sbatch(1))."""
     if "SLURM_JOB_ID" not in environ or any(name in environ for name in _EXCLUSIVE):
         return False
     nodes = _CPUS.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))

@@ -57,7 +57,6 @@ class HostMeter(Meter):
         return [Device("host", "cpu", name, has_energy=is_estimate)]
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
-        """Return the busy cores since the previous sample and the resident memory now."""
         t_ns = time.time_ns()
         use = self._sum()
         if use is None:

@@ -155,8 +155,6 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
 
 
 class IntelMeter(FileMeter):
-    """The energy of the cards that the environment makes visible."""
-
     accelerator = Accelerator(
         torch_kind="xpu",
         backend="xccl",

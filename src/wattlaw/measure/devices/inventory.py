@@ -79,7 +79,6 @@ def accelerators() -> list[Accelerator]:
 
 
 def visible_gpu_ids() -> list[str]:
-    """Return the ids of the GPUs that the environment makes visible; none without a driver."""
     return list(dict.fromkeys(visible_devices().values()))
 
 

@@ -36,8 +36,6 @@ G = TypeVar("G", bound=Gpu)
 
 @dataclass(frozen=True)
 class GpuSelection(Generic[G]):
-    """The GPUs that this process may use, each once, and notes about the selection."""
-
     gpus: tuple[G, ...]
     notes: tuple[str, ...] = ()
     #: The GPU of each listed device, by the device's id: of the GPU, or of a MIG instance of it.

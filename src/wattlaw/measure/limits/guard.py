@@ -77,7 +77,6 @@ class LimitLease:
         return tuple(reports)
 
     def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
-        """Set each limit of a device by the first limiter that may."""
         device, name = state.device, ""
         usable = limiters_for(device, limiters)
         for part, change in changes(device, limits).items():
@@ -96,7 +95,6 @@ class LimitLease:
         return report_applied_limits(state, limits, name, limiters[name])
 
     def _recover(self, saved: SavedState, limiters: Limiters) -> None:
-        """Restore what an ended process of this user has left limited."""
         device = saved.device
         if not saved.is_for_this_host:
             raise NotAvailable(
@@ -172,7 +170,6 @@ def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitL
 
 
 def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> str:
-    """Return a message that other processes have locked devices, with their users if known."""
     folder = folder or StateFolder()
     found = {device: folder.lock_owner(device) for device in devices}
     owners = ", ".join(f"{device}: {owner}" for device, owner in found.items() if owner)

@@ -28,8 +28,6 @@ _MAX_BYTES = 65_536
 
 
 class PrologReport(BaseModel):
-    """What a prolog reports to a job about its request on one node."""
-
     model_config = ConfigDict(frozen=True)
 
     job_id: str

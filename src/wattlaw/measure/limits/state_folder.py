@@ -27,8 +27,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SavedState(BaseModel):
-    """The state of one device before it was limited, and who limited it."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     device: str
@@ -98,7 +96,6 @@ class StateFolder:
         self.check()
 
     def check(self) -> None:
-        """Raise ``NotAvailable`` if it is no folder, or other users than root can write it."""
         try:
             if not stat.S_ISDIR(self.path.lstat().st_mode):
                 raise NotAvailable(f"{self.path} is not a folder")
@@ -133,7 +130,6 @@ class StateFolder:
         return None
 
     def lock_owner(self, device: str) -> str | None:
-        """Return who has locked a device on this machine, such as ``pid 123 (ada)``, or None."""
         holder = machine_lock.holder(f"limits/{device}")
         if holder is None:
             return None

@@ -202,7 +202,6 @@ class Power:
         return (part.energy_j or 0.0) / total_j + uncovered
 
     def estimate(self, start_ns: int, end_ns: int) -> EnergyEstimate:
-        """Return the integral over the covered part by the trapezoidal rule, with exact edges."""
         if len(self._t_ns) < 2 or end_ns <= start_ns:
             return _NO_ESTIMATE
         first = max(0, int(np.searchsorted(self._t_ns, start_ns, side="right")) - 1)
@@ -223,7 +222,6 @@ class Power:
 
 
 def _max_gap_ns(spacing_s: float | None) -> float:
-    """Return the longest time between two readings that is not a gap, in ns."""
     return max(MAX_GAP_S, 5 * (spacing_s or 0.0)) * 1e9
 
 

@@ -67,7 +67,6 @@ def power_fault(
 def energy_fault(
     energies_j: Mapping[str, Any], duration_s: float | None, gpus: int, nodes: int
 ) -> str | None:
-    """Return why energies ``KIND_energy_j`` of a window imply an impossible power, or None."""
     for kind in MAX_DEVICE_W if duration_s else ():
         if (energy_j := energies_j.get(f"{kind}_energy_j")) is not None and duration_s:
             what = f"{kind}_energy_j, {energy_j:.4g} J in {duration_s:.4g} s,"
@@ -96,7 +95,6 @@ class Bounds:
     def fault(
         self, what: str, lowest_w: float, highest_w: float, *, busy: bool = False
     ) -> str | None:
-        """Return why powers between two values are implausible, None if they are plausible."""
         if not highest_w <= self.max_w:
             return f"{what} {highest_w:.4g} W, above the {self.max_w:.4g} W that are possible"
         min_w = self.min_busy_w if busy else self.min_w

@@ -48,21 +48,18 @@ _READY_S, _GRACE_S, _KILL_WAIT_S = 15.0, 20.0, 5.0
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
-    """Return the command line that starts a sampler as a child of this process. It ends on SIGUSR2
-    and, with ``handles_sigterm``, on SIGTERM, which a scheduler sends some time before a job's
-    end."""
+    """It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM, which a scheduler sends some
+    time before a job's end."""
     line = isolated_python("-m", "wattlaw.measure.telemetry.sampler", str(folder), host)
     line += [str(os.getpid()), json.dumps(dataclasses.asdict(target))]
     return line if handles_sigterm else [*line, "--no-sigterm"]
 
 
 def stream_path(folder: Path, host: str) -> Path:
-    """Return the path of a host's samples during a run. The file exists once sampling has begun."""
     return folder / f"telemetry.{host}.csv"
 
 
 def report_path(folder: Path, host: str) -> Path:
-    """Return the path of the report that a sampler writes at an orderly end."""
     return folder / f"sampler.{host}.json"
 
 
@@ -195,7 +192,6 @@ class MeterPoller:
         return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
 
     def give_up(self, reason: str) -> None:
-        """Stop polling this meter, even while a call of it is running."""
         self.next_s = self.due_s = self._limit_s = math.inf
         self._problem = f"{self.name} no longer read: {reason}"
 
@@ -213,8 +209,6 @@ class MeterPoller:
 
 
 class Sampler:
-    """Reads every registered meter and writes its samples, until it receives a signal."""
-
     def __init__(
         self, folder: Path, host: str, target: Target, parent_pid: int, ends_on: Set[signal.Signals]
     ) -> None:

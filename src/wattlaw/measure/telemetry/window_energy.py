@@ -154,8 +154,7 @@ class _Host:
         }
 
     def _kind(self, kind: str, start_ns: int, end_ns: int) -> _Kind:
-        """Return the energies of the devices of a kind; an estimate is never added to a
-        measurement."""
+        """An estimate is never added to a measurement."""
         devices = [device for device in self._devices if device.kind == kind]
         sources = {device.power_source for device in devices}
         best = next((source for source in POWER_SOURCES if source in sources), None)
@@ -219,7 +218,6 @@ def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
 
 
 def _verdict(verdicts: list[Verdict], *, known: bool) -> Verdict:
-    """Return the worst verdict; ``partial`` if some devices have no energy."""
     if not known:
         return "unavailable"
     known_verdicts: list[Verdict] = ["partial" if v == "unavailable" else v for v in verdicts]

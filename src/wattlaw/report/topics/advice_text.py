@@ -142,7 +142,6 @@ def _caveats(advice: Advice) -> list[str]:
 
 
 def hours(advice: Advice, option: Option) -> tuple[float, str]:
-    """Return the GPU-hours of an option, or GPU-seconds of a sample or step, with their name."""
     if advice.unit in ("sample", "step"):
         return option.train_time_s.mean * option.gpus, f"{advice.worker}-seconds"
     return option.gpu_hours.mean, f"{advice.worker}-hours"
@@ -278,7 +277,6 @@ def _tie(advice: Advice, tie: Tie) -> str:
 
 
 def _difference(advice: Advice, option: Option) -> str:
-    """Return an option's GPUs, and those of its other settings that the recommended one lacks."""
     known = advice.recommended.label if advice.recommended else ""
     gpus, *others = option.label.split(", ")
     text = ", ".join([gpus, *(part for part in others if part not in known)])

@@ -98,7 +98,6 @@ def quality_sentences(findings: Findings) -> Iterator[str]:
 
 
 def _label(findings: Findings, row: BatchQuality) -> str:
-    """Return the name of a group of runs, by the settings that differ in the store."""
     settings = {"workload": row.group["workload"]}
     for name in ("options", "train"):
         shorter = differing_options(findings.runs[name])

@@ -188,7 +188,6 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
 
 
 def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
-    """Return the rows of two worker counts of each panel, at one batch each."""
     panels = [of_panel for _, of_panel in rows.groupby("panel", sort=False)]
     rows = pd.concat([rows[rows["gpus"].isin(compared_counts(rows["gpus"]))] for rows in panels])
     batch = rows.groupby(["panel", "gpus"])["global_batch"].transform("max")
@@ -198,7 +197,6 @@ def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per ratio, in percent."""
     if rows["gpus"].nunique() > _MAX_COUNTS:
         smallest = rows["gpus"] == rows.groupby("panel")["gpus"].transform("min")
         workers = smallest.map({True: "smallest count", False: "largest count"})

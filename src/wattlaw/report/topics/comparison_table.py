@@ -25,8 +25,6 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
 
 
 def table(comparison: Comparison) -> tables.Table | None:
-    """Return a row per setting and quantity; those over all settings are the first."""
-
     def quantity(item: Change) -> str:
         per = item.unit.partition(" per ")[2]
         return f"{item.quantity} per {per}" if per else item.quantity
@@ -59,7 +57,6 @@ def table(comparison: Comparison) -> tables.Table | None:
 
 
 def origin(comparison: Comparison) -> str:
-    """Return what follows a title where not both sides were measured."""
     a, b = comparison.a.source, comparison.b.source
     return "" if a == b == MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
 
@@ -69,7 +66,6 @@ def _shown(comparison: Comparison) -> list[Change]:
 
 
 def label(comparison: Comparison, item: Change) -> str:
-    """Return the name of the setting of a change, by what differs between settings."""
     if item.setting is None:
         return "all settings"
     settings = [other.setting for other in comparison.changes if other.setting]

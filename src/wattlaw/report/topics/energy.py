@@ -189,7 +189,6 @@ def counted_note(findings: Findings) -> str:
 
 
 def energy_speed(findings: Findings) -> Spec | None:
-    """Draw normalised energy against normalised speed, with larger points for more workers."""
     facets, table = relative_facets(findings)
     table = table[table["energy_ratio"].notna()]
     if table.empty:

@@ -24,7 +24,6 @@ _MAX_REASONS = 3
 
 
 def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
-    """Return size and name of the unit of energy that suits rows; J for several units of work."""
     one_unit = rows["unit"].nunique() < 2
     return fmt.choose_unit(rows["energy_j"], fmt.JOULE_UNITS) if one_unit else (1.0, "J")
 
@@ -105,7 +104,6 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
 
 
 def limit_count(row: dict[str, Any]) -> int:
-    """Return how many limits a row of ``with_labels`` has, as the rank of the row."""
     return int(row["_limits"])
 
 

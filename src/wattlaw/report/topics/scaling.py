@@ -157,7 +157,6 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
 
 
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
-    """Yield which series leave their power law, and where; those to quote come first."""
     quoted = main_fits(findings)
     yield from breakpoints([*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)])
 

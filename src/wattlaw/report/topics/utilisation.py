@@ -86,7 +86,6 @@ def joint(findings: Findings) -> Spec | None:
 
 
 def _heat_map(counts: pd.DataFrame, title: str) -> Spec:
-    """Return each bin's share of the samples as its colour."""
     table, step = counts.groupby(["sm_bin", "mem_bin"])["samples"].sum().reset_index(), 100 / BINS
     table = table.assign(
         sm=table["sm_bin"] * step,

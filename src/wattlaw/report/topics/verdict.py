@@ -68,7 +68,6 @@ def sentences(findings: Findings) -> Iterator[str]:
 
 
 def table(findings: Findings) -> tables.Table | None:
-    """Return a row for each of several workloads; or the settings to compare, of a single one."""
     advices = findings.advice
     if len(advices) == 1:
         return settings(advices[0])
@@ -251,7 +250,6 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
 def _layers(
     table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]], spent: str, of: str
 ) -> list[Spec]:
-    """Return the layers of a panel; ``kinds`` are those of the legend."""
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")

@@ -69,8 +69,7 @@ class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """The driver refuses a range of one clock. After an error the GPU is in the level ``auto``
-        again: a caller that is not permitted tries the next limiter and restores nothing of this
-        one."""
+        again: a caller that is not permitted restores nothing of this limiter."""
         state, folder = self.read(device), self._gpu(device).folder
         if state.min_mhz is None or state.max_mhz is None:
             raise NotAvailable(f"{device}: {state.no_clock_limit_reason}")

@@ -188,7 +188,6 @@ class _Reader:
         return self._throttled_s
 
     def _slow(self) -> dict[str, float | None]:
-        """Return the values that change slowly, and check that it is still the same GPU."""
         folder, known_id = self._gpu.folder, self._gpu.unique_id
         unique_id = sysfs.optional_text(folder / "unique_id")
         if unique_id and known_id and unique_id.lower().zfill(16) != known_id:

@@ -44,8 +44,6 @@ _FIRST_RENDER_MINOR = 128
 
 @dataclass(frozen=True)
 class AmdGpu:
-    """One GPU, or one of the two of an MI250 board."""
-
     uuid: str
     name: str
     model: str  # PCI device id
@@ -174,7 +172,6 @@ def _gpu(folder: Path) -> AmdGpu:
 
 
 def _rocm_order() -> dict[int | None, int]:
-    """Return the places of GPUs in ROCm's list, by the minor number of their render node."""
     places: dict[int | None, int] = {}
     nodes = (sysfs.root() / "class/kfd/kfd/topology/nodes").glob("*")
     for node in sorted((n for n in nodes if n.name.isdigit()), key=lambda node: int(node.name)):

@@ -98,8 +98,6 @@ class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
             self._set(device, ("-rgc",), pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
-        """Make these profiles the requested ones. Setting adds, so others are cleared first."""
-
         def change(handle: Any) -> None:
             others = {*_read_profiles(handle, query)[1]} - {*profiles}
             clear = pynvml.nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
@@ -177,8 +175,7 @@ def _profile_mask(names: Collection[str]) -> Any:
 
 
 class NvidiaSmiLimiter(NvidiaLimiter):
-    """For users whom sudo allows it without a password; docs/devices.md has the rules for
-    sudoers."""
+    """For users whom sudo allows it without a password (docs/devices.md has the rules)."""
 
     @classmethod
     def open(cls) -> Self:

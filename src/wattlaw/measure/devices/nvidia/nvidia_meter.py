@@ -90,7 +90,6 @@ def _own_gpus(gpus: list[NvidiaGpu], target: Target) -> GpuSelection[NvidiaGpu]:
 
 
 def _watch_counters(readers: list[GpuReader]) -> None:
-    """Watch all GPUs for a moment: how often each counter changes, and whether modules are real."""
     watched: list[tuple[GpuReader, list[FieldValue]]] = [(reader, []) for reader in readers]
     end_s = time.monotonic() + _REFRESH_SEARCH_S
     while time.monotonic() < end_s and any(

@@ -61,8 +61,7 @@ Reading = dict[Field, FieldValue]
 
 class Fields:
     """A fixed set of fields of one GPU, and calls that stand in for those that it lacks. It calls
-    the driver's library directly and reuses its memory, which nvidia-ml-py allocates at every
-    call."""
+    the driver's library directly and reuses its memory; nvidia-ml-py allocates at every call."""
 
     def __init__(
         self,
@@ -101,8 +100,6 @@ def _field_value(field: Any, now_ns: int) -> FieldValue | None:
 
 
 class SampleBuffer:
-    """One kind of samples of one GPU."""
-
     def __init__(self, handle: Any, kind: int, scale: float) -> None:
         self._handle, self._kind, self.scale = handle, kind, scale
         is_power = kind == pynvml.NVML_TOTAL_POWER_SAMPLES
@@ -115,7 +112,6 @@ class SampleBuffer:
 
     @classmethod
     def open(cls, handle: Any, kind: int, scale: float, max_spacing_s: float) -> Self | None:
-        """Return a buffer if it is fine enough, long enough and on the wall clock, else None."""
         buffer = cls(handle, kind, scale)
         times_us, values = buffer.new()
         if len(times_us) < 3 or (kind == pynvml.NVML_TOTAL_POWER_SAMPLES and not any(values)):
@@ -129,7 +125,7 @@ class SampleBuffer:
 
     def new(self) -> Series:
         """Return every sample since the previous call, by a direct call of the driver's library
-        with memory for the full buffer: nvidia-ml-py would call it twice and create an object per
+        with memory for the full buffer: nvidia-ml-py calls it twice and creates an object per
         sample."""
         self._count.value, self._seen.value = _MAX_SAMPLES, self._seen_us
         code = pynvml.nvmlLib.nvmlDeviceGetSamples(

@@ -152,7 +152,6 @@ class GpuReader:
             self._buffers[column] = buffer
 
     def _choose_power(self) -> None:
-        """Choose the source of power, and with it the fields to read at every sample."""
         self._power_by = "buffer" if "power_w" in self._buffers else self._polled_power
         self._power_field = power = _POWER_FIELDS.get(self._power_by or "")
         fast: list[Field] = [ENERGY] if self._energy_by == "field" else []
@@ -182,7 +181,6 @@ class GpuReader:
 
     @property
     def needs_comparisons(self) -> bool:
-        """Return whether a module has to be compared with the GPU more often."""
         return self._module_field is not None and len(self._compared_mw) < _COMPARISONS
 
     def period_s(self, shortest_s: float) -> float:
@@ -235,7 +233,6 @@ class GpuReader:
         return f"module-{self.gpu.uuid}" if is_read else None
 
     def watch(self) -> FieldValue | None:
-        """Return the counter in mJ with its time, and compare a module with its GPU."""
         now_ns = time.time_ns()
         values = self._watched.read(now_ns)
         gpu, module = values.get(self._twin_field), values.get(self._module_field or MODULE)
@@ -272,7 +269,7 @@ class GpuReader:
 
     def read(self, now_ns: int, *, last: bool) -> list[Sample]:
         """About once a second, or with the driver's buffers, all values are read; between that a
-        polled GPU has samples of its counter, power and utilisation. None if it fails."""
+        polled GPU has samples of its counter, power and utilisation."""
         is_due = last or now_ns - self._second_ns >= self._due_ns
         if self.problem is not None or not (is_due or self._is_polled):
             return []
@@ -306,7 +303,6 @@ class GpuReader:
             self._gpm.close()
 
     def _counted(self, values: Reading, now_ns: int) -> list[Sample]:
-        """Return samples of the counter and of the powers in a reading."""
         samples = []
         counter = self._new_counter(values.get(ENERGY), now_ns)
         if counter is not None and self._counter_device is not None:
@@ -347,7 +343,6 @@ class GpuReader:
         return [self._sample(now_ns, values)]
 
     def _read_buffers(self) -> None:
-        """Read the driver's buffers; a buffer without new samples is replaced by polling."""
         for column, buffer in list(self._buffers.items()):
             series = query_optional(buffer.new) or ((), ())
             self._means.add(column, series, buffer.scale)
@@ -379,7 +374,6 @@ class GpuReader:
         return values
 
     def _read_slow(self, now_ns: int, *, last: bool) -> dict[str, Any]:
-        """Return the values that change slowly, and check that it is still the same GPU."""
         if not last and now_ns - self._slow_ns < _SLOW_NS:
             return {}
         self._slow_ns, handle = now_ns, self._handle
