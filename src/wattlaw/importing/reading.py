@@ -124,8 +124,10 @@ class Source:
             elif line.startswith("#"):
                 self.account.leave_out("a comment", number)
             else:
-                if len(cells) != len(header) and delimiter == ",":
-                    cells = _with_decimal_commas(line, len(header))
+                if len(cells) != len(header) and delimiter == ",":  # decimal commas
+                    by_space = [cell.strip() for cell in line.split(", ")]
+                    by_time = split_cells(_TIME_COMMA.sub(r"\1.\2", line))
+                    cells = next((c for c in (by_space, by_time) if len(c) == len(header)), [])
                 if len(cells) != len(header):
                     self.account.leave_out(OTHER_CELLS, number)
                     continue
@@ -172,13 +174,6 @@ class Source:
             self._items += 1
             self.account.add(self._items)
             yield self._items, item
-
-
-def _with_decimal_commas(line: str, count: int) -> list[str]:
-    """Return the cells of a line whose numbers have decimal commas; none if they are ambiguous."""
-    by_space = [cell.strip() for cell in line.split(", ")]
-    by_time = split_cells(_TIME_COMMA.sub(r"\1.\2", line))
-    return next((cells for cells in (by_space, by_time) if len(cells) == count), [])
 
 
 def headers_in(head: bytes) -> Iterator[set[str]]:

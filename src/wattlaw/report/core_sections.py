@@ -175,15 +175,11 @@ def _by_limit(name: str, title: str, draw: Callable[..., Any], caption: str) -> 
     )
 
 
-def _read_methods() -> dict[str, tuple[Method, ...]]:
-    text = resources.files("wattlaw.report").joinpath("templates/methods.toml").read_text("utf-8")
-    return {
-        name: tuple(Method(**method) for method in methods)
-        for name, methods in tomllib.loads(text).items()
-    }
-
-
-_METHODS = _read_methods()
+_METHODS_FILE = resources.files("wattlaw.report").joinpath("templates/methods.toml")
+_METHODS = {
+    name: tuple(Method(**method) for method in methods)
+    for name, methods in tomllib.loads(_METHODS_FILE.read_text("utf-8")).items()
+}
 
 #: The sections by their names in layouts. ``Figure.is_extra``: another figure has the same data.
 SECTIONS: dict[str, Section] = {

@@ -102,7 +102,11 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
     text = text.strip()
     if PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
         return float(text)
-    meanings = {text.replace(mark, "").replace(",", ".") for mark in _groupings(text)}
+    forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
+    groupings = [each for each, form in forms if form.fullmatch(text)]
+    if spaced := _SPACED.fullmatch(text):
+        groupings = [spaced[1]]
+    meanings = {text.replace(each, "").replace(",", ".") for each in groupings}
     if _DECIMAL_COMMA.fullmatch(text):
         meanings.add(text.replace(",", "."))
     if len(meanings) > 1 and whole:
@@ -137,13 +141,6 @@ def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
             elif not (_WITH_COMMAS.fullmatch(text) or _WITH_POINTS.fullmatch(text)):
                 marks.add(mark)
     return marks
-
-
-def _groupings(text: str) -> list[str]:
-    if match := _SPACED.fullmatch(text):
-        return [match[1]]
-    forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
-    return [mark for mark, form in forms if form.fullmatch(text)]
 
 
 def finite_number(value: Any) -> float:

@@ -53,7 +53,7 @@ def settings(findings: Findings) -> tables.Table | None:
         note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
         command="wattlaw export STORE settings -o settings.csv",
-        rank=limit_count,
+        rank=lambda row: int(row["_limits"]),
     )
 
 
@@ -101,10 +101,6 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
             labels[name] = [label(name, value, options) for value in rows[name]]
     limits = rows[[name for name in LIMITS if name in rows]]
     return rows.assign(**labels, _limits=limits.notna().sum(axis=1))
-
-
-def limit_count(row: dict[str, Any]) -> int:
-    return int(row["_limits"])
 
 
 def worker_noun(findings: Findings) -> str:

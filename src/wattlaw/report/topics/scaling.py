@@ -58,10 +58,6 @@ def _breakpoint(fit: Fit) -> str:
     return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"
 
 
-def _nodes(fit: Fit) -> str | None:
-    return "–".join(map(str, dict.fromkeys(fit.nodes))) if fit.nodes else None
-
-
 def _holdout_error(fit: Fit) -> str:
     error = fit.selection.to_dict()["holdout_error"] if fit.selection else None
     if error is None:
@@ -80,7 +76,7 @@ _COLUMNS = (
     tables.p_value("p", lambda fit: fit.law.p_value),
     tables.number("runs", lambda fit: fit.law.n),
     tables.Column("N", lambda fit: fmt.interval(fit.law.x_min, fit.law.x_max)),
-    tables.text("nodes", _nodes),
+    tables.text("nodes", lambda fit: "–".join(map(str, dict.fromkeys(fit.nodes or ()))) or None),
     tables.text("selected law", lambda fit: fit.selection.best.law if fit.selection else None),
     tables.text("breakpoint", _breakpoint),
 )

@@ -146,21 +146,14 @@ def _read_profiles(handle: Any, read: Callable[..., Any]) -> list[tuple[str, ...
         if read(call, handle, ctypes.byref(answer)) is None:
             return [(), (), ()]
     masks = info.perfProfilesMask, now.requestedProfilesMask, now.enforcedProfilesMask
-    return [tuple(map(_profile_name, _numbers(mask))) for mask in masks]
+    return [_profiles_of(mask) for mask in masks]
 
 
-def _numbers(mask: Any) -> list[int]:
-    words = enumerate(mask.mask)
-    return [
-        word * _MASK_BITS + bit
-        for word, bits in words
-        for bit in range(_MASK_BITS)
-        if bits >> bit & 1
-    ]
-
-
-def _profile_name(number: int) -> str:
-    return POWER_PROFILES[number] if number < len(POWER_PROFILES) else f"{_UNNAMED}{number}"
+def _profiles_of(mask: Any) -> tuple[str, ...]:
+    size = len(mask.mask) * _MASK_BITS
+    numbers = [n for n in range(size) if mask.mask[n // _MASK_BITS] >> n % _MASK_BITS & 1]
+    known = len(POWER_PROFILES)
+    return tuple(POWER_PROFILES[n] if n < known else f"{_UNNAMED}{n}" for n in numbers)
 
 
 def _profile_mask(names: Collection[str]) -> Any:

@@ -140,21 +140,16 @@ class SampleBuffer:
         latest_us = time.time_ns() // 1000 + _MAX_BUFFER_OFFSET_US
         is_in_range = min(values) >= 0 and max(values) <= self._max_value
         if not is_in_range or max(times_us) > latest_us or [*times_us] != sorted(times_us):
-            times_us, values = self._without_invalid(times_us, values, latest_us)
+            newest_us, kept = 0, []
+            for t_us, value in zip(times_us, values, strict=True):
+                if newest_us < t_us <= latest_us:
+                    newest_us = t_us
+                    if valid(value, self._max_value) is not None:
+                        kept.append((t_us, value))
+            times_us, values = tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
         new = bisect.bisect_right(times_us, self._seen_us)
         self._seen_us = max((self._seen_us, *times_us[-1:]))
         return times_us[new:], values[new:]
-
-    def _without_invalid(
-        self, times_us: Sequence[int], values: Sequence[float], latest_us: int
-    ) -> Series:
-        newest_us, kept = 0, []
-        for t_us, value in zip(times_us, values, strict=True):
-            if newest_us < t_us <= latest_us:
-                newest_us = t_us
-                if valid(value, self._max_value) is not None:
-                    kept.append((t_us, value))
-        return tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
 
 
 class PeriodMeans:
