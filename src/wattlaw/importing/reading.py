@@ -19,7 +19,6 @@ from wattlaw.store.units import PLAIN
 
 T = TypeVar("T")
 
-#: Most characters of a line.
 MAX_LINE = 1_000_000
 #: Largest file that is read as one piece.
 MAX_BYTES = 256 * 2**20
@@ -43,7 +42,6 @@ _TIME_COMMA = re.compile(
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})(?= )")
 OTHER_CELLS = "another number of cells than the header"
 NO_TIME = "no time such as 2026-01-31 12:00:00"
-#: Texts of tools for a value that they do not have.
 MISSING = frozenset({
     "", "n/a", "[n/a]", "na", "nan", "none", "null", "[not supported]", "not supported",
     "[unknown error]", "[gpu is lost]", "[insufficient permissions]", "unknown",

@@ -17,7 +17,6 @@ from wattlaw.measure.devices.meter import Facts
 from wattlaw.measure.telemetry.plausibility import power_fault
 from wattlaw.store.schema import SAMPLES
 
-#: Most notes of one kind.
 _MAX_NOTES = 20
 #: How the names of GPUs begin that no two GPUs share.
 UUIDS = ("GPU-", "MIG-")

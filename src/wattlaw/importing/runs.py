@@ -35,7 +35,6 @@ _MADE_BY_TOOLS = re.compile(
 _MAX_S = 4e9
 #: The option that keeps a workload's original name where it is not a valid workload name.
 _NAME_OPTION = "workload"
-#: The values of a run where nothing says them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
 EPOCHS_MEASURE = Measure(epochs=1, warmup_epochs=0)
 STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)

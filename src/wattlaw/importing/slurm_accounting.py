@@ -50,7 +50,6 @@ _NOT_ENDED = frozenset({
 class SlurmImporter:
     name = "slurm"
     description = "accounting of Slurm: sacct --parsable2 or sacct --json"
-    #: The field of ``--map`` that takes a column.
     mapped = ("workload",)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's

@@ -11,7 +11,6 @@ from wattlaw.importing.reading import Source, count, number, text_in
 
 #: The columns of the energy.
 RAW, ROUNDED = "ConsumedEnergyRaw", "ConsumedEnergy"
-#: What to ask ``sacct`` for.
 ASK = (
     "sacct --parsable2 --duplicates --format=JobID,JobName,State,ElapsedRaw,Start,NNodes,AllocTRES,"
     f"{RAW}"

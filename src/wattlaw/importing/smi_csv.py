@@ -19,7 +19,6 @@ from wattlaw.importing.reading import MISSING, NO_TIME, Line, Source, headers_in
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
 
-#: Factors of the units that these commands write.
 _UNITS = {
     "": 1.0, "w": 1.0, "mw": 1e-3, "kw": 1e3, "%": 0.01, "mhz": 1.0, "ghz": 1e3, "c": 1.0,
     "j": 1.0, "mj": 1e-3, "kj": 1e3,

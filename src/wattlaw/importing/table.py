@@ -20,7 +20,6 @@ from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
 from wattlaw.study.model import Measure
 
-#: Most windows of one import.
 MAX_WINDOWS = 2_000_000
 
 

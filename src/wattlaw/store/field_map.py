@@ -48,7 +48,6 @@ _EXCLUSIVE = (
 _WITH_UNIT = {
     re.sub("_(s|j|w|mhz)$", "", name): name for name, each in FIELDS.items() if each.dimension
 }
-#: Texts for a number that is missing.
 _MISSING = frozenset({"-", "–", "—", "n/a", "na", "#n/a", "null", "none"})
 #: The units whose prefix m or M a name in lower case does not tell.
 _MILLI_OR_MEGA = (1e-3, 3.6, 1e6, 3.6e9)

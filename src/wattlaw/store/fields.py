@@ -102,7 +102,6 @@ _TIME, _ENERGY, _POWER, _FREQUENCY = (
 )
 _SHARE = in_range(0, 1, "a share from 0 to 1", dimension="share")
 
-#: Parts of the time of a step, or of an epoch.
 STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
 #: What was run: fields of a run's specification, beside ``OPTIONS``.
 SETTING_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})

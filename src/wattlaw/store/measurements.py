@@ -43,7 +43,6 @@ _FAILED = frozenset({
 })  # fmt: skip
 
 
-#: Common texts for a missing value in any column.
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
 Reader = Callable[[Any], Any]  # of a cell of a column

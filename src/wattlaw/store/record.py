@@ -11,7 +11,6 @@ from wattlaw.study.model import RunSpec
 Status = Literal["planned", "running", "done", "failed", "skipped"]
 #: A count that fits a column of 64-bit integers.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-#: How the processes of a run divide its training.
 Parallelism = Literal["none", "ddp", "fsdp", "deepspeed", "tensor", "pipeline"]
 #: Verdicts on the energy of a window, from best to worst; a sum gets the worst of its parts.
 #: Means leave out energies from ``partial`` on.

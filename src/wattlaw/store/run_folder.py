@@ -24,7 +24,6 @@ from wattlaw.store.record import RunRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The path exists but is not a regular file.
 _NOT_A_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
 #: Two marks and the length of the footer.
 _MIN_PARQUET_BYTES = 12

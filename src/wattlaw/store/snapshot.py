@@ -15,9 +15,7 @@ from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import REPLACE, RunFolder, table_fault
 from wattlaw.store.schema import RUNS, TABLES, row_of, rows_table
 
-#: A file and why it is damaged.
 Damage = tuple[Path, WattlawError]
-#: What to do about a damaged import.
 _REIMPORT = "restore the file, or remove the folder and import again"
 
 

@@ -12,7 +12,6 @@ from wattlaw.common.text import quote
 #: Increased by every change after which older records or tables cannot be read as they are.
 SCHEMA_VERSION = 6
 _KEY = "schema_version"
-#: The content of ``store.json``.
 CONTENT = json.dumps({_KEY: SCHEMA_VERSION})
 
 

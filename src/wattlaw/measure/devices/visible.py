@@ -15,7 +15,6 @@ from typing import Generic, Literal, Protocol, TypeVar
 _NO_GPUS = ("", "NoDevFiles")
 #: No machine has more GPUs than this many digits can count.
 _MAX_DIGITS = 4
-#: What reads a variable.
 Runtime = Literal["CUDA", "ROCr", "HIP"]
 
 

@@ -28,7 +28,6 @@ from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 from wattlaw.measure.limits.watchdog import DONE, RESTORE, WatchdogProcess
 from wattlaw.store.record import LimitReport
 
-#: Ends the message about limits that could not be restored.
 RESTORE_HINT = "try 'wattlaw limits restore'"
 
 

@@ -72,7 +72,6 @@ def boot_id() -> str | None:
 
 
 class StateFolder:
-    #: Ends a message about a folder that cannot be used.
     advice = f"; set {VARIABLE}"
 
     def __init__(self, path: Path | None = None) -> None:

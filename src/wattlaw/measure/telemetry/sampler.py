@@ -40,7 +40,6 @@ _EARLY_SHARE = 0.04
 #: The longest that a meter may take to be read, and to open.
 READ_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 30.0
-#: The signal that ends every sampler in an orderly way.
 END_SIGNAL = signal.SIGUSR2
 #: How long a caller waits for open meters, for an orderly end, and after a kill. A sampler notices
 #: within 15 s that a driver hangs.

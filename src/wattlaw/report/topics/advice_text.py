@@ -16,7 +16,6 @@ from wattlaw.study.sources import MEASURED
 
 _MAX_TIES, _MAX_CANDIDATES = 2, 3
 _MAX_REASON = 60
-#: Warnings that are said in full.
 _IN_FULL = {
     OTHER_BATCH: "the batch that ran differs from the declared one",
     NO_SCOPE: "energies of the requested scope are missing",

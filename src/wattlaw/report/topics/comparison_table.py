@@ -10,7 +10,6 @@ from wattlaw.study.sources import MEASURED
 
 #: At equal GPUs, GPU-hours change as the time does.
 SHOWN = ("time", "energy", "power", "metric")
-#: Sizes of units; the table shows the one that suits the value.
 _UNITS = {"s": fmt.TIME_UNITS, "J": fmt.ENERGY_UNITS}
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from wattlaw.analysis.laws.fitting import Fit, Fits
     from wattlaw.report.charts import Spec
 
-#: The title of an axis.
 TIME = "time per {unit} (s)"
 #: More runs than this are drawn as their means.
 MAX_POINTS = 500

@@ -8,10 +8,8 @@ from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.amd.gpus import AmdGpu, all_gpus
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 
-#: The driver's files of the performance level and of the range of clocks.
 _LEVEL, _RANGE = "power_dpm_force_performance_level", "pp_od_clk_voltage"
 _AUTO = "auto"
-#: The driver applies whole watts.
 _LEAST_W = 1.0
 
 

@@ -21,7 +21,6 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: number is not guessed at.
 _ORDINAL = re.compile(r"(?:\+|-(?=0+(?![0-9])))?([0-9]+)(?![0-9xX])", re.ASCII)
 
-#: The GPU or the driver is lost. It will not answer again.
 _LOST_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
