@@ -30,9 +30,8 @@ class LeftOut:
 
 class Account:
     """Counts the rows of a file that were read and those that were left out. The readers of
-    ``Source`` add each row that they find; the importer calls ``read``, ``leave_out`` or ``reject``
-    for it, and the last call counts. A row without a call is left out as not used: none is lost
-    unnoticed."""
+    ``Source`` add each row; the importer calls ``read``, ``leave_out`` or ``reject`` for it, and
+    the last call counts. A row without a call is left out as not used: none is lost unnoticed."""
 
     def __init__(self) -> None:
         self.unit = "line"

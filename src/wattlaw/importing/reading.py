@@ -56,8 +56,7 @@ class Line:
 
 
 class Source:
-    """One file that is imported. Its methods add each row that they yield to ``account``; the
-    importer says what became of it."""
+    """One file that is imported. ``account`` gets each row that the methods yield."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.account = path, Account()
@@ -101,10 +100,10 @@ class Source:
     def table(
         self, is_header: Callable[[Sequence[str]], bool], *, only_complete: bool = False
     ) -> Iterator[Line]:
-        """Yield the rows below each line that is a header. No cell has a line break, so that a torn
-        line never takes the next one with it. Left out are lines before the first header, comments,
-        and lines with another number of cells. A decimal comma becomes a point: ``12,5``, but not
-        ``12,500``, which is unclear."""
+        """Yield the rows below each line that is a header. No cell has a line break: a torn line
+        never takes the next one with it. Left out are lines before the first header, comments, and
+        lines with another number of cells. A decimal comma becomes a point: ``12,5``, but not
+        ``12,500``."""
         header: tuple[str, ...] | None = None
         delimiter = ","
         for number, line in self.lines(only_complete=only_complete):
@@ -155,8 +154,7 @@ class Source:
         return self.head(1024).startswith(text)
 
     def json(self) -> Any:
-        """Return the content of a JSON file. Its parts are not rows yet: call ``items`` for the
-        lists that have them."""
+        """Its parts are not rows yet: call ``items`` for the lists that have them."""
         data = read_input(self.path, MAX_BYTES)
         if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS:
             raise BadInput(f"{self.path}: more than {_MAX_CONTAINERS:,} lists and objects")

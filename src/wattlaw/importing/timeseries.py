@@ -59,8 +59,7 @@ _PHASES = (
 def assemble(
     parts: Sequence[tuple[Path, Imported]], options: Options
 ) -> tuple[list[ImportedRun], list[str], list[str]]:
-    """Readings get the windows of runs from other files, else those of marks, else their active
-    phases."""
+    """Readings get the windows of other files' runs, else of marks, else their active phases."""
     runs = [run for _, part in parts for run in part.runs]
     marks = [*options.windows, *(mark for _, part in parts for mark in part.marks)]
     series = [(path, part.readings) for path, part in parts if part.readings is not None]
@@ -228,8 +227,8 @@ def measure_of(windows: Iterable[Mapping[str, Any]]) -> Measure:
 
 
 def measured(run: ImportedRun, readings: Readings) -> ImportedRun:
-    """Return a run with its telemetry and the energy of its windows, a row for each host. A window
-    that has an energy keeps it."""
+    """Return a run with its telemetry and the energy of its windows, unless they have one, by
+    host."""
     timed = [row for row in run.windows if row.get("start_ns") is not None]
     start_ns = min(row["start_ns"] for row in timed) - _MARGIN_NS
     end_ns = max(row["start_ns"] + int(row["duration_s"] * 1e9) for row in timed) + _MARGIN_NS

@@ -22,8 +22,8 @@ def write_report(
     energy_scope: str | None = None,
     interactive: bool = False,
 ) -> None:
-    """``pictures`` are those of the layout's figures, if they exist already; ``energy_scope`` is
-    that which the user asked for."""
+    """``pictures`` are those of the layout, if they exist already; the user asked for
+    ``energy_scope``."""
     shown = shown or layout(None)
     if pictures is None:
         pictures = draw_pictures(findings, figures_of(shown))

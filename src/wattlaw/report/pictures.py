@@ -46,9 +46,8 @@ _FAINT = 0.08
 
 @dataclass(frozen=True)
 class Figure:
-    """What a picture shows, and the text around it. ``draw`` returns Vega-Lite, or None if the
-    findings have no data for it. The default page leaves out a figure with ``is_extra``, because
-    another one has the same data."""
+    """What a picture shows, and the text around it. ``draw`` returns Vega-Lite, or None without
+    data. The default page leaves out a figure with ``is_extra``: another one has the same data."""
 
     name: str
     title: str
@@ -106,8 +105,7 @@ class Picture:
 
     @cached_property
     def narrow_address(self) -> str:
-        """A picture for a phone, if it needs one: panels below each other, a legend of two
-        columns."""
+        """A picture for a phone, or empty: panels below each other, and a legend of two columns."""
         if self.name not in _FOR_PHONES:
             return ""
         panels = deepcopy(self.in_page["concat"])

@@ -71,9 +71,9 @@ def build(
     rank: Callable[[Any], Any] | None = None,
     max_open_rows: int = MAX_OPEN_ROWS,
 ) -> Table | None:
-    """Return the records as a table, or None where there are none. Columns without any value are
-    left out, except the first. Of more than ``max_rows`` records, those with the lowest ``rank``
-    are shown, in their order."""
+    """Return the records as a table, None without any. Columns without a value are left out, except
+    the first. Of more than ``max_rows`` records, those with the lowest ``rank`` are shown, in
+    order."""
     records = list(records)
     if not records:
         return None

@@ -72,8 +72,7 @@ def _states(runs: Path, run_ids: Collection[str]) -> dict[str, tuple[int, float]
 def read_through(
     store: Path, name: str, schema: pa.Schema, keys: Mapping[str, int], read: Read
 ) -> pa.Table:
-    """Return the rows of ``keys`` (``folder_keys``), in order of run id; ``read`` reads those that
-    the cache ``name`` lacks."""
+    """Return the rows of ``keys`` by run id; ``read`` reads those that the cache ``name`` lacks."""
     path = store / FOLDER / f"{name}.parquet"
     hits = _hits(path, schema.append(_KEY), keys)
     known = set(hits["run_id"].unique().to_pylist())

@@ -37,8 +37,7 @@ def check_decoded_size(
     texts_once: bool = False,
 ) -> None:
     """Raise ``ValueError`` if columns of the files decode to more bytes together, or not at all.
-    ``batch_rows`` are read at once. With ``texts_once`` a text that many rows of one batch share
-    counts once."""
+    With ``texts_once`` a text that many rows of one batch share counts once."""
     settings = json.dumps([[*columns], most_bytes, batch_rows, texts_once])
     # Arrow's other allocators reserve more memory than they use.
     pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}

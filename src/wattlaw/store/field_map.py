@@ -206,8 +206,7 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _scale_of(target: Target, column: Column, columns: Mapping[str, Column]) -> float | None:
-    """None where each cell names its unit. The column's unit counts, unless the user names another
-    one for the field."""
+    """None where each cell names its unit. A unit that the user names outranks the column's."""
     dimension, unit = target.of_field.dimension or "time", unit_in_name(column.label)
     if dimension == "time" and rate_in_name(column.label):
         raise BadInput(f"{target.given}: the column is a rate; map it to throughput")
@@ -260,8 +259,7 @@ def _is_least(column: str, dimension: str, columns: Mapping[str, Column]) -> boo
 def parse_constants(
     text: str | None, options: Mapping[str, str | None], mapped: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the constants ``field=@value,...`` of a file that names its own columns; only fields
-    of ``mapped`` may have a column."""
+    """Return ``field=@value,...``; only fields of ``mapped`` may have a column of the file."""
     fields = _parse(_pairs(text or ""), options)
     for name, column in fields.columns.items():
         if name not in mapped:

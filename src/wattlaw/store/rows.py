@@ -126,9 +126,9 @@ class _Lines:
 
 
 def _header(first: list[str], needed: Collection[str] | None) -> tuple[str, int, tuple[str, ...]]:
-    """Return the delimiter, the number of rows above the header, and the columns. The header is the
-    row with most of the needed columns; without any, the first one, with the delimiter that gives
-    most cells."""
+    """Return the delimiter, the number of rows above the header, and the columns. The header has
+    most of the needed columns; without any, it is the first row, with the delimiter of most
+    cells."""
     wanted = frozenset(needed or ())
     best: tuple[tuple[int, ...], str, int, list[str]] | None = None
     for delimiter in DELIMITERS:

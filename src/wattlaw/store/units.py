@@ -234,10 +234,9 @@ def quantity(
     cell: Any, dimension: str | None, scale: float | None, mark: str | None = None
 ) -> float:
     """Return a cell in the unit of its field: a number, a number with a unit, or a time as
-    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is
-    the factor of a number without a unit, None where that is unclear. ``mark`` is the decimal mark
-    of the column. Raises ``ValueError`` if it is not finite, or its unit is unclear or of another
-    dimension."""
+    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any; ``scale`` the
+    factor of a number without a unit, None where unclear; ``mark`` the column's decimal mark.
+    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension."""
     if isinstance(cell, str):
         text = cell.strip()
         if dimension in (None, "time") and (seconds := _clock(text)) is not None:

@@ -84,8 +84,8 @@ def visible_gpu_ids() -> list[str]:
 
 def visible_devices() -> dict[str, str]:
     """Return the visible GPUs and MIG instances, each with the id of its GPU. They are of one
-    vendor, as those that torch uses. A driver that does not answer for some seconds counts as none,
-    so that the caller continues."""
+    vendor, as those that torch uses. A driver that does not answer for some seconds counts as
+    none."""
     sysfs.check_root()
     ids: dict[str, str] = {}
 

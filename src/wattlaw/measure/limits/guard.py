@@ -44,8 +44,7 @@ class LimitLease:
     def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
         """Limit every device of the lease, or none. Limits that are ``kept`` stay after this
         process ends, until ``wattlaw limits restore``. Raises ``NotPermitted`` if this user may not
-        limit the devices, and ``NotAvailable`` if a limit is outside the range, or a device does
-        not answer."""
+        limit them, and ``NotAvailable`` if a limit is out of range, or a device does not answer."""
         if self._saved:
             raise ValueError("this lease has applied limits already")
         if limits.are_none:

@@ -43,8 +43,7 @@ def verify_prolog_limits(
     limits: Limits, gpus: Sequence[str], job_id: str, wait_s: float = 5.0
 ) -> tuple[LimitReport, ...]:
     """Wait some seconds for a report and for the driver, and return the limits that the prolog has
-    set. Raises ``NotAvailable`` if there is no prolog, it has refused the request, or a GPU
-    enforces another limit."""
+    set. ``NotAvailable``: no prolog, a refusal, or a GPU that enforces another limit."""
     if limits.are_none:
         return ()
     if not gpus:

@@ -24,8 +24,8 @@ _UNCHANGED_TOLERANCE_W = 0.001
 
 @contextlib.contextmanager
 def open_limiters() -> Iterator[Limiters]:
-    """By name, in the order in which to try them. One that cannot be opened, for whatever reason,
-    does not stop the others."""
+    """By name, in the order in which to try them. One that cannot be opened does not stop the
+    others."""
     limiters: Limiters = {}
     try:
         for name in registry.names(GROUP):
@@ -118,8 +118,7 @@ def restore_stale(
     folder: StateFolder, *, include_kept: bool = False
 ) -> tuple[list[StaleLimit], list[str]]:
     """Restore the limits that ended processes have left; return them, and what files are damaged.
-    ``include_kept`` adds those of ``wattlaw limits set``. Raises ``NotAvailable`` if other users
-    can write the folder."""
+    ``include_kept`` adds those of ``wattlaw limits set``."""
     states, damaged = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
     if not states:

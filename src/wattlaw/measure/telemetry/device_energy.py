@@ -191,9 +191,8 @@ class Power:
         )
 
     def share(self, start_ns: int, t_ns: int, end_ns: int) -> float | None:
-        """Return the share of the energy of an interval before a time within it; None if the
-        readings cover less than ``MIN_COVERAGE``. Where they do not cover it, the power is the
-        mean."""
+        """Return the share of an interval's energy before a time within it; None if the readings
+        cover less than ``MIN_COVERAGE``. Where they do not cover it, the power is the mean."""
         total, part = self.estimate(start_ns, end_ns), self.estimate(start_ns, t_ns)
         if not total.energy_j or total.coverage < MIN_COVERAGE:
             return None

@@ -47,8 +47,7 @@ _READY_S, _GRACE_S, _KILL_WAIT_S = 15.0, 20.0, 5.0
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
-    """It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM, which a scheduler sends some
-    time before a job's end."""
+    """It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM, which precedes a job's end."""
     line = isolated_python("-m", "wattlaw.measure.telemetry.sampler", str(folder), host)
     line += [str(os.getpid()), json.dumps(dataclasses.asdict(target))]
     return line if handles_sigterm else [*line, "--no-sigterm"]
@@ -111,8 +110,7 @@ class SamplerProcess:
 
 class MeterPoller:
     """Polls one meter on an absolute schedule, at whole periods after the first reading of all
-    meters, so that meters share wake-ups also after their periods have changed. A broken meter is
-    not read again."""
+    meters, so that they share wake-ups. A broken meter is not read again."""
 
     def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
         self.name = name

@@ -83,8 +83,7 @@ class AmdGpu:
 
 
 def all_gpus() -> list[AmdGpu]:
-    """In the order of ROCm if the kernel states it, else of PCI. Files that cannot be read do not
-    hide a GPU."""
+    """In the order of ROCm if the kernel states it, else of PCI; unreadable files hide no GPU."""
     gpus = []
     for card in (sysfs.root() / "class/drm").glob("card*"):
         if not card.name[len("card") :].isdigit():

@@ -233,8 +233,7 @@ def _wait_for_others(uuid: str) -> None:
     """Wait until no other nvidia-smi changes a GPU. One continues after the process that started it
     was killed, and would set its limit after the previous one is restored. Only processes of root
     and of this user count, by the real user: any user can start a program of any name, but not as
-    root. A program that runs as root for its caller (setuid), as sudo does before its checks, keeps
-    the caller's."""
+    root. A setuid program keeps the caller's, as sudo does before its checks."""
     end_s, trusted = time.monotonic() + _WAIT_S, {0, os.getuid()}
     while True:
         changing = None

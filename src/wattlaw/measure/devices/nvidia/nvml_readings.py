@@ -124,7 +124,7 @@ class SampleBuffer:
         return buffer if is_current and is_fine and buffer.span_s >= _MIN_SPAN_S else None
 
     def new(self) -> Series:
-        """Return every sample since the previous call, by a direct call of the driver's library
+        """Return every sample since the previous call. The driver's library is called directly,
         with memory for the full buffer: nvidia-ml-py calls it twice and creates an object per
         sample."""
         self._count.value, self._seen.value = _MAX_SAMPLES, self._seen_us

@@ -185,8 +185,7 @@ class GpuReader:
 
     def period_s(self, shortest_s: float) -> float:
         """As long as the driver's buffers allow. A polled GPU is not read more often than its
-        counter changes, if the driver reports when, or than four times a second if its power is a
-        mean over 1 s without a counter."""
+        counter changes, if known, or than four times a second if its power is a mean over 1 s."""
         if self._buffered_s is not None:
             return max(shortest_s, self._buffered_s)
         # ``nvmlDeviceGetPowerUsage`` is a mean on GPUs newer than GA100 (NVML's documentation).
