@@ -137,8 +137,7 @@ def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
 def _facts_of_boards(
     readings: Readings, devices: Sequence[str], without: Sequence[str], options: Options
 ) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Logs do not name the board. Without ``--hardware`` missing power may be a fault:
-    ``partial``."""
+    """Logs do not name the board: unless the user does, missing power counts as a fault."""
     named = str(options.constants.get("hardware") or readings.hardware or "").upper()
     is_board, known = any(name in named for name in _BOARDS), readings.facts
     facts: dict[str, dict[str, Any]] = {

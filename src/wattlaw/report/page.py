@@ -22,8 +22,7 @@ def write_report(
     energy_scope: str | None = None,
     interactive: bool = False,
 ) -> None:
-    """``pictures`` are those of the layout, if they exist already; the user asked for
-    ``energy_scope``."""
+    """``pictures`` may exist already; ``energy_scope`` is None unless the user asked for one."""
     shown = shown or layout(None)
     if pictures is None:
         pictures = draw_pictures(findings, figures_of(shown))

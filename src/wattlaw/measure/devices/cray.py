@@ -141,8 +141,7 @@ def _read(name: str) -> int | None:
 
 
 def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
-    """The counters' times decide if one is recent; those of a wrong clock leave it to
-    ``freshness``."""
+    """Their times decide if one is recent. The clock may be wrong: else ``freshness`` decides."""
     try:
         first = sysfs.read_text(freshness)
     except (OSError, ValueError) as error:
